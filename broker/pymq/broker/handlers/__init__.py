@@ -1,0 +1,1 @@
+"""One module per family of requests; handlers never import one another."""

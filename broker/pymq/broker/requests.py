@@ -1,0 +1,56 @@
+"""The table from request codes to handlers, and what happens around a handler's call."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from pymq.errors import BrokerError, ProtocolError
+from pymq.net.server import ServerConnection
+from pymq.protocol.codes import ResponseCode
+from pymq.protocol.command import Command
+
+_log = logging.getLogger(__name__)
+
+#: Takes a request; returns its response, or None when it answers later or never.
+Handler = Callable[[ServerConnection, Command], Command | None]
+
+
+class Requests:
+    """Dispatches the commands of every connection.
+
+    Whatever goes wrong, the connection lives and a request that wants an answer gets one.
+    """
+
+    def __init__(self, handlers: Mapping[int, Handler]) -> None:
+        self._handlers = dict(handlers)
+
+    def on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
+        """Handle commands that arrived together, in order."""
+        handlers = self._handlers
+        for command in commands:
+            if command.is_response:
+                continue  # of a one-way notification: nobody waits for it
+            handler = handlers.get(command.code)
+            if handler is None:
+                response: Command | None = command.reply(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {command.code} not supported",
+                )
+            else:
+                response = self._call(handler, connection, command)
+            if response is not None:
+                connection.respond(command, response)
+
+    def _call(
+        self, handler: Handler, connection: ServerConnection, command: Command
+    ) -> Command | None:
+        try:
+            return handler(connection, command)
+        except BrokerError as error:
+            return command.reply(error.code, error.remark)
+        except ProtocolError as error:
+            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+        except Exception as error:
+            _log.exception("request %d of %s failed", command.code, connection.peer)
+            return command.reply(
+                ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:1000]
+            )

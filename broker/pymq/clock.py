@@ -1,0 +1,15 @@
+"""Time, as a value that is passed in: wall time for stamps, monotonic time for waiting."""
+
+import time
+
+
+class Clock:
+    """The machine's clock. Tests pass an object with the same two methods instead."""
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch, as RocketMQ stamps its messages."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """Seconds from an arbitrary start; never goes back. For deadlines."""
+        return time.monotonic()

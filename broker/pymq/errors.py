@@ -1,0 +1,206 @@
+"""Every exception pymq raises on purpose.
+
+::
+
+    PymqError
+    ├── ConfigurationError        a setting, option or argument is wrong
+    ├── ProtocolError
+    │   ├── LocalProtocolError    we were asked to send nonsense
+    │   └── RemoteProtocolError   the peer sent bytes that are not the protocol
+    ├── StoreError
+    │   ├── CorruptRecord         bytes on disk or in a buffer are not what they must be
+    │   ├── OffsetOutOfRange
+    │   ├── StoreClosed
+    │   ├── StoreLocked           another process has the directory
+    │   ├── StoreMismatch         the directory was written with other settings
+    │   ├── DiskFull
+    │   └── FlushFailed           the disk refused a write or a sync: final for its range
+    ├── ConnectionFailed
+    ├── RequestTimeout            sent, unanswered: the outcome is unknown
+    ├── ClientClosed
+    ├── RouteNotFound             no name server knows a broker for the topic
+    └── BrokerError               the peer answered with an error code
+        └── one subclass per code that callers tell apart
+
+Callers decide by class and by the two flags, never by text.
+"""
+
+from typing import ClassVar
+
+
+class PymqError(Exception):
+    """Root of the tree."""
+
+    #: Could the same call succeed later, or elsewhere?
+    retriable = False
+    #: False: the request may or may not have taken effect.
+    outcome_known = True
+
+
+class ConfigurationError(PymqError):
+    """A setting, option or argument is wrong; the text names it and says what would be right."""
+
+
+class ProtocolError(PymqError):
+    """Bytes or values that do not fit the remoting protocol."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We were asked to send something the protocol cannot carry."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something that is not the protocol; its connection is closed."""
+
+
+class StoreError(PymqError):
+    """The message store could not do what was asked."""
+
+
+class CorruptRecord(StoreError):
+    """A record, index entry or state file does not hold what its format demands."""
+
+
+class OffsetOutOfRange(StoreError):
+    """The offset lies below the first or beyond the last one kept."""
+
+
+class StoreClosed(StoreError):
+    """The store was closed, or never opened."""
+
+
+class StoreLocked(StoreError):
+    """Another process has the store directory open."""
+
+
+class StoreMismatch(StoreError):
+    """The directory was written with other settings than it is opened with."""
+
+
+class DiskFull(StoreError):
+    """No space left for the write; nothing of it was stored."""
+
+    retriable = True
+
+
+class FlushFailed(StoreError):
+    """The disk refused a write or a sync. Final: the store takes no more writes."""
+
+    outcome_known = False
+
+
+class ConnectionFailed(PymqError):
+    """No connection, or it broke before the answer came."""
+
+    retriable = True
+
+    def __init__(self, text: str, *, sent: bool = False) -> None:
+        super().__init__(text)
+        self.outcome_known = not sent
+
+
+class RequestTimeout(PymqError):
+    """No answer within the time given; the request may have taken effect."""
+
+    retriable = True
+    outcome_known = False
+
+
+class ClientClosed(PymqError):
+    """The client was closed, or never started."""
+
+
+class RouteNotFound(PymqError):
+    """No name server knows a usable broker for the topic."""
+
+    retriable = True
+
+
+class BrokerError(PymqError):
+    """The peer answered with an error code; ``code`` and ``remark`` are the wire's."""
+
+    by_code: ClassVar[dict[int, type["BrokerError"]]] = {}
+
+    def __init_subclass__(cls, *, code: int, retriable: bool = False) -> None:
+        assert code not in BrokerError.by_code, f"{cls.__name__} repeats code {code}"
+        BrokerError.by_code[code] = cls
+        cls.retriable = retriable
+
+    def __init__(self, text: str, *, code: int, remark: str | None = None) -> None:
+        super().__init__(text)
+        self.code = code
+        self.remark = remark
+
+    @staticmethod
+    def of(code: int, remark: str | None, *, peer: str, asked: str) -> "BrokerError":
+        """Return the error for a response code, an instance of its subclass where there is one.
+
+        Args:
+            code: response code, as on the wire.
+            remark: the peer's explanation, if it gave one.
+            peer: who answered, ``host:port``.
+            asked: what was asked, for the text.
+        """
+        kind = BrokerError.by_code.get(code, BrokerError)
+        text = f"{peer} refused {asked}: code {code}, {remark or 'no remark'}"
+        return kind(text, code=code, remark=remark)
+
+
+class BrokerSystemError(BrokerError, code=1, retriable=True):
+    """SYSTEM_ERROR: anything the peer did not foresee."""
+
+
+class SystemBusy(BrokerError, code=2, retriable=True):
+    """SYSTEM_BUSY: overload; nothing was done."""
+
+
+class RequestNotSupported(BrokerError, code=3):
+    """REQUEST_CODE_NOT_SUPPORTED."""
+
+
+class MessageIllegal(BrokerError, code=13):
+    """MESSAGE_ILLEGAL: body, properties or topic over a limit, or a malformed batch."""
+
+
+class ServiceNotAvailable(BrokerError, code=14, retriable=True):
+    """SERVICE_NOT_AVAILABLE: the store takes no writes (disk full, slave, shutting down)."""
+
+
+class NoPermission(BrokerError, code=16):
+    """NO_PERMISSION: broker, topic or group forbids it."""
+
+
+class TopicNotExist(BrokerError, code=17, retriable=True):
+    """TOPIC_NOT_EXIST: no such topic, or no route to it."""
+
+
+class PullOffsetMoved(BrokerError, code=21):
+    """PULL_OFFSET_MOVED: the offset asked for is outside the queue."""
+
+
+class QueryNotFound(BrokerError, code=22):
+    """QUERY_NOT_FOUND: no committed offset, message or value."""
+
+
+class SubscriptionParseFailed(BrokerError, code=23):
+    """SUBSCRIPTION_PARSE_FAILED: a bad tag or SQL expression."""
+
+
+class SubscriptionNotExist(BrokerError, code=24, retriable=True):
+    """SUBSCRIPTION_NOT_EXIST: the broker has no heartbeat of this group and topic yet."""
+
+
+class SubscriptionNotLatest(BrokerError, code=25, retriable=True):
+    """SUBSCRIPTION_NOT_LATEST: the broker's subscription is older than the pull's."""
+
+
+class GroupNotExist(BrokerError, code=26):
+    """SUBSCRIPTION_GROUP_NOT_EXIST: unknown group, and groups are not created by themselves."""
+
+
+class InvalidParameter(BrokerError, code=29):
+    """INVALID_PARAMETER: illegal name, or a queue id out of range."""
+
+
+class ConsumerNotOnline(BrokerError, code=206):
+    """CONSUMER_NOT_ONLINE: the consumer group has no live member."""

@@ -1,0 +1,183 @@
+"""A listener: accepts connections and hands their commands to one handler."""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pymq.errors import ConfigurationError, LocalProtocolError
+from pymq.net.tasks import Tasks
+from pymq.net.wire import Wire
+from pymq.protocol.command import Command
+from pymq.protocol.framing import FRAME_BYTES_MAX, encode_frame, encode_parts
+from pymq.protocol.record import pack_host
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Where a server listens and how long it puts up with silence."""
+
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: any free one
+    frame_bytes_max: int = FRAME_BYTES_MAX
+    connection_count_max: int = 20_000
+    idle_s: float = 120.0  # RocketMQ serverChannelMaxIdleTimeSeconds
+    frame_s: float = 30.0  # a frame that has begun must be complete by then
+    write_stuck_s: float = 30.0  # a peer that does not read is closed after this
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigurationError(f"port={self.port}: expected 0..65535")
+
+
+class ServerConnection(Wire):
+    """One accepted connection; also the server's only identity of the client behind it."""
+
+    def __init__(self, server: "Server") -> None:
+        super().__init__(frame_bytes_max=server.config.frame_bytes_max)
+        self._server = server
+        #: The client's address as a record stores it.
+        self.packed_host = b"\x00" * 8
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        super().connection_made(transport)
+        peer = transport.get_extra_info("peername")
+        if peer:
+            self.packed_host = pack_host(peer[0], peer[1])
+            ip = ipaddress.ip_address(self.packed_host[:-4])
+            self.peer = f"{ip}:{peer[1]}" if ip.version == 4 else f"[{ip}]:{peer[1]}"
+        self._server.accepted(self)
+
+    def commands_received(self, commands: list[Command]) -> None:
+        """Pass commands on to the server's handler."""
+        self._server.on_commands(self, commands)
+
+    def connection_ended(self, error: Exception | None) -> None:
+        """Tell the server."""
+        self._server.ended(self)
+
+    def respond(self, request: Command, response: Command) -> None:
+        """Send the answer to a request, unless the request wanted none."""
+        if request.is_one_way:
+            return
+        try:
+            prefix, body = encode_parts(response, frame_bytes_max=self._decoder.frame_bytes_max)
+        except LocalProtocolError as error:
+            prefix, body = encode_frame(request.reply(1, str(error))), b""
+        self.send(prefix, body) if len(body) else self.send(prefix)
+
+    def respond_parts(self, prefix: bytes, parts: list[memoryview]) -> None:
+        """Send a response whose frame was encoded by the caller and whose body is in pieces."""
+        self.send(prefix, *parts)
+
+
+class Server:
+    """One listening port.
+
+    Args:
+        config: where and how.
+        on_commands: gets the commands that arrived together on one connection.
+        on_ended: gets each connection once, when it is gone.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        on_commands: Callable[[ServerConnection, list[Command]], None],
+        on_ended: Callable[[ServerConnection], None],
+    ) -> None:
+        self.config = config
+        self.on_commands = on_commands
+        self._on_ended = on_ended
+        self._connections: set[ServerConnection] = set()
+        self._tasks = Tasks("server")
+        self._server: asyncio.Server | None = None
+        self.port = config.port
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            ConfigurationError: the port is taken, or the address is not ours.
+        """
+        loop = asyncio.get_running_loop()
+        config = self.config
+        try:
+            self._server = await loop.create_server(
+                lambda: ServerConnection(self), config.host, config.port, backlog=1024
+            )
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(
+                f"cannot listen on {config.host}:{config.port}: {_listen_error(error)}"
+            ) from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._tasks.repeat("deadlines", self.enforce_deadlines, min(config.frame_s, 5.0))
+
+    @property
+    def connection_count(self) -> int:
+        """How many connections are open."""
+        return len(self._connections)
+
+    def accepted(self, connection: ServerConnection) -> None:
+        """Take a new connection, or refuse it above the limit."""
+        self._connections.add(connection)
+        if len(self._connections) > self.config.connection_count_max:
+            _log.warning(
+                "%s refused: %d connections are open (connection_count_max)",
+                connection.peer,
+                self.config.connection_count_max,
+            )
+            connection.abort()
+
+    def ended(self, connection: ServerConnection) -> None:
+        """Forget a connection."""
+        self._connections.discard(connection)
+        self._on_ended(connection)
+
+    def enforce_deadlines(self) -> int:
+        """Close connections that are silent, stuck in a frame or never read; return how many."""
+        now = asyncio.get_running_loop().time()
+        closed = 0
+        for connection in list(self._connections):
+            reason = self._overdue(connection, now)
+            if reason:
+                _log.info("%s closed: %s", connection.peer, reason)
+                connection.abort()
+                closed += 1
+        return closed
+
+    def _overdue(self, connection: ServerConnection, now: float) -> str | None:
+        config = self.config
+        stuck_at = connection.write_stuck_at
+        if stuck_at is not None and now - stuck_at > config.write_stuck_s:
+            return f"it has not read for {config.write_stuck_s:g} s (write_stuck_s)"
+        if connection.pending_bytes and now - connection.frame_begun_at > config.frame_s:
+            return f"half a frame for {config.frame_s:g} s (frame_s)"
+        if now - connection.read_at > config.idle_s:
+            return f"silent for {config.idle_s:g} s (idle_s)"
+        return None
+
+    async def close(self) -> None:
+        """Stop listening and close every connection. Harmless when done twice."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for connection in list(self._connections):
+            connection.close()
+        await self._tasks.close()
+
+
+def _listen_error(error: OSError | OverflowError) -> str:
+    number = error.errno if isinstance(error, OSError) else None
+    if number == errno.EADDRINUSE:
+        return "the port is in use; stop the other program or choose another port"
+    if number == errno.EACCES:
+        return "no permission; choose a port above 1023"
+    if number == errno.EADDRNOTAVAIL:
+        return "the address is not one of this machine"
+    return str(error)

@@ -1,0 +1,58 @@
+"""Supervised tasks: the only place in the house that starts one."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+
+class Tasks:
+    """The background tasks of one component; they end when it closes."""
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    def start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run ``work`` until it returns; an exception that escapes it is logged."""
+        assert not self._closed, f"{self._owner} is closed and starts no {name}"
+        task = asyncio.get_running_loop().create_task(work, name=f"{self._owner}: {name}")
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def repeat(
+        self, name: str, step: Callable[[], object], interval_s: float
+    ) -> asyncio.Task[Any]:
+        """Call ``step`` every ``interval_s`` seconds, first after one interval.
+
+        ``step`` does one bounded piece of work and may be a coroutine function. What it
+        raises is logged with its traceback, and the next interval tries again.
+        """
+        return self.start(name, self._repeat(name, step, interval_s))
+
+    async def _repeat(self, name: str, step: Callable[[], object], interval_s: float) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                done = step()
+                if isinstance(done, Awaitable):
+                    await done
+            except Exception:
+                _log.exception("%s: %s failed; trying again in %g s", self._owner, name, interval_s)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s failed", task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for its end. Harmless when done twice."""
+        self._closed = True
+        running = [task for task in self._running if task is not asyncio.current_task()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)

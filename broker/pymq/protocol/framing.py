@@ -1,0 +1,146 @@
+"""Frames: where one command ends and the next begins.
+
+::
+
+    offset  size          field (big-endian)
+    0       4             length: bytes that follow this field
+    4       1             header serialization: 0 JSON, 1 binary
+    5       3             header length
+    8       header length header
+    ...     the rest      body, may be empty
+
+No magic, no checksum. The limit counts the whole frame, its length field included, and is
+applied before anything is allocated. Source: RocketMQ NettyDecoder, NettyEncoder.
+"""
+
+import struct
+
+from pymq.errors import LocalProtocolError, RemoteProtocolError
+from pymq.protocol.command import Command, decode_header, encode_header
+
+#: RocketMQ ``com.rocketmq.remoting.frameMaxLength``.
+FRAME_BYTES_MAX = 16 << 20
+
+_PREFIX = struct.Struct(">II")
+_LENGTH = struct.Struct(">I")
+
+
+class FrameDecoder:
+    """Turns a stream of bytes, cut anywhere, into commands. For one connection."""
+
+    __slots__ = ("_pending", "_wanted", "frame_bytes_max")
+
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self.frame_bytes_max = frame_bytes_max
+        self._pending = bytearray()
+        self._wanted = 4  # nothing can be decoded before this many bytes are pending
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of a frame that has begun and is not complete."""
+        return len(self._pending)
+
+    def feed(self, data: bytes) -> list[Command]:
+        """Take the next bytes of the stream and return the commands they complete.
+
+        Raises:
+            RemoteProtocolError: the stream is no sequence of frames; it cannot be resumed.
+        """
+        if self._pending:
+            self._pending += data
+            if len(self._pending) < self._wanted:
+                return []
+            data = bytes(self._pending)
+            self._pending.clear()
+        commands: list[Command] = []
+        position, end = 0, len(data)
+        while end - position >= 8:
+            length, word = _PREFIX.unpack_from(data, position)
+            frame_end = position + 4 + length
+            if length + 4 > self.frame_bytes_max or length < 4:
+                raise self._bad_length(data[position : position + 8], length)
+            if frame_end > end:
+                break
+            header_start = position + 8
+            body_start = header_start + (word & 0xFFFFFF)
+            if body_start > frame_end:
+                raise RemoteProtocolError(
+                    f"header of {word & 0xFFFFFF} B in a frame with room for {length - 4}"
+                )
+            commands.append(
+                decode_header(
+                    word >> 24, data[header_start:body_start], data[body_start:frame_end]
+                )
+            )
+            position = frame_end
+        self._keep(data, position)
+        return commands
+
+    def _keep(self, data: bytes, position: int) -> None:
+        remaining = len(data) - position
+        if not remaining:
+            return
+        self._wanted = 8
+        if remaining >= 4:
+            (length,) = _LENGTH.unpack_from(data, position)
+            if length + 4 > self.frame_bytes_max or length < 4:
+                raise self._bad_length(data[position : position + 8], length)
+            self._wanted = length + 4
+        self._pending += memoryview(data)[position:]
+
+    def _bad_length(self, start: bytes, length: int) -> RemoteProtocolError:
+        return RemoteProtocolError(
+            f"frame of {length + 4} B, expected 8..{self.frame_bytes_max} (frame_bytes_max)"
+            f"; its first bytes are {start!r}{_foreign(start)}"
+        )
+
+
+def _foreign(start: bytes) -> str:
+    """Say what the bytes look like when they are clearly another protocol."""
+    if start[:1] == b"\x16":
+        return ": a TLS handshake on a plain port; switch TLS off in the client"
+    if start[:4] in (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP"):
+        return ": HTTP, but this port speaks RocketMQ remoting"
+    return ""
+
+
+def encode_frame(command: Command, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
+    """Return the whole frame of a command whose body is small enough to be copied.
+
+    Raises:
+        LocalProtocolError: the frame would exceed ``frame_bytes_max``.
+    """
+    prefix, body = encode_parts(command, frame_bytes_max=frame_bytes_max)
+    return b"".join((prefix, body)) if body else prefix
+
+
+def encode_parts(
+    command: Command, *, frame_bytes_max: int = FRAME_BYTES_MAX
+) -> tuple[bytes, bytes | memoryview]:
+    """Return the frame of a command as (everything before the body, the body itself).
+
+    Raises:
+        LocalProtocolError: the frame would exceed ``frame_bytes_max``.
+    """
+    header = encode_header(command)
+    prefix = frame_prefix(
+        len(header), len(command.body), form=command.form, frame_bytes_max=frame_bytes_max
+    )
+    return prefix + header, command.body
+
+
+def frame_prefix(
+    header_bytes: int, body_bytes: int, *, form: int, frame_bytes_max: int = FRAME_BYTES_MAX
+) -> bytes:
+    """Return the eight bytes in front of a header.
+
+    Raises:
+        LocalProtocolError: the frame would exceed ``frame_bytes_max``.
+    """
+    length = 4 + header_bytes + body_bytes
+    if length + 4 > frame_bytes_max or header_bytes > 0xFFFFFF:
+        raise LocalProtocolError(
+            f"frame of {length + 4} B with a header of {header_bytes}, expected at most "
+            f"{frame_bytes_max} (frame_bytes_max); send less at once"
+        )
+    return _PREFIX.pack(length, form << 24 | header_bytes)

@@ -1,0 +1,130 @@
+"""Headers of the send family: SEND_MESSAGE (10), _V2 (310), SEND_BATCH_MESSAGE (320).
+
+The V2 and batch forms carry the same fields under single letters. These two directions are
+on the hot path of broker and client, so they are spelled out instead of going through the
+generic codec.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pymq.errors import RemoteProtocolError
+from pymq.protocol.headers.codec import Header, parse_int, wire
+
+
+@dataclass(slots=True)
+class SendRequest:
+    """One send, whatever its code (SendMessageRequestHeader, ...V2)."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_count: int
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    unit_mode: bool
+    max_reconsume_times: int | None
+    batch: bool
+    broker_name: str | None = None
+
+    @classmethod
+    def from_v2(cls, fields: Mapping[str, str]) -> "SendRequest":
+        """Read the single-letter form (310, 320).
+
+        Raises:
+            RemoteProtocolError: a required letter is missing or a number is none.
+        """
+        get = fields.get
+        try:
+            return cls(
+                fields["a"],
+                fields["b"],
+                fields["c"],
+                int(fields["d"]),
+                int(fields["e"]),
+                int(fields["f"]),
+                parse_int(fields["g"]),
+                int(fields["h"]),
+                get("i") or "",
+                int(get("j") or 0),
+                get("k") == "true",
+                None if (most := get("l")) is None else int(most),
+                get("m") == "true",
+                get("n"),
+            )
+        except KeyError as error:
+            raise RemoteProtocolError(
+                f"send header (V2): field {error} is missing, found {sorted(fields)}"
+            ) from error
+        except ValueError as error:
+            raise RemoteProtocolError(f"send header (V2): {error}") from error
+
+    @classmethod
+    def from_v1(cls, fields: Mapping[str, str]) -> "SendRequest":
+        """Read the long form (10).
+
+        Raises:
+            RemoteProtocolError: a required field is missing or a number is none.
+        """
+        return cls.from_v2(
+            {letter: fields[name] for name, letter in LETTERS.items() if name in fields}
+        )
+
+    def to_v2(self) -> dict[str, str]:
+        """Write the single-letter form, as official clients do."""
+        fields = {
+            "a": self.producer_group,
+            "b": self.topic,
+            "c": self.default_topic,
+            "d": str(self.default_topic_queue_count),
+            "e": str(self.queue_id),
+            "f": str(self.sys_flag),
+            "g": str(self.born_timestamp),
+            "h": str(self.flag),
+            "i": self.properties,
+            "j": str(self.reconsume_times),
+            "k": "true" if self.unit_mode else "false",
+            "m": "true" if self.batch else "false",
+        }
+        if self.max_reconsume_times is not None:
+            fields["l"] = str(self.max_reconsume_times)
+        if self.broker_name is not None:
+            fields["n"] = self.broker_name
+        return fields
+
+
+#: Long field name (code 10) -> letter (codes 310 and 320).
+LETTERS = {
+    "producerGroup": "a",
+    "topic": "b",
+    "defaultTopic": "c",
+    "defaultTopicQueueNums": "d",
+    "queueId": "e",
+    "sysFlag": "f",
+    "bornTimestamp": "g",
+    "flag": "h",
+    "properties": "i",
+    "reconsumeTimes": "j",
+    "unitMode": "k",
+    "maxReconsumeTimes": "l",
+    "batch": "m",
+    "bname": "n",
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class SendResponse(Header):
+    """Where a message was stored (SendMessageResponseHeader)."""
+
+    message_id: str = wire("msgId")
+    queue_id: int
+    queue_offset: int
+    transaction_id: str | None = None
+    region: str | None = wire("MSG_REGION", default=None)
+    trace_on: bool | None = wire("TRACE_ON", default=None)
+
+

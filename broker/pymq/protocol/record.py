@@ -1,0 +1,301 @@
+"""One stored message: the record of the commit log, as pulls return it verbatim.
+
+Big-endian, no padding, no trailer::
+
+    offset  size    field                       offset   size    field
+    0       4       total size, this included   48       B       born host: IP, port as 4 bytes
+    4       4       magic: V1 daa320a7,         48+B     8       store timestamp, ms
+                    V2 daa320ab                 56+B     S       store host
+    8       4       body CRC (31 bits)          56+B+S   4       reconsume times
+    12      4       queue id                    60+B+S   8       prepared transaction offset
+    16      4       flag                        68+B+S   4 + n   body length, body
+    20      8       queue offset                         1 + n   topic (V2: 2 + n)
+    28      8       physical offset                      2 + n   properties
+    36      4       system flag
+    40      8       born timestamp, ms
+
+B and S are 8 for IPv4, 20 for IPv6 (bits 0x10 and 0x20 of the system flag). With two IPv4
+hosts everything in front of the body is 88 bytes, and a record 91 + body + topic +
+properties. V2 exists for topics above 127 bytes only; 4.x peers cannot read it, so we write
+V1. The checksum covers the body as stored (compressed or not), nothing else.
+
+Source: RocketMQ CommitLog, MessageDecoder, MessageExtEncoder.
+"""
+
+import ipaddress
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pymq.errors import CorruptRecord, LocalProtocolError
+from pymq.protocol.codes import MessageFlag
+from pymq.protocol.hashes import crc31
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+#: Padding at the end of a commit-log segment; never sent to clients.
+MAGIC_BLANK = 0xCBD43194
+BLANK_BYTES = 8
+
+#: Bytes in front of the body when both hosts are IPv4.
+HEAD_BYTES = 88
+#: What a V1 record with IPv4 hosts takes beside body, topic and properties.
+OVERHEAD_BYTES = 91
+PROPERTIES_BYTES_MAX = 32767
+TOPIC_BYTES_MAX_V1 = 127
+
+_FIXED = struct.Struct(">IIIiiqqiq")
+_HEAD_V4 = struct.Struct(">IIIiiqqiq8sq8siqI")
+_AFTER_HOSTS = struct.Struct(">iqI")
+_LONG = struct.Struct(">q")
+_SIZE_MAGIC = struct.Struct(">II")
+_SHORT = struct.Struct(">H")
+_BORN_V6 = int(MessageFlag.BORN_HOST_IPV6)
+_STORE_V6 = int(MessageFlag.STORE_HOST_IPV6)
+
+assert _FIXED.size == 48 and _HEAD_V4.size == HEAD_BYTES  # on-disk contract
+
+
+@dataclass(slots=True)
+class NewRecord:
+    """A message on its way into a commit log, which adds offsets, time and its own address.
+
+    ``properties`` is the encoded text; ``born_host`` a packed host; ``tag_code`` the Java
+    hash of the tag (0 without one).
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes | memoryview
+    properties: bytes
+    born_host: bytes
+    born_timestamp: int
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    tag_code: int = 0
+
+
+@dataclass(slots=True)
+class Record:
+    """A stored message. ``body`` and ``properties`` are what is stored, undecoded."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    store_timestamp: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body_crc: int
+    size: int
+
+
+def pack_host(address: str, port: int) -> bytes:
+    """Return an address as a record stores it: 8 bytes for IPv4, 20 for IPv6.
+
+    IPv4-mapped IPv6 addresses become IPv4, as the Java side expects.
+    """
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return ip.packed + port.to_bytes(4, "big")
+
+
+def unpack_host(packed: bytes) -> tuple[str, int]:
+    """Return (address, port) of a packed host."""
+    return str(ipaddress.ip_address(packed[:-4])), int.from_bytes(packed[-4:], "big")
+
+
+def offset_message_id(store_host: bytes, physical_offset: int) -> str:
+    """Return the broker's message id: 32 (IPv4) or 56 (IPv6) upper-case hex digits."""
+    return (store_host + physical_offset.to_bytes(8, "big")).hex().upper()
+
+
+def parse_offset_message_id(text: str) -> tuple[bytes, int]:
+    """Return (packed host, physical offset) of a broker's message id.
+
+    Raises:
+        LocalProtocolError: the text is no such id.
+    """
+    try:
+        raw = bytes.fromhex(text)
+    except ValueError:
+        raw = b""
+    if len(raw) not in (16, 28):
+        raise LocalProtocolError(f"message id {text[:64]!r}, expected 32 or 56 hex digits")
+    return raw[:-8], int.from_bytes(raw[-8:], "big")
+
+
+def host_flags(born_host: bytes, store_host: bytes) -> int:
+    """Return the system-flag bits that tell which hosts are IPv6."""
+    return (len(born_host) == 20 and _BORN_V6) | (len(store_host) == 20 and _STORE_V6)
+
+
+def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, host_bytes: int) -> int:
+    """Return the size of a V1 record; ``host_bytes`` is both hosts together (16, 28 or 40)."""
+    return OVERHEAD_BYTES - 16 + host_bytes + body_bytes + topic_bytes + properties_bytes
+
+
+def encode_record(
+    new: NewRecord,
+    topic: bytes,
+    *,
+    size: int,
+    queue_offset: int,
+    physical_offset: int,
+    store_timestamp: int,
+    store_host: bytes,
+) -> tuple[bytes, bytes | memoryview, bytes]:
+    """Return a V1 record as (head, body, tail) without copying the body.
+
+    Args:
+        new: the message; its limits were checked.
+        topic: its topic, encoded, at most 127 bytes.
+        size: ``record_size`` of it.
+        queue_offset: its place in its queue.
+        physical_offset: its place in the log.
+        store_timestamp: ms.
+        store_host: our packed address.
+    """
+    born_host = new.born_host
+    body = new.body
+    tail = b"%c%b%b%b" % (len(topic), topic, _SHORT.pack(len(new.properties)), new.properties)
+    if len(born_host) + len(store_host) == 16:
+        head = _HEAD_V4.pack(
+            size,
+            MAGIC_V1,
+            crc31(body),
+            new.queue_id,
+            new.flag,
+            queue_offset,
+            physical_offset,
+            new.sys_flag,
+            new.born_timestamp,
+            born_host,
+            store_timestamp,
+            store_host,
+            new.reconsume_times,
+            new.prepared_transaction_offset,
+            len(body),
+        )
+        return head, body, tail
+    fixed = _FIXED.pack(
+        size,
+        MAGIC_V1,
+        crc31(body),
+        new.queue_id,
+        new.flag,
+        queue_offset,
+        physical_offset,
+        new.sys_flag | host_flags(born_host, store_host),
+        new.born_timestamp,
+    )
+    after = _AFTER_HOSTS.pack(new.reconsume_times, new.prepared_transaction_offset, len(body))
+    head = b"".join((fixed, born_host, _LONG.pack(store_timestamp), store_host, after))
+    return head, body, tail
+
+
+def decode_record(
+    buffer: bytes | memoryview, position: int = 0, *, verify: bool = False
+) -> Record:
+    """Return the record that starts at ``position``; body and properties are copied.
+
+    Args:
+        buffer: bytes of a log, a pull response, ...
+        position: where the record starts.
+        verify: also check the body's CRC.
+
+    Raises:
+        CorruptRecord: no whole, well-formed V1 or V2 record stands there.
+    """
+    try:
+        return _decode(buffer, position, verify)
+    except (struct.error, UnicodeDecodeError, IndexError) as error:
+        raise CorruptRecord(
+            f"record at {position} of {len(buffer)} B cannot be read: {error}"
+        ) from error
+
+
+def _decode(buffer: bytes | memoryview, position: int, verify: bool) -> Record:
+    size, magic, crc, queue_id, flag, queue_offset, physical_offset, sys_flag, born = (
+        _FIXED.unpack_from(buffer, position)
+    )
+    if magic not in (MAGIC_V1, MAGIC_V2):
+        raise CorruptRecord(f"record at {position}: magic {magic:08x}, expected daa320a7 or ...ab")
+    end = position + size
+    if end > len(buffer) or size < OVERHEAD_BYTES:
+        raise CorruptRecord(
+            f"record at {position}: {size} B, expected {OVERHEAD_BYTES}..{len(buffer) - position}"
+        )
+    at = position + 48
+    born_end = at + (20 if sys_flag & _BORN_V6 else 8)
+    store_end = born_end + 8 + (20 if sys_flag & _STORE_V6 else 8)
+    (store_timestamp,) = _LONG.unpack_from(buffer, born_end)
+    reconsume, prepared, body_bytes = _AFTER_HOSTS.unpack_from(buffer, store_end)
+    body_at = store_end + 16
+    topic_at = body_at + body_bytes
+    if topic_at >= end:
+        raise CorruptRecord(f"record at {position}: body of {body_bytes} B runs past its end")
+    if magic == MAGIC_V1:
+        topic_bytes = buffer[topic_at]
+        topic_at += 1
+    else:
+        (topic_bytes,) = _SHORT.unpack_from(buffer, topic_at)
+        topic_at += 2
+    properties_at = topic_at + topic_bytes + 2
+    (properties_bytes,) = _SHORT.unpack_from(buffer, properties_at - 2)
+    if properties_at + properties_bytes != end:
+        raise CorruptRecord(
+            f"record at {position}: its fields end at {properties_at + properties_bytes}, "
+            f"its size says {end}"
+        )
+    body = bytes(buffer[body_at : body_at + body_bytes])
+    if verify and crc31(body) != crc:
+        raise CorruptRecord(
+            f"record at {position}: body CRC {crc31(body):08x}, expected {crc:08x}"
+        )
+    return Record(
+        str(buffer[topic_at : topic_at + topic_bytes], "utf-8"),
+        queue_id,
+        queue_offset,
+        physical_offset,
+        body,
+        bytes(buffer[properties_at:end]),
+        flag,
+        sys_flag,
+        born,
+        bytes(buffer[at:born_end]),
+        store_timestamp,
+        bytes(buffer[born_end + 8 : store_end]),
+        reconsume,
+        prepared,
+        crc,
+        size,
+    )
+
+
+def decode_records(buffer: bytes | memoryview, *, verify: bool = False) -> Iterator[Record]:
+    """Yield the records that fill the buffer, in order.
+
+    Raises:
+        CorruptRecord: something in the buffer is no record.
+    """
+    position, end = 0, len(buffer)
+    while position < end:
+        record = decode_record(buffer, position, verify=verify)
+        yield record
+        position += record.size
+
+
+def encode_blank(size: int) -> bytes:
+    """Return the eight bytes that pad a segment whose last ``size`` bytes stay unused."""
+    return _SIZE_MAGIC.pack(size, MAGIC_BLANK)

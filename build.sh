@@ -1,0 +1,245 @@
+#!/usr/bin/env bash
+# One verb per task: `./build.sh help` lists them. Every verb first makes what it needs and is
+# quick when that is there. Arguments after the verb go to the tool behind it.
+#
+#   PYTHON      interpreter to make .venv with (default: the first of python3.13, .12, .11, python3
+#               that is 3.11 or newer)
+#   JAVA_HOME   used when it is a Java 17 or 21; otherwise one is looked for, then installed
+set -euo pipefail
+root=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd -P)
+cd "$root"
+
+venv=$root/.venv
+python=$venv/bin/python
+stamp=$venv/made-from       # what .venv was made from; written last, so half an install is redone
+java_note=$venv/java-home   # where Java was found
+
+say() { printf 'build.sh: %s\n' "$*" >&2; }
+die() { say "$@"; exit 1; }
+may_install() { [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; }
+
+apt_updated=
+apt_install() {  # apt_install PACKAGE...: false when it cannot be had
+  if [ -z "$apt_updated" ]; then
+    apt-get update -qq >&2 || true   # one broken source must not hide the others
+    apt_updated=yes
+  fi
+  say "installing $* with apt-get"
+  DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" >&2
+}
+
+# ---------------------------------------------------------------------------------- Python
+
+first_python() {  # first_python CODE: the first interpreter that runs CODE without an error
+  local candidate
+  for candidate in ${PYTHON:-} python3.13 python3.12 python3.11 python3; do
+    if "$candidate" -c "$1" >/dev/null 2>&1; then
+      echo "$candidate"
+      return
+    fi
+  done
+  return 1
+}
+
+find_python() {
+  local recent='import sys; sys.exit(sys.version_info < (3, 11))' plain version
+  first_python "$recent; import ensurepip, venv" && return
+  plain=$(first_python "$recent") || die "no Python 3.11 or newer found: install one, or name it: PYTHON=/path/to/python3 ./build.sh env"
+  version=$("$plain" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
+  if may_install && apt_install "$version-venv" && first_python "$recent; import ensurepip, venv"; then
+    return
+  fi
+  die "$plain has no venv module: install it (Debian: apt-get install $version-venv)"
+}
+
+made_from() {  # the folder and the interpreter, then the files that decide what is installed
+  echo "$root $(readlink -f "$python" || true)"
+  sha256sum setup.cfg pyproject.toml
+}
+
+make_venv() {
+  if [ -f "$stamp" ] && made_from | cmp -s - "$stamp"; then
+    return
+  fi
+  if ! "$python" -m pip --version >/dev/null 2>&1 || ! grep -qxF "$root" "$venv/folder" 2>/dev/null; then
+    local base
+    base=$(find_python)
+    say "making .venv with $("$base" --version)"
+    "$base" -m venv --clear "$venv"
+    echo "$root" > "$venv/folder"   # scripts in .venv hold this path: a moved folder starts anew
+  fi
+  rm -f "$stamp"
+  say "installing pymq and everything it can use into .venv (minutes the first time)"
+  # "compat" writes a plain .pth; the default puts an import hook in its place, which costs every
+  # start and hides pyspark_pymq from Spark, which lists the modules in the folders of sys.path.
+  "$python" -m pip install --quiet --disable-pip-version-check \
+    --config-settings editable_mode=compat --editable '.[all,dev]' >&2
+  # It names one root only; this one names both.
+  printf '%s\n' "$root/broker" "$root/connector" \
+    > "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pymq-roots.pth"
+  rm -rf build broker/*.egg-info
+  "$python" -c 'import sys; sys.exit(not set(sys.argv[1:]) <= set(sys.path))' \
+    "$root/broker" "$root/connector" || die ".venv does not see broker/ and connector/: remove .venv and try again"
+  made_from > "$stamp"
+}
+
+# ------------------------------------------------------------------------------------ Java
+
+fits() {  # fits HOME: is there a Java 17 or 21? Reads its `release` file: starting a JVM takes longer
+  [ -x "$1/bin/java" ] || return 1
+  local version
+  version=$(sed -n 's/^JAVA_VERSION="\(.*\)"/\1/p' "$1/release" 2>/dev/null || true)
+  [ -n "$version" ] || version=$("$1/bin/java" -version 2>&1 | sed -n '1s/.*"\(.*\)".*/\1/p')
+  [[ $version =~ ^(17|21)([^0-9]|$) ]]
+}
+
+find_java() {
+  local on_path home
+  on_path=$(readlink -f "$(command -v java || true)" 2>/dev/null || true)
+  for home in "${JAVA_HOME:-}" "${on_path%/bin/java}" /usr/lib/jvm/*17* /usr/lib/jvm/*21* \
+    /usr/lib/jvm/* /Library/Java/JavaVirtualMachines/*/Contents/Home; do
+    if [ -n "$home" ] && fits "$home"; then
+      echo "$home"
+      return
+    fi
+  done
+  return 1
+}
+
+make_java() {  # exports JAVA_HOME when there is a Java, and is silent about it
+  local home=
+  if [ -n "${JAVA_HOME:-}" ] && fits "$JAVA_HOME"; then
+    home=$JAVA_HOME
+  elif [ -f "$java_note" ] && [ -x "$(<"$java_note")/bin/java" ]; then
+    home=$(<"$java_note")
+  elif ! home=$(find_java) && may_install; then
+    apt_install openjdk-17-jre-headless || apt_install openjdk-21-jre-headless || true
+    home=$(find_java) || true
+  fi
+  if [ -z "$home" ]; then
+    unset JAVA_HOME
+    say "no Java 17 or 21 found, so nothing here can start Spark: install one (Debian: apt-get" \
+      "install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME to it"
+    return
+  fi
+  export JAVA_HOME=$home PATH=$home/bin:$PATH
+  echo "$home" > "$java_note"
+}
+
+need_java() { [ -n "${JAVA_HOME:-}" ] || die "$1 needs Java 17 or 21"; }
+
+# ----------------------------------------------------------------------------------- verbs
+
+make_env() {
+  make_venv
+  make_java
+  export PATH=$venv/bin:$PATH VIRTUAL_ENV=$venv
+  # Spark's workers use this very interpreter, and nothing of it listens beyond this machine.
+  export PYSPARK_PYTHON=$python PYSPARK_DRIVER_PYTHON=$python SPARK_LOCAL_IP=127.0.0.1
+}
+
+run() { make_env; exec "$@"; }
+
+demo() {
+  make_env
+  need_java "the demo"
+  exec "$python" examples/flights/demo.py "$@"
+}
+
+bench_spark() {
+  make_env
+  need_java "bench-spark"
+  exec "$python" -m tests.bench.spark "$@"
+}
+
+interop() {
+  make_env
+  if ! command -v mvn >/dev/null && may_install; then
+    apt_install maven || true
+  fi
+  if [ -n "${JAVA_HOME:-}" ] && command -v mvn >/dev/null; then
+    "$python" tests/interop/jars.py --fetch all
+  elif [ -n "${CI:-}" ]; then
+    die "the live Java peers need Java 17 or 21 and Maven (Debian: apt-get install maven)"
+  else
+    say "without Java and Maven (Debian: apt-get install maven) the live Java peers are skipped"
+  fi
+  exec "$python" -m pytest tests/interop "$@"
+}
+
+crash() {
+  make_env
+  export PYMQ_CRASH_ROUNDS=${PYMQ_CRASH_ROUNDS:-50} PYMQ_HYPOTHESIS=${PYMQ_HYPOTHESIS:-long}
+  exec "$python" -m pytest tests/crash -m crash "$@"
+}
+
+lint() {
+  make_env
+  ruff check "$@"
+  exec mypy
+}
+
+package() {
+  make_env
+  rm -rf build dist   # what an earlier build left in build/ would get into the wheel
+  "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+  rm -rf build broker/*.egg-info
+  local trial
+  trial=$(mktemp -d)
+  trap "rm -rf '$trial'" EXIT
+  "$python" -m venv "$trial"
+  "$trial/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+  # From outside the tree (-I and the cd), so that nothing but the wheel can be imported.
+  (cd "$trial" && bin/python -I - "$root") <<'PY'
+import configparser
+import importlib.metadata
+import importlib.util
+import pathlib
+import pkgutil
+import sys
+
+import pymq
+import pyspark_pymq
+
+root = pathlib.Path(sys.argv[1])
+assert not pathlib.Path(pymq.__file__).is_relative_to(root), pymq.__file__
+setup = configparser.ConfigParser()
+setup.read(root / "setup.cfg")
+names = setup["options"]["packages"].split()
+missing = [name for name in names if importlib.util.find_spec(name) is None]
+assert not missing, f"packages not in the wheel: {missing}"
+assert "pyspark_pymq" in {module.name for module in pkgutil.iter_modules()}, "hidden from Spark"
+
+inside = {str(file) for file in importlib.metadata.files("pymq-rocketmq") or ()}
+wanted = {
+    str(file.relative_to(source))
+    for source in (root / "broker", root / "connector")
+    for file in source.rglob("*")
+    if file.suffix == ".py" or file.name == "py.typed"
+}
+packaged = {name for name in inside if name.endswith((".py", "py.typed"))}
+assert packaged == wanted, f"differ between wheel and tree: {sorted(packaged ^ wanted)}"
+assert any(name.endswith("bin/pymq") for name in inside), "no pymq command"
+print(f"{len(names)} packages, {len(wanted)} files: all in the wheel, and importable without extras")
+PY
+  ls -l dist
+}
+
+verb=${1:-help}
+shift || true
+case $verb in
+  env) make_env ;;                          #: make .venv with everything installed; a Java for Spark
+  demo) demo "$@" ;;                        #: the flights of New York through broker and Spark, checked
+  test) run "$python" -m pytest -m "not interop and not bench" "$@" ;; #: all tests that need no Maven
+  interop) interop "$@" ;;                  #: tests against the official Java clients and brokers
+  crash) crash "$@" ;;                      #: kill and break things for longer than `test` does
+  bench) run "$python" -m tests.bench.run "$@" ;; #: speed and memory of broker and client, beside peers
+  bench-spark) bench_spark "$@" ;;          #: speed of the Spark source and sink
+  lint) lint "$@" ;;                        #: ruff, then mypy
+  package) package ;;                       #: build the wheel into dist/ and try it in a fresh environment
+  help | -h | --help)                       #: this list
+    echo 'usage: ./build.sh VERB [ARGUMENTS FOR ITS TOOL]'
+    sed -n 's/^  \([a-z-]*\)[a-z |-]*) .*#: \(.*\)/  \1\t\2/p' "${BASH_SOURCE[0]##*/}" | expand -t 16
+    ;;
+  *) die "no verb '$verb'; ./build.sh help lists them" ;;
+esac

@@ -1,0 +1,179 @@
+"""The official admin tool's client (what ``mqadmin`` is made of), for Python tests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tests.interop.java_client import DEFAULT_TIMEOUT_S, Started
+from tests.interop.java_values import JavaError, MessageReader, QueueKey, ReceivedMessage, call
+from tests.interop.jvm import JavaClient
+from tests.interop.processes import POLL_INTERVAL_S
+
+ADMIN_TIMEOUT_MS: Final = 10_000
+PERM_READ_WRITE: Final = 6
+TOPIC_NOT_EXIST: Final = 17
+
+
+@dataclass(frozen=True, slots=True)
+class TopicOffsets:
+    """Java ``TopicOffset`` of one queue: queue offsets, half-open; time in ms, 0 when empty."""
+
+    first: int
+    end: int
+    last_update_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumeOffsets:
+    """Java ``OffsetWrapper``: the queue's end, and where the group is."""
+
+    broker_offset: int
+    consumer_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """Which brokers there are.
+
+    Attributes:
+        brokers: broker name -> broker id (0 is the master) -> ``host:port``.
+        clusters: cluster name -> broker names.
+    """
+
+    brokers: Mapping[str, Mapping[int, str]]
+    clusters: Mapping[str, frozenset[str]]
+
+    def masters(self) -> list[str]:
+        """Return the addresses of all masters."""
+        return [addresses[0] for addresses in self.brokers.values() if 0 in addresses]
+
+
+class JavaAdmin(Started):
+    """``DefaultMQAdminExt``. Every method raises ``JavaError`` when the tool throws."""
+
+    def __init__(self, client: JavaClient, name_server: str) -> None:
+        java = client.jvm.org.apache.rocketmq.tools.admin.DefaultMQAdminExt(ADMIN_TIMEOUT_MS)
+        super().__init__(client, java, name_server)
+        java.setAdminExtGroup(client.instance_name())
+        self._reader = MessageReader(client)
+        self.start()
+
+    def create_topic(
+        self,
+        topic: str,
+        queue_count: int = 4,
+        *,
+        perm: int = PERM_READ_WRITE,
+        broker_addresses: Iterable[str] | None = None,
+    ) -> None:
+        """Create or change a topic on the brokers given (default: all masters), and wait for it.
+
+        Returns when the name server serves its route, so that clients started next know it.
+
+        Raises:
+            TimeoutError: the route did not come.
+        """
+        targets = list(broker_addresses or self.cluster_info().masters())
+        config_class = self.client.jvm.org.apache.rocketmq.common.TopicConfig
+        for address in targets:
+            config = config_class(topic, queue_count, queue_count, perm)
+            call(self.java.createAndUpdateTopicConfig, address, config)
+        deadline = time.monotonic() + DEFAULT_TIMEOUT_S
+        while not set(targets) <= set(self.route(topic)):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{topic}: no route to {targets}, only {self.route(topic)}")
+            time.sleep(POLL_INTERVAL_S)
+
+    def create_group(self, group: str, **options: int | bool) -> None:
+        """Create or change a consumer group on all masters.
+
+        Args:
+            group: its name.
+            options: by Java setter, without ``set``: ``RetryMaxTimes=1``.
+        """
+        config = self.client.moved_class(
+            before_5="common.subscription.SubscriptionGroupConfig",
+            since_5="remoting.protocol.subscription.SubscriptionGroupConfig",
+        )()
+        config.setGroupName(group)
+        for name, value in options.items():
+            getattr(config, "set" + name)(value)
+        for address in self.cluster_info().masters():
+            call(self.java.createAndUpdateSubscriptionGroupConfig, address, config)
+
+    def route(self, topic: str) -> list[str]:
+        """Return the addresses of all brokers in a topic's route; empty when there is none."""
+        try:
+            route = call(self.java.examineTopicRouteInfo, topic)
+        except JavaError as error:
+            if error.response_code == TOPIC_NOT_EXIST:
+                return []
+            raise
+        brokers = route.getBrokerDatas()
+        return [address for broker in brokers for address in broker.getBrokerAddrs().values()]
+
+    def topics(self) -> set[str]:
+        """Return all topics the name server knows."""
+        return set(call(self.java.fetchAllTopicList).getTopicList())
+
+    def topic_stats(self, topic: str) -> dict[QueueKey, TopicOffsets]:
+        """Return what each queue of a topic holds."""
+        table = call(self.java.examineTopicStats, topic).getOffsetTable()
+        return {
+            (queue.getBrokerName(), queue.getQueueId()): TopicOffsets(
+                first=offsets.getMinOffset(),
+                end=offsets.getMaxOffset(),
+                last_update_ms=offsets.getLastUpdateTimestamp(),
+            )
+            for queue, offsets in _items(table)
+        }
+
+    def message_count(self, topic: str) -> int:
+        """Return how many messages all queues of a topic hold together."""
+        return sum(queue.end - queue.first for queue in self.topic_stats(topic).values())
+
+    def consume_stats(self, group: str) -> dict[tuple[str, QueueKey], ConsumeOffsets]:
+        """Return, by (topic, queue), how far a group is."""
+        table = call(self.java.examineConsumeStats, group).getOffsetTable()
+        return {
+            (queue.getTopic(), (queue.getBrokerName(), queue.getQueueId())): ConsumeOffsets(
+                broker_offset=offsets.getBrokerOffset(),
+                consumer_offset=offsets.getConsumerOffset(),
+            )
+            for queue, offsets in _items(table)
+        }
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers that the name server knows."""
+        info = call(self.java.examineBrokerClusterInfo)
+        brokers = {
+            name: dict(data.getBrokerAddrs()) for name, data in _items(info.getBrokerAddrTable())
+        }
+        clusters = {name: frozenset(names) for name, names in _items(info.getClusterAddrTable())}
+        return ClusterInfo(brokers, clusters)
+
+    def view_message(self, topic: str, msg_id: str) -> ReceivedMessage:
+        """Return a message by the id of the client or by the offset id."""
+        return self._reader.read([call(self.java.viewMessage, topic, msg_id)])[0]
+
+    def delete_topic(self, topic: str, cluster: str = "DefaultCluster") -> None:
+        """Delete a topic on all brokers of a cluster and on the name server."""
+        brokers = self.client.jvm.java.util.HashSet()
+        for address in self.cluster_info().masters():
+            brokers.add(address)
+        call(self.java.deleteTopicInBroker, brokers, topic)
+        servers = self.client.jvm.java.util.HashSet()
+        for address in self.java.getNameServerAddressList():
+            servers.add(address)
+        if self.client.version.startswith("4."):
+            call(self.java.deleteTopicInNameServer, servers, topic)
+        else:
+            call(self.java.deleteTopicInNameServer, servers, cluster, topic)
+
+
+def _items(java_map: Any) -> list[tuple[Any, Any]]:
+    # Entry by entry: py4j's own items() asks for every key and looks each up by equality again.
+    return [(entry.getKey(), entry.getValue()) for entry in java_map.entrySet()]

@@ -1,0 +1,445 @@
+"""The official Java producer and consumers, for Python tests (the admin tool: ``java_admin``).
+
+Each object has a client instance of its own (so two of one group are two members of that group),
+starts when made, and is a context manager; what a test forgets is shut down with its JVM.
+Java exceptions arrive as ``JavaError``, with the response code.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from tests.interop.java_values import (
+    JavaError,
+    MessageReader,
+    Outgoing,
+    QueueKey,
+    ReceivedMessage,
+    Sent,
+    call,
+    java_message,
+    sent,
+)
+from tests.interop.jvm import JavaClient
+
+DEFAULT_TIMEOUT_S: Final = 30.0
+SEND_TIMEOUT_MS: Final = 10_000
+BATCH_COUNT_MAX: Final = 16
+FROM_FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
+
+_LISTENERS: Final = "org.apache.rocketmq.client.consumer.listener."
+
+
+class Started:
+    """A Java object with ``start()`` and ``shutdown()``; named once, shut down once."""
+
+    def __init__(self, client: JavaClient, java: Any, name_server: str) -> None:
+        self.client = client
+        self.java = java
+        self._closed = False
+        java.setNamesrvAddr(name_server)
+        java.setInstanceName(client.instance_name())
+
+    def start(self) -> None:
+        """Called once, by the constructor of the class that inherits."""
+        call(self.java.start)
+        self._forget = self.client.on_close(self.close)
+
+    def close(self) -> None:
+        """Shut it down as an application would: offsets are stored, the broker is told."""
+        if not self._closed:
+            self._closed = True
+            self._forget()
+            call(self.java.shutdown)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class JavaProducer(Started):
+    """``DefaultMQProducer``.
+
+    Args:
+        options: set on the producer before it starts, by the name of the Java setter without
+            ``set``: ``CompressMsgBodyOverHowmuch=100``.
+    """
+
+    def __init__(
+        self, client: JavaClient, group: str, name_server: str, **options: int | str | bool
+    ) -> None:
+        java = client.jvm.org.apache.rocketmq.client.producer.DefaultMQProducer(group)
+        super().__init__(client, java, name_server)
+        java.setSendMsgTimeout(SEND_TIMEOUT_MS)
+        _set_options(java, options)
+        self.start()
+
+    def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+        delay_level: int = 0,
+        queue_id: int | None = None,
+    ) -> Sent:
+        """Send synchronously; to the queue given, or else to one the producer picks.
+
+        Raises:
+            JavaError: the client threw, after its own retries.
+        """
+        message = self._message(Outgoing(topic, body, tags, keys, properties or {}, delay_level))
+        if queue_id is None:
+            return sent(call(self.java.send, message))
+        return sent(call(self.java.send, message, self._queue(topic, queue_id)))
+
+    def send_async(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> Future[Sent]:
+        """Send with a ``SendCallback``; the future fails with ``JavaError``."""
+        result: Future[Sent] = Future()
+        message = self._message(Outgoing(topic, body, tags, keys, properties or {}))
+        call(self.java.send, message, _SendCallback(result))
+        return result
+
+    def send_oneway(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send without asking for an answer."""
+        message = self._message(Outgoing(topic, body, tags, keys, properties or {}))
+        call(self.java.sendOneway, message)
+
+    def send_batch(self, messages: Sequence[Outgoing]) -> Sent:
+        """Send all as one batch: of one topic, without delays.
+
+        Raises:
+            JavaError: the client threw.
+        """
+        batch = self.client.array_list([self._message(message) for message in messages])
+        return sent(call(self.java.send, batch))
+
+    def _message(self, message: Outgoing) -> Any:
+        return java_message(self.client, message)
+
+    def _queue(self, topic: str, queue_id: int) -> Any:
+        queues = call(self.java.fetchPublishMessageQueues, topic)
+        for queue in queues:
+            if queue.getQueueId() == queue_id:
+                return queue
+        raise ValueError(f"{topic}: no queue {queue_id} among {len(queues)}")
+
+
+class JavaPushConsumer(Started):
+    """``DefaultMQPushConsumer`` whose listener, in Python, keeps what it is given.
+
+    Args:
+        expression: tags (``*``, ``a || b``) or, with ``selector="sql"``, an SQL92 condition.
+        from_where: name of a ``ConsumeFromWhere``; RocketMQ's own default is
+            CONSUME_FROM_LAST_OFFSET.
+        listener: ``concurrent`` or ``orderly``.
+        fail_first: so many deliveries are answered "later" before the first success. Their
+            messages are in ``failed``, not in ``messages``. A delivery is one message then.
+        retry_delay_level: wanted for those (1 is one second); 0 leaves it to the broker (10 s).
+        batch_count_max: messages per call of the listener.
+        options: as for ``JavaProducer``.
+    """
+
+    def __init__(
+        self,
+        client: JavaClient,
+        group: str,
+        name_server: str,
+        topic: str,
+        expression: str = "*",
+        *,
+        selector: Literal["tag", "sql"] = "tag",
+        from_where: str = FROM_FIRST,
+        listener: Literal["concurrent", "orderly"] = "concurrent",
+        message_model: Literal["CLUSTERING", "BROADCASTING"] = "CLUSTERING",
+        fail_first: int = 0,
+        retry_delay_level: int = 0,
+        batch_count_max: int = BATCH_COUNT_MAX,
+        **options: int | str | bool,
+    ) -> None:
+        rocketmq = client.jvm.org.apache.rocketmq
+        java = rocketmq.client.consumer.DefaultMQPushConsumer(group)
+        super().__init__(client, java, name_server)
+        self._changed = threading.Condition()
+        self._messages: list[ReceivedMessage] = []
+        self._failed: list[ReceivedMessage] = []
+        self._fail_left = fail_first
+        self._reader = MessageReader(client)
+        java.setConsumeMessageBatchMaxSize(1 if fail_first else batch_count_max)
+        java.setConsumeFromWhere(_from_where(client, from_where))
+        models = client.moved_class(
+            before_5="common.protocol.heartbeat.MessageModel",
+            since_5="remoting.protocol.heartbeat.MessageModel",
+        )
+        java.setMessageModel(getattr(models, message_model))
+        _set_options(java, options)
+        if selector == "sql":
+            by_sql = rocketmq.client.consumer.MessageSelector.bySql(expression)
+            call(java.subscribe, topic, by_sql)
+        else:
+            call(java.subscribe, topic, expression)
+        if listener == "orderly":
+            java.registerMessageListener(_OrderlyListener(client, self._take))
+        else:
+            java.registerMessageListener(_ConcurrentListener(client, self._take, retry_delay_level))
+        self.start()
+
+    @property
+    def messages(self) -> list[ReceivedMessage]:
+        """What was consumed so far, in the order of arrival."""
+        with self._changed:
+            return list(self._messages)
+
+    @property
+    def failed(self) -> list[ReceivedMessage]:
+        """What ``fail_first`` turned away."""
+        with self._changed:
+            return list(self._failed)
+
+    def wait_count(self, count: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[ReceivedMessage]:
+        """Wait for at least ``count`` messages and return all.
+
+        Raises:
+            TimeoutError: fewer came; the text says how many.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: len(self._messages) >= count, timeout_s):
+                raise TimeoutError(
+                    f"push consumer {self.client.version}: {len(self._messages)} of {count}"
+                    f" messages in {timeout_s} s; JVM wrote:\n{self.client.output()}"
+                )
+            return list(self._messages)
+
+    def _take(self, java_messages: Sequence[Any]) -> bool:
+        """Keep a delivery; False when it shall count as failed."""
+        received = self._reader.read(java_messages)
+        with self._changed:
+            accepted = self._fail_left == 0
+            self._fail_left -= not accepted
+            (self._messages if accepted else self._failed).extend(received)
+            self._changed.notify_all()
+        return accepted
+
+
+class JavaLitePullConsumer(Started):
+    """``DefaultLitePullConsumer``; exists from 4.6.0 on (for 4.5.1 see ``JavaPullConsumer``).
+
+    Args:
+        mode: ``subscribe`` lets the group share the queues; ``assign`` takes ``queue_ids`` (all
+            when ``None``) regardless of the group's other members.
+    """
+
+    def __init__(
+        self,
+        client: JavaClient,
+        group: str,
+        name_server: str,
+        topic: str,
+        expression: str = "*",
+        *,
+        mode: Literal["subscribe", "assign"] = "subscribe",
+        queue_ids: Sequence[int] | None = None,
+        from_where: str = FROM_FIRST,
+        **options: int | str | bool,
+    ) -> None:
+        java = client.jvm.org.apache.rocketmq.client.consumer.DefaultLitePullConsumer(group)
+        super().__init__(client, java, name_server)
+        self.topic = topic
+        self._reader = MessageReader(client)
+        java.setConsumeFromWhere(_from_where(client, from_where))
+        _set_options(java, options)
+        if mode == "subscribe":
+            call(java.subscribe, topic, expression)
+        self.start()
+        if mode == "assign":
+            if expression != "*":
+                call(java.setSubExpressionForAssign, topic, expression)
+            wanted = [
+                queue
+                for key, queue in self.queues().items()
+                if queue_ids is None or key[1] in queue_ids
+            ]
+            call(java.assign, client.array_list(wanted))
+
+    def queues(self) -> dict[QueueKey, Any]:
+        """Return all queues of the topic, with their Java ``MessageQueue``."""
+        return _by_key(call(self.java.fetchMessageQueues, self.topic))
+
+    def poll(self, timeout_s: float = 1.0) -> list[ReceivedMessage]:
+        """Return the next messages, possibly none."""
+        return self._reader.read(call(self.java.poll, int(timeout_s * 1000)))
+
+    def poll_count(self, count: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[ReceivedMessage]:
+        """Poll until there are at least ``count`` messages and return all.
+
+        Raises:
+            TimeoutError: fewer came; the text says how many.
+        """
+        return _poll_until(count, timeout_s, lambda: self.poll(0.5))
+
+    def seek(self, queue: QueueKey, offset: int) -> None:
+        """Continue a queue, which must be assigned to us, at a queue offset."""
+        call(self.java.seek, self.queues()[queue], offset)
+
+    def commit(self) -> None:
+        """Store the offsets of what was polled, instead of every five seconds."""
+        call(self.java.commitSync)
+
+    def committed(self, queue: QueueKey) -> int | None:
+        """Return the group's stored queue offset; ``None`` when there is none."""
+        offset = int(call(self.java.committed, self.queues()[queue]))
+        return None if offset < 0 else offset
+
+
+class JavaPullConsumer(Started):
+    """``DefaultMQPullConsumer``: the caller names queue and offset. In every version."""
+
+    def __init__(self, client: JavaClient, group: str, name_server: str, topic: str) -> None:
+        java = client.jvm.org.apache.rocketmq.client.consumer.DefaultMQPullConsumer(group)
+        super().__init__(client, java, name_server)
+        self.topic = topic
+        self._reader = MessageReader(client)
+        self._positions: dict[QueueKey, int] = {}
+        self.start()
+
+    def queues(self) -> dict[QueueKey, Any]:
+        """Return all queues of the topic, with their Java ``MessageQueue``."""
+        return _by_key(call(self.java.fetchSubscribeMessageQueues, self.topic))
+
+    def pull(
+        self, queue: QueueKey, offset: int, *, expression: str = "*", count_max: int = 32
+    ) -> tuple[str, int, list[ReceivedMessage]]:
+        """Pull once, without waiting for new messages.
+
+        Returns:
+            The ``PullStatus``'s name, the offset to go on with, the messages.
+        """
+        result = call(self.java.pull, self.queues()[queue], expression, offset, count_max)
+        found = result.getMsgFoundList()
+        messages = [] if found is None else self._reader.read(found)
+        return str(result.getPullStatus().toString()), result.getNextBeginOffset(), messages
+
+    def poll_count(self, count: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[ReceivedMessage]:
+        """Pull all queues in turn, from offset 0, until there are at least ``count`` messages.
+
+        Raises:
+            TimeoutError: fewer came; the text says how many.
+        """
+        return _poll_until(count, timeout_s, self._pull_each)
+
+    def _pull_each(self) -> list[ReceivedMessage]:
+        received: list[ReceivedMessage] = []
+        for key in self.queues():
+            _, position, messages = self.pull(key, self._positions.get(key, 0))
+            self._positions[key] = position
+            received += messages
+        return received
+
+
+class _SendCallback:
+    """``SendCallback`` that settles a future."""
+
+    def __init__(self, result: Future[Sent]) -> None:
+        self._result = result
+
+    def onSuccess(self, result: Any) -> None:  # noqa: N802
+        self._result.set_result(sent(result))
+
+    def onException(self, throwable: Any) -> None:  # noqa: N802
+        self._result.set_exception(JavaError.of(throwable))
+
+    class Java:
+        implements: Final = ["org.apache.rocketmq.client.producer.SendCallback"]
+
+
+class _ConcurrentListener:
+    """``MessageListenerConcurrently``; a Python exception counts as "later", as a Java one."""
+
+    def __init__(
+        self, client: JavaClient, take: Callable[[Sequence[Any]], bool], retry_delay_level: int
+    ) -> None:
+        statuses = client.jvm.org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus
+        self._success = statuses.CONSUME_SUCCESS
+        self._later = statuses.RECONSUME_LATER
+        self._take = take
+        self._retry_delay_level = retry_delay_level
+
+    def consumeMessage(self, messages: Sequence[Any], context: Any) -> Any:  # noqa: N802
+        if self._take(messages):
+            return self._success
+        context.setDelayLevelWhenNextConsume(self._retry_delay_level)
+        return self._later
+
+    class Java:
+        implements: Final = [_LISTENERS + "MessageListenerConcurrently"]
+
+
+class _OrderlyListener:
+    """``MessageListenerOrderly``; a failed delivery comes again after a second."""
+
+    def __init__(self, client: JavaClient, take: Callable[[Sequence[Any]], bool]) -> None:
+        statuses = client.jvm.org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus
+        self._success = statuses.SUCCESS
+        self._later = statuses.SUSPEND_CURRENT_QUEUE_A_MOMENT
+        self._take = take
+
+    def consumeMessage(self, messages: Sequence[Any], context: Any) -> Any:  # noqa: N802
+        return self._success if self._take(messages) else self._later
+
+    class Java:
+        implements: Final = [_LISTENERS + "MessageListenerOrderly"]
+
+
+def _set_options(java: Any, options: Mapping[str, int | str | bool]) -> None:
+    for name, value in options.items():
+        call(getattr(java, "set" + name), value)
+
+
+def _from_where(client: JavaClient, name: str) -> Any:
+    return getattr(client.jvm.org.apache.rocketmq.common.consumer.ConsumeFromWhere, name)
+
+
+def _by_key(queues: Any) -> dict[QueueKey, Any]:
+    return {(queue.getBrokerName(), queue.getQueueId()): queue for queue in queues}
+
+
+def _poll_until(
+    count: int, timeout_s: float, poll: Callable[[], list[ReceivedMessage]]
+) -> list[ReceivedMessage]:
+    deadline = time.monotonic() + timeout_s
+    received: list[ReceivedMessage] = []
+    while len(received) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(received)} of {count} messages in {timeout_s} s")
+        received += poll()
+    return received
