@@ -27,7 +27,8 @@ SOURCES = ("broker", "connector")  # the two source roots
 LAYERS: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
-    "settings": {"errors"},
+    "known_keys": set(),  # data of settings
+    "settings": {"errors", "known_keys"},
     "protocol": {"errors"},
     "filter": {"errors"},
     "store": {"errors", "clock", "protocol"},

@@ -17,6 +17,7 @@
     │   └── FlushFailed           the disk refused a write or a sync: final for its range
     ├── ConnectionFailed
     ├── RequestTimeout            sent, unanswered: the outcome is unknown
+    ├── TooManyPending            not sent: too many requests are unanswered
     ├── ClientClosed
     ├── RouteNotFound             no name server knows a broker for the topic
     └── BrokerError               the peer answered with an error code
@@ -104,6 +105,12 @@ class RequestTimeout(PymqError):
 
     retriable = True
     outcome_known = False
+
+
+class TooManyPending(PymqError):
+    """A connection has as many unanswered requests as it may have; nothing was sent."""
+
+    retriable = True
 
 
 class ClientClosed(PymqError):

@@ -12,7 +12,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
-
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.jvm import JavaClient

@@ -112,8 +112,8 @@ class JavaAdmin(Started):
             if error.response_code == TOPIC_NOT_EXIST:
                 return []
             raise
-        brokers = route.getBrokerDatas()
-        return [address for broker in brokers for address in broker.getBrokerAddrs().values()]
+        brokers = [_items(broker.getBrokerAddrs()) for broker in route.getBrokerDatas()]
+        return [address for addresses in brokers for _, address in addresses]
 
     def topics(self) -> set[str]:
         """Return all topics the name server knows."""
@@ -150,7 +150,8 @@ class JavaAdmin(Started):
         """Return all brokers that the name server knows."""
         info = call(self.java.examineBrokerClusterInfo)
         brokers = {
-            name: dict(data.getBrokerAddrs()) for name, data in _items(info.getBrokerAddrTable())
+            name: dict(_items(data.getBrokerAddrs()))
+            for name, data in _items(info.getBrokerAddrTable())
         }
         clusters = {name: frozenset(names) for name, names in _items(info.getClusterAddrTable())}
         return ClusterInfo(brokers, clusters)
@@ -175,5 +176,6 @@ class JavaAdmin(Started):
 
 
 def _items(java_map: Any) -> list[tuple[Any, Any]]:
-    # Entry by entry: py4j's own items() asks for every key and looks each up by equality again.
+    # Not py4j's items(): it looks every key up again, and a Long key that became a Python int
+    # goes back as an Integer, which is not found.
     return [(entry.getKey(), entry.getValue()) for entry in java_map.entrySet()]

@@ -372,10 +372,10 @@ class _SendCallback:
     def __init__(self, result: Future[Sent]) -> None:
         self._result = result
 
-    def onSuccess(self, result: Any) -> None:  # noqa: N802
+    def onSuccess(self, result: Any) -> None:
         self._result.set_result(sent(result))
 
-    def onException(self, throwable: Any) -> None:  # noqa: N802
+    def onException(self, throwable: Any) -> None:
         self._result.set_exception(JavaError.of(throwable))
 
     class Java:
@@ -394,7 +394,7 @@ class _ConcurrentListener:
         self._take = take
         self._retry_delay_level = retry_delay_level
 
-    def consumeMessage(self, messages: Sequence[Any], context: Any) -> Any:  # noqa: N802
+    def consumeMessage(self, messages: Sequence[Any], context: Any) -> Any:
         if self._take(messages):
             return self._success
         context.setDelayLevelWhenNextConsume(self._retry_delay_level)
@@ -413,7 +413,7 @@ class _OrderlyListener:
         self._later = statuses.SUSPEND_CURRENT_QUEUE_A_MOMENT
         self._take = take
 
-    def consumeMessage(self, messages: Sequence[Any], context: Any) -> Any:  # noqa: N802
+    def consumeMessage(self, messages: Sequence[Any], context: Any) -> Any:
         return self._success if self._take(messages) else self._later
 
     class Java:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from py4j.protocol import Py4JJavaError
-
 from tests.interop.jvm import JavaClient
 
 # (broker name, queue id): a queue of a topic that may lie on several brokers.

@@ -1,8 +1,9 @@
 """One JVM with the official client (and tools) of one RocketMQ version, called through py4j.
 
 Python calls Java over one loopback socket per thread, and Java calls Python objects that
-implement Java interfaces (listeners, callbacks) over the callback server. Both directions need the
-gateway's random token. The JVM ends when its standard input closes, thus with this process.
+implement Java interfaces (listeners, callbacks) over the callback server. Calls into the JVM need
+its random token; py4j's main class has none for the way back, which reaches only our listeners.
+The JVM ends when its standard input closes, thus with this process.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ from py4j.java_gateway import (
     JavaGateway,
     launch_gateway,
 )
-
 from tests.interop.jars import class_path, java_executable, py4j_jar
 from tests.interop.processes import LOG_TAIL_CHARS, OPEN_MODULES, STOP_TIMEOUT_S, PeerFailed, guard
 
@@ -79,7 +79,7 @@ class JavaClient:
         self.gateway = JavaGateway(
             gateway_parameters=GatewayParameters(port=port, auth_token=token, auto_convert=False),
             callback_server_parameters=CallbackServerParameters(
-                port=0, daemonize=True, daemonize_connections=True, auth_token=token
+                port=0, daemonize=True, daemonize_connections=True
             ),
         )
         self.jvm: Any = self.gateway.jvm

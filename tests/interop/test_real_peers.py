@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
 from tests.interop.conftest import RealCluster
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.java_client import (

@@ -1,17 +1,15 @@
 """The table from request codes to handlers, and what happens around a handler's call."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
+from pymq.broker.answers import Handler
 from pymq.errors import BrokerError, ProtocolError
 from pymq.net.server import ServerConnection
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.command import Command
 
 _log = logging.getLogger(__name__)
-
-#: Takes a request; returns its response, or None when it answers later or never.
-Handler = Callable[[ServerConnection, Command], Command | None]
 
 
 class Requests:

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -97,26 +98,52 @@ class Server:
         self._connections: set[ServerConnection] = set()
         self._tasks = Tasks("server")
         self._server: asyncio.Server | None = None
+        self._socket: socket.socket | None = None
         self.port = config.port
 
-    async def start(self) -> None:
-        """Listen.
+    def bind(self) -> None:
+        """Take the port, without listening yet; ``port`` tells which one it is.
 
         Raises:
             ConfigurationError: the port is taken, or the address is not ours.
         """
-        loop = asyncio.get_running_loop()
-        config = self.config
+        host, port = self.config.host, self.config.port
         try:
-            self._server = await loop.create_server(
-                lambda: ServerConnection(self), config.host, config.port, backlog=1024
-            )
-        except (OSError, OverflowError) as error:
+            family, kind, protocol, _, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            bound = socket.socket(family, kind, protocol)
+            try:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                bound.bind(address)
+            except BaseException:
+                bound.close()
+                raise
+        except OSError as error:
             raise ConfigurationError(
-                f"cannot listen on {config.host}:{config.port}: {_listen_error(error)}"
+                f"cannot listen on {host}:{port}: {_listen_error(error)}"
             ) from error
-        self.port = self._server.sockets[0].getsockname()[1]
-        self._tasks.repeat("deadlines", self.enforce_deadlines, min(config.frame_s, 5.0))
+        self._socket = bound
+        self.port = bound.getsockname()[1]
+
+    async def start(self) -> None:
+        """Listen, on the port taken before or taken now.
+
+        Raises:
+            ConfigurationError: the port is taken, or the address is not ours.
+        """
+        if self._socket is None:
+            self.bind()
+        assert self._socket is not None
+        try:
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: ServerConnection(self), sock=self._socket, backlog=1024
+            )
+        except OSError as error:
+            raise ConfigurationError(
+                f"cannot listen on {self.config.host}:{self.port}: {_listen_error(error)}"
+            ) from error
+        self._tasks.repeat("deadlines", self.enforce_deadlines, min(self.config.frame_s, 5.0))
 
     @property
     def connection_count(self) -> int:
@@ -167,17 +194,19 @@ class Server:
         if self._server is not None:
             self._server.close()
             self._server = None
+        elif self._socket is not None:
+            self._socket.close()
+        self._socket = None
         for connection in list(self._connections):
             connection.close()
         await self._tasks.close()
 
 
-def _listen_error(error: OSError | OverflowError) -> str:
-    number = error.errno if isinstance(error, OSError) else None
-    if number == errno.EADDRINUSE:
+def _listen_error(error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
         return "the port is in use; stop the other program or choose another port"
-    if number == errno.EACCES:
+    if error.errno == errno.EACCES:
         return "no permission; choose a port above 1023"
-    if number == errno.EADDRNOTAVAIL:
+    if error.errno == errno.EADDRNOTAVAIL:
         return "the address is not one of this machine"
     return str(error)

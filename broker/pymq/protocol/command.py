@@ -164,13 +164,16 @@ def _text_map(fields: Any) -> dict[str, str]:
 
 
 def _encode_binary(command: Command) -> bytes:
-    remark = (command.remark or "").encode()
     entries = bytearray()
-    for key, value in (command.fields or {}).items():
-        raw_key, raw_value = key.encode(), value.encode()
-        if len(raw_key) > 0x7FFF:
-            raise LocalProtocolError(f"field name of {len(raw_key)} B, expected 0..32767")
-        entries += _SHORT.pack(len(raw_key)) + raw_key + _INT.pack(len(raw_value)) + raw_value
+    try:
+        remark = (command.remark or "").encode()
+        for key, value in (command.fields or {}).items():
+            raw_key, raw_value = key.encode(), value.encode()
+            if len(raw_key) > 0x7FFF:
+                raise LocalProtocolError(f"field name of {len(raw_key)} B, expected 0..32767")
+            entries += _SHORT.pack(len(raw_key)) + raw_key + _INT.pack(len(raw_value)) + raw_value
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"a header text is not Unicode: {error}") from error
     code = ((command.code + 0x8000) & 0xFFFF) - 0x8000
     try:
         fixed = _BINARY_FIXED.pack(

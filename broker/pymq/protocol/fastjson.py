@@ -28,9 +28,11 @@ from pymq.errors import LocalProtocolError, RemoteProtocolError
 #: Objects and arrays inside one another that are read.
 DEPTH_MAX = 100
 
-_encode_compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_encode_compact = json.JSONEncoder(
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False
+).encode
 _encode_pretty = json.JSONEncoder(
-    separators=(",", ":"), ensure_ascii=False, indent="\t"
+    separators=(",", ":"), ensure_ascii=False, allow_nan=False, indent="\t"
 ).encode
 _decode_at = json.JSONDecoder().raw_decode
 _BLANK = re.compile(r"[ \t\r\n]*")

@@ -80,7 +80,7 @@ class FrameDecoder:
         remaining = len(data) - position
         if not remaining:
             return
-        self._wanted = 8
+        self._wanted = 4
         if remaining >= 4:
             (length,) = _LENGTH.unpack_from(data, position)
             if length + 4 > self.frame_bytes_max or length < 4:

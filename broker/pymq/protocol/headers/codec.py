@@ -45,6 +45,7 @@ def parse_bool(text: str) -> bool:
 
 
 def camel(name: str) -> str:
+    """Return the Java spelling of one of our field names: ``queue_id`` -> ``queueId``."""
     first, *rest = name.split("_")
     return first + "".join(part.title() for part in rest)
 

@@ -5,10 +5,12 @@ on the hot path of broker and client, so they are spelled out instead of going t
 generic codec.
 """
 
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pymq.errors import RemoteProtocolError
+from pymq.protocol.codes import MQ_VERSION
 from pymq.protocol.headers.codec import Header, parse_int, wire
 
 
@@ -128,3 +130,26 @@ class SendResponse(Header):
     trace_on: bool | None = wire("TRACE_ON", default=None)
 
 
+
+
+#: What official brokers name as region unless told otherwise.
+REGION = "DefaultRegion"
+
+_PREFIX = struct.Struct(">II")
+_SUCCESS_HEAD = (
+    f'{{"code":0,"extFields":{{"MSG_REGION":"{REGION}","TRACE_ON":"true","msgId":"'
+)
+_SUCCESS_TAIL = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'
+
+
+def encode_success(opaque: int, message_id: str, queue_id: int, queue_offset: int) -> bytes:
+    """Return the whole JSON frame of a successful send's response.
+
+    The same bytes as ``encode_frame`` of a ``SendResponse``, at a quarter of the cost: a broker
+    makes one of these per message.
+    """
+    header = (
+        f'{_SUCCESS_HEAD}{message_id}","queueId":"{queue_id}","queueOffset":"{queue_offset}"}}'
+        f',"flag":1,"language":"JAVA","opaque":{opaque}{_SUCCESS_TAIL}'
+    ).encode()
+    return _PREFIX.pack(4 + len(header), len(header)) + header

@@ -1,0 +1,138 @@
+"""Group commit: one sync of the log answers everybody who waits for it.
+
+The disk work runs in the executor, everything else on the event loop. While one sync is under
+way, more appends gather; the next sync covers all of them.
+
+Source: RocketMQ GroupCommitService, FlushRealTimeService, FlushConsumeQueueService.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from pymq.clock import Clock
+from pymq.errors import StoreError
+from pymq.net.tasks import Tasks
+from pymq.store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Waiter:
+    end_offset: int  # physical
+    deadline_s: float
+    done: Callable[[str | None], None]
+
+
+class Flusher:
+    """Syncs the log: at once when somebody waits, by interval otherwise.
+
+    Args:
+        store: whose log.
+        executor: where syncs run.
+        clock: for the deadlines of waiters.
+        interval_s: how often unsynced bytes are synced without a waiter.
+        queue_interval_s: how often consume queues are synced and the checkpoint is written.
+        timeout_s: how long a waiter waits (RocketMQ syncFlushTimeout).
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        executor: Executor,
+        clock: Clock,
+        *,
+        interval_s: float,
+        queue_interval_s: float,
+        timeout_s: float,
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._clock = clock
+        self._interval_s = interval_s
+        self._queue_interval_s = queue_interval_s
+        self._timeout_s = timeout_s
+        self._waiters: deque[_Waiter] = deque()
+        self._wanted = asyncio.Event()
+        self._tasks = Tasks("flusher")
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks.start("log sync", self._run())
+        self._tasks.repeat("sync deadlines", self.expire, 0.2)
+        self._tasks.repeat("queue sync", self.sync_queues, self._queue_interval_s)
+        self._tasks.repeat("next segment", self.prepare_segment, 0.05)
+
+    def wait_synced(self, end_offset: int, done: Callable[[str | None], None]) -> None:
+        """Call ``done(None)`` once the log is synced up to ``end_offset``.
+
+        ``done`` gets a reason instead when that cannot be promised: the sync took too long or
+        failed. It is called exactly once, on the event loop, perhaps before this returns.
+        """
+        if end_offset <= self._store.flushed_end:
+            done(None)
+            return
+        deadline = self._clock.monotonic_s() + self._timeout_s
+        self._waiters.append(_Waiter(end_offset, deadline, done))
+        self._wanted.set()
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            if not self._waiters:
+                timer = loop.call_later(self._interval_s, self._wanted.set)
+                await self._wanted.wait()
+                timer.cancel()
+            self._wanted.clear()
+            if self._store.unflushed or self._waiters:
+                await self.sync()
+
+    async def sync(self) -> None:
+        """Sync what was appended so far and answer who waited for it."""
+        job = self._store.flush_target()
+        await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+        reason = None
+        try:
+            self._store.flush_done(job)
+        except StoreError as error:
+            _log.error("log sync failed: %s", error)
+            reason = f"the disk failed: {error}"
+        waiters = self._waiters
+        while waiters and (reason or waiters[0].end_offset <= job.end):
+            waiters.popleft().done(reason)
+        if reason:
+            await asyncio.sleep(self._interval_s)  # a broken disk must not spin the loop
+
+    async def sync_queues(self) -> None:
+        """Sync consume queues and write the checkpoint."""
+        job = self._store.queue_flush_target()
+        await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+        self._store.queue_flush_done(job)
+
+    async def prepare_segment(self) -> None:
+        """Make the next log segment ahead of need."""
+        if self._store.next_segment_due:
+            await asyncio.get_running_loop().run_in_executor(
+                self._executor, self._store.prepare_next
+            )
+
+    def expire(self) -> int:
+        """Tell waiters whose time is up; return how many."""
+        now = self._clock.monotonic_s()
+        count = 0
+        while self._waiters and self._waiters[0].deadline_s <= now:
+            self._waiters.popleft().done(
+                f"not synced within {self._timeout_s:g} s (syncFlushTimeout)"
+            )
+            count += 1
+        return count
+
+    async def close(self) -> None:
+        """Stop; who still waits is told. Harmless when done twice."""
+        await self._tasks.close()
+        while self._waiters:
+            self._waiters.popleft().done("the broker is shutting down")

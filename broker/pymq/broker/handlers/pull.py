@@ -1,0 +1,261 @@
+"""Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), with long polling and tag filter.
+
+Source: RocketMQ PullMessageProcessor.
+"""
+
+import functools
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.broker.answers import Handler, refusal
+from pymq.broker.config import BrokerConfig
+from pymq.broker.long_poll import HeldPull, LongPoll
+from pymq.broker.state.clients import ClientTable
+from pymq.broker.state.groups import GroupTable
+from pymq.broker.state.offsets import OffsetTable
+from pymq.broker.state.topics import TopicTable
+from pymq.clock import Clock
+from pymq.errors import LocalProtocolError
+from pymq.net.server import ServerConnection
+from pymq.protocol.bodies import Subscription
+from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode
+from pymq.protocol.command import Command, encode_header
+from pymq.protocol.framing import frame_prefix
+from pymq.protocol.headers.pull import PullRequest, PullResponse
+from pymq.store import MessageStore, ReadResult, ReadStatus
+
+_READ = int(Permission.READ)
+
+TagCodes = npt.NDArray[np.int64]
+
+_CODES = {
+    ReadStatus.FOUND: ResponseCode.SUCCESS,
+    ReadStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ReadStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    ReadStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class PullHandlers:
+    """Hands out messages, at once or when they come."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        clock: Clock,
+        store: MessageStore,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        clients: ClientTable,
+        long_poll: LongPoll,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._store = store
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._long_poll = long_poll
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return what each code leads to."""
+        return {
+            RequestCode.PULL_MESSAGE: self.pull,
+            RequestCode.LITE_PULL_MESSAGE: self.pull,
+        }
+
+    def pull(self, connection: ServerConnection, command: Command) -> None:
+        """Answer a pull, or hold it until something comes."""
+        request = PullRequest.from_fields(command.fields)
+        tag_codes = self._check(request)
+        if request.sys_flag & PullFlag.COMMIT_OFFSET and request.commit_offset >= 0:
+            self._offsets.commit(
+                request.consumer_group, request.topic, request.queue_id, request.commit_offset
+            )
+        result = self._read(request, tag_codes)
+        code = _response_code(result, request.queue_offset)
+        may_wait = request.sys_flag & PullFlag.SUSPEND and code == ResponseCode.PULL_NOT_FOUND
+        if may_wait and self._hold(connection, command, request, tag_codes):
+            return
+        self._respond(connection, command, result, code)
+
+    # --- checks
+
+    def _check(self, request: PullRequest) -> TagCodes | None:
+        """Return the tag filter of a request that may be served; None: no filter."""
+        config = self._config
+        if not config.is_readable:
+            raise refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the broker[{config.name}] pulling message is forbidden "
+                f"(broker permission {config.permission})",
+            )
+        group = self._groups.require(request.consumer_group)
+        if not group.consume_enable:
+            raise refusal(
+                ResponseCode.NO_PERMISSION,
+                f"subscription group no permission, {request.consumer_group}",
+            )
+        topic = self._topics.require(request.topic)
+        if not topic.perm & _READ:
+            raise refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the topic[{request.topic}] pulling message is forbidden "
+                f"(topic permission {topic.perm})",
+            )
+        if not 0 <= request.queue_id < topic.read_queue_count:
+            raise refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_count}]",
+            )
+        return self._tag_codes(request, group.consume_broadcast_enable)
+
+    def _tag_codes(self, request: PullRequest, may_broadcast: bool) -> TagCodes | None:
+        if request.sys_flag & PullFlag.SUBSCRIPTION:
+            kind = request.expression_type or "TAG"
+            if kind != "TAG":
+                raise _not_tags(kind)
+            return _codes_of_expression(request.topic, request.subscription)
+        group = self._clients.consumer_group(request.consumer_group)
+        if group is None:
+            raise refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist: {request.consumer_group} "
+                "(no heartbeat yet)",
+            )
+        if group.is_broadcasting and not may_broadcast:
+            raise refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{request.consumer_group}] can not consume by broadcast way",
+            )
+        subscription = group.subscriptions.get(request.topic)
+        if subscription is None:
+            raise refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {request.consumer_group}, "
+                f"topic {request.topic}",
+            )
+        if subscription.version < request.sub_version:
+            raise refusal(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription not latest: {request.consumer_group} "
+                f"{subscription.expression}",
+            )
+        if subscription.expression_type not in ("", "TAG"):
+            raise _not_tags(subscription.expression_type)
+        if subscription.class_filter_mode or not subscription.tag_codes:
+            return None
+        return _sorted_codes(subscription.tag_codes)
+
+    # --- reading and answering
+
+    def _read(self, request: PullRequest, tag_codes: TagCodes | None) -> ReadResult:
+        config = self._config
+        extended = request.extended_bytes_max
+        if extended is None:
+            count_max = min(request.message_count_max, config.pull_count_max)
+            bytes_max = config.pull_bytes_max
+        else:
+            count_max = min(request.message_count_max, config.extended_pull_count_max)
+            bytes_max = min(extended, config.extended_pull_bytes_max)
+        return self._store.read(
+            request.topic,
+            request.queue_id,
+            request.queue_offset,
+            count_max=max(count_max, 1),
+            bytes_max=max(bytes_max, 1),
+            tag_codes=tag_codes,
+        )
+
+    def _hold(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        request: PullRequest,
+        tag_codes: TagCodes | None,
+    ) -> bool:
+        wait_ms = request.suspend_timeout_ms
+        if not self._config.long_polling:
+            wait_ms = self._config.short_polling_ms
+        return self._long_poll.hold(
+            HeldPull(
+                connection,
+                (request.topic, request.queue_id),
+                request.queue_offset,
+                tag_codes,
+                self._clock.monotonic_s() + max(wait_ms, 0) / 1000,
+                functools.partial(self._answer_held, connection, command, request, tag_codes),
+            )
+        )
+
+    def _answer_held(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        request: PullRequest,
+        tag_codes: TagCodes | None,
+    ) -> None:
+        result = self._read(request, tag_codes)
+        code = _response_code(result, request.queue_offset)
+        self._respond(connection, command, result, code)
+
+    def _respond(
+        self, connection: ServerConnection, command: Command, result: ReadResult, code: int
+    ) -> None:
+        fields = PullResponse(
+            suggest_which_broker_id=0,
+            next_begin_offset=result.next_offset,
+            min_offset=result.min_offset,
+            max_offset=result.end_offset,
+        ).to_fields()
+        header = encode_header(command.reply(code, result.status.name, fields))
+        body_bytes = sum(map(len, result.buffers))
+        prefix = frame_prefix(
+            len(header),
+            body_bytes,
+            form=command.form,
+            frame_bytes_max=self._config.frame_bytes_max,
+        )
+        connection.send(prefix + header, *result.buffers)
+
+
+def _response_code(result: ReadResult, asked_offset: int) -> int:
+    code = _CODES.get(result.status)
+    if code is None:  # no such queue, or nothing in it
+        return (
+            ResponseCode.PULL_OFFSET_MOVED if asked_offset != 0 else ResponseCode.PULL_NOT_FOUND
+        )
+    return code
+
+
+def _not_tags(kind: str) -> Exception:
+    return refusal(
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {kind}",
+    )
+
+
+@functools.lru_cache(1024)
+def _sorted_codes(codes: frozenset[int]) -> TagCodes:
+    return np.array(sorted(codes), np.int64)
+
+
+@functools.lru_cache(1024)
+def _codes_of_expression(topic: str, expression: str | None) -> TagCodes | None:
+    try:
+        subscription = Subscription.of_tags(topic, expression, 0)
+    except LocalProtocolError as error:
+        raise refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+        ) from error
+    if not subscription.tag_codes:
+        return None
+    return _sorted_codes(subscription.tag_codes)

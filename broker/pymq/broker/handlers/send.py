@@ -1,0 +1,366 @@
+"""Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
+
+Sends of one turn of the event loop, of all connections, become one append to the log. Their
+responses leave when their flush mode's promise holds: at once, or after the sync that covers
+them.
+
+Source: RocketMQ SendMessageProcessor, AbstractSendMessageProcessor.
+"""
+
+import asyncio
+import functools
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pymq.broker.answers import Handler, refusal
+from pymq.broker.config import BrokerConfig
+from pymq.broker.state.groups import GroupTable
+from pymq.broker.state.queue_locks import QueueLocks
+from pymq.broker.state.topics import TopicTable
+from pymq.errors import BrokerError, LocalProtocolError, ProtocolError
+from pymq.net.server import ServerConnection
+from pymq.protocol import names
+from pymq.protocol.bodies import TopicConfig
+from pymq.protocol.codes import Permission, RequestCode, ResponseCode
+from pymq.protocol.command import Command, HeaderForm
+from pymq.protocol.hashes import java_hash
+from pymq.protocol.headers.send import REGION, SendRequest, SendResponse, encode_success
+from pymq.protocol.record import TOPIC_BYTES_MAX_V1, NewRecord
+from pymq.protocol.record_batch import NewBatch
+from pymq.store import PutResult, PutStatus
+
+_log = logging.getLogger(__name__)
+
+_WRITE = int(Permission.WRITE)
+_ERROR_FIELDS = {"MSG_REGION": REGION, "TRACE_ON": "true"}
+_CODES = {
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.NOT_WRITABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+#: Properties whose meaning this broker does not implement: storing such a message as an
+#: ordinary one would deliver it too early, or although it was never committed.
+_REFUSED = {
+    "DELAY": "delayed messages",
+    "TIMER_DELAY_SEC": "timer messages",
+    "TIMER_DELAY_MS": "timer messages",
+    "TIMER_DELIVER_MS": "timer messages",
+    "TRAN_MSG": "transactional messages",
+}
+
+#: Stores records in one append; returns one result each.
+Put = Callable[[Sequence[NewRecord | NewBatch]], list[PutResult]]
+#: Calls back when the log is synced up to an offset, or with the reason why it is not.
+WaitSynced = Callable[[int, Callable[[str | None], None]], None]
+
+
+@dataclass(slots=True)
+class _Pending:
+    connection: ServerConnection
+    command: Command
+    entry: NewRecord | NewBatch
+    waits: bool  # the sender wants its flush mode's promise (property WAIT)
+
+
+class SendHandlers:
+    """Checks, stores and acknowledges messages.
+
+    Args:
+        put: appends to the store and makes visible what is visible at once.
+        wait_synced: with SYNC_FLUSH, who to ask for the sync; None with ASYNC_FLUSH.
+        store_host: our packed address, part of every record and message id.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        groups: GroupTable,
+        locks: QueueLocks,
+        *,
+        put: Put,
+        wait_synced: WaitSynced | None,
+        store_host: bytes,
+        message_bytes_max: int,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+        self._put = put
+        self._wait_synced = wait_synced
+        self._store_host = store_host
+        self._id_prefix = store_host.hex().upper()
+        self._message_bytes_max = message_bytes_max
+        self._more_properties = f"CLUSTER\x01{config.cluster}\x02"
+        self._pending: list[_Pending] = []
+        self._random = random.Random()
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return what each code leads to."""
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send,
+            RequestCode.SEND_BATCH_MESSAGE: self.send,
+        }
+
+    def send(self, connection: ServerConnection, command: Command) -> Command | None:
+        """Check a send and queue it for this turn's append."""
+        try:
+            pending = self._accept(connection, command)
+        except BrokerError as error:
+            return command.reply(error.code, error.remark, _ERROR_FIELDS)
+        except ProtocolError as error:
+            return command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), _ERROR_FIELDS)
+        if not self._pending:
+            asyncio.get_running_loop().call_soon(self.store_pending)
+        self._pending.append(pending)
+        return None
+
+    # --- checks
+
+    def _accept(self, connection: ServerConnection, command: Command) -> _Pending:
+        fields = command.fields or {}
+        if command.code == RequestCode.SEND_MESSAGE:
+            request = SendRequest.from_v1(fields)
+        else:
+            request = SendRequest.from_v2(fields)
+        topic = request.topic
+        config = self._topics.find(topic)
+        if config is None or topic in names.NO_SEND_TOPICS:
+            config = self._create_topic(request)
+        if not config.perm & _WRITE or not self._config.is_writable:
+            raise refusal(
+                ResponseCode.NO_PERMISSION,
+                f"sending to topic {topic} on broker {self._config.name} is forbidden: "
+                f"topic permission {config.perm}, broker permission {self._config.permission}",
+            )
+        queue_id = request.queue_id
+        if queue_id < 0:
+            queue_id = self._random.randrange(max(config.write_queue_count, 1))
+        elif queue_id >= config.write_queue_count and queue_id >= config.read_queue_count:
+            raise refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{queue_id}] is illegal, topic {topic} has "
+                f"{config.write_queue_count} write queues on broker {self._config.name}",
+            )
+        properties = request.properties
+        for name in _REFUSED:
+            if name in properties:
+                self._refuse_special(properties, name)
+        if topic.startswith(names.RETRY_PREFIX):
+            topic, queue_id = self._retry(request, queue_id)
+        waits = "WAIT\x01false" not in properties
+        if command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch:
+            entry: NewRecord | NewBatch = self._batch(connection, command, request, queue_id)
+        else:
+            entry = self._single(connection, command, request, topic, queue_id)
+        return _Pending(connection, command, entry, waits)
+
+    def _create_topic(self, request: SendRequest) -> TopicConfig:
+        topic = request.topic
+        if topic in names.NO_SEND_TOPICS:
+            raise refusal(
+                ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+            )
+        try:
+            names.check_topic(topic)
+        except LocalProtocolError as error:
+            raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if len(topic) > TOPIC_BYTES_MAX_V1:
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"topic of {len(topic)} B, expected at most {TOPIC_BYTES_MAX_V1}",
+            )
+        config = self._topics.create_for_send(
+            topic, request.default_topic, request.default_topic_queue_count
+        )
+        if config is None:
+            raise refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist, apply first please! Topics are not created by "
+                f"themselves on broker {self._config.name} (autoCreateTopicEnable)",
+            )
+        return config
+
+    def _refuse_special(self, properties: str, name: str) -> None:
+        start = 0 if properties.startswith(name + "\x01") else properties.find(f"\x02{name}\x01")
+        if start < 0:
+            return  # the letters stand in some value
+        value = properties[start:].lstrip("\x02")[len(name) + 1 :].partition("\x02")[0]
+        if value.lower() in ("", "false", "0") or value.startswith("-"):
+            return
+        raise refusal(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f"{_REFUSED[name]} (property {name}) are not supported by this broker; "
+            "send the message without it",
+        )
+
+    def _retry(self, request: SendRequest, queue_id: int) -> tuple[str, int]:
+        """Return where a message for a retry topic goes: there, or to the dead letters."""
+        group = request.topic[len(names.RETRY_PREFIX) :]
+        config = self._groups.require(group)
+        most = request.max_reconsume_times
+        if most is None:
+            most = config.retry_max_times
+        if request.reconsume_times <= most and not (
+            request.reconsume_times > 0 and self._locks.is_held(group)
+        ):
+            return request.topic, queue_id
+        return self._topics.create(names.dead_letter_topic(group), queue_count=1).topic, 0
+
+    def _single(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        request: SendRequest,
+        topic: str,
+        queue_id: int,
+    ) -> NewRecord:
+        properties = request.properties
+        if "POP_CK" in properties:
+            properties = _without(properties, "POP_CK")
+        if "CLUSTER\x01" not in properties:
+            if properties and properties[-1] != "\x02":
+                properties += "\x02"
+            properties += self._more_properties
+        return NewRecord(
+            topic,
+            queue_id,
+            command.body,
+            properties.encode(),
+            connection.packed_host,
+            request.born_timestamp,
+            request.flag,
+            request.sys_flag,
+            request.reconsume_times,
+            0,
+            _tag_code(properties),
+        )
+
+    def _batch(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        request: SendRequest,
+        queue_id: int,
+    ) -> NewBatch:
+        if request.topic.startswith(names.RETRY_PREFIX):
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group"
+            )
+        if len(command.body) > self._message_bytes_max:
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch body of {len(command.body)} B, expected at most "
+                f"{self._message_bytes_max} (maxMessageSize); send smaller batches",
+            )
+        return NewBatch(
+            bytes(command.body),
+            topic=request.topic,
+            queue_id=queue_id,
+            sys_flag=request.sys_flag,
+            born_timestamp=request.born_timestamp,
+            born_host=connection.packed_host,
+            store_host=self._store_host,
+            reconsume_times=request.reconsume_times,
+            more_properties=self._more_properties.encode(),
+        )
+
+    # --- storing and answering
+
+    def store_pending(self) -> int:
+        """Append what this turn brought; return how many requests that were."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return 0
+        try:
+            results = self._put([item.entry for item in pending])
+        except Exception as error:
+            _log.exception("%d sends could not be stored", len(pending))
+            for item in pending:
+                self._answer_error(item, ResponseCode.SYSTEM_ERROR, f"{error}")
+            return len(pending)
+        waiting: list[tuple[_Pending, PutResult]] = []
+        for item, result in zip(pending, results, strict=True):
+            if result.status is not PutStatus.OK:
+                self._answer_error(item, _CODES[result.status], result.remark or "refused")
+            elif item.waits and self._wait_synced is not None:
+                waiting.append((item, result))
+            else:
+                self._answer(item, result)
+        if waiting:
+            assert self._wait_synced is not None
+            end = max(result.end_offset for _, result in waiting)
+            self._wait_synced(end, functools.partial(self._synced, waiting))
+        return len(pending)
+
+    def _synced(self, waiting: list[tuple[_Pending, PutResult]], reason: str | None) -> None:
+        for item, result in waiting:
+            if reason is None:
+                self._answer(item, result)
+            else:
+                self._answer_slowly(item, result, ResponseCode.FLUSH_DISK_TIMEOUT, reason)
+
+    def _answer(self, item: _Pending, result: PutResult) -> None:
+        command = item.command
+        if command.is_one_way:
+            return
+        if command.form is HeaderForm.JSON and result.count == 1:
+            item.connection.send(
+                encode_success(
+                    command.opaque,
+                    f"{self._id_prefix}{result.physical_offset:016X}",
+                    item.entry.queue_id,
+                    result.queue_offset,
+                )
+            )
+        else:
+            self._answer_slowly(item, result, ResponseCode.SUCCESS, None)
+
+    def _answer_slowly(
+        self, item: _Pending, result: PutResult, code: int, remark: str | None
+    ) -> None:
+        response = SendResponse(
+            message_id=self._message_ids(item.entry, result.physical_offset),
+            queue_id=item.entry.queue_id,
+            queue_offset=result.queue_offset,
+            region=REGION,
+            trace_on=True,
+        )
+        item.connection.respond(
+            item.command, item.command.reply(code, remark, response.to_fields())
+        )
+
+    def _message_ids(self, entry: NewRecord | NewBatch, physical_offset: int) -> str:
+        if isinstance(entry, NewRecord):
+            return f"{self._id_prefix}{physical_offset:016X}"
+        starts = (entry.sizes.cumsum() - entry.sizes + physical_offset).tolist()
+        return ",".join([f"{self._id_prefix}{start:016X}" for start in starts])
+
+    def _answer_error(self, item: _Pending, code: int, remark: str) -> None:
+        item.connection.respond(item.command, item.command.reply(code, remark, _ERROR_FIELDS))
+
+
+def _tag_code(properties: str) -> int:
+    """Return the hash of the message's tag, 0 without one."""
+    at = properties.rfind("TAGS\x01")
+    while at > 0 and properties[at - 1] != "\x02":
+        at = properties.rfind("TAGS\x01", 0, at)
+    if at < 0:
+        return 0
+    end = properties.find("\x02", at)
+    return _hash_of(properties[at + 5 : end] if end >= 0 else properties[at + 5 :])
+
+
+@functools.lru_cache(4096)
+def _hash_of(tag: str) -> int:
+    return java_hash(tag)
+
+
+def _without(properties: str, name: str) -> str:
+    """Return a properties text without one property."""
+    pieces = properties.split("\x02")
+    return "\x02".join(piece for piece in pieces if piece.partition("\x01")[0] != name)

@@ -1,0 +1,204 @@
+"""Announces this broker to its name servers: at start, every 30 s, and after topic changes.
+
+Source: RocketMQ BrokerOuterAPI.registerBrokerAll.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable
+
+from pymq.broker.config import BrokerConfig
+from pymq.errors import PymqError
+from pymq.net.channel import AsyncChannel
+from pymq.net.tasks import Tasks
+from pymq.protocol.bodies import RegisterBrokerBody, TopicTable
+from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.hashes import crc31
+from pymq.protocol.headers.routes import RegisterBrokerRequest, UnregisterBrokerRequest
+
+_log = logging.getLogger(__name__)
+
+#: A name server that could not be reached is tried again after this.
+RETRY_S = 2.0
+CONNECT_TIMEOUT_S = 3.0
+UNREGISTER_TIMEOUT_S = 1.0
+
+
+class Registration:
+    """Keeps every name server informed, each by itself.
+
+    Args:
+        address: ``host:port`` at which clients reach us.
+        topics: returns the table to announce.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, *, address: str, topics: Callable[[], TopicTable]
+    ) -> None:
+        self._config = config
+        self._address = address
+        self._topics = topics
+        self._tasks = Tasks("registration")
+        self._announcers = [
+            _NameServer(name_server, self._request, config.register_timeout_ms / 1000)
+            for name_server in config.name_servers
+        ]
+
+    async def start(self, wait_s: float) -> None:
+        """Register, waiting at most ``wait_s`` for each answer, and go on in the background."""
+        for announcer in self._announcers:
+            self._tasks.start(
+                f"to {announcer.address}", announcer.run(self._config.register_interval_ms / 1000)
+            )
+        await self.wait_announced(wait_s)
+
+    def announce(self) -> None:
+        """Tell the name servers soon: something changed."""
+        for announcer in self._announcers:
+            announcer.want()
+
+    async def wait_announced(self, timeout_s: float) -> bool:
+        """Announce, and wait until every name server answered or the time is up.
+
+        Returns:
+            Whether all of them took the present state.
+        """
+        self.announce()
+        waits = [announcer.wait_done(timeout_s) for announcer in self._announcers]
+        return all(await asyncio.gather(*waits))
+
+    def _request(self) -> Command:
+        body = RegisterBrokerBody(topics=self._topics()).encode()
+        config = self._config
+        host, _, port = self._address.rpartition(":")
+        request = RegisterBrokerRequest(
+            broker_name=config.name,
+            broker_address=self._address,
+            cluster_name=config.cluster,
+            broker_id=config.broker_id,
+            ha_server_address=f"{host}:{int(port) + 1}",
+            enable_acting_master=False,
+            compressed=False,
+            body_crc32=crc31(body),
+        )
+        return Command(
+            RequestCode.REGISTER_BROKER, request.to_fields(), body, language=LanguageCode.JAVA
+        )
+
+    async def close(self) -> None:
+        """Unregister everywhere, as far as name servers answer, and stop."""
+        await self._tasks.close()
+        request = UnregisterBrokerRequest(
+            broker_name=self._config.name,
+            broker_address=self._address,
+            cluster_name=self._config.cluster,
+            broker_id=self._config.broker_id,
+        )
+        await asyncio.gather(
+            *(announcer.unregister(request) for announcer in self._announcers)
+        )
+
+
+class _NameServer:
+    """One name server: its connection and what it knows of us."""
+
+    def __init__(
+        self, address: str, request: Callable[[], Command], timeout_s: float
+    ) -> None:
+        self.address = address
+        self._request = request
+        self._timeout_s = timeout_s
+        self._channel: AsyncChannel | None = None
+        self._wanted = asyncio.Event()
+        self._waiters: list[asyncio.Future[bool]] = []
+        self._is_reachable: bool | None = None
+
+    def want(self) -> None:
+        self._wanted.set()
+
+    async def wait_done(self, timeout_s: float) -> bool:
+        """Wait for the outcome of the next announcement that begins."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        done, _ = await asyncio.wait([waiter], timeout=timeout_s)
+        return bool(done) and waiter.result()
+
+    async def run(self, interval_s: float) -> None:
+        """Announce now, whenever wanted, and every ``interval_s``."""
+        loop = asyncio.get_running_loop()
+        while True:
+            self._wanted.clear()
+            waiters, self._waiters = self._waiters, []
+            succeeded = await self._announce()
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(succeeded)
+            timer = loop.call_later(interval_s if succeeded else RETRY_S, self._wanted.set)
+            await self._wanted.wait()
+            timer.cancel()
+
+    async def _announce(self) -> bool:
+        try:
+            response = await (await self._connect()).request(
+                self._request(), self._timeout_s, asked="registration"
+            )
+            if response.code != ResponseCode.SUCCESS:
+                raise PymqError(f"code {response.code}, {response.remark or 'no remark'}")
+        except PymqError as error:
+            if self._is_reachable is not False:
+                _log.warning(
+                    "name server %s does not know this broker (clients that ask it find no "
+                    "route); trying again every %g s: %s",
+                    self.address,
+                    RETRY_S,
+                    error,
+                )
+            self._is_reachable = False
+            return False
+        if self._is_reachable is not True:
+            _log.info("registered with name server %s", self.address)
+        self._is_reachable = True
+        return True
+
+    async def _connect(self) -> AsyncChannel:
+        if self._channel is None or not self._channel.is_open:
+            self._channel = await AsyncChannel.connect(self.address, CONNECT_TIMEOUT_S)
+        return self._channel
+
+    async def unregister(self, request: UnregisterBrokerRequest) -> None:
+        channel = self._channel
+        if channel is None or not channel.is_open:
+            return
+        command = Command(
+            RequestCode.UNREGISTER_BROKER, request.to_fields(), language=LanguageCode.JAVA
+        )
+        try:
+            await channel.request(command, UNREGISTER_TIMEOUT_S, asked="unregistration")
+        except PymqError as error:
+            _log.debug("name server %s was not told that we leave: %s", self.address, error)
+        channel.close()
+
+
+def reachable_address(bind_address: str) -> str:
+    """Return the IP address to advertise when none is configured.
+
+    A broker that listens on one address advertises it; one that listens on all of them
+    advertises the one this machine would use to reach others. Nothing is sent for that.
+    """
+    try:
+        ip = ipaddress.ip_address(bind_address)
+    except ValueError:
+        return socket.gethostbyname(bind_address)
+    if not ip.is_unspecified:
+        return str(ip)
+    family = socket.AF_INET if ip.version == 4 else socket.AF_INET6
+    elsewhere = "192.0.2.1" if ip.version == 4 else "2001:db8::1"  # documentation addresses
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((elsewhere, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1" if ip.version == 4 else "::1"

@@ -1,0 +1,72 @@
+"""Where tables are kept: one small JSON file each, replaced as a whole."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from pymq.errors import StoreError
+from pymq.protocol import fastjson
+from pymq.store.tables import StateTable
+
+_log = logging.getLogger(__name__)
+
+
+class StateFile:
+    """The file of one table: read once at start, written after changes.
+
+    Args:
+        path: such as ``config/topics.json``.
+        to_text: returns what to write.
+        restore: takes over what was read; raises a PymqError, and changes nothing, where that
+            is not what belongs there.
+        executor: where the disk work is done.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        to_text: Callable[[], str],
+        restore: Callable[[object], None],
+        executor: Executor,
+    ) -> None:
+        self._table = StateTable(path)
+        self._to_text = to_text
+        self._restore = restore
+        self._executor = executor
+        self._is_changed = False
+        self._saving = asyncio.Lock()
+
+    def load(self) -> None:
+        """Read the file, or its backup; a missing one leaves the table as it is.
+
+        Raises:
+            StoreError: neither the file nor its backup can be read.
+        """
+        self._table.load(lambda text: self._restore(fastjson.parse(text)))
+
+    def changed(self) -> None:
+        """Take note that the file is out of date."""
+        self._is_changed = True
+
+    async def save(self) -> None:
+        """Write the file if the table changed; returns once that is on the disk.
+
+        Raises:
+            StoreError: it could not be written; the file is as before, and the next save
+                tries again.
+        """
+        async with self._saving:
+            if not self._is_changed:
+                return
+            self._is_changed = False
+            text = self._to_text()
+            try:
+                await asyncio.get_running_loop().run_in_executor(
+                    self._executor, self._table.save, text
+                )
+            except StoreError:
+                self._is_changed = True
+                raise

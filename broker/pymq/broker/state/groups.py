@@ -1,0 +1,89 @@
+"""The consumer groups of this broker.
+
+Source: RocketMQ SubscriptionGroupManager.
+"""
+
+import logging
+from collections.abc import Callable
+
+from pymq.broker.answers import refusal
+from pymq.clock import Clock
+from pymq.protocol import fastjson, names
+from pymq.protocol.bodies import DataVersion, GroupConfig
+from pymq.protocol.bodies import GroupTable as GroupTableBody
+from pymq.protocol.codes import ResponseCode
+
+_log = logging.getLogger(__name__)
+
+
+class GroupTable:
+    """Group name -> settings. ``on_change`` is called after every change."""
+
+    def __init__(
+        self, clock: Clock, on_change: Callable[[], None], *, auto_create: bool
+    ) -> None:
+        self._clock = clock
+        self._on_change = on_change
+        self._auto_create = auto_create
+        self._forbidden: dict[str, dict[str, int]] = {}
+        self.version = DataVersion()
+        self._groups = {
+            name: GroupConfig(group=name, consume_broadcast_enable=True)
+            for name in names.BUILT_IN_GROUPS
+        }
+
+    def find(self, group: str) -> GroupConfig | None:
+        """Return a group's settings, creating it where that is allowed; else None."""
+        config = self._groups.get(group)
+        if config is None and self._auto_create and names.is_legal(group):
+            config = GroupConfig(group=group)
+            self.put(config)
+            _log.info("consumer group %s created", group)
+        return config
+
+    def require(self, group: str) -> GroupConfig:
+        """Return a group's settings.
+
+        Raises:
+            GroupNotExist: there is no such group, and none is created by itself.
+        """
+        config = self.find(group)
+        if config is None:
+            raise refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist; create it on this broker",
+            )
+        return config
+
+    def put(self, config: GroupConfig) -> None:
+        """Create a group, or replace its settings."""
+        self._groups[config.group] = config
+        self._changed()
+
+    def delete(self, group: str) -> bool:
+        """Forget a group; False when there was none."""
+        if self._groups.pop(group, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def body(self) -> GroupTableBody:
+        """Return the table as sent to slaves and tools."""
+        return GroupTableBody(
+            version=self.version, groups=self._groups, forbidden=self._forbidden
+        )
+
+    def to_text(self) -> str:
+        """Return the text of ``subscriptionGroup.json``."""
+        return fastjson.dump_pretty(self.body().to_json())
+
+    def restore(self, value: object) -> None:
+        """Take over what ``subscriptionGroup.json`` holds."""
+        body = GroupTableBody.from_json(value)
+        self._groups |= body.groups
+        self._forbidden = body.forbidden
+        self.version = body.version
+
+    def _changed(self) -> None:
+        self.version = self.version.next(self._clock.wall_ms())
+        self._on_change()

@@ -1,0 +1,167 @@
+"""The topics of this broker, and how new ones come into being.
+
+Source: RocketMQ TopicConfigManager.
+"""
+
+import logging
+from collections.abc import Callable
+
+from pymq.broker.answers import refusal
+from pymq.broker.config import BrokerConfig
+from pymq.clock import Clock
+from pymq.protocol import fastjson, names
+from pymq.protocol.bodies import DataVersion, TopicConfig
+from pymq.protocol.bodies import TopicTable as TopicTableBody
+from pymq.protocol.codes import Permission, ResponseCode
+
+_log = logging.getLogger(__name__)
+
+_READ_WRITE = int(Permission.READ | Permission.WRITE)
+_INHERIT = int(Permission.INHERIT)
+
+
+class TopicTable:
+    """Topic name -> settings, with a version that tells name servers when to look again.
+
+    ``on_change`` is called after every change; it must only take note of it.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, on_change: Callable[[], None]
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._on_change = on_change
+        self._topics: dict[str, TopicConfig] = {}
+        self.version = DataVersion()
+        self.system_topics = self._create_system_topics()
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def find(self, topic: str) -> TopicConfig | None:
+        """Return a topic's settings, or None where there is no such topic."""
+        return self._topics.get(topic)
+
+    def require(self, topic: str) -> TopicConfig:
+        """Return a topic's settings.
+
+        Raises:
+            TopicNotExist: there is no such topic on this broker.
+        """
+        config = self._topics.get(topic)
+        if config is None:
+            raise refusal(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist, apply first please! "
+                f"It is not on broker {self._config.name}; create it there",
+            )
+        return config
+
+    def put(self, config: TopicConfig) -> None:
+        """Create a topic, or replace its settings."""
+        self._topics[config.topic] = config
+        self._changed()
+
+    def delete(self, topic: str) -> bool:
+        """Forget a topic; False when there was none."""
+        if self._topics.pop(topic, None) is None:
+            return False
+        self._changed()
+        return True
+
+    def names(self) -> list[str]:
+        """Return the names of all topics, sorted."""
+        return sorted(self._topics)
+
+    def create_for_send(
+        self, topic: str, default_topic: str, queue_count: int
+    ) -> TopicConfig | None:
+        """Create a topic that somebody sends to, from a template topic that may be inherited.
+
+        Returns:
+            Its settings, or None where no template allows it.
+        """
+        template = self._topics.get(default_topic)
+        if template is None or not template.perm & _INHERIT:
+            if topic.startswith(names.RETRY_PREFIX):
+                return self.create(topic, queue_count=1)
+            return None
+        count = min(queue_count, template.write_queue_count)
+        perm = template.perm & ~_INHERIT
+        return self.create(topic, queue_count=max(count, 1), perm=perm)
+
+    def create(
+        self, topic: str, *, queue_count: int, perm: int = _READ_WRITE
+    ) -> TopicConfig:
+        """Return a topic's settings, creating it with so many queues where it is missing."""
+        config = self._topics.get(topic)
+        if config is None:
+            config = TopicConfig(
+                topic=topic,
+                read_queue_count=queue_count,
+                write_queue_count=queue_count,
+                perm=perm,
+            )
+            self.put(config)
+            _log.info("topic %s created with %d queues", topic, queue_count)
+        return config
+
+    def adopt(self, queues: list[tuple[str, int]]) -> None:
+        """Create the topics of queues that the store holds but the table does not know.
+
+        A crash can lose the last change of the table, never the messages.
+        """
+        counts: dict[str, int] = {}
+        for topic, queue_id in queues:
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+        for topic, count in counts.items():
+            if topic not in self._topics:
+                _log.warning("topic %s has messages but no settings; created again", topic)
+                self.create(topic, queue_count=count)
+
+    def body(self) -> TopicTableBody:
+        """Return the table as sent to name servers, slaves and tools."""
+        return TopicTableBody(version=self.version, topics=self._topics)
+
+    def to_text(self) -> str:
+        """Return the text of ``topics.json``."""
+        return fastjson.dump_pretty(self.body().to_json())
+
+    def restore(self, value: object) -> None:
+        """Take over what ``topics.json`` holds; system topics keep what the file says."""
+        body = TopicTableBody.from_json(value)
+        self._topics |= body.topics
+        self.version = body.version
+        self._topics.pop(names.DEFAULT_TOPIC, None)
+        self._create_system_topics()
+
+    def _create_system_topics(self) -> frozenset[str]:
+        config = self._config
+        inherit = int(Permission.INHERIT)
+        cluster_perm = inherit | (_READ_WRITE if config.cluster_topic else 0)
+        broker_perm = inherit | (_READ_WRITE if config.broker_topic else 0)
+        wanted = [
+            (names.SELF_TEST_TOPIC, 1, _READ_WRITE),
+            (names.BENCHMARK_TOPIC, 1024, _READ_WRITE),
+            (config.cluster, 16, cluster_perm),
+            (config.name, 1, broker_perm),
+            (names.OFFSET_MOVED_TOPIC, 1, _READ_WRITE),
+            (names.SCHEDULE_TOPIC, 18, _READ_WRITE),
+            (config.cluster + names.REPLY_SUFFIX, 1, _READ_WRITE),
+            (names.HALF_TOPIC, 1, _READ_WRITE),
+            (names.HALF_OP_TOPIC, 1, _READ_WRITE),
+        ]
+        if config.auto_create_topic:
+            count = config.default_topic_queue_count
+            wanted.append((names.DEFAULT_TOPIC, count, inherit | _READ_WRITE))
+        for topic, count, perm in wanted:
+            if topic not in self._topics:
+                self._topics[topic] = TopicConfig(
+                    topic=topic, read_queue_count=count, write_queue_count=count, perm=perm
+                )
+        return frozenset(topic for topic, _, _ in wanted)
+
+    def _changed(self) -> None:
+        self.version = self.version.next(self._clock.wall_ms())
+        self._on_change()

@@ -1,0 +1,103 @@
+"""How a client finds its cluster and how patient it is."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT
+from pymq.errors import ConfigurationError
+from pymq.protocol.compression import COMPRESS_BYTES_MIN, LEVEL_DEFAULT, Compression
+from pymq.protocol.framing import FRAME_BYTES_MAX
+from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, check_group
+
+_SEPARATOR = re.compile(r"[;,\s]+")
+
+
+def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the addresses in ``host:port`` texts that are separated by ``;`` or ``,``.
+
+    Raises:
+        ConfigurationError: there is none, or one is no ``host:port``.
+    """
+    parts = [text] if isinstance(text, str) else list(text)
+    found = [address for part in parts for address in _SEPARATOR.split(part.strip()) if address]
+    if not found:
+        raise ConfigurationError(
+            f"name servers {text!r}: expected one or more host:port, separated by ';' or ','"
+        )
+    for address in found:
+        split_address(address)
+    return tuple(dict.fromkeys(found))
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port``; an IPv6 address may be in brackets.
+
+    Raises:
+        ConfigurationError: it is not of that form.
+    """
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ConfigurationError(
+            f"address {address!r}, expected host:port with a port of 1..65535, "
+            "such as 127.0.0.1:9876"
+        )
+    return host, int(port)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientConfig:
+    """What all clients share; fixed for a client's lifetime.
+
+    Attributes:
+        name_servers: ``host:port`` of each; they know nothing of each other.
+        producer_group: the group sends are made in.
+        timeout_s: for the answer to one request.
+        connect_timeout_s: for a connection to be made.
+        read_deadline_s: reads are tried again until this has passed without any progress.
+        send_retries: how often a failed send is tried again on another queue. A failure
+            whose outcome is unknown may have stored the message: then it is there twice, with
+            the same message id.
+        route_age_s: routes older than this are asked for again (pollNameServerInterval).
+        default_queue_count: most queues of a topic that a send creates.
+        body_bytes_max: largest body, and largest batch.
+        compression, compress_bytes_min, compress_level: which bodies are compressed, and how;
+            ``compress_bytes_min=None``: none.
+        frame_bytes_max: largest frame sent or taken.
+    """
+
+    name_servers: tuple[str, ...]
+    producer_group: str = DEFAULT_PRODUCER_GROUP
+    timeout_s: float = 3.0
+    connect_timeout_s: float = 3.0
+    read_deadline_s: float = 15.0
+    send_retries: int = 2
+    route_age_s: float = 30.0
+    default_queue_count: int = DEFAULT_QUEUE_COUNT
+    body_bytes_max: int = BODY_BYTES_MAX
+    compression: Compression = Compression.ZLIB
+    compress_bytes_min: int | None = COMPRESS_BYTES_MIN
+    compress_level: int = LEVEL_DEFAULT
+    frame_bytes_max: int = FRAME_BYTES_MAX
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name_servers", parse_name_servers(self.name_servers))
+        check_group(self.producer_group)
+        for name in ("timeout_s", "connect_timeout_s", "read_deadline_s", "route_age_s"):
+            value = getattr(self, name)
+            if not 0 < value < 86_400:
+                raise ConfigurationError(f"{name}={value!r}: expected seconds, 0 < s < 86400")
+        if not 0 <= self.send_retries <= 100:
+            raise ConfigurationError(f"send_retries={self.send_retries}: expected 0..100")
+        if self.default_queue_count < 1:
+            raise ConfigurationError(
+                f"default_queue_count={self.default_queue_count}: expected at least 1"
+            )
+        if not 1 <= self.compress_level <= 9:
+            raise ConfigurationError(f"compress_level={self.compress_level}: expected 1..9")
+        if not 0 < self.body_bytes_max < self.frame_bytes_max:
+            raise ConfigurationError(
+                f"body_bytes_max={self.body_bytes_max}: expected 1..{self.frame_bytes_max - 1}, "
+                "below frame_bytes_max"
+            )

@@ -1,0 +1,316 @@
+"""Routes, pure: which queues a topic has, where each lives, which routes are old.
+
+A route as a name server gives it (``bodies.TopicRoute``) becomes a ``Route``: lists of queues
+and addresses. The writable queues of a topic are those of brokers whose *master* (broker id
+0) is there and whose topic has the W bit; the readable ones need the R bit and any address.
+
+A topic that does not exist yet is created by the first send to it: its route is borrowed from
+the topic ``TBW102``, with at most the client's default number of queues. Such a route is
+*provisional*: good for sending, asked for again soon.
+
+Source: RocketMQ MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishInfo.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from pymq.errors import RouteNotFound
+from pymq.protocol.bodies import MessageQueue, QueueData, TopicRoute
+from pymq.protocol.codes import Permission
+
+MASTER_ID = 0
+
+#: A provisional route is old after this; creating the topic takes its broker this long.
+PROVISIONAL_AGE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where one topic lives.
+
+    Attributes:
+        topic: its name.
+        write_queues: what a producer may send to, in Java's order.
+        read_queues: what a consumer may read.
+        addresses: broker name -> broker id -> ``host:port``.
+        is_provisional: borrowed from ``TBW102``.
+    """
+
+    topic: str
+    write_queues: tuple[MessageQueue, ...]
+    read_queues: tuple[MessageQueue, ...]
+    addresses: dict[str, dict[int, str]]
+    is_provisional: bool = False
+
+    @classmethod
+    def of(cls, topic: str, found: TopicRoute) -> "Route":
+        """Return the route of an existing topic."""
+        addresses = _addresses(found)
+        if found.order_topic_conf:
+            write_queues = _ordered_queues(topic, found.order_topic_conf, addresses)
+        else:
+            write_queues = _write_queues(topic, found.queues, addresses)
+        readable = (
+            MessageQueue(topic, data.broker_name, queue_id)
+            for data in found.queues
+            if data.perm & Permission.READ and addresses.get(data.broker_name)
+            for queue_id in range(data.read_queue_count)
+        )
+        return cls(topic, write_queues, tuple(sorted(readable)), addresses)
+
+    @classmethod
+    def to_create(cls, topic: str, template: TopicRoute, queue_count_max: int) -> "Route":
+        """Return the route that a topic will have when a send has created it.
+
+        Args:
+            topic: does not exist yet.
+            template: route of ``TBW102``.
+            queue_count_max: most queues per broker.
+        """
+        addresses = _addresses(template)
+        write_queues = _write_queues(topic, template.queues, addresses, queue_count_max)
+        return cls(topic, write_queues, write_queues, addresses, is_provisional=True)
+
+    def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """Return the address of a broker.
+
+        Raises:
+            RouteNotFound: the route has no such broker.
+        """
+        address = self.addresses.get(broker_name, {}).get(broker_id)
+        if address is None:
+            what = "master" if broker_id == MASTER_ID else f"broker id {broker_id}"
+            raise RouteNotFound(
+                f"topic {self.topic!r}: its route has no {what} of broker {broker_name!r}, found "
+                f"{_listed(self.addresses)}; is that broker running?"
+            )
+        return address
+
+    def read_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """Return the address to read from: that broker id, else the master, else any slave.
+
+        Raises:
+            RouteNotFound: the route has no address of that broker.
+        """
+        known = self.addresses.get(broker_name)
+        if not known:
+            return self.address(broker_name, broker_id)  # raises
+        return known.get(broker_id) or known.get(MASTER_ID) or known[min(known)]
+
+    def masters(self) -> dict[str, str]:
+        """Return broker name -> master address, of the brokers that have one."""
+        return {
+            name: known[MASTER_ID] for name, known in self.addresses.items() if MASTER_ID in known
+        }
+
+
+def _addresses(found: TopicRoute) -> dict[str, dict[int, str]]:
+    return {broker.broker_name: dict(broker.addresses) for broker in found.brokers}
+
+
+def _write_queues(
+    topic: str,
+    queues: Iterable[QueueData],
+    addresses: dict[str, dict[int, str]],
+    queue_count_max: int | None = None,
+) -> tuple[MessageQueue, ...]:
+    writable = []
+    for data in queues:
+        if not data.perm & Permission.WRITE or MASTER_ID not in addresses.get(data.broker_name, {}):
+            continue
+        count = data.write_queue_count
+        if queue_count_max is not None:
+            count = min(count, queue_count_max)
+        writable += [MessageQueue(topic, data.broker_name, number) for number in range(count)]
+    return tuple(sorted(writable))
+
+
+def _ordered_queues(
+    topic: str, conf: str, addresses: dict[str, dict[int, str]]
+) -> tuple[MessageQueue, ...]:
+    """Return the queues of an order topic: ``broker-a:8;broker-b:8``, in that order.
+
+    As in Java the permission bits do not matter here: a broker that is away keeps its queues,
+    so that the choice of a queue by key does not change. Its master must be known to send.
+    """
+    queues = []
+    for part in conf.split(";"):
+        name, _, count = part.partition(":")
+        if count.isascii() and count.isdigit() and name in addresses:
+            queues += [MessageQueue(topic, name, number) for number in range(int(count))]
+    return tuple(queues)
+
+
+def _listed(addresses: dict[str, dict[int, str]]) -> str:
+    if not addresses:
+        return "no broker"
+    return ", ".join(
+        f"{name} ({'; '.join(f'{number}: {at}' for number, at in sorted(known.items())) or '-'})"
+        for name, known in sorted(addresses.items())
+    )
+
+
+def pick_queue(
+    queues: Sequence[MessageQueue], turn: int, *, avoid: Collection[str] = ()
+) -> MessageQueue:
+    """Return the queue whose turn it is, of a broker that is not to be avoided if possible.
+
+    Args:
+        queues: at least one.
+        turn: a counter of the caller's; any integer.
+        avoid: names of brokers that just failed.
+    """
+    count = len(queues)
+    if avoid:
+        for step in range(count):
+            queue = queues[(turn + step) % count]
+            if queue.broker_name not in avoid:
+                return queue
+    return queues[turn % count]
+
+
+# ------------------------------------------------------------------------------------- errors
+
+
+def no_route(topic: str, name_servers: Sequence[str]) -> RouteNotFound:
+    """Return the error for a topic that no name server has a route of."""
+    return RouteNotFound(
+        f"topic {topic!r}: no name server of [{', '.join(name_servers)}] knows a broker for it; "
+        f"create it with `pymq topic create {topic}` (mqadmin updateTopic), or set "
+        "autoCreateTopicEnable=true on a broker and send to it first; a topic just created takes "
+        "a second or two to be known"
+    )
+
+
+def no_write_queue(route: Route) -> RouteNotFound:
+    """Return the error for a topic whose route has nothing to send to."""
+    return RouteNotFound(
+        f"topic {route.topic!r}: no queue can be written to; brokers: {_listed(route.addresses)}; "
+        "a master must be running (broker id 0), and topic and broker must have the W permission"
+    )
+
+
+def no_read_queue(route: Route) -> RouteNotFound:
+    """Return the error for a topic whose route has nothing to read."""
+    return RouteNotFound(
+        f"topic {route.topic!r}: no queue can be read; brokers: {_listed(route.addresses)}; "
+        "a broker must be running, and topic and broker must have the R permission"
+    )
+
+
+# -------------------------------------------------------------------------------------- table
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDifference:
+    """What changed between two routes of a topic."""
+
+    write_added: frozenset[MessageQueue]
+    write_removed: frozenset[MessageQueue]
+    read_added: frozenset[MessageQueue]
+    read_removed: frozenset[MessageQueue]
+    #: Addresses that are not in the new route.
+    addresses_gone: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.write_added
+            or self.write_removed
+            or self.read_added
+            or self.read_removed
+            or self.addresses_gone
+        )
+
+
+def difference(old: Route | None, new: Route) -> RouteDifference:
+    """Return what changed; everything is new when there was no route."""
+    write_before = frozenset(old.write_queues if old else ())
+    read_before = frozenset(old.read_queues if old else ())
+    write_now, read_now = frozenset(new.write_queues), frozenset(new.read_queues)
+    return RouteDifference(
+        write_now - write_before,
+        write_before - write_now,
+        read_now - read_before,
+        read_before - read_now,
+        route_addresses(old) - route_addresses(new),
+    )
+
+
+def route_addresses(route: Route | None) -> frozenset[str]:
+    """Return all addresses of a route."""
+    if route is None:
+        return frozenset()
+    return frozenset(at for known in route.addresses.values() for at in known.values())
+
+
+@dataclass(slots=True)
+class _Entry:
+    route: Route
+    fetched_s: float
+    is_doubted: bool = False
+
+
+@dataclass(slots=True)
+class RouteTable:
+    """The routes a client has, and how old they are.
+
+    Times are the caller's monotonic clock, in seconds.
+    """
+
+    age_s: float
+    _entries: dict[str, _Entry] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that have a route here."""
+        return list(self._entries)
+
+    def find(self, topic: str) -> Route | None:
+        """Return the route of a topic, however old."""
+        entry = self._entries.get(topic)
+        return None if entry is None else entry.route
+
+    def fresh(self, topic: str, now_s: float) -> Route | None:
+        """Return the route of a topic if it needs not be asked for again."""
+        entry = self._entries.get(topic)
+        return None if entry is None or self._is_stale(entry, now_s) else entry.route
+
+    def stale(self, now_s: float) -> list[str]:
+        """Return the topics whose routes should be asked for again."""
+        return [topic for topic, entry in self._entries.items() if self._is_stale(entry, now_s)]
+
+    def _is_stale(self, entry: _Entry, now_s: float) -> bool:
+        age_s = self.age_s
+        if entry.route.is_provisional:
+            age_s = min(age_s, PROVISIONAL_AGE_S)
+        return entry.is_doubted or now_s - entry.fetched_s >= age_s
+
+    def put(self, route: Route, now_s: float) -> RouteDifference:
+        """Take a route that was just fetched; return what is different."""
+        entry = self._entries.get(route.topic)
+        self._entries[route.topic] = _Entry(route, now_s)
+        return difference(entry.route if entry else None, route)
+
+    def doubt(self, topic: str) -> None:
+        """Make a topic's route stale, because something it says turned out wrong."""
+        entry = self._entries.get(topic)
+        if entry is not None:
+            entry.is_doubted = True
+
+    def doubt_address(self, address: str) -> None:
+        """Make stale every route that names an address."""
+        for entry in self._entries.values():
+            if address in route_addresses(entry.route):
+                entry.is_doubted = True
+
+    def forget(self, topic: str) -> None:
+        """Drop a topic's route, if there is one."""
+        self._entries.pop(topic, None)
+
+    def addresses(self) -> dict[str, dict[int, str]]:
+        """Return broker name -> broker id -> address over all routes: who gets heartbeats."""
+        merged: dict[str, dict[int, str]] = {}
+        for entry in self._entries.values():
+            for name, known in entry.route.addresses.items():
+                merged.setdefault(name, {}).update(known)
+        return merged

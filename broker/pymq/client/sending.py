@@ -1,0 +1,406 @@
+"""Sends as bytes and back: what is the same for every message of a queue is encoded once.
+
+A producer's header differs from message to message in seven places; the rest is text that
+was made when the queue's route became known. That, and not making a dictionary on the way,
+is most of what a single send costs less than the general codec.
+"""
+
+import functools
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from json.encoder import encode_basestring
+
+from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.compression import Compression, compress, compression_flags
+from pymq.protocol.framing import FRAME_BYTES_MAX, frame_prefix
+from pymq.protocol.message import SHARDING_KEY, WAIT, Message
+from pymq.protocol.names import DEFAULT_TOPIC
+from pymq.protocol.record import PROPERTIES_BYTES_MAX
+
+#: RocketMQ maxMessageSize: of a body, or of a whole batch.
+MESSAGE_BYTES_MAX = 4 << 20
+#: Texts longer than this leave the short way and are measured in bytes.
+_SHORT_TEXT = PROPERTIES_BYTES_MAX // 6
+#: What a batch entry takes beside body and properties.
+BATCH_ENTRY_BYTES = 22
+_ENTRY_HEAD = struct.Struct(">IIIiI")
+_ENTRY_PROPERTIES = struct.Struct(">H")
+_INT32 = 1 << 31
+
+
+class SendStatus(IntEnum):
+    """How a message was stored; the value is the response code."""
+
+    OK = ResponseCode.SUCCESS
+    #: Stored, but what was asked beyond that is not proven.
+    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
+    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
+    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
+
+
+_STATUS = {int(status): status for status in SendStatus}
+_OK = SendStatus.OK
+
+
+@dataclass(slots=True)
+class SendResult:
+    """Where a message is.
+
+    Attributes:
+        status: ``OK``, or stored with a reservation.
+        message_id: the id that its consumers see, made here (UNIQ_KEY).
+        queue: the queue it is in.
+        queue_offset: its place there.
+        offset_message_id: the broker's id: its address and the physical offset.
+    """
+
+    status: SendStatus
+    message_id: str
+    queue: MessageQueue
+    queue_offset: int
+    offset_message_id: str
+
+
+class SendTemplate:
+    """Makes the frames of sends to one queue."""
+
+    __slots__ = ("_batch", "_single", "address", "queue")
+
+    def __init__(
+        self, queue: MessageQueue, address: str, *, group: str, default_topic_queue_count: int
+    ) -> None:
+        self.queue = queue
+        #: The master's address.
+        self.address = address
+        fixed = (group, queue, default_topic_queue_count)
+        self._single = _header_format(RequestCode.SEND_MESSAGE_V2, *fixed, batch=False)
+        self._batch = _header_format(RequestCode.SEND_BATCH_MESSAGE, *fixed, batch=True)
+
+    def head(
+        self,
+        opaque: int,
+        body_bytes: int,
+        properties: str,
+        *,
+        sys_flag: int,
+        born_ms: int,
+        flag: int,
+        command_flag: int = 0,
+        batch: bool = False,
+    ) -> bytes:
+        """Return the frame in front of its body.
+
+        Args:
+            opaque: number of the request.
+            body_bytes: length of the body that will follow.
+            properties: the message's, as a JSON text with its quotes.
+            sys_flag: how the body is compressed.
+            born_ms: when the message was made.
+            flag: the user's number.
+            command_flag: of the frame, 2 for one-way.
+            batch: whether the body is a batch.
+
+        Raises:
+            LocalProtocolError: the properties are not Unicode, or the frame is too large.
+        """
+        text = (self._batch if batch else self._single) % (
+            sys_flag,
+            born_ms,
+            flag,
+            properties,
+            command_flag,
+            opaque,
+        )
+        try:
+            header = text.encode()
+        except UnicodeEncodeError as error:
+            raise LocalProtocolError(f"a property is not Unicode: {error}") from error
+        return frame_prefix(len(header), body_bytes, form=0) + header
+
+
+def _header_format(
+    code: int, group: str, queue: MessageQueue, default_queue_count: int, *, batch: bool
+) -> str:
+    a, b, c, n = (
+        encode_basestring(text).replace("%", "%%")
+        for text in (group, queue.topic, DEFAULT_TOPIC, queue.broker_name)
+    )
+    return (
+        f'{{"code":{int(code)},"extFields":{{"a":{a},"b":{b},"c":{c},'
+        f'"d":"{default_queue_count}","e":"{queue.queue_id}","f":"%d","g":"%d","h":"%d","i":%s,'
+        f'"j":"0","k":"false","m":"{"true" if batch else "false"}","n":{n}}},'
+        '"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON",'
+        f'"version":{MQ_VERSION}}}'
+    )
+
+
+# -------------------------------------------------------------------------------- properties
+
+
+def properties_json(
+    message: Message, unique_key: str, *, sharding_key: str | None, wait_stored: bool
+) -> str:
+    """Return the properties of a message as a JSON text with its quotes.
+
+    Raises:
+        LocalProtocolError: a property cannot be sent.
+    """
+    try:
+        if not (message.properties or message.delay_level or sharding_key) and wait_stored:
+            keys = message.keys
+            if not keys:
+                return f'"UNIQ_KEY\\u0001{unique_key}\\u0002{_tag_piece(message.tags)}"'
+            if type(keys) is str and (piece := _piece("KEYS", keys)) is not None:
+                tag = _tag_piece(message.tags)
+                return f'"UNIQ_KEY\\u0001{unique_key}\\u0002{piece}{tag}"'
+        system = _system(sharding_key, wait_stored)
+        return encode_basestring(message.encode_properties(unique_key, system).decode())
+    except (TypeError, AttributeError) as error:
+        raise wrong_type(message, error) from error
+
+
+def wrong_type(message: Message, error: Exception) -> LocalProtocolError:
+    """Return what to raise for tags, keys or properties of a wrong type."""
+    return LocalProtocolError(
+        f"message to {message.topic!r} cannot be encoded: {error}; expected tags to be a str, "
+        "keys a str or several, properties a dict of str to str"
+    )
+
+
+def _system(sharding_key: str | None, wait_stored: bool) -> dict[str, str] | None:
+    if sharding_key is None and wait_stored:
+        return None
+    system = {}
+    if sharding_key is not None:
+        system[SHARDING_KEY] = sharding_key
+    if not wait_stored:
+        system[WAIT] = "false"
+    return system
+
+
+def _piece(name: str, value: str) -> str | None:
+    """Return one property, escaped; ``None`` when only the long way can judge it."""
+    if len(value) > _SHORT_TEXT or "\x01" in value or "\x02" in value:
+        return None
+    return f"{name}\\u0001{encode_basestring(value)[1:-1]}\\u0002"
+
+
+@functools.lru_cache(1024)
+def _tag_piece(tags: str | None) -> str:
+    if not tags:
+        return ""
+    if not isinstance(tags, str):
+        raise LocalProtocolError(f"tags is a {type(tags).__name__}, expected one tag, a str")
+    piece = _piece("TAGS", tags)
+    if piece is None:
+        raise LocalProtocolError(
+            f"tag {tags[:80]!r} of {len(tags)} characters, expected at most {_SHORT_TEXT} and "
+            "no U+0001 or U+0002"
+        )
+    return piece
+
+
+# -------------------------------------------------------------------------------------- body
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BodyRules:
+    """What a producer does with bodies.
+
+    Attributes:
+        bytes_max: largest body, before compression (the broker's maxMessageSize).
+        compress_bytes_min: bodies from this size on are compressed; ``None``: none is.
+        compression: how.
+    """
+
+    bytes_max: int
+    compress_bytes_min: int | None
+    compression: Compression
+
+    def prepare(self, body: object, topic: str) -> tuple[bytes | memoryview, int]:
+        """Return (what is sent, system flag).
+
+        Raises:
+            LocalProtocolError: the body is no bytes, empty, or too large.
+            ConfigurationError: the compression needs a package that is not installed.
+        """
+        checked = self.check(body, topic)
+        if self.compress_bytes_min is not None and len(checked) >= self.compress_bytes_min:
+            compressed = compress(checked, self.compression)
+            if len(compressed) < len(checked):
+                return compressed, compression_flags(self.compression)
+        return checked, 0
+
+    def check(self, body: object, topic: str) -> bytes | memoryview:
+        """Return the body as it is.
+
+        Raises:
+            LocalProtocolError: the body is no bytes, empty, or too large.
+        """
+        if isinstance(body, (bytearray, memoryview)):
+            # The bytes leave later; the caller may have changed them by then.
+            body = bytes(body)
+        if not isinstance(body, bytes):
+            hint = "; encode it, for instance with .encode()" if isinstance(body, str) else ""
+            raise LocalProtocolError(
+                f"body of a message to {topic!r} is a {type(body).__name__}, expected bytes{hint}"
+            )
+        if not 0 < len(body) <= self.bytes_max:
+            raise LocalProtocolError(
+                f"body of {len(body)} B to {topic!r}, expected 1..{self.bytes_max} "
+                "(message_bytes_max; the broker's maxMessageSize limits it, too)"
+            )
+        return body
+
+
+def check_flag(flag: int) -> None:
+    """Accept a user's number of 32 bits.
+
+    Raises:
+        LocalProtocolError: it is none.
+    """
+    if not isinstance(flag, int) or not -_INT32 <= flag < _INT32:
+        raise LocalProtocolError(f"flag {flag!r}, expected a signed 32-bit number")
+
+
+# ------------------------------------------------------------------------------------- batch
+
+
+@dataclass(slots=True)
+class Batch:
+    """The body of one batch request, and the ids of its messages."""
+
+    body: bytes
+    unique_keys: list[str]
+
+
+def encode_batches(
+    messages: Sequence[Message], unique_keys: Iterable[str], rules: BodyRules
+) -> list[Batch]:
+    """Return as few batches as the size limit allows, in the order of the messages.
+
+    Args:
+        messages: all to one topic.
+        unique_keys: an id for each.
+        rules: of which only the limit counts: nothing in a batch is compressed.
+
+    Raises:
+        LocalProtocolError: a message cannot be sent in a batch; the text has its index.
+    """
+    batches: list[Batch] = []
+    parts: list[bytes] = []
+    keys: list[str] = []
+    total, limit = 0, rules.bytes_max
+    pack_head, pack_length = _ENTRY_HEAD.pack, _ENTRY_PROPERTIES.pack
+    for message, key in zip(messages, unique_keys, strict=False):
+        body = message.body
+        if type(body) is not bytes or not body:
+            body = _batch_body(message, len(batches), len(keys), rules)
+        if message.properties or message.keys or message.delay_level or message.flag:
+            properties = _batch_properties(message, key)
+        else:
+            properties = f"UNIQ_KEY\x01{key}\x02".encode() + _tag_bytes(message.tags)
+        size = BATCH_ENTRY_BYTES + len(body) + len(properties)
+        if total + size > limit:
+            if size > limit:
+                raise LocalProtocolError(
+                    f"message of {size} B in a batch to {message.topic!r}, expected at most "
+                    f"{limit} (message_bytes_max)"
+                )
+            batches.append(Batch(b"".join(parts), keys))
+            parts, keys, total = [], [], 0
+        total += size
+        keys.append(key)
+        parts += (
+            pack_head(size, 0, 0, message.flag, len(body)),
+            body,
+            pack_length(len(properties)),
+            properties,
+        )
+    if keys:
+        batches.append(Batch(b"".join(parts), keys))
+    return batches
+
+
+def _batch_body(message: Message, batch: int, index: int, rules: BodyRules) -> bytes:
+    return bytes(rules.check(message.body, f"{message.topic} (batch {batch}, message {index})"))
+
+
+def _batch_properties(message: Message, key: str) -> bytes:
+    if message.delay_level:
+        raise LocalProtocolError(
+            f"a message with delay_level={message.delay_level} cannot be in a batch; send it alone"
+        )
+    check_flag(message.flag)
+    return message.encode_properties(key)
+
+
+@functools.lru_cache(1024)
+def _tag_bytes(tags: str | None) -> bytes:
+    _tag_piece(tags)
+    return f"TAGS\x01{tags}\x02".encode() if tags else b""
+
+
+# ------------------------------------------------------------------------------------ answers
+
+
+def read_result(
+    answer: Command, template: SendTemplate, unique_key: str, peer: str
+) -> SendResult:
+    """Return where a message is, from the response to its send.
+
+    Raises:
+        BrokerError: the broker refused it.
+        RemoteProtocolError: the response is not one to a send.
+    """
+    status = _OK if answer.code == 0 else _status(answer, template, peer)
+    try:
+        fields = answer.fields or {}
+        queue = template.queue
+        queue_id = int(fields["queueId"])
+        if queue_id != queue.queue_id:
+            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
+        return SendResult(status, unique_key, queue, int(fields["queueOffset"]), fields["msgId"])
+    except (KeyError, ValueError) as error:
+        raise RemoteProtocolError(
+            f"{peer}: response to a send lacks or garbles a field ({error!r}), found "
+            f"{answer.fields}"
+        ) from error
+
+
+def read_batch_results(
+    answer: Command, template: SendTemplate, unique_keys: Sequence[str], peer: str
+) -> list[SendResult]:
+    """Return where the messages of a batch are, in their order.
+
+    Raises:
+        BrokerError: the broker refused them.
+        RemoteProtocolError: the response is not one to a batch.
+    """
+    first = read_result(answer, template, "", peer)
+    ids = first.offset_message_id.split(",")
+    if len(ids) != len(unique_keys):
+        ids = ids[:1] * len(unique_keys)  # an inner-batch topic has one id for all
+    offset, status, queue = first.queue_offset, first.status, first.queue
+    return [
+        SendResult(status, key, queue, offset + index, message_id)
+        for index, (key, message_id) in enumerate(zip(unique_keys, ids, strict=True))
+    ]
+
+
+def _status(answer: Command, template: SendTemplate, peer: str) -> SendStatus:
+    status = _STATUS.get(answer.code)
+    if status is None:
+        raise BrokerError.of(
+            answer.code, answer.remark, peer=peer, asked=f"a message to {template.queue.topic!r}"
+        )
+    return status
+
+
+#: The largest batch that fits a frame beside a header with the longest properties.
+assert MESSAGE_BYTES_MAX + PROPERTIES_BYTES_MAX * 6 < FRAME_BYTES_MAX

@@ -1,0 +1,183 @@
+"""Every key that some RocketMQ from 4.5.1 to 5.4.0 reads from its properties files.
+
+RocketMQ fills its configuration beans by their setters, so the keys are the properties of
+BrokerConfig (with BrokerIdentity), MessageStoreConfig (the tiered store's, too), NettyServerConfig,
+NettyClientConfig, NamesrvConfig, ControllerConfig, JraftConfig and AuthConfig. The list is the
+union over the releases 4.5.1, 4.9.7, 5.3.3 and 5.4.0, taken from their classes by reflection,
+and the two keys of the address server that its start-up code reads by name.
+
+``settings.review_keys`` tells by it a key that pymq does not need from a slip of the pen.
+"""
+
+ROCKETMQ_KEYS = frozenset(
+    """
+    accessMessageInMemoryHotRatio accessMessageInMemoryMaxRatio accountStatsEnable
+    accountStatsPrintZeroValues ackMessageThreadPoolNums ackThreadPoolQueueCapacity
+    aclCacheExpiredSecond aclCacheMaxNum aclCacheRefreshSecond aclEnable adminBrokerThreadPoolNums
+    adminBrokerThreadPoolQueueCapacity allAckInSyncStateSet allowRecallWhenBrokerNotWriteable
+    appendAckAsync appendCkAsync appendTopicForTimerDeleteKey asyncLearner asyncSendEnable
+    authConfigPath authenticationEnabled authenticationMetadataProvider authenticationProvider
+    authenticationStrategy authenticationWhitelist authorizationEnabled
+    authorizationMetadataProvider authorizationProvider authorizationStrategy
+    authorizationWhitelist autoCreateSubscriptionGroup autoCreateTopicEnable autoDeleteUnusedStats
+    autoMessageVersionOnTopicLen batchDispatchRequestThreadPoolNums bindAddress
+    bitMapLengthConsumeQueueExt bottomMostCompressionTypeForConsumeQueueStore
+    broadcastOffsetExpireMaxSecond broadcastOffsetExpireSecond brokerClusterName brokerConfigPath
+    brokerElectionPriority brokerFastFailureEnable brokerHeartbeatInterval brokerIP1 brokerIP2
+    brokerId brokerName brokerNotActiveTimeoutMillis brokerPermission brokerRole brokerTopicEnable
+    cgColdReadThreshold channelExpiredTimeout channelNotActiveInterval checkCRCOnRecover
+    checkSyncStateSetPeriod cleanFileForciblyEnable cleanOfflineBrokerInterval
+    cleanResourceInterval cleanRocksDBDirtyCQIntervalMin cleanSwapedMapInterval
+    clearRetryTopicWhenDeleteTopic clientAsyncSemaphoreValue clientCallbackExecutorThreads
+    clientChannelMaxIdleTimeSeconds clientCloseSocketIfTimeout clientManageThreadPoolNums
+    clientManagerThreadPoolQueueCapacity clientOnewaySemaphoreValue
+    clientPooledByteBufAllocatorEnable clientRequestThreadPoolNums
+    clientRequestThreadPoolQueueCapacity clientSocketRcvBufSize clientSocketSndBufSize
+    clientWorkerThreads clusterName clusterTest clusterTopicEnable coldCtrStrategyEnable
+    coldDataFlowControlEnable coldDataScanEnable combineAssignOffsetCQType
+    combineCQEnableCheckSelf combineCQLoadingCQTypes combineCQMaxExtraSearchCommitLogFiles
+    combineCQPreferCQType commercialBaseCount commercialBigCount commercialEnable
+    commercialSizePerMsg commercialTimerCount commercialTransCount commitCommitLogLeastPages
+    commitCommitLogThoroughInterval commitIntervalCommitLog commitLogForceSwapMapInterval
+    commitLogRecoverMaxNum commitLogRollingInterval commitLogRollingMinimumSize
+    commitLogSwapMapInterval commitLogSwapMapReserveFileNum compactionCqMappedFileSize
+    compactionMappedFileSize compactionScheduleInternal compactionThreadNum
+    compatibleWithOldNameSrv compressedRegister configBlackList configManagerVersion configName
+    configStorePath connectTimeoutMillis consumerFallbehindThreshold consumerManageThreadPoolNums
+    consumerManagerThreadPoolQueueCapacity consumerOffsetUpdateVersionStep controllerAddr
+    controllerDLegerGroup controllerDLegerPeers controllerDLegerSelfId
+    controllerHeartBeatTimeoutMills controllerRequestThreadPoolQueueCapacity controllerStorePath
+    controllerThreadPoolNums controllerType correctLogicMinOffsetForceInterval
+    correctLogicMinOffsetSleepInterval dLegerGroup dLegerPeers dLegerSelfId dataReadAheadEnable
+    debugLockEnable defaultMessageRequestMode defaultPopShareQueueNum defaultQueryMaxNum
+    defaultThreadPoolNums defaultThreadPoolQueueCapacity defaultTopicQueueNums
+    delayOffsetUpdateVersionStep deleteCommitLogFilesInterval deleteConsumeQueueFilesInterval
+    deleteFileBatchMax deleteTopicWithBrokerRegistration deleteWhen
+    destroyMapedFileIntervalForcibly disableCallbackExecutor disableConsumeIfConsumerReadSlowly
+    disableNettyWorkerGroup disappearTimeAfterStart diskFallRecorded diskMaxUsedSpaceRatio
+    diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio dispatchCqCacheNum dispatchCqThreads
+    dispatchFromSenderThread duplicationEnable electMasterMaxRetryCount enableAcceleratedRecovery
+    enableAllTopicList enableAsyncReput enableAutoInSyncReplicas enableBatchPush
+    enableBroadcastOffsetStore enableBuildConsumeQueueConcurrently enableCalcFilterBitMap
+    enableCleanExpiredOffset enableCompaction enableConnectionMetrics enableConsumeQueueExt
+    enableControllerInNamesrv enableControllerMode enableCreateSysGroup enableDLegerCommitLog
+    enableDetailStat enableElectUncleanMaster enableFastChannelEventProcess enableLagAndDlqMetrics
+    enableLmq enableLmqStats enableLogConsumeQueueRepeatedlyBuildWhenRecover
+    enableMessageStoreMetrics enableMixedMessageType enableMultiDispatch enableNetWorkFlowControl
+    enableNotifyAfterPopOrderLockRelease enableNotifyBeforePopCalculateLag enablePopBatchAck
+    enablePopBufferMerge enablePopLog enablePopMessageThreshold enablePopMetrics
+    enablePropertyFilter enableReconnectForGoAway enableRegisterProducer enableRemoteEscape
+    enableRemotingMetrics enableRequestMetrics enableRetryTopicV2 enableRocksDBLog
+    enableRunningFlagsInFlush enableScheduleAsyncDeliver enableScheduleMessageStats
+    enableShutdownGracefully enableSingleTopicRegister enableSkipLongAwaitingAck
+    enableSlaveActingMaster enableSplitMetadata enableSplitRegistration enableStatsMetrics
+    enableTopicList enableTransactionMetrics enabledAppendPropCRC endTransactionPoolQueueCapacity
+    endTransactionThreadPoolNums estimateAccumulation expectConsumerNumUseFilter
+    fastFailIfNoBufferInStorePool fetchControllerAddrByDnsLookup fetchNameSrvAddrByDnsLookup
+    fetchNamesrvAddrByAddressServer fetchNamesrvAddrInterval fileReservedTime
+    filterDataCleanTimeSpan filterServerNums filterSupportRetry flushCommitLogLeastPages
+    flushCommitLogThoroughInterval flushCommitLogTimed flushConsumeQueueLeastPages
+    flushConsumeQueueThoroughInterval flushConsumerOffsetHistoryInterval
+    flushConsumerOffsetInterval flushDelayOffsetInterval flushDiskType flushIntervalCommitLog
+    flushIntervalConsumeQueue flushLeastPagesWhenWarmMapedFile forceRegister forceVerifyPropCRC
+    forwardTimeout globalColdReadThreshold haFlowControlEnable haHousekeepingInterval haListenPort
+    haMasterAddress haMaxGapNotInSync haMaxTimeSlaveNotCatchup haSendHeartbeatInterval
+    haSlaveFallbehindMax haTransferBatchSize heartbeatThreadPoolNums
+    heartbeatThreadPoolQueueCapacity highSpeedMode inBrokerContainer inSyncReplicas
+    indexFileReadEnable indexFileWriteEnable indexRocksDBEnable initAuthenticationUser
+    initPopOffsetByCheckMsgInMem innerClientAuthenticationCredentials isBrokerContainer
+    isEnableBatchPush isInBrokerContainer isProcessReadEvent isScanAvailableNameSrv
+    isolateLogEnable jRaftControllerRPCAddr jRaftElectionTimeoutMs jRaftGroupId jRaftInitConf
+    jRaftScanWaitTimeoutMs jRaftServerId jRaftSnapshotIntervalSecs jraftConfig kvConfigPath
+    listenPort litePullMessageEnable litePullMessageThreadPoolNums litePullThreadPoolQueueCapacity
+    loadBalancePollNameServerInterval loadBalanceProcessorThreadPoolNums
+    loadBalanceThreadPoolQueueCapacity lockInStrictMode logicQueueForceSwapMapInterval
+    logicQueueSwapMapInterval logicQueueSwapMapReserveFileNum
+    logicalDiskSpaceCleanForciblyThreshold longPollingEnable mapedFileSizeCommitLog
+    mapedFileSizeConsumeQueue mappedFileSize mappedFileSizeCommitLog mappedFileSizeConsumeQueue
+    mappedFileSizeConsumeQueueExt mappedFileSizeTimerLog mappedFileSwapEnable
+    mapperFileSizeBatchConsumeQueue maxAsyncPutMessageRequests maxBatchDeleteFilesNum
+    maxChecksumRange maxConsumeQueueScan maxDelayTime maxErrorRateOfBloomFilter
+    maxFilterMessageSize maxHaTransferByteInSecond maxHashSlotNum maxIndexNum
+    maxLmqConsumeQueueNum maxMessageSize maxMsgsNumBatch maxOffsetMapSize maxPopPollingSize
+    maxReconnectIntervalTimeSeconds maxRecoveryCommitlogFiles maxRocksDBIndexQueryDays
+    maxSlaveResendLength maxStatsIdleTimeInMinutes maxTopicLength maxTransferBytesOnMessageInDisk
+    maxTransferBytesOnMessageInMemory maxTransferCountOnMessageInDisk
+    maxTransferCountOnMessageInMemory memTableFlushIntervalMs messageDelayLevel messageIndexEnable
+    messageIndexSafe messageStorePlugIn metricGrpcExporterIntervalInMills
+    metricGrpcExporterTimeOutInMills metricLoggingExporterIntervalInMills metricsExporterType
+    metricsGrpcExporterHeader metricsGrpcExporterTarget metricsInDelta metricsLabel
+    metricsOtelCardinalityLimit metricsPromExporterHost metricsPromExporterPort
+    migrateAuthFromV1Enabled minInSyncReplicas msgTraceTopicName namesrvAddr needWaitForService
+    notifyBrokerRoleChanged notifyConsumerIdsChangedEnable notifyMinBrokerIdChanged
+    objectStoreAccessKey objectStoreBucket objectStoreEndpoint objectStoreSecretKey
+    offsetCheckInSlave orderMessageEnable osPageCacheBusyTimeOutMills popCkMaxBufferSize
+    popCkOffsetMaxQueueSize popCkStayBufferTime popCkStayBufferTimeOut popConsumerFSServiceInit
+    popConsumerKVServiceEnable popConsumerKVServiceInit popConsumerKVServiceLog
+    popFromRetryProbability popFromRetryProbabilityForPriority popInflightMessageThreshold
+    popLongPollingForceNotifyInterval popPollingMapExpireTimeSeconds popPollingMapSize
+    popPollingSize popResponseReturnActualRetryTopic popReviveConcurrency popReviveMaxAttemptTimes
+    popReviveMaxReturnSizePerRead preferredLeaderId printChannelGroups printChannelGroupsMinNum
+    priorityOrderAsc processReadEvent processReplyMessageThreadPoolNums productEnvName
+    pullBatchMaxMessageCount pullMessageThreadPoolNums pullThreadPoolQueueCapacity
+    putConsumeQueueDataByFileChannel putMessageFutureThreadPoolNums putMessageTimeout
+    putMsgIndexHightWater putThreadPoolQueueCapacity queryMessageThreadPoolNums
+    queryThreadPoolQueueCapacity readAheadCacheEnable readAheadCacheExpireDuration
+    readAheadCacheSizeThresholdRate readAheadMessageCountThreshold readAheadMessageSizeThreshold
+    readOnlyCommitLogStorePaths readUnCommitted realTimeNotifyConsumerChange
+    realTimePersistRocksDBConfig recallMessageEnable recheckReputOffsetFromCq
+    recordGetMessageResult recoverConcurrently recoverThreadPoolNums redeleteHangedFileInterval
+    regionId registerBrokerTimeoutMills registerNameServerPeriod rejectPullConsumerEnable
+    rejectTransactionMessage replicasPerDiskPartition replyThreadPoolQueueCapacity
+    retrieveMessageFromPopRetryTopicV1 returnOrderTopicConfigToBroker reviveAckWaitMs
+    reviveInterval reviveMaxSlow reviveQueueNum reviveScanTime rmqAddressServerDomain
+    rmqAddressServerSubGroup rocketmqHome rocksdbCQDoubleWriteEnable rocksdbCompressionType
+    rocksdbFlushWalFrequency rocksdbWalFileRollingThreshold sampleCountThreshold sampleSteps
+    scanAvailableNameSrv scanInactiveMasterInterval scanNotActiveBrokerInterval
+    scheduleAsyncDeliverMaxPendingLimit scheduleAsyncDeliverMaxResendNum2Blocked
+    searchBcqByCacheEnable sendHeartbeatTimeoutMillis sendMessageThreadPoolNums
+    sendThreadPoolQueueCapacity serverAsyncSemaphoreValue serverCallbackExecutorThreads
+    serverChannelMaxIdleTimeSeconds serverLoadBalancerEnable serverNettyWorkerGroupEnable
+    serverOnewaySemaphoreValue serverPooledByteBufAllocatorEnable serverSelectorThreads
+    serverSocketBacklog serverSocketRcvBufSize serverSocketSndBufSize serverWorkerThreads
+    sharedByteBufferNum shortPollingTimeMills shutdownWaitTimeSeconds skipPreOnline
+    skipWhenCKRePutReachMaxTimes slaveReadEnable slaveTimeout socksProxyConfig
+    spinLockCollisionRetreatOptimalDegree splitMetadataSize splitRegistrationSize
+    startAcceptSendRequestTimeStamp statRocksDBCQIntervalSec
+    statefulAuthenticationCacheExpiredSecond statefulAuthenticationCacheMaxNum
+    statefulAuthorizationCacheExpiredSecond statefulAuthorizationCacheMaxNum
+    storePathBrokerIdentity storePathCommitLog storePathDLedgerCommitLog storePathEpochFile
+    storePathRootDir storeReplyMessageEnable storeType subscriptionExpiredTimeout
+    supportActingMaster syncBrokerMemberGroupPeriod syncBrokerMetadataPeriod
+    syncControllerMetadataPeriod syncFlushTimeout syncFromLastFile
+    syncMasterFlushOffsetWhenStartup tieredBackendServiceProvider tieredMetadataServiceProvider
+    tieredStorageLevel tieredStoreCommitLogMaxSize tieredStoreConsumeQueueMaxSize
+    tieredStoreCrcCheckEnable tieredStoreDeleteFileEnable tieredStoreDeleteFileInterval
+    tieredStoreFilePath tieredStoreFileReservedTime tieredStoreGroupCommit
+    tieredStoreGroupCommitCount tieredStoreGroupCommitSize tieredStoreGroupCommitTimeout
+    tieredStoreIndexFileMaxHashSlotNum tieredStoreIndexFileMaxIndexNum
+    tieredStoreMaxGroupCommitCount tieredStoreMaxPendingLimit timerCheckMetricsWhen
+    timerColdDataCheckIntervalMs timerCongestNumEachSlot timerEnableCheckMetrics
+    timerEnableDisruptor timerEnableRetryUntilSuccess timerFlushIntervalMs
+    timerGetMessageThreadNum timerInterceptDelayLevel timerMaxDelaySec timerMetricSmallThreshold
+    timerPrecisionMs timerProgressLogIntervalMs timerPutMessageThreadNum
+    timerRecallToTimeWheelEnable timerRecallToTimelineEnable timerRocksDBEnable
+    timerRocksDBPrecisionMs timerRocksDBRollIntervalHours timerRocksDBRollMaxTps
+    timerRocksDBRollRangeHours timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps
+    timerRollWindowSlot timerSkipUnknownError timerStopDequeue timerStopEnqueue timerWarmEnable
+    timerWheelEnable timerWheelSnapshotFlush timerWheelSnapshotIntervalMs topicQueueLockNum
+    totalReplicas traceOn traceTopicEnable transRocksDBEnable transWriteOriginTransHalfEnable
+    transactionCheckInterval transactionCheckMax transactionMetricFlushInterval
+    transactionOpBatchInterval transactionOpMsgMaxSize transactionTimeOut transferMsgByHeap
+    transientStorePoolEnable transientStorePoolSize travelCqFileNumWhenGetMessage
+    unRegisterBrokerQueueCapacity updateNameServerAddrPeriod useABSLock useEpollNativeSelector
+    usePIDColdCtrStrategy useReentrantLockWhenPutMessage useSeparateRetryQueue
+    useServerSideResetOffset useSingleRocksDBForAllConfigs useStaticSubscription useTLS
+    userCacheExpiredSecond userCacheMaxNum userCacheRefreshSecond
+    validateSystemTopicWhenUpdateTopic waitSecondsForService waitTimeMillsInAckQueue
+    waitTimeMillsInAdminBrokerQueue waitTimeMillsInHeartbeatQueue waitTimeMillsInLitePullQueue
+    waitTimeMillsInPullQueue waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
+    wakeCommitWhenPutMessage wakeFlushWhenPutMessage warmMapedFileEnable writeBufferHighWaterMark
+    writeBufferLowWaterMark writeWithoutMmap
+    """.split()  # noqa: SIM905  # a list of literals would be 578 lines
+)

@@ -1,0 +1,26 @@
+"""The name server: brokers announce themselves, clients ask where a topic lives.
+
+``routes`` is the table, a pure value; ``kv`` keeps the key-value configuration; ``handlers``
+turns requests into answers; ``server`` puts them behind a port. Name servers know nothing of
+one another: every broker registers with each, every client asks one.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pymq.namesrv.config import NamesrvConfig
+    from pymq.namesrv.server import NameServer
+
+__all__ = ["NameServer", "NamesrvConfig"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "NameServer":
+        from pymq.namesrv.server import NameServer
+
+        return NameServer
+    if name == "NamesrvConfig":
+        from pymq.namesrv.config import NamesrvConfig
+
+        return NamesrvConfig
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

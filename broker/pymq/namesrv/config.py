@@ -1,0 +1,51 @@
+"""How one name server behaves."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymq.errors import ConfigurationError
+from pymq.settings import setting
+
+#: Keys that UPDATE_NAMESRV_CONFIG may set; everything else is fixed while the server runs.
+CHANGEABLE_KEYS = frozenset(
+    {"enableAllTopicList", "enableTopicList", "orderMessageEnable"}
+    | {"returnOrderTopicConfigToBroker"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesrvConfig:
+    """How one name server behaves; the keys are RocketMQ's but for those that begin ``pymq``.
+
+    Source: RocketMQ NamesrvConfig, NettyServerConfig.
+    """
+
+    host: str = setting("bindAddress", default="127.0.0.1")
+    port: int = setting("listenPort", default=9876)  # 0: any free one
+    #: A connection on which nothing arrives for so long is closed.
+    idle_s: int = setting("serverChannelMaxIdleTimeSeconds", default=120)
+    #: Where PUT_KV_CONFIG survives a restart; None: it does not.
+    kv_config_path: Path | None = setting("kvConfigPath", default=None)
+    #: Do routes carry the order-topic configuration?
+    order_message_enable: bool = setting("orderMessageEnable", default=False)
+    #: Are brokers told, when they register, which topics are order topics?
+    return_order_topic_config: bool = setting("returnOrderTopicConfigToBroker", default=True)
+    #: May clients list all topics, or those of a cluster and of the system?
+    enable_all_topic_list: bool = setting("enableAllTopicList", default=True)
+    enable_topic_list: bool = setting("enableTopicList", default=True)
+    scan_interval_ms: int = setting("scanNotActiveBrokerInterval", default=5_000)
+    #: A broker not heard of for so long is gone, unless it asked for another time itself.
+    broker_expiry_s: float = setting("pymqBrokerExpirySeconds", default=120.0)
+    #: May UPDATE_NAMESRV_CONFIG change ``CHANGEABLE_KEYS``? Nobody is asked who they are.
+    allow_config_update: bool = setting("pymqAllowConfigUpdate", default=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise ConfigurationError(f"listenPort={self.port}: expected 0..65535")
+        for key, value in (
+            ("serverChannelMaxIdleTimeSeconds", self.idle_s),
+            ("scanNotActiveBrokerInterval", self.scan_interval_ms),
+            ("pymqBrokerExpirySeconds", self.broker_expiry_s),
+        ):
+            if value <= 0:
+                raise ConfigurationError(f"{key}={value}: expected more than 0")

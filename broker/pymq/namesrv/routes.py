@@ -1,0 +1,354 @@
+"""The route table: which brokers there are, and which topics they have.
+
+A pure value: no clock, no socket; time is an argument. Invariants:
+
+* an address stands under one id of its broker at most;
+* a broker without an address is not there, nor is a cluster without a broker, nor a topic
+  without queues;
+* every broker address has a liveness entry, made by its registration; an address that registers
+  under another broker name or cluster leaves the one before.
+
+Queue data come from the master (id 0); while there is none, also from the slave with the
+smallest id, if it is 5.x; without the permission to write when it may act as master.
+``BrokerData`` and ``QueueData`` are replaced, never modified, so that a route handed out stays
+what it was.
+
+Source: RocketMQ RouteInfoManager.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from pymq.errors import BrokerSystemError
+from pymq.protocol.bodies import (
+    BrokerData,
+    ClusterInfo,
+    DataVersion,
+    QueueData,
+    TopicConfig,
+    TopicList,
+    TopicRoute,
+    TopicTable,
+)
+from pymq.protocol.codes import Permission
+
+_log = logging.getLogger(__name__)
+
+MASTER_ID = 0
+_WRITE = int(Permission.WRITE)
+_READ_WRITE = int(Permission.READ | Permission.WRITE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What a broker says of itself (REGISTER_BROKER)."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    #: ``host:port`` that clients connect to.
+    address: str
+    topics: TopicTable
+    ha_address: str | None = None
+    filter_servers: tuple[str, ...] = ()
+    #: May a slave stand in for its master? ``None``: a broker older than 5.0, which cannot.
+    acting_master: bool | None = None
+    zone_name: str | None = None
+    #: Seconds without a sign of life after which the broker is gone; ``None``: the table's.
+    expiry_s: float | None = None
+    #: Identity of the connection that it came over; the broker goes when that one does.
+    connection: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class MasterAddresses:
+    """Where a slave finds its master."""
+
+    address: str
+    ha_address: str | None
+
+
+@dataclass(slots=True)
+class _Live:
+    broker: Registration  # its topics emptied, their version kept
+    seen_s: float
+    expiry_s: float
+
+    @property
+    def version(self) -> DataVersion:
+        return self.broker.topics.version
+
+    def moved(self, broker: Registration) -> bool:
+        """Does the address register as somebody else now?"""
+        now = (broker.broker_name, broker.cluster)
+        return (self.broker.broker_name, self.broker.cluster) != now
+
+
+@dataclass(slots=True)
+class RouteTable:
+    """All brokers and topics that this name server knows.
+
+    Args:
+        expiry_s: seconds without a sign of life after which a broker is gone.
+    """
+
+    expiry_s: float = 120.0
+    _brokers: dict[str, BrokerData] = field(default_factory=dict)
+    _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # by broker name
+    _live: dict[str, _Live] = field(default_factory=dict)  # by address
+
+    # --- brokers come and go
+
+    def register(self, broker: Registration, now_s: float) -> MasterAddresses | None:
+        """Enter a broker, or renew it.
+
+        Args:
+            broker: what it says of itself.
+            now_s: monotonic seconds, as everywhere in this class.
+
+        Returns:
+            The master's addresses, for a slave whose master is known.
+
+        Raises:
+            BrokerSystemError: a new broker announces one topic only. That is an incremental
+                registration, and taken for the whole table it would hide all other topics.
+        """
+        known = self._live.get(broker.address)
+        if known is not None and known.moved(broker):
+            self.unregister(broker_name=known.broker.broker_name, address=broker.address)
+            known = None
+        addresses = self._addresses_without(broker)
+        previous = addresses.get(broker.broker_id)
+        if previous not in (None, broker.address) and self._is_outdated(broker, previous):
+            return None
+        if previous is None and len(broker.topics.topics) == 1:
+            raise _refused(broker)
+        addresses[broker.broker_id] = broker.address
+        self._brokers[broker.broker_name] = BrokerData(
+            broker_name=broker.broker_name,
+            cluster=broker.cluster,
+            addresses=addresses,
+            enable_acting_master=bool(broker.acting_master),
+            zone_name=broker.zone_name,
+        )
+        unchanged = (
+            previous is not None and known is not None and known.version == broker.topics.version
+        )
+        self._enter_topics(broker, addresses, only_missing=unchanged)
+        expiry_s = self.expiry_s if broker.expiry_s is None else broker.expiry_s
+        without_topics = replace(broker, topics=TopicTable(version=broker.topics.version))
+        self._live[broker.address] = _Live(without_topics, now_s, expiry_s)
+        return self._master_of(broker, addresses)
+
+    def _addresses_without(self, broker: Registration) -> dict[int, str]:
+        """Return the addresses under this broker's name, without its own under another id."""
+        known = self._brokers.get(broker.broker_name)
+        return {
+            broker_id: address
+            for broker_id, address in (known.addresses if known else {}).items()
+            if address != broker.address or broker_id == broker.broker_id
+        }
+
+    def _is_outdated(self, broker: Registration, holder: str | None) -> bool:
+        """Does the present holder of the id stem from a later election than the newcomer?"""
+        live = self._live.get(holder or "")
+        if live is None or live.version.state_version <= broker.topics.version.state_version:
+            return False
+        _log.warning(
+            "%s claims id %d of %s, which %s holds with state version %d against %d: ignored",
+            broker.address,
+            broker.broker_id,
+            broker.broker_name,
+            holder,
+            live.version.state_version,
+            broker.topics.version.state_version,
+        )
+        return True
+
+    def _enter_topics(
+        self, broker: Registration, addresses: dict[int, str], *, only_missing: bool
+    ) -> None:
+        speaks_for_all = broker.broker_id == MASTER_ID or (
+            broker.acting_master is not None and broker.broker_id == min(addresses)
+        )
+        if not speaks_for_all:
+            return
+        read_only = broker.broker_id != MASTER_ID and bool(broker.acting_master)
+        name = broker.broker_name
+        for topic in broker.topics.topics.values():
+            queues = self._topics.setdefault(topic.topic, {})
+            if not only_missing or name not in queues:
+                queues[name] = _queue_data(name, topic, read_only=read_only)
+
+    def _master_of(self, broker: Registration, addresses: dict[int, str]) -> MasterAddresses | None:
+        master = addresses.get(MASTER_ID)
+        if broker.broker_id == MASTER_ID or master is None:
+            return None
+        live = self._live.get(master)
+        return MasterAddresses(master, live.broker.ha_address) if live else None
+
+    def unregister(self, *, broker_name: str, address: str) -> None:
+        """Remove one address of a broker, and with the last one the broker and its queues."""
+        live = self._live.get(address)
+        if live is not None and live.broker.broker_name == broker_name:
+            del self._live[address]
+        known = self._brokers.get(broker_name)
+        if known is None:
+            return
+        left = {i: a for i, a in known.addresses.items() if a != address}
+        if not left:
+            del self._brokers[broker_name]
+            self._remove_queues(broker_name, list(self._topics))
+        elif left != known.addresses:
+            self._brokers[broker_name] = replace(known, addresses=left)
+            if known.enable_acting_master and MASTER_ID not in left:
+                self._change_permission(broker_name, lambda perm: perm & ~_WRITE)
+
+    def heard_of(self, address: str, now_s: float) -> bool:
+        """Take a sign of life; returns whether such a broker is registered."""
+        live = self._live.get(address)
+        if live is None:
+            return False
+        live.seen_s = now_s
+        return True
+
+    def version_of(self, address: str) -> DataVersion | None:
+        """Return the version of the topics that an address registered last."""
+        live = self._live.get(address)
+        return live.version if live else None
+
+    def expire(self, now_s: float) -> list[Registration]:
+        """Remove the brokers that were silent for too long, and return them."""
+        late = [live.broker for live in self._live.values() if now_s - live.seen_s > live.expiry_s]
+        self._remove(late)
+        return late
+
+    def connection_ended(self, connection: object) -> list[Registration]:
+        """Remove the brokers that registered last over this connection, and return them."""
+        gone = [live.broker for live in self._live.values() if live.broker.connection is connection]
+        self._remove(gone)
+        return gone
+
+    def _remove(self, brokers: Iterable[Registration]) -> None:
+        for broker in brokers:
+            self.unregister(broker_name=broker.broker_name, address=broker.address)
+
+    # --- topics
+
+    def register_topic(self, topic: str, queues: list[QueueData]) -> bool:
+        """Enter a topic's queues; refuses (returns False) when a broker is unknown."""
+        if not queues or any(queue.broker_name not in self._brokers for queue in queues):
+            return False
+        self._topics.setdefault(topic, {}).update({queue.broker_name: queue for queue in queues})
+        return True
+
+    def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Remove a topic, everywhere or from the brokers of one cluster."""
+        for broker_name in list(self._topics.get(topic, ())):
+            known = self._brokers.get(broker_name)
+            if cluster is None or (known is not None and known.cluster == cluster):
+                self._remove_queues(broker_name, [topic])
+
+    def _remove_queues(self, broker_name: str, topics: Iterable[str]) -> None:
+        for topic in topics:
+            queues = self._topics[topic]
+            queues.pop(broker_name, None)
+            if not queues:
+                del self._topics[topic]
+
+    def wipe_write_permission(self, broker_name: str) -> int:
+        """Forbid writing to a broker's queues, until its topics change; returns how many topics."""
+        return self._change_permission(broker_name, lambda perm: perm & ~_WRITE)
+
+    def add_write_permission(self, broker_name: str) -> int:
+        """Make all queues of a broker readable and writable; returns how many topics."""
+        return self._change_permission(broker_name, lambda perm: _READ_WRITE)
+
+    def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
+        changed = 0
+        for queues in self._topics.values():
+            queue = queues.get(broker_name)
+            if queue is not None:
+                queues[broker_name] = replace(queue, perm=change(queue.perm))
+                changed += 1
+        return changed
+
+    # --- questions
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Return where a topic lives, ``None`` when no live broker has it."""
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        brokers = [self._brokers[name] for name in queues if name in self._brokers]
+        if not brokers:
+            return None
+        return TopicRoute(
+            queues=list(queues.values()),
+            brokers=brokers,
+            filter_server_table=self._filter_servers(brokers),
+        )
+
+    def _filter_servers(self, brokers: list[BrokerData]) -> dict[str, list[str]]:
+        found = {}
+        for broker in brokers:
+            for address in broker.addresses.values():
+                live = self._live.get(address)
+                if live is not None and live.broker.filter_servers:
+                    found[address] = list(live.broker.filter_servers)
+        return found
+
+    def broker(self, broker_name: str) -> BrokerData | None:
+        """Return the addresses of one broker."""
+        return self._brokers.get(broker_name)
+
+    def clusters(self) -> ClusterInfo:
+        """Return all brokers and the clusters they belong to."""
+        return ClusterInfo(
+            brokers=dict(self._brokers),
+            clusters={name: frozenset(members) for name, members in self._by_cluster().items()},
+        )
+
+    def _by_cluster(self) -> dict[str, list[str]]:
+        clusters: dict[str, list[str]] = {}
+        for name, broker in self._brokers.items():
+            clusters.setdefault(broker.cluster or "", []).append(name)
+        return clusters
+
+    def topics(self) -> TopicList:
+        """Return the names of all topics."""
+        return TopicList(topics=list(self._topics))
+
+    def topics_of_cluster(self, cluster: str) -> TopicList:
+        """Return the names of the topics that the brokers of a cluster have."""
+        members = set(self._by_cluster().get(cluster, ()))
+        return TopicList(
+            topics=[topic for topic, queues in self._topics.items() if members & queues.keys()]
+        )
+
+    def system_topics(self) -> TopicList:
+        """Return the topics named after clusters and brokers, and the address of some broker."""
+        names: list[str] = []
+        for cluster, members in self._by_cluster().items():
+            names += [cluster, *members]
+        addresses = (a for broker in self._brokers.values() for a in broker.addresses.values())
+        return TopicList(topics=names, broker_address=next(addresses, None))
+
+
+def _queue_data(broker_name: str, topic: TopicConfig, *, read_only: bool) -> QueueData:
+    return QueueData(
+        broker_name=broker_name,
+        read_queue_count=topic.read_queue_count,
+        write_queue_count=topic.write_queue_count,
+        perm=topic.perm & ~_WRITE if read_only else topic.perm,
+        topic_sys_flag=topic.topic_sys_flag,
+    )
+
+
+def _refused(broker: Registration) -> BrokerSystemError:
+    text = (
+        f"register broker failed: {broker.broker_name} (id {broker.broker_id}, {broker.address}) "
+        f"is not known here yet and announces one topic only; register the whole topic table first"
+    )
+    return BrokerSystemError(text, code=1, remark=text)

@@ -1,0 +1,104 @@
+"""NameServer: the route table behind a port."""
+
+import ipaddress
+import logging
+
+from pymq.clock import Clock
+from pymq.namesrv.config import NamesrvConfig
+from pymq.namesrv.handlers import Handlers
+from pymq.namesrv.kv import KVConfig
+from pymq.namesrv.routes import Registration, RouteTable
+from pymq.net.server import Server, ServerConfig, ServerConnection
+from pymq.net.tasks import Tasks
+from pymq.protocol.command import Command
+
+_log = logging.getLogger(__name__)
+
+
+class NameServer:
+    """One name server; for one event loop.
+
+    Args:
+        config: how it behaves.
+        clock: the time; tests bring their own.
+
+    Raises:
+        ConfigurationError: the key-value file cannot be read.
+    """
+
+    def __init__(self, config: NamesrvConfig, clock: Clock | None = None) -> None:
+        self._config = config
+        self._clock = clock or Clock()
+        self._routes = RouteTable(expiry_s=config.broker_expiry_s)
+        self._handlers = Handlers(
+            config, self._routes, KVConfig.load(config.kv_config_path), self._clock
+        )
+        self._server = Server(
+            ServerConfig(host=config.host, port=config.port, idle_s=config.idle_s),
+            self._commands_received,
+            self._connection_ended,
+        )
+        self._tasks = Tasks("name server")
+
+    @property
+    def port(self) -> int:
+        """The port it listens on; known once it was started."""
+        return self._server.port
+
+    @property
+    def address(self) -> str:
+        """``host:port`` for those on this machine, or on the network it is bound to."""
+        host = self._config.host
+        if host == "0.0.0.0":
+            host = "127.0.0.1"
+        elif host == "::":
+            host = "::1"
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listen, and look for silent brokers from now on.
+
+        Raises:
+            ConfigurationError: the port is taken, or the address is not ours.
+        """
+        await self._server.start()
+        if not _is_loopback(self._config.host):
+            _log.warning(
+                "name server listens on %s: whoever reaches it can change routes",
+                self._config.host,
+            )
+        self._tasks.repeat("expiry scan", self.expire_brokers, self._config.scan_interval_ms / 1000)
+
+    async def close(self) -> None:
+        """Stop. Harmless when done twice."""
+        await self._tasks.close()
+        await self._server.close()
+
+    def expire_brokers(self) -> int:
+        """Remove brokers that were silent for too long, close their connections; how many."""
+        late = self._routes.expire(self._clock.monotonic_s())
+        for broker in late:
+            _log.warning("broker %s was silent for too long, removed", _named(broker))
+            if isinstance(broker.connection, ServerConnection):
+                broker.connection.close()
+        return len(late)
+
+    def _commands_received(self, connection: ServerConnection, commands: list[Command]) -> None:
+        for command in commands:
+            if not command.is_response:
+                connection.respond(command, self._handlers.answer(connection, command))
+
+    def _connection_ended(self, connection: ServerConnection) -> None:
+        for broker in self._routes.connection_ended(connection):
+            _log.info("broker %s closed its connection, removed", _named(broker))
+
+
+def _named(broker: Registration) -> str:
+    return f"{broker.broker_name} (id {broker.broker_id}) at {broker.address}"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

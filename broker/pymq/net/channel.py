@@ -1,0 +1,272 @@
+"""One outgoing connection: requests that are answered in any order, each with a deadline.
+
+No task and no timer belongs to a single request. One timer per connection looks at the
+earliest deadline, so that a hundred thousand requests a second stay affordable.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pymq.errors import ConfigurationError, ConnectionFailed, PymqError, RequestTimeout
+from pymq.net.wire import Wire
+from pymq.protocol.codes import CommandFlag
+from pymq.protocol.command import Command
+from pymq.protocol.connection import PENDING_MAX, RequestTable
+from pymq.protocol.framing import FRAME_BYTES_MAX, encode_frame, encode_parts
+
+_log = logging.getLogger(__name__)
+
+#: Deadlines are kept to within this.
+SWEEP_S = 0.05
+#: A request whose body is up to this long is joined with its header before it is sent.
+JOIN_BODY_BYTES_MAX = 4096
+_ONE_WAY = int(CommandFlag.ONE_WAY)
+
+#: Called once with the response or with why there is none; must not raise.
+OnAnswer = Callable[[Command | PymqError], None]
+#: Takes a request that the server sent over our connection.
+OnRequest = Callable[["AsyncChannel", Command], None]
+
+
+class AsyncChannel(Wire):
+    """A connection to a server. For the event loop it was opened on.
+
+    Args:
+        address: ``host:port``, for texts.
+        on_request: gets the server's own requests; without it they are logged and dropped.
+        on_ended: called once when the connection is gone, after its requests have failed.
+        pending_max: requests that may be unanswered at a time.
+        frame_bytes_max: largest frame accepted.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        on_request: OnRequest | None = None,
+        on_ended: Callable[["AsyncChannel"], None] | None = None,
+        pending_max: int = PENDING_MAX,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> None:
+        super().__init__(frame_bytes_max=frame_bytes_max)
+        self.address = self.peer = address
+        self._on_request = on_request
+        self._on_ended = on_ended
+        self._table: RequestTable[tuple[OnAnswer, str, float]] = RequestTable(
+            pending_max=pending_max
+        )
+        self._sweep: asyncio.TimerHandle | None = None
+
+    @staticmethod
+    async def connect(
+        address: str,
+        timeout_s: float,
+        *,
+        on_request: OnRequest | None = None,
+        on_ended: Callable[["AsyncChannel"], None] | None = None,
+        pending_max: int = PENDING_MAX,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+    ) -> "AsyncChannel":
+        """Open a connection.
+
+        Raises:
+            ConfigurationError: ``address`` is no ``host:port``.
+            ConnectionFailed: nobody answers there within ``timeout_s``.
+        """
+        host, port = split_address(address)
+        channel = AsyncChannel(
+            address,
+            on_request=on_request,
+            on_ended=on_ended,
+            pending_max=pending_max,
+            frame_bytes_max=frame_bytes_max,
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await loop.create_connection(lambda: channel, host, port)
+        except TimeoutError as error:
+            raise ConnectionFailed(f"{address} did not answer within {timeout_s:g} s") from error
+        except OSError as error:
+            raise ConnectionFailed(f"cannot connect to {address}: {_reason(error)}") from error
+        channel.peer = address
+        return channel
+
+    # --- requests
+
+    @property
+    def pending_count(self) -> int:
+        """Requests without an answer yet."""
+        return len(self._table)
+
+    @property
+    def local_host(self) -> str | None:
+        """Our own address on this connection."""
+        name = self._transport.get_extra_info("sockname") if self._transport else None
+        return str(name[0]) if name else None
+
+    def register(self, asked: str, timeout_s: float, on_answer: OnAnswer) -> int:
+        """Return the ``opaque`` of a request that the caller sends itself, at once.
+
+        Args:
+            asked: what is asked, for the texts of errors.
+            timeout_s: how long to wait for the answer.
+            on_answer: called once, from the event loop, with the response or the error.
+
+        Raises:
+            ConnectionFailed: the connection is closed; nothing was sent.
+            TooManyPending: ``pending_max`` requests are unanswered.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self.check_open()
+        deadline_s = self._loop.time() + timeout_s
+        opaque = self._table.register(deadline_s, (on_answer, asked, timeout_s))
+        if self._sweep is None or deadline_s < self._sweep.when() - SWEEP_S:
+            self._schedule_sweep()
+        return opaque
+
+    def request_nowait(
+        self, command: Command, timeout_s: float, *, asked: str | None = None
+    ) -> asyncio.Future[Command]:
+        """Send a request; the future gets the response, whatever its code.
+
+        It fails with RequestTimeout, or with ConnectionFailed when the connection is lost;
+        in both cases the request may have taken effect.
+
+        Args:
+            command: its ``opaque`` is set here.
+            timeout_s: how long to wait for the answer.
+            asked: what is asked, for the texts of errors.
+
+        Raises:
+            ConnectionFailed: the connection is closed; nothing was sent.
+            LocalProtocolError: the command cannot be encoded.
+            TooManyPending: ``pending_max`` requests are unanswered.
+        """
+        future: asyncio.Future[Command] = self._loop.create_future()
+
+        def on_answer(answer: Command | PymqError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, Command):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+        opaque = self.register(asked or f"request {command.code}", timeout_s, on_answer)
+        command.opaque = opaque
+        try:
+            self._send_command(command)
+        except BaseException:
+            self._table.forget(opaque)
+            raise
+        return future
+
+    async def request(
+        self, command: Command, timeout_s: float, *, asked: str | None = None
+    ) -> Command:
+        """Send a request and return its response, whatever its code.
+
+        Raises:
+            ConnectionFailed: the connection is closed or was lost.
+            LocalProtocolError: the command cannot be encoded.
+            RequestTimeout: no answer within ``timeout_s``.
+            TooManyPending: ``pending_max`` requests are unanswered.
+        """
+        return await self.request_nowait(command, timeout_s, asked=asked)
+
+    def send_one_way(self, command: Command) -> None:
+        """Send a request that is never answered; it is lost silently if the connection is.
+
+        Raises:
+            ConnectionFailed: the connection is closed; nothing was sent.
+            LocalProtocolError: the command cannot be encoded.
+        """
+        self.check_open()
+        command.flag |= _ONE_WAY
+        self._send_command(command)
+
+    def respond(self, request: Command, response: Command) -> None:
+        """Answer a request of the server's, unless it wants no answer."""
+        if not request.is_one_way and self.is_open:
+            self._send_command(response)
+
+    def _send_command(self, command: Command) -> None:
+        limit = self._decoder.frame_bytes_max
+        if len(command.body) <= JOIN_BODY_BYTES_MAX:
+            self.send(encode_frame(command, frame_bytes_max=limit))
+        else:
+            self.send(*encode_parts(command, frame_bytes_max=limit))
+
+    # --- answers
+
+    def commands_received(self, commands: list[Command]) -> None:
+        """Hand responses to those who wait for them, requests to ``on_request``."""
+        resolve = self._table.resolve
+        for command in commands:
+            if command.flag & 1:
+                token = resolve(command)
+                if token is not None:
+                    token[0](command)
+            elif self._on_request is None:
+                _log.debug("%s sent request %d; nobody takes it", self.peer, command.code)
+            else:
+                self._on_request(self, command)
+
+    def connection_ended(self, error: Exception | None) -> None:
+        """Fail what is unanswered and tell the owner."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        reason = f": {error}" if error else ""
+        for on_answer, asked, _ in self._table.fail_all():
+            on_answer(
+                ConnectionFailed(
+                    f"connection to {self.peer} was lost before {asked} was answered{reason}; "
+                    "it may have taken effect",
+                    sent=True,
+                )
+            )
+        on_ended, self._on_ended = self._on_ended, None
+        if on_ended is not None:
+            on_ended(self)
+
+    # --- deadlines
+
+    def _schedule_sweep(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        at = max(self._table.earliest_s, self._loop.time()) + SWEEP_S
+        self._sweep = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        self._sweep = None
+        for on_answer, asked, timeout_s in self._table.expired(self._loop.time()):
+            on_answer(
+                RequestTimeout(
+                    f"{self.peer} did not answer {asked} within {timeout_s:g} s; it may have "
+                    "taken effect"
+                )
+            )
+        if len(self._table) and self._sweep is None:
+            self._schedule_sweep()
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return (host, port) of ``host:port``; an IPv6 host may be in brackets.
+
+    Raises:
+        ConfigurationError: the text is no such address.
+    """
+    host, separator, port = address.rpartition(":")
+    if separator and port.isascii() and port.isdecimal() and 0 < int(port) < 65536:
+        host = host.removeprefix("[").removesuffix("]")
+        if host:
+            return host, int(port)
+    raise ConfigurationError(f"address {address!r}, expected host:port, such as 127.0.0.1:9876")
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

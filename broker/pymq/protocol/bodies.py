@@ -1,0 +1,511 @@
+"""JSON bodies and state-file objects of RocketMQ, as plain dataclasses.
+
+How a class becomes JSON and back is ``json_object``'s affair; here stands what there is. A
+member named otherwise than RocketMQ's carries its wire spelling. Defaults are Java's, except
+that names which identify something must be there. Members that only 5.x peers know are
+written always: older ones ignore what they do not know.
+
+Source: RocketMQ remoting/protocol/{body,heartbeat,route,subscription}, common/TopicConfig.
+"""
+
+import struct
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from pymq.errors import LocalProtocolError, RemoteProtocolError
+from pymq.protocol import fastjson
+from pymq.protocol.codes import Permission
+from pymq.protocol.compression import deflate, inflate
+from pymq.protocol.hashes import java_hash
+from pymq.protocol.headers.codec import wire
+from pymq.protocol.json_object import JsonObject
+
+#: What a compressed registration may inflate to.
+REGISTRATION_BYTES_MAX = 64 << 20
+
+#: Brokers from this version (5.0.0) on end a compressed registration with static-topic mappings.
+MQ_VERSION_MAPPINGS = 413
+
+_INT = struct.Struct(">i")
+
+
+class ConsumeType(StrEnum):
+    """How a consumer gets its messages."""
+
+    PULL = "CONSUME_ACTIVELY"
+    PUSH = "CONSUME_PASSIVELY"
+    POP = "CONSUME_POP"
+
+
+class MessageModel(StrEnum):
+    """Do the members of a group share the messages, or does each get all of them?"""
+
+    CLUSTERING = "CLUSTERING"
+    BROADCASTING = "BROADCASTING"
+
+
+class ConsumeFromWhere(StrEnum):
+    """Where a group starts in a queue for which it has no committed offset."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+# ------------------------------------------------------------------------- queues and routes
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class MessageQueue(JsonObject):
+    """One queue of a topic on one broker; ordered as in Java: topic, broker name, queue id."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerData(JsonObject):
+    """The addresses of one broker: its master has id 0, slaves have others."""
+
+    broker_name: str
+    cluster: str | None = None
+    #: broker id -> ``host:port``.
+    addresses: dict[int, str] = wire("brokerAddrs", default_factory=dict)
+    enable_acting_master: bool = False
+    zone_name: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueData(JsonObject):
+    """The queues one broker has of a topic."""
+
+    broker_name: str
+    read_queue_count: int = wire("readQueueNums", default=0)
+    write_queue_count: int = wire("writeQueueNums", default=0)
+    perm: int = 0
+    topic_sys_flag: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicRoute(JsonObject):
+    """Where a topic lives (TopicRouteData, 105). Written with quoted integer keys."""
+
+    queues: list[QueueData] = wire("queueDatas", default_factory=list)
+    brokers: list[BrokerData] = wire("brokerDatas", default_factory=list)
+    order_topic_conf: str | None = None
+    filter_server_table: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class ClusterInfo(JsonObject):
+    """All brokers a name server knows (106)."""
+
+    #: broker name -> its addresses.
+    brokers: dict[str, BrokerData] = wire("brokerAddrTable", default_factory=dict)
+    #: cluster name -> broker names.
+    clusters: dict[str, frozenset[str]] = wire("clusterAddrTable", default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class DataVersion(JsonObject):
+    """Which state of a table: two are the same state when all three numbers agree."""
+
+    timestamp_ms: int = wire("timestamp", default=0)
+    counter: int = 0
+    state_version: int = 0
+
+    def next(self, now_ms: int) -> "DataVersion":
+        """Return the version after one more change."""
+        return DataVersion(
+            timestamp_ms=now_ms, counter=self.counter + 1, state_version=self.state_version
+        )
+
+
+# ------------------------------------------------------------------------------------- topics
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicConfig(JsonObject):
+    """The settings of one topic on one broker."""
+
+    topic: str = wire("topicName")
+    read_queue_count: int = wire("readQueueNums", default=16)
+    write_queue_count: int = wire("writeQueueNums", default=16)
+    perm: int = int(Permission.READ | Permission.WRITE)
+    filter_type: str = wire("topicFilterType", default="SINGLE_TAG")
+    topic_sys_flag: int = 0
+    order: bool = False
+    attributes: dict[str, str] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        """Return the blank-separated form of compressed registrations; loses two members."""
+        attributes = fastjson.dump(self.attributes).decode()
+        return (
+            f"{self.topic} {self.read_queue_count} {self.write_queue_count} {self.perm} "
+            f"{self.filter_type} {attributes}"
+        )
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Return the topic of the blank-separated form, with (5.x) or without attributes.
+
+        Raises:
+            RemoteProtocolError: it is no such text.
+        """
+        parts = text.split(" ", 5)
+        if len(parts) < 5:
+            raise RemoteProtocolError(f"topic {text[:80]!r}, expected 5 or 6 parts, found less")
+        names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
+        members: dict[str, Any] = dict(zip(names, parts[:5], strict=True))
+        if len(parts) == 6:
+            members["attributes"] = fastjson.parse(parts[5])
+        return cls.from_json(members)
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicTable(JsonObject):
+    """All topics of a broker: 21, ``topics.json`` and the heart of a registration."""
+
+    version: DataVersion = wire("dataVersion", default_factory=DataVersion)
+    topics: dict[str, TopicConfig] = wire("topicConfigTable", default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicList(JsonObject):
+    """Topic names (206, 224, 304, 305, 343)."""
+
+    topics: list[str] = wire("topicList", default_factory=list)
+    broker_address: str | None = wire("brokerAddr", default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicOffset(JsonObject):
+    """The bounds of one queue."""
+
+    min_offset: int = 0
+    max_offset: int = 0
+    last_update_timestamp_ms: int = wire("lastUpdateTimestamp", default=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class TopicStats(JsonObject):
+    """The bounds of a topic's queues (TopicStatsTable, 202)."""
+
+    offsets: dict[MessageQueue, TopicOffset] = wire("offsetTable", default_factory=dict)
+    put_per_s: float = wire("topicPutTps", default=0.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class KVTable(JsonObject):
+    """Names and texts (28, 219, answer of 103)."""
+
+    table: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class RegisterBrokerBody(JsonObject):
+    """What a broker tells a name server about itself (103).
+
+    The compressed form is a zlib stream of length-prefixed parts, big-endian int32 each::
+
+        n, data version JSON | count, (n, topic text)* | n, filter servers JSON
+        | from broker version 5.0.0 on: count, (n, mapping JSON)*
+    """
+
+    topics: TopicTable = wire("topicConfigSerializeWrapper", default_factory=TopicTable)
+    filter_servers: list[str] = wire("filterServerList", default_factory=list)
+
+    def encode_compressed(self, version: int) -> bytes:
+        """Return the compressed form; ``version`` is the MQ version the request will report."""
+        topics = [topic.to_text().encode() for topic in self.topics.topics.values()]
+        parts = [_sized(self.topics.version.encode()), _INT.pack(len(topics))]
+        parts += [_sized(topic) for topic in topics]
+        parts.append(_sized(fastjson.dump(self.filter_servers)))
+        if version >= MQ_VERSION_MAPPINGS:
+            parts.append(_INT.pack(0))
+        return deflate(b"".join(parts), level=9)
+
+    @classmethod
+    def decode_compressed(cls, data: bytes | memoryview, version: int) -> Self:
+        """Return the body of the compressed form sent by a broker of that MQ version.
+
+        Raises:
+            RemoteProtocolError: the bytes are no such stream, or inflate to more than
+                ``REGISTRATION_BYTES_MAX``.
+        """
+        parts = _Parts(inflate(data, bytes_max=REGISTRATION_BYTES_MAX))
+        table = TopicTable(version=DataVersion.decode(parts.next()))
+        for _ in range(parts.count()):
+            topic = TopicConfig.from_text(parts.next_text())
+            table.topics[topic.topic] = topic
+        body = cls.from_json({"filterServerList": fastjson.parse(parts.next())})
+        body.topics = table
+        if version >= MQ_VERSION_MAPPINGS and not parts.at_end:
+            for _ in range(parts.count()):
+                parts.next()  # static topics: nothing of ours uses them
+        return body
+
+
+def _sized(part: bytes) -> bytes:
+    return _INT.pack(len(part)) + part
+
+
+class _Parts:
+    """Cursor over length-prefixed parts."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._at == len(self._data)
+
+    def count(self) -> int:
+        remaining = len(self._data) - self._at
+        if remaining < 4:
+            raise RemoteProtocolError(f"registration ends at {self._at}, expected a length")
+        (number,) = _INT.unpack_from(self._data, self._at)
+        self._at += 4
+        if not 0 <= number <= remaining - 4:
+            raise RemoteProtocolError(
+                f"registration announces {number} at {self._at - 4}, expected 0..{remaining - 4}"
+            )
+        return int(number)
+
+    def next(self) -> bytes:
+        size = self.count()
+        self._at += size
+        return self._data[self._at - size : self._at]
+
+    def next_text(self) -> str:
+        try:
+            return self.next().decode()
+        except UnicodeDecodeError as error:
+            raise RemoteProtocolError(f"registration: a topic is not UTF-8: {error}") from error
+
+
+# ------------------------------------------------------------------------------------- groups
+
+
+def _customized_retry() -> dict[str, Any]:
+    return {"type": "CUSTOMIZED"}
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupConfig(JsonObject):
+    """The settings of one consumer group on one broker (SubscriptionGroupConfig)."""
+
+    group: str = wire("groupName")
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_count: int = wire("retryQueueNums", default=1)
+    retry_max_times: int = 16
+    retry_policy: Any = wire("groupRetryPolicy", default_factory=_customized_retry)
+    broker_id: int = 0
+    #: Broker id from which a group reads that lags too far behind its master.
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    subscriptions: Any = wire("subscriptionDataSet", default=None)
+    attributes: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupTable(JsonObject):
+    """All consumer groups of a broker: 201 and ``subscriptionGroup.json``."""
+
+    version: DataVersion = wire("dataVersion", default_factory=DataVersion)
+    groups: dict[str, GroupConfig] = wire("subscriptionGroupTable", default_factory=dict)
+    #: group -> topic -> bit set of what is forbidden.
+    forbidden: dict[str, dict[str, int]] = wire("forbiddenTable", default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupList(JsonObject):
+    """Group names (300)."""
+
+    groups: list[str] = wire("groupList", default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscription(JsonObject):
+    """What a consumer group wants of one topic (SubscriptionData)."""
+
+    topic: str
+    expression: str = wire("subString", default="*")
+    #: ``TAG`` or ``SQL92``.
+    expression_type: str = "TAG"
+    tags: frozenset[str] = wire("tagsSet", default=frozenset())
+    #: Java hashes of ``tags``; what the broker compares with.
+    tag_codes: frozenset[int] = wire("codeSet", default=frozenset())
+    #: ms; a later one replaces an earlier one.
+    version: int = wire("subVersion", default=0)
+    class_filter_mode: bool = False
+
+    @classmethod
+    def of_tags(cls, topic: str, expression: str | None, version: int) -> Self:
+        """Return the subscription of a tag expression: ``*``, or tags joined by ``||``.
+
+        Raises:
+            LocalProtocolError: the expression names no tag. (Java takes ``" || "`` as
+                "everything", which nobody means.)
+        """
+        text = (expression or "").strip()
+        if text in ("", "*"):
+            return cls(topic=topic, version=version)
+        tags = frozenset(tag.strip() for tag in text.split("||")) - {""}
+        if not tags:
+            raise LocalProtocolError(
+                f"tag expression {text[:80]!r} of topic {topic!r} names no tag, "
+                "expected '*' or 'TagA || TagB'"
+            )
+        return cls(
+            topic=topic,
+            expression=text,
+            tags=tags,
+            tag_codes=frozenset(map(java_hash, tags)),
+            version=version,
+        )
+
+
+# ------------------------------------------------------------------------------------ clients
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerData(JsonObject):
+    """One consumer group of a client, in its heartbeat."""
+
+    group: str = wire("groupName")
+    consume_type: str = ConsumeType.PUSH
+    message_model: str = MessageModel.CLUSTERING
+    consume_from_where: str = ConsumeFromWhere.LAST_OFFSET
+    subscriptions: list[Subscription] = wire("subscriptionDataSet", default_factory=list)
+    unit_mode: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class ProducerData(JsonObject):
+    """One producer group of a client, in its heartbeat."""
+
+    group: str = wire("groupName")
+
+
+@dataclass(slots=True, kw_only=True)
+class Heartbeat(JsonObject):
+    """What a client tells a broker about itself every 30 s (34)."""
+
+    client_id: str = wire("clientID")
+    producers: list[ProducerData] = wire("producerDataSet", default_factory=list)
+    consumers: list[ConsumerData] = wire("consumerDataSet", default_factory=list)
+    heartbeat_fingerprint: int = 0
+    #: Heartbeat V2: the empty subscription sets mean "as before", not "none".
+    without_sub: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerIds(JsonObject):
+    """The client ids of a consumer group (38)."""
+
+    client_ids: list[str] = wire("consumerIdList", default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class LockRequest(JsonObject):
+    """Queues a client wants to lock (41) or gives back (42)."""
+
+    consumer_group: str
+    client_id: str
+    queues: list[MessageQueue] = wire("mqSet", default_factory=list)
+    only_this_broker: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class LockResponse(JsonObject):
+    """The queues that are locked for the caller now (41)."""
+
+    queues: list[MessageQueue] = wire("lockOKMQSet", default_factory=list)
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientConfigCheck(JsonObject):
+    """A subscription the broker shall judge before a consumer starts (46)."""
+
+    client_id: str | None = None
+    group: str | None = None
+    subscription: Subscription = wire("subscriptionData")
+    namespace: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientConnection(JsonObject):
+    """One live client (Connection)."""
+
+    client_id: str
+    #: ``host:port``.
+    client_address: str = wire("clientAddr")
+    language: str = "JAVA"
+    version: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerConnections(JsonObject):
+    """The live members of a consumer group and what they subscribe to (203)."""
+
+    connections: list[ClientConnection] = wire("connectionSet", default_factory=list)
+    subscriptions: dict[str, Subscription] = wire("subscriptionTable", default_factory=dict)
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ProducerConnections(JsonObject):
+    """The live members of a producer group (204)."""
+
+    connections: list[ClientConnection] = wire("connectionSet", default_factory=list)
+
+
+# ------------------------------------------------------------------------------------ offsets
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerOffsetTable(JsonObject):
+    """Committed offsets: 43 and ``consumerOffset.json``."""
+
+    #: ``topic@group`` -> queue id -> next queue offset to consume.
+    offsets: dict[str, dict[int, int]] = wire("offsetTable", default_factory=dict)
+    version: DataVersion | None = wire("dataVersion", default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class DelayOffsetTable(JsonObject):
+    """How far each delay level was delivered: 45 and ``delayOffset.json``."""
+
+    #: delay level, from 1 -> next queue offset in the schedule topic.
+    offsets: dict[int, int] = wire("offsetTable", default_factory=dict)
+    version: DataVersion | None = wire("dataVersion", default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueProgress(JsonObject):
+    """How far a group is in one queue (OffsetWrapper)."""
+
+    broker_offset: int = 0
+    consumer_offset: int = 0
+    pull_offset: int = 0
+    #: Store time of the last message consumed, ms; 0 for none.
+    last_timestamp_ms: int = wire("lastTimestamp", default=0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumeStats(JsonObject):
+    """How far a group is in its queues (208)."""
+
+    offsets: dict[MessageQueue, QueueProgress] = wire("offsetTable", default_factory=dict)
+    consumed_per_s: float = wire("consumeTps", default=0.0)

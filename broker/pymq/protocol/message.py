@@ -1,0 +1,433 @@
+"""Messages as users see them, their properties, and the body of a batch.
+
+Properties travel and are stored as one text: name, U+0001, value, U+0002, for each. The last
+U+0002 is missing from what 4.9 writes, so readers take both. A piece without a name or
+without a value does not count; of two pieces with one name the later does.
+
+A SEND_BATCH_MESSAGE body is a run of entries, big-endian::
+
+    4  size of the entry, this included       4      flag
+    4  magic, 0                               4 + n  body
+    4  body CRC, 0                            2 + n  properties
+
+Source: RocketMQ MessageDecoder, MessageConst, Message, MessageExt, MessageClientIDSetter.
+"""
+
+import itertools
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from pymq.errors import LocalProtocolError, RemoteProtocolError
+from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
+from pymq.protocol.compression import DECOMPRESSED_BYTES_MAX, decompress
+from pymq.protocol.record import PROPERTIES_BYTES_MAX, Record, offset_message_id, unpack_host
+
+# Property names; what each means stands in RocketMQ's MessageConst.
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+UNIQUE_KEY = "UNIQ_KEY"
+RETRY_TOPIC = "RETRY_TOPIC"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
+TRANSACTION_PREPARED = "TRAN_MSG"
+PRODUCER_GROUP = "PGROUP"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+REGION = "MSG_REGION"
+TRACE_ON = "TRACE_ON"
+CLUSTER = "CLUSTER"
+TRANSACTION_ID = "__transactionId__"
+TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
+TRANSACTION_PREPARED_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
+CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
+SHARDING_KEY = "__SHARDINGKEY"
+CORRELATION_ID = "CORRELATION_ID"
+REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
+TTL = "TTL"
+MESSAGE_TYPE = "MSG_TYPE"
+POP_CHECK_POINT = "POP_CK"
+
+_SYSTEM_NAMES = """
+    TRACE_ON MSG_REGION KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP
+    MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG
+    RECONSUME_TIME UNIQ_KEY MAX_RECONSUME_TIMES CONSUME_START_TIME POP_CK POP_CK_OFFSET
+    1ST_POP_TIME TRAN_PREPARED_QUEUE_OFFSET DUP_INFO EXTEND_UNIQ_INFO INSTANCE_ID
+    CORRELATION_ID REPLY_TO_CLIENT TTL ARRIVE_TIME PUSH_REPLY_TIME CLUSTER MSG_TYPE
+    INNER_MULTI_QUEUE_OFFSET TIMER_DELAY_SEC TIMER_DELIVER_MS TIMER_ENQUEUE_MS
+    TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL
+    __BORNHOST BORN_TIMESTAMP
+"""
+#: Names that only clients and brokers set (MessageConst.STRING_HASH_SET). Users may set others
+#: that look alike: the check immunity time, the sharding key, ``TIMER_DELAY_MS``.
+SYSTEM_PROPERTIES = frozenset(_SYSTEM_NAMES.split())
+
+#: System-flag bits that say nothing any more once a body is decompressed.
+_COMPRESSED = int(MessageFlag.COMPRESSED)
+_COMPRESSION_BITS = _COMPRESSED | COMPRESSION_MASK
+_BATCH_HEAD = struct.Struct(">IIIiI")
+_BATCH_BYTES_MIN = _BATCH_HEAD.size + 2
+_SHORT = struct.Struct(">H")
+
+
+# -------------------------------------------------------------------------------- properties
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """Return the properties text, with U+0002 behind the last value as 5.x has it.
+
+    Raises:
+        LocalProtocolError: a name or a value is empty or contains U+0001 or U+0002, or the
+            text exceeds 32767 bytes.
+    """
+    parts = [f"{name}\x01{value}\x02" for name, value in properties.items()]
+    text = "".join(parts)
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"a property is not Unicode: {error}") from error
+    count = len(parts)
+    if raw.count(1) != count or raw.count(2) != count or not all(map(_is_whole, parts)):
+        raise _bad_property(properties)
+    if len(raw) > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(
+            f"properties of {len(raw)} B, expected at most {PROPERTIES_BYTES_MAX}"
+        )
+    return raw
+
+
+def _is_whole(piece: str) -> bool:
+    """Do a name and a value stand before and behind the separator?"""
+    return piece[0] != "\x01" and piece[-2] != "\x01"
+
+
+def _bad_property(properties: Mapping[str, str]) -> LocalProtocolError:
+    for name, value in properties.items():
+        for what, text in (("name", name), ("value", value)):
+            if not text or "\x01" in text or "\x02" in text:
+                return LocalProtocolError(
+                    f"property {name!r:.80}: its {what} is {text!r:.80}, expected a text that "
+                    "is not empty and has no U+0001 or U+0002"
+                )
+    raise AssertionError("no property is bad")
+
+
+def decode_properties(properties: bytes | memoryview) -> dict[str, str]:
+    """Return the properties of a text; never fails, bytes that are no UTF-8 are replaced."""
+    found = {}
+    for piece in str(properties, "utf-8", "replace").split("\x02"):
+        name, _, value = piece.partition("\x01")
+        if value and name:
+            found[name] = value
+    return found
+
+
+def find_property(properties: bytes, name: bytes) -> bytes | None:
+    """Return the value of one property, ``None`` if it is absent, without reading the rest."""
+    needle = b"\x02" + name + b"\x01"
+    end = len(properties)
+    while (at := properties.rfind(needle, 0, end)) >= 0:
+        value = _value_at(properties, at + len(needle))
+        if value:
+            return value
+        end = at + 1  # An empty value does not count; an earlier one of this name does.
+    if name and properties.startswith(needle[1:]):
+        return _value_at(properties, len(needle) - 1) or None
+    return None
+
+
+def _value_at(properties: bytes, start: int) -> bytes:
+    end = properties.find(b"\x02", start)
+    return properties[start:end] if end >= 0 else properties[start:]
+
+
+def append_properties(properties: bytes, more: Mapping[str, str]) -> bytes:
+    """Return a text, as some client wrote it, with more properties behind it.
+
+    Raises:
+        LocalProtocolError: ``more`` cannot be encoded, or the whole exceeds 32767 bytes.
+    """
+    gap = b"\x02" if properties and properties[-1] != 2 else b""
+    whole = properties + gap + encode_properties(more)
+    if len(whole) > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(
+            f"properties of {len(whole)} B, expected at most {PROPERTIES_BYTES_MAX}"
+        )
+    return whole
+
+
+# ---------------------------------------------------------------------------------- messages
+
+
+@dataclass(slots=True)
+class Message:
+    """A message to send.
+
+    Attributes:
+        topic: where to.
+        body: the payload; at most 4 MiB unless the broker was told otherwise.
+        tags: the tag, by which consumers filter; one in practice.
+        keys: what the message can be looked up by; no key contains a blank.
+        properties: the user's own; names of system properties are refused.
+        flag: a number for the user's own purposes, 32 bits.
+        delay_level: 0 for none, else 1.. as configured in the broker (1 s, 5 s, 10 s, ...).
+    """
+
+    topic: str
+    body: bytes
+    tags: str | None = None
+    keys: str | Sequence[str] | None = None
+    properties: dict[str, str] = field(default_factory=dict)
+    flag: int = 0
+    delay_level: int = 0
+
+    def encode_properties(
+        self, unique_key: str | None = None, system: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Return the text of all properties.
+
+        Args:
+            unique_key: the client's message id.
+            system: further system properties, such as ``TRAN_MSG``.
+
+        Raises:
+            LocalProtocolError: a property is one of the system's or cannot be encoded.
+        """
+        found: dict[str, str] = {}
+        if self.properties:
+            self._check_user_properties()
+            found.update(self.properties)
+        if self.tags:
+            found[TAGS] = self.tags
+        if self.keys:
+            found[KEYS] = self.keys if isinstance(self.keys, str) else self._joined_keys()
+        if self.delay_level:
+            found[DELAY] = str(self.delay_level)
+        if unique_key is not None:
+            found[UNIQUE_KEY] = unique_key
+        if system:
+            found.update(system)
+        return encode_properties(found)
+
+    def _check_user_properties(self) -> None:
+        for name, value in self.properties.items():
+            if name in SYSTEM_PROPERTIES:
+                raise LocalProtocolError(
+                    f"property {name!r} belongs to the system; use the argument of Message "
+                    "that sets it, or another name"
+                )
+            if not name.strip() or not value.strip():
+                raise LocalProtocolError(
+                    f"property {name!r:.80} is {value!r:.80}, expected a name and a value that "
+                    "are not blank"
+                )
+
+    def _joined_keys(self) -> str:
+        keys = self.keys or ()
+        for key in keys:
+            if not key or " " in key:
+                raise LocalProtocolError(f"key {key!r:.80}, expected no blank and not empty")
+        return " ".join(keys)
+
+
+@dataclass(slots=True)
+class ReceivedMessage:
+    """A message as a consumer gets it.
+
+    ``topic`` is the one subscribed to, also for a message that comes back for a retry;
+    ``body`` is decompressed; times are ms since 1970. The hosts are kept packed, because most
+    consumers never look at them.
+    """
+
+    topic: str
+    body: bytes
+    properties: dict[str, str]
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    born_timestamp_ms: int
+    store_timestamp_ms: int
+    born_host_packed: bytes
+    store_host_packed: bytes
+    reconsume_times: int = 0
+    flag: int = 0
+    sys_flag: int = 0
+    prepared_transaction_offset: int = 0
+
+    @classmethod
+    def from_record(
+        cls,
+        record: Record,
+        broker_name: str,
+        *,
+        topic: str | None = None,
+        body_bytes_max: int = DECOMPRESSED_BYTES_MAX,
+    ) -> Self:
+        """Return the message in a stored record.
+
+        Args:
+            record: what the broker sent.
+            broker_name: where it came from.
+            topic: to be shown instead of the record's own.
+            body_bytes_max: what a compressed body may become.
+
+        Raises:
+            RemoteProtocolError: the body cannot be decompressed.
+            ConfigurationError: the package its compression needs is not installed.
+        """
+        body, sys_flag = record.body, record.sys_flag
+        if sys_flag & _COMPRESSED:
+            body = decompress(body, sys_flag, bytes_max=body_bytes_max)
+            sys_flag &= ~_COMPRESSION_BITS
+        return cls(
+            record.topic if topic is None else topic,
+            body,
+            decode_properties(record.properties),
+            broker_name,
+            record.queue_id,
+            record.queue_offset,
+            record.physical_offset,
+            record.born_timestamp,
+            record.store_timestamp,
+            record.born_host,
+            record.store_host,
+            record.reconsume_times,
+            record.flag,
+            sys_flag,
+            record.prepared_transaction_offset,
+        )
+
+    @property
+    def tags(self) -> str | None:
+        """The tag, as sent."""
+        return self.properties.get(TAGS)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys it can be looked up by."""
+        return self.properties.get(KEYS, "").split()
+
+    @property
+    def message_id(self) -> str:
+        """The id its producer gave it, or ``offset_message_id`` if it gave none."""
+        return self.properties.get(UNIQUE_KEY) or self.offset_message_id
+
+    @property
+    def offset_message_id(self) -> str:
+        """The broker's id, made of its address and the physical offset."""
+        return offset_message_id(self.store_host_packed, self.physical_offset)
+
+    @property
+    def transaction_id(self) -> str | None:
+        """The transaction it was sent in."""
+        if self.properties.get(TRANSACTION_PREPARED) != "true":
+            return None
+        return self.properties.get(TRANSACTION_ID) or self.properties.get(UNIQUE_KEY)
+
+    @property
+    def born_host(self) -> str:
+        """Who sent it, ``address:port``; an IPv6 address is in brackets."""
+        return _host_text(self.born_host_packed)
+
+    @property
+    def store_host(self) -> str:
+        """Who stored it, ``address:port``; an IPv6 address is in brackets."""
+        return _host_text(self.store_host_packed)
+
+
+def _host_text(packed: bytes) -> str:
+    address, port = unpack_host(packed)
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+class UniqueKeys:
+    """Makes client message ids (UNIQ_KEY), unique among clients that are told apart.
+
+    Upper-case hex of: address (4 or 16 bytes), process id (2), salt (4), ms since ``start_ms``
+    (4), counter (2). Tools read the time back on the assumption that the start is the first
+    midnight, local time, of the month; the owner calls ``restart`` when a month begins.
+    ``next`` may be called from several threads.
+    """
+
+    __slots__ = ("_counter", "_prefix", "_start_ms")
+
+    def __init__(self, *, address: bytes, pid: int, salt: int, start_ms: int) -> None:
+        prefix = address + (pid & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4)
+        self._prefix = prefix.hex().upper()
+        self._start_ms = start_ms
+        self._counter = itertools.count()
+
+    def restart(self, start_ms: int) -> None:
+        """Count milliseconds from another moment on."""
+        self._start_ms = start_ms
+
+    def next(self, now_ms: int) -> str:
+        """Return a new id."""
+        since = (now_ms - self._start_ms) & 0xFFFFFFFF
+        return f"{self._prefix}{since:08X}{next(self._counter) & 0xFFFF:04X}"
+
+
+# ------------------------------------------------------------------------------------- batch
+
+
+def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Return the body of a batch.
+
+    Args:
+        entries: (flag, body, encoded properties) of each message.
+
+    Raises:
+        LocalProtocolError: properties exceed 32767 bytes, or a flag 32 bits.
+    """
+    parts: list[bytes] = []
+    for flag, body, properties in entries:
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            raise LocalProtocolError(
+                f"properties of {len(properties)} B, expected at most {PROPERTIES_BYTES_MAX}"
+            )
+        size = _BATCH_BYTES_MIN + len(body) + len(properties)
+        try:
+            head = _BATCH_HEAD.pack(size, 0, 0, flag, len(body))
+        except struct.error as error:
+            raise LocalProtocolError(
+                f"batch entry with flag {flag} and a body of {len(body)} B: {error}"
+            ) from error
+        parts += (head, body, _SHORT.pack(len(properties)), properties)
+    return b"".join(parts)
+
+
+def decode_batch(data: bytes | memoryview) -> list[tuple[int, bytes, bytes]]:
+    """Return (flag, body, encoded properties) of each message of a batch.
+
+    Raises:
+        RemoteProtocolError: the sizes do not fit together.
+    """
+    entries: list[tuple[int, bytes, bytes]] = []
+    position, total = 0, len(data)
+    while position < total:
+        if total - position < _BATCH_BYTES_MIN:
+            raise _bad_batch(position, f"{total - position} B left for an entry")
+        size, _, _, flag, body_bytes = _BATCH_HEAD.unpack_from(data, position)
+        end = position + size
+        body_at = position + _BATCH_HEAD.size
+        properties_at = body_at + body_bytes + 2
+        if end > total or properties_at > end:
+            raise _bad_batch(position, f"size {size} and body {body_bytes} of {total} B")
+        (properties_bytes,) = _SHORT.unpack_from(data, properties_at - 2)
+        if properties_at + properties_bytes != end or properties_bytes > PROPERTIES_BYTES_MAX:
+            raise _bad_batch(
+                position, f"fields end at {properties_at + properties_bytes}, size says {end}"
+            )
+        body = bytes(data[body_at : body_at + body_bytes])
+        entries.append((flag, body, bytes(data[properties_at:end])))
+        position = end
+    return entries
+
+
+def _bad_batch(position: int, text: str) -> RemoteProtocolError:
+    return RemoteProtocolError(f"batch entry at {position}: {text}")

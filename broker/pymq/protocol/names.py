@@ -1,0 +1,160 @@
+"""Names of topics and groups: what is legal, what is derived, what the system owns.
+
+Legal characters are letters, digits, ``_``, ``-``, ``%`` and ``|``. Neither ``/`` nor ``.``
+is among them, so a topic's name is a file name that cannot leave its directory.
+
+Source: RocketMQ TopicValidator, Validators, MixAll, NamespaceUtil.
+"""
+
+import re
+
+from pymq.errors import LocalProtocolError
+
+TOPIC_BYTES_MAX = 127
+#: Topics derived from groups (retry, dead letter); above 127 only 5.x peers read them.
+DERIVED_TOPIC_BYTES_MAX = 255
+GROUP_BYTES_MAX = 120
+
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+SYSTEM_PREFIX = "rmq_sys_"
+REPLY_SUFFIX = "_REPLY_TOPIC"
+
+#: Template of automatically created topics (AUTO_CREATE_TOPIC_KEY_TOPIC).
+DEFAULT_TOPIC = "TBW102"
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+CHECKPOINT_TOPIC = "CHECKPOINT_TOPIC"
+
+SYSTEM_TOPICS = frozenset(
+    {
+        DEFAULT_TOPIC,
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_OP_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        TRACE_TOPIC,
+        SELF_TEST_TOPIC,
+        BENCHMARK_TOPIC,
+        OFFSET_MOVED_TOPIC,
+        CHECKPOINT_TOPIC,
+    }
+)
+
+#: System topics that only the broker itself writes to.
+NO_SEND_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        HALF_OP_TOPIC,
+        CHECK_MAX_TIME_TOPIC,
+        SELF_TEST_TOPIC,
+        OFFSET_MOVED_TOPIC,
+    }
+)
+
+TOOLS_GROUP = "TOOLS_CONSUMER"
+#: Holds the cursors of the transaction topics.
+TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+
+#: Consumer groups every broker knows; the value tells whether they may broadcast.
+BUILT_IN_GROUPS = {
+    TOOLS_GROUP: False,
+    "FILTERSRV_CONSUMER": False,
+    "SELF_TEST_C_GROUP": False,
+    "CID_ONS-HTTP-PROXY": True,
+    "CID_ONSAPI_PULL": True,
+    "CID_ONSAPI_PERMISSION": True,
+    "CID_ONSAPI_OWNER": True,
+    TRANSACTION_GROUP: True,
+}
+
+DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
+#: The producer group every client instance announces.
+INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
+
+#: Name server namespace of order topics (100, 101, 219).
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
+_ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
+
+
+def check_topic(name: str) -> None:
+    """Accept a legal topic name.
+
+    Raises:
+        LocalProtocolError: the name is empty, too long, or has an illegal character.
+    """
+    derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    _check("topic", name, DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX)
+
+
+def check_group(name: str) -> None:
+    """Accept a legal producer or consumer group name.
+
+    Raises:
+        LocalProtocolError: the name is empty, too long, or has an illegal character.
+    """
+    _check("group", name, GROUP_BYTES_MAX)
+
+
+def is_legal(name: str) -> bool:
+    """Does the name consist of legal characters, at least one?"""
+    return _LEGAL.fullmatch(name) is not None
+
+
+def _check(what: str, name: str, length_max: int) -> None:
+    if not name:
+        raise LocalProtocolError(f"a {what} name is empty, expected 1..{length_max} characters")
+    if len(name) > length_max:
+        raise LocalProtocolError(
+            f"{what} name {name[:40]!r}... has {len(name)} characters, expected 1..{length_max}"
+        )
+    illegal = _ILLEGAL.search(name)
+    if illegal is not None:
+        raise LocalProtocolError(
+            f"{what} name {name!r} has {illegal[0]!r} at {illegal.start()}, expected letters, "
+            "digits, '_', '-', '%' and '|' only"
+        )
+
+
+def retry_topic(group: str) -> str:
+    """Return the topic of messages that a group failed to consume."""
+    return RETRY_PREFIX + group
+
+
+def dead_letter_topic(group: str) -> str:
+    """Return the topic of messages that a group failed to consume too often."""
+    return DEAD_LETTER_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic of request-reply answers in a cluster."""
+    return cluster + REPLY_SUFFIX
+
+
+def is_retry_topic(name: str) -> bool:
+    """Is this the retry topic of some group?"""
+    return name.startswith(RETRY_PREFIX)
+
+
+def is_system_topic(name: str, *, cluster: str | None = None, broker: str | None = None) -> bool:
+    """Does the topic belong to the system?
+
+    Args:
+        name: the topic.
+        cluster: name of the cluster, whose own topic and reply topic count as system topics.
+        broker: name of the broker, whose own topic counts.
+    """
+    if name in SYSTEM_TOPICS or name.startswith(SYSTEM_PREFIX):
+        return True
+    if cluster is not None and name in (cluster, reply_topic(cluster)):
+        return True
+    return broker is not None and name == broker

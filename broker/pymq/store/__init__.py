@@ -1,0 +1,26 @@
+"""The message store: commit log, consume queues and the small files beside them.
+
+``MessageStore`` is the one face of it; see ``message_store.py``. The log is the truth,
+everything else can be rebuilt from it. Bytes and layout are RocketMQ's.
+"""
+
+from pymq.store.append import PutResult, PutStatus
+from pymq.store.config import FlushMode, StoreConfig
+from pymq.store.dispatch import Arrival
+from pymq.store.files import Files
+from pymq.store.message_store import FlushJob, MessageStore, QueueFlushJob
+from pymq.store.read import ReadResult, ReadStatus
+
+__all__ = [
+    "Arrival",
+    "Files",
+    "FlushJob",
+    "FlushMode",
+    "MessageStore",
+    "PutResult",
+    "PutStatus",
+    "QueueFlushJob",
+    "ReadResult",
+    "ReadStatus",
+    "StoreConfig",
+]

@@ -1,0 +1,272 @@
+"""One put: check, place, encode, write, stage. The hot path of the store.
+
+All records of a put that fit into the current segment are one *run*: one write to the log and
+one entry write per queue. A failed write fails its whole run and everything after it; an entry
+that breaks a rule fails alone.
+
+Source: RocketMQ CommitLog.asyncPutMessage, MessageExtEncoder, HookUtils.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from pymq.errors import PymqError
+from pymq.protocol.record import (
+    BLANK_BYTES,
+    OVERHEAD_BYTES,
+    PROPERTIES_BYTES_MAX,
+    NewRecord,
+    encode_record,
+    host_flags,
+)
+from pymq.protocol.record_batch import NewBatch
+from pymq.store.commit_log import CommitLog
+from pymq.store.config import StoreConfig
+from pymq.store.consume_queue import ENTRY, ENTRY_STRUCT, ConsumeQueue
+from pymq.store.dispatch import Staged
+from pymq.store.queue_table import QueueTable, illegal_name
+
+_PREPARED = 0x4  # Set in TRANSACTION_PREPARED and TRANSACTION_ROLLBACK, not in COMMIT.
+_V6_FLAGS = 0x30
+_HOST_BYTES = (8, 20)
+
+
+class PutStatus(Enum):
+    """What became of one entry (RocketMQ PutMessageStatus)."""
+
+    OK = "ok"  #: stored, as durable as a page cache; wait for a flush to ``end_offset`` for more
+    MESSAGE_ILLEGAL = "message illegal"
+    PROPERTIES_SIZE_EXCEEDED = "properties size exceeded"
+    NOT_WRITABLE = "not writable"  #: SERVICE_NOT_AVAILABLE: disk full or broken
+
+
+@dataclass(slots=True)
+class PutResult:
+    """The outcome for one entry of a put.
+
+    With status OK: ``physical_offset`` and ``queue_offset`` of its first record, ``count`` of
+    its records, ``end_offset`` that a flush must reach. Otherwise ``remark`` says why.
+    """
+
+    status: PutStatus
+    physical_offset: int = -1
+    queue_offset: int = -1
+    count: int = 0
+    end_offset: int = 0
+    store_timestamp: int = 0
+    remark: str | None = None
+
+
+_OK = PutStatus.OK
+_pack_entry = ENTRY_STRUCT.pack
+
+
+class Appender:
+    """Writes lists of new records to the log."""
+
+    def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable) -> None:
+        self._log = log
+        self._queues = queues
+        self._body_max = config.message_bytes_max
+        self._record_max = config.record_bytes_max
+        self._segment_room = config.segment_bytes - BLANK_BYTES
+
+    def append_run(
+        self,
+        entries: Sequence[NewRecord | NewBatch],
+        first: int,
+        results: list[PutResult],
+        *,
+        now: int,
+        store_host: bytes,
+    ) -> Staged | None:
+        """Write entries from ``first`` on until one does not fit into the current segment.
+
+        Args:
+            entries: of the put.
+            first: index of the first one to write; ``results`` has as many elements.
+            results: one element is added for every entry written or refused.
+            now: store time of all of them, ms.
+            store_host: our packed address.
+
+        Returns:
+            What is to be dispatched; None if nothing was written.
+
+        Raises:
+            StoreError: the log could not be written; ``results`` and queues are as before.
+        """
+        log = self._log
+        start = position = log.end
+        limit = start + log.room
+        pieces: list[bytes | memoryview] = []
+        groups: dict[ConsumeQueue, tuple[int, list[bytes]]] = {}
+        by_key = self._queues.by_key
+        host_bytes = len(store_host)
+        overhead = OVERHEAD_BYTES - 16 + host_bytes
+        body_max = self._body_max
+        try:
+            for index in range(first, len(entries)):
+                entry = entries[index]
+                queue = by_key.get((entry.topic, entry.queue_id))
+                if queue is None:
+                    reason = illegal_name(entry.topic, entry.queue_id)
+                    if reason is not None:
+                        results.append(_illegal(reason))
+                        continue
+                    queue = self._queues.make(entry.topic, entry.queue_id)
+                if not isinstance(entry, NewRecord):
+                    # A batch: rare beside its records, so its path is its own function.
+                    refusal = self._check_batch(entry, host_bytes)
+                    if refusal is not None:
+                        results.append(refusal)
+                        continue
+                    size = entry.record_bytes
+                    if position + size > limit:
+                        break
+                    try:
+                        offset = self._place_batch(
+                            entry, queue, position, now, store_host, pieces, groups
+                        )
+                    except (PymqError, struct.error, ValueError, OverflowError) as error:
+                        results.append(_illegal(f"batch cannot be stored: {error}"))
+                        continue
+                    position += size
+                    results.append(
+                        PutResult(_OK, position - size, offset, entry.count, position, now)
+                    )
+                    continue
+                body_bytes = len(entry.body)
+                properties_bytes = len(entry.properties)
+                born_bytes = len(entry.born_host)
+                variable = body_bytes + len(queue.topic_bytes) + properties_bytes
+                size = overhead + born_bytes + variable
+                sys_flag = entry.sys_flag
+                if (
+                    body_bytes > body_max
+                    or properties_bytes > PROPERTIES_BYTES_MAX
+                    or size > self._record_max
+                    or born_bytes + host_bytes != 16
+                    or sys_flag & _V6_FLAGS
+                ):
+                    refusal = self._check(entry, size, store_host)
+                    if refusal is not None:
+                        results.append(refusal)
+                        continue
+                if position + size > limit:
+                    break
+                visible = not sys_flag & _PREPARED
+                offset = queue.next_offset if visible else 0
+                try:
+                    packed = _pack_entry(position, size, entry.tag_code)
+                    pieces += encode_record(
+                        entry,
+                        queue.topic_bytes,
+                        size=size,
+                        queue_offset=offset,
+                        physical_offset=position,
+                        store_timestamp=now,
+                        store_host=store_host,
+                    )
+                except (struct.error, TypeError, OverflowError) as error:
+                    results.append(_illegal(f"a field is out of its range: {error}"))
+                    continue
+                if visible:
+                    group = groups.get(queue)
+                    if group is None:
+                        groups[queue] = (offset, [packed])
+                    else:
+                        group[1].append(packed)
+                    queue.next_offset = offset + 1
+                position += size
+                results.append(PutResult(_OK, position - size, offset, 1, position, now))
+            if position == start:
+                return None
+            log.write(b"".join(pieces))
+        except BaseException:
+            for queue, (offset, _) in groups.items():
+                queue.next_offset = offset
+            del results[first:]
+            raise
+        log.store_timestamp = now
+        return Staged(position, now, groups)
+
+    def _check(self, entry: NewRecord, size: int, store_host: bytes) -> PutResult | None:
+        """Return the refusal of a record that is not plainly good, None if it is good."""
+        if len(entry.properties) > PROPERTIES_BYTES_MAX:
+            return PutResult(
+                PutStatus.PROPERTIES_SIZE_EXCEEDED,
+                remark=f"properties of {len(entry.properties)} B, "
+                f"expected 0..{PROPERTIES_BYTES_MAX}",
+            )
+        if len(entry.body) > self._body_max:
+            return _illegal(
+                f"body of {len(entry.body)} B, expected 0..{self._body_max} "
+                "(message_bytes_max, RocketMQ maxMessageSize)"
+            )
+        if size > self._record_max:
+            return _illegal(f"record of {size} B, expected at most {self._record_max} B")
+        if len(entry.born_host) not in _HOST_BYTES or len(store_host) not in _HOST_BYTES:
+            return _illegal("a packed host has 8 or 20 bytes")
+        flags = host_flags(entry.born_host, store_host)
+        if entry.sys_flag & _V6_FLAGS & ~flags:
+            return _illegal("the system flag says IPv6, the host is IPv4")
+        return None
+
+    def _check_batch(self, batch: NewBatch, host_bytes: int) -> PutResult | None:
+        if batch.count < 1:
+            return _illegal("an empty batch")
+        largest = int(batch.sizes.max())
+        if largest > self._record_max:
+            return _illegal(
+                f"batch with a record of {largest} B, expected at most {self._record_max} B"
+            )
+        if batch.record_bytes > self._segment_room:
+            return _illegal(
+                f"batch of {batch.record_bytes} B, expected at most {self._segment_room} B: "
+                "it must fit into one commit-log file"
+            )
+        if host_bytes not in _HOST_BYTES:
+            return _illegal("a packed host has 8 or 20 bytes")
+        return None
+
+    def _place_batch(
+        self,
+        batch: NewBatch,
+        queue: ConsumeQueue,
+        position: int,
+        now: int,
+        store_host: bytes,
+        pieces: list[bytes | memoryview],
+        groups: dict[ConsumeQueue, tuple[int, list[bytes]]],
+    ) -> int:
+        """Add a batch to the run; return the queue offset of its first record."""
+        offset = queue.next_offset
+        data = batch.encode(
+            physical_offset=position,
+            queue_offset=offset,
+            store_timestamp=now,
+            store_host=store_host,
+        )
+        if len(data) != batch.record_bytes:
+            raise ValueError(f"encoded to {len(data)} B, expected {batch.record_bytes}")
+        rows = np.empty(batch.count, ENTRY)
+        ends = np.cumsum(batch.sizes, dtype=np.int64)
+        rows["physical_offset"] = ends - batch.sizes + position
+        rows["size"] = batch.sizes
+        rows["tag_code"] = batch.tag_codes
+        pieces.append(data)
+        group = groups.get(queue)
+        if group is None:
+            groups[queue] = (offset, [rows.tobytes()])
+        else:
+            group[1].append(rows.tobytes())
+        queue.next_offset = offset + batch.count
+        return offset
+
+
+def _illegal(remark: str) -> PutResult:
+    return PutResult(PutStatus.MESSAGE_ILLEGAL, remark=remark)

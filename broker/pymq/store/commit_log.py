@@ -1,0 +1,231 @@
+"""The commit log: every record of every topic, in order of arrival, in one address space.
+
+A record of L bytes goes into a segment with R bytes left only if L + 8 <= R; otherwise a
+blank record of size R ends the segment and the record opens the next. So every segment but the
+last ends with at least eight bytes of padding, and no segment is ever filled exactly.
+Only the eight bytes of the blank record are written.
+
+Source: RocketMQ CommitLog.
+"""
+
+import struct
+from dataclasses import dataclass, field
+
+from pymq.errors import OffsetOutOfRange, StoreError
+from pymq.protocol.record import BLANK_BYTES, Record, decode_record, encode_blank
+from pymq.store.files import Files
+from pymq.store.segment import Segment
+from pymq.store.segments import Segments
+
+_ZEROS = bytes(1 << 16)
+_SYS_FLAG = struct.Struct(">i")
+_LONG = struct.Struct(">q")
+_BORN_V6 = 0x10
+
+
+@dataclass(slots=True)
+class LogSync:
+    """What must be synced so that everything below ``end`` is on the disk."""
+
+    end: int
+    store_timestamp: int
+    descriptors: list[int] = field(default_factory=list)
+
+
+class CommitLog:
+    """Appends to the last segment and reads from all of them.
+
+    Invariants: ``flushed <= end``; everything below ``end`` is whole records and blanks;
+    everything from ``end`` to the end of its segment is zero, or is known as dirty and will be
+    zeroed before the next write.
+    """
+
+    def __init__(self, files: Files, segments: Segments) -> None:
+        self._files = files
+        self.segments = segments
+        #: Physical offset where the next record goes.
+        self.end = 0
+        #: Everything below is on the disk.
+        self.flushed = 0
+        #: Store time of the last record, ms; the next one's is not smaller.
+        self.store_timestamp = 0
+        # A failed write may have left whole records behind `end`; once something shorter is
+        # written over their start they would count as valid after a crash.
+        self._dirty_end = 0
+
+    @property
+    def first(self) -> int:
+        """The lowest physical offset kept."""
+        return self.segments[0].first if len(self.segments) else self.end
+
+    @property
+    def next_due(self) -> bool:
+        """Whether the next segment should be prepared now: none is, and half of this is used."""
+        segments = self.segments
+        if segments.prepared or not len(segments):
+            return False
+        return self.end - segments[-1].first > segments.segment_bytes // 2
+
+    @property
+    def room(self) -> int:
+        """Bytes that records may take in the current segment; 0 if there is no segment."""
+        if not len(self.segments):
+            return 0
+        return max(0, self.segments[-1].end - self.end - BLANK_BYTES)
+
+    def write(self, data: bytes) -> None:
+        """Append whole records; they fit into ``room``.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: nothing counts as written.
+        """
+        segment = self.segments[-1]
+        if self._dirty_end:
+            self._scrub(segment)
+        try:
+            segment.write(data, self.end - segment.first)
+        except StoreError:
+            self._dirty_end = self.end + len(data)
+            self._try_scrub(segment)
+            raise
+        self.end += len(data)
+
+    def roll(self) -> None:
+        """End the current segment with a blank record and go to the next.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the current segment stays the last.
+        """
+        segments = self.segments
+        if not len(segments):
+            self.end = segments.append_next().first
+            self.flushed = self.end
+            return
+        segment = segments[-1]
+        if self._dirty_end:
+            self._scrub(segment)
+        segments.prepare_next()
+        if self.end < segment.end:
+            blank = encode_blank(segment.end - self.end)
+            try:
+                segment.write(blank, self.end - segment.first)
+            except StoreError:
+                self._dirty_end = self.end + len(blank)
+                self._try_scrub(segment)
+                raise
+        self.end = segments.append_next().first
+
+    def _scrub(self, segment: Segment) -> None:
+        """Zero what a failed write left behind ``end``."""
+        position = self.end - segment.first
+        end = self._dirty_end - segment.first
+        while position < end:
+            piece = _ZEROS[: min(len(_ZEROS), end - position)]
+            segment.write(piece, position)
+            position += len(piece)
+        self._dirty_end = 0
+
+    def _try_scrub(self, segment: Segment) -> None:
+        try:
+            self._scrub(segment)
+        except StoreError:
+            pass  # Tried again before the next write, which fails if this fails.
+
+    # -- flushing -----------------------------------------------------------------------------
+
+    def begin_sync(self) -> LogSync:
+        """Return what has to be synced now; any thread may do it."""
+        sync = LogSync(self.end, self.store_timestamp)
+        for segment in reversed(list(self.segments)):
+            if segment.end <= self.flushed:
+                break
+            if segment.first < self.end:
+                sync.descriptors.append(self._files.duplicate(segment.fd))
+        sync.descriptors.reverse()
+        return sync
+
+    def run_sync(self, sync: LogSync) -> None:
+        """Sync, oldest segment first; in whatever thread this is called.
+
+        Raises:
+            FlushFailed: a sync failed.
+        """
+        descriptors, sync.descriptors = sync.descriptors, []
+        try:
+            for fd in descriptors:
+                self._files.sync_data(fd)
+        finally:
+            for fd in descriptors:
+                self._files.close(fd)
+
+    def finish_sync(self, sync: LogSync) -> None:
+        """Note that a sync succeeded."""
+        self.flushed = max(self.flushed, sync.end)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def slice(self, physical_offset: int, size: int) -> memoryview:
+        """Return bytes of the log as a view on the map.
+
+        The view stays valid as long as it is held, even when the store is closed.
+
+        Raises:
+            OffsetOutOfRange: the range is not wholly inside one segment of the log.
+        """
+        segment = self.segments.find(physical_offset)
+        stop = physical_offset + size
+        if not physical_offset < stop <= min(self.end, segment.end):
+            raise OffsetOutOfRange(
+                f"{size} B at physical offset {physical_offset}, "
+                f"expected to end within {min(self.end, segment.end)}"
+            )
+        return segment.view[physical_offset - segment.first : stop - segment.first]
+
+    def slices(self, starts: list[int], stops: list[int]) -> list[memoryview]:
+        """Return several ranges as ``slice`` does.
+
+        Raises:
+            OffsetOutOfRange: one of them is not wholly inside one segment of the log.
+        """
+        found = []
+        end = self.end
+        first = stop_at = -1
+        for start, stop in zip(starts, stops, strict=True):
+            if not first <= start < stop_at:
+                segment = self.segments.find(start)
+                first, stop_at, view = segment.first, min(segment.end, end), segment.view
+            if not start < stop <= stop_at:
+                raise OffsetOutOfRange(
+                    f"{stop - start} B at physical offset {start}, "
+                    f"expected to end within {stop_at}"
+                )
+            found.append(view[start - first : stop - first])
+        return found
+
+    def record_at(self, physical_offset: int) -> Record:
+        """Return the record that starts at an offset.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold the offset.
+            CorruptRecord: no record stands there.
+        """
+        if not self.first <= physical_offset < self.end:
+            raise OffsetOutOfRange(
+                f"physical offset {physical_offset}, the log holds {self.first}..{self.end}"
+            )
+        segment = self.segments.find(physical_offset)
+        stop = min(self.end, segment.end) - segment.first
+        return decode_record(segment.view[:stop], physical_offset - segment.first)
+
+    def store_time_at(self, physical_offset: int) -> int | None:
+        """Return the store time (ms) of the record at an offset, None if it is not kept."""
+        if not self.first <= physical_offset <= self.end - 64:
+            return None
+        segment = self.segments.find(physical_offset)
+        position = physical_offset - segment.first
+        if position + 76 > segment.size_bytes:
+            return None
+        (sys_flag,) = _SYS_FLAG.unpack_from(segment.view, position + 36)
+        position += 68 if sys_flag & _BORN_V6 else 56
+        stamp: int = _LONG.unpack_from(segment.view, position)[0]
+        return stamp

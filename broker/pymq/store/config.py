@@ -1,0 +1,99 @@
+"""How one message store behaves on disk; fixed for its lifetime."""
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from pymq.errors import ConfigurationError
+
+#: Bytes of one consume-queue entry.
+ENTRY_BYTES = 20
+#: Records are addressed inside a segment by a signed 32-bit number on the Java side.
+SEGMENT_BYTES_LIMIT = (1 << 31) - 1
+SEGMENT_BYTES_LEAST = 256
+#: What a whole record may take beyond its body, as RocketMQ allows it.
+RECORD_EXTRA_BYTES = 64 << 10
+
+
+_SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
+#: "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+DELAY_LEVELS_MS = (
+    *(seconds * _SECOND for seconds in (1, 5, 10, 30)),
+    *(minutes * _MINUTE for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(hours * _HOUR for hours in (1, 2)),
+)
+
+
+class FlushMode(Enum):
+    """When a stored message counts as stored (RocketMQ ``flushDiskType``)."""
+
+    ASYNC = "async"  #: in the page cache: survives the process, not the machine
+    SYNC = "sync"  #: on the disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Settings of one ``MessageStore``. The comments name RocketMQ's keys."""
+
+    root_path: Path  # storePathRootDir
+    commit_log_path: Path | None = None  # storePathCommitLog; None: root_path/commitlog
+    segment_bytes: int = 1 << 30  # mappedFileSizeCommitLog
+    #: Rounded up to a whole number of 20-byte entries, as RocketMQ does.
+    queue_file_bytes: int = 6_000_000  # mappedFileSizeConsumeQueue
+    #: Limit of one body; a whole record may be 64 KiB larger.
+    message_bytes_max: int = 4 << 20  # maxMessageSize
+    flush_mode: FlushMode = FlushMode.ASYNC  # flushDiskType
+    flush_interval_ms: int = 500  # flushIntervalCommitLog
+    queue_flush_interval_ms: int = 60_000  # flushConsumeQueueThoroughInterval
+    #: Least time between two writes of the checkpoint file by log flushes.
+    checkpoint_interval_ms: int = 1000  # fixed at 1 s in RocketMQ 5.x
+    check_crc_on_recover: bool = True  # checkCRCOnRecover
+    #: Delays of levels 1, 2, ...: the queue entry of a delayed message holds its delivery time,
+    #: and recovery computes it anew.
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS  # messageDelayLevel
+    #: Consume-queue files held open at once; never more than half of the process's limit.
+    queue_files_open_max: int = 4096
+    #: How much of a torn tail is kept under root_path/recovered before it is zeroed.
+    recovered_bytes_max: int = 64 << 20
+    #: After a refused write (disk full) the next try is made this much later.
+    retry_after_ms: int = 1000
+
+    def __post_init__(self) -> None:
+        _check("segment_bytes", self.segment_bytes, SEGMENT_BYTES_LEAST, SEGMENT_BYTES_LIMIT)
+        _check("queue_file_bytes", self.queue_file_bytes, 1, SEGMENT_BYTES_LIMIT - ENTRY_BYTES)
+        _check("message_bytes_max", self.message_bytes_max, 1, SEGMENT_BYTES_LIMIT)
+        _check("flush_interval_ms", self.flush_interval_ms, 1, 86_400_000)
+        _check("queue_flush_interval_ms", self.queue_flush_interval_ms, 1, 86_400_000)
+        _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 0, 86_400_000)
+        _check("queue_files_open_max", self.queue_files_open_max, 1, 1 << 20)
+        _check("recovered_bytes_max", self.recovered_bytes_max, 0, 1 << 40)
+        _check("retry_after_ms", self.retry_after_ms, 0, 86_400_000)
+        if not isinstance(self.flush_mode, FlushMode):
+            raise ConfigurationError(
+                f"flush_mode={self.flush_mode!r}: expected FlushMode.ASYNC or FlushMode.SYNC"
+            )
+        whole = -(-self.queue_file_bytes // ENTRY_BYTES) * ENTRY_BYTES
+        object.__setattr__(self, "queue_file_bytes", whole)
+        object.__setattr__(self, "root_path", Path(self.root_path))
+        if self.commit_log_path is not None:
+            object.__setattr__(self, "commit_log_path", Path(self.commit_log_path))
+
+    @property
+    def log_path(self) -> Path:
+        """The directory of the commit log."""
+        return self.commit_log_path or self.root_path / "commitlog"
+
+    @property
+    def queues_path(self) -> Path:
+        """The directory of the consume queues."""
+        return self.root_path / "consumequeue"
+
+    @property
+    def record_bytes_max(self) -> int:
+        """The largest record that can be stored."""
+        return min(self.message_bytes_max + RECORD_EXTRA_BYTES, self.segment_bytes - 8)
+
+
+def _check(name: str, value: int, least: int, most: int) -> None:
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ConfigurationError(f"{name}={value!r}: expected a number in {least}..{most}")

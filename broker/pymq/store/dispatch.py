@@ -1,0 +1,163 @@
+"""Commit log -> consume queues: what makes records visible.
+
+Records are staged when they are written to the log and applied when they may be seen: at once
+with ``FlushMode.ASYNC``, after the flush that covers them with ``FlushMode.SYNC``. (RocketMQ
+since 5.3.2 does the same: its confirm offset is the flushed one under SYNC_FLUSH.)
+
+Applying writes entries at their final places, so after a failure it is simply repeated.
+
+Source: RocketMQ ReputMessageService, CommitLogDispatcherBuildConsumeQueue.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.protocol.hashes import java_hash
+from pymq.store.config import ENTRY_BYTES
+from pymq.store.consume_queue import ENTRY, ConsumeQueue
+
+#: The topic that holds delayed messages.
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+_TAG = b"TAGS\x01"
+_KNOWN_TAGS_MAX = 10_000
+
+
+@dataclass(slots=True)
+class Arrival:
+    """Records of one queue that have just become visible: offsets [first, end)."""
+
+    topic: str
+    queue_id: int
+    first: int
+    end: int
+    entries: bytes
+
+    @property
+    def tag_codes(self) -> npt.NDArray[np.int64]:
+        """The tag codes of these records, shape (end - first,)."""
+        return np.frombuffer(self.entries, ENTRY)["tag_code"].astype(np.int64)
+
+
+@dataclass(slots=True)
+class Staged:
+    """The queue entries of one write to the log: per queue the first offset and the entries."""
+
+    end: int
+    store_timestamp: int
+    groups: dict[ConsumeQueue, tuple[int, list[bytes]]]
+
+
+class Dispatch:
+    """Applies staged records in log order."""
+
+    def __init__(self) -> None:
+        self._staged: deque[Staged] = deque()
+        #: Physical offset up to which everything is visible.
+        self.end = 0
+        #: Store time of the last record applied, ms.
+        self.store_timestamp = 0
+
+    def start_at(self, end: int, store_timestamp: int) -> None:
+        """Begin behind what is on the disk already."""
+        self.end = end
+        self.store_timestamp = store_timestamp
+
+    @property
+    def behind(self) -> bool:
+        """Whether something waits."""
+        return bool(self._staged)
+
+    def stage(self, staged: Staged) -> None:
+        """Add what a write to the log brought."""
+        self._staged.append(staged)
+
+    def apply(self, limit: int) -> list[Arrival]:
+        """Make everything below a physical offset visible.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the rest stays staged; call again later.
+        """
+        staged = self._staged
+        if not staged or staged[0].end > limit:
+            return []
+        due = staged.popleft()
+        while staged and staged[0].end <= limit:
+            _merge(due, staged.popleft())
+        try:
+            arrivals = _apply(due)
+        except BaseException:
+            staged.appendleft(due)
+            raise
+        self.end = due.end
+        self.store_timestamp = due.store_timestamp
+        return arrivals
+
+
+def _merge(into: Staged, later: Staged) -> None:
+    groups = into.groups
+    for queue, group in later.groups.items():
+        known = groups.get(queue)
+        if known is None:
+            groups[queue] = group
+        else:
+            known[1].extend(group[1])
+    into.end = later.end
+    into.store_timestamp = later.store_timestamp
+
+
+def _apply(staged: Staged) -> list[Arrival]:
+    arrivals = []
+    for queue, (first, pieces) in staged.groups.items():
+        if queue.removed:
+            continue
+        entries = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        queue.write(first, entries)
+        end = first + len(entries) // ENTRY_BYTES
+        arrivals.append(Arrival(queue.topic, queue.queue_id, first, end, entries))
+    return arrivals
+
+
+class TagCodes:
+    """Derives the tag code of a queue entry from a stored record, as RocketMQ's dispatch does.
+
+    The Java hash of the tag, 0 without one; for delayed messages the time of delivery.
+    """
+
+    def __init__(self, delay_levels_ms: tuple[int, ...]) -> None:
+        self._delay_levels_ms = delay_levels_ms
+        self._known: dict[bytes, int] = {}
+
+    def of(self, topic: bytes, properties: bytes, store_timestamp: int) -> int:
+        """Return the tag code of one record; ``properties`` is the encoded text."""
+        if topic == SCHEDULE_TOPIC:
+            level = _property(properties, b"DELAY")
+            if level.isdigit():
+                return store_timestamp + self._delay_ms(int(level))
+        if _TAG not in properties:
+            return 0
+        tag = _property(properties, b"TAGS")
+        code = self._known.get(tag)
+        if code is None:
+            code = java_hash(tag.decode("utf-8", "replace")) if tag else 0
+            if len(self._known) < _KNOWN_TAGS_MAX:
+                self._known[tag] = code
+        return code
+
+    def _delay_ms(self, level: int) -> int:
+        levels = self._delay_levels_ms
+        if not levels or level < 1:
+            return 1000
+        return levels[min(level, len(levels)) - 1]
+
+
+def _property(properties: bytes, name: bytes) -> bytes:
+    """Return a property's value, empty without one. The last of several counts, as in Java."""
+    found = b""
+    prefix = name + b"\x01"
+    for piece in properties.split(b"\x02"):
+        if piece.startswith(prefix) and len(piece) > len(prefix) and piece[-1] != 1:
+            found = piece[len(prefix) :]
+    return found

@@ -1,0 +1,518 @@
+"""MessageStore: the one door to the store."""
+
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.clock import Clock
+from pymq.errors import DiskFull, FlushFailed, StoreClosed, StoreError
+from pymq.protocol.record import NewRecord, Record
+from pymq.protocol.record_batch import NewBatch
+from pymq.store.append import Appender, PutResult, PutStatus
+from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock
+from pymq.store.commit_log import CommitLog, LogSync
+from pymq.store.config import FlushMode, StoreConfig
+from pymq.store.consume_queue import ConsumeQueue, first_true
+from pymq.store.dispatch import Arrival, Dispatch
+from pymq.store.files import Files
+from pymq.store.queue_table import QueueTable, sync_queues
+from pymq.store.read import SCAN_MAX, ReadResult, read_queue
+from pymq.store.recovery import Recovery, forget_known_topic, save_known_queues
+from pymq.store.segments import Segments
+
+_log = logging.getLogger(__name__)
+
+
+class FlushJob:
+    """One sync of the commit log. ``run`` in any thread, then ``MessageStore.flush_done``."""
+
+    def __init__(
+        self, log: CommitLog, checkpoint: Checkpoint, sync: LogSync, *, save: bool
+    ) -> None:
+        self._log = log
+        self._checkpoint = checkpoint
+        self._save = save
+        self.sync = sync
+        self.error: StoreError | None = None
+
+    @property
+    def end(self) -> int:
+        """Physical offset up to which everything is on the disk once this is done."""
+        return self.sync.end
+
+    def run(self) -> None:
+        """Sync. Never raises: ``flush_done`` does."""
+        try:
+            self._log.run_sync(self.sync)
+        except StoreError as error:
+            self.error = error
+            return
+        self._checkpoint.log_timestamp = self.sync.store_timestamp
+        self._checkpoint.confirmed = self.sync.end
+        if self._save:
+            try:
+                self._checkpoint.save()
+            except DiskFull:
+                pass  # An older checkpoint is true too; recovery only takes longer.
+            except StoreError as error:
+                self.error = error
+
+
+class QueueFlushJob:
+    """One sync of the changed consume queues, and the checkpoint that tells of it."""
+
+    def __init__(self, queues: QueueTable, checkpoint: Checkpoint, store_timestamp: int) -> None:
+        opened = queues.files
+        self._files = opened.files
+        self._paths, opened.dirty = opened.dirty, set()
+        self._directories, opened.dirty_directories = opened.dirty_directories, set()
+        self._checkpoint = checkpoint
+        self._store_timestamp = store_timestamp
+        self.error: StoreError | None = None
+
+    def run(self) -> None:
+        """Sync. Never raises: ``queue_flush_done`` does."""
+        try:
+            sync_queues(self._files, self._paths, self._directories)
+            self._checkpoint.queues_timestamp = self._store_timestamp
+            self._checkpoint.save()
+        except DiskFull:
+            pass  # Only the checkpoint can meet it; an older one is true too.
+        except StoreError as error:
+            self.error = error
+
+
+class MessageStore:
+    """Commit log, consume queues and their files, behind one narrow face.
+
+    One thread owns a store. Only ``FlushJob.run``, ``QueueFlushJob.run`` and ``prepare_next``
+    may run in another one; all of them have to be over before ``close``.
+
+    Visible means: ``read`` and ``queue_bounds`` show it. With ``FlushMode.ASYNC`` a record is
+    visible when ``put`` returns, with ``FlushMode.SYNC`` after the ``flush_done`` that covers
+    it: never before it is as durable as the mode promises.
+
+    Source: RocketMQ DefaultMessageStore.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        *,
+        files: Files,
+        lock: DirectoryLock,
+        log: CommitLog,
+        queues: QueueTable,
+        checkpoint: Checkpoint,
+        abort: AbortMarker,
+    ) -> None:
+        """Take over recovered parts; ``open`` is the way to get a store."""
+        self._config = config
+        self._clock = clock
+        self._files = files
+        self._lock = lock
+        self._log = log
+        self._queues = queues
+        self._checkpoint = checkpoint
+        self._abort = abort
+        self._appender = Appender(config, log, queues)
+        self._dispatch = Dispatch()
+        self._dispatch.start_at(log.end, log.store_timestamp)
+        self._sync_mode = config.flush_mode is FlushMode.SYNC
+        self._closed = False
+        self._failure: str | None = None
+        self._refusal: str | None = None
+        self._retry_at = 0.0
+        self._checkpoint_at = 0.0
+        #: Called with what has just become visible, from inside ``put`` and ``flush_done``. It
+        #: must not call the store's writing methods.
+        self.on_dispatch: Callable[[list[Arrival]], None] | None = None
+
+    @classmethod
+    def open(
+        cls, config: StoreConfig, clock: Clock, *, files: Files | None = None
+    ) -> "MessageStore":
+        """Open a store directory, made if missing, and recover what is in it.
+
+        Args:
+            config: its settings.
+            clock: time for stamps and retries.
+            files: the operating system; tests pass one that fails.
+
+        Raises:
+            StoreLocked: somebody else has it open.
+            StoreMismatch: it was written with other settings; nothing was changed.
+            CorruptRecord: records that were safe on the disk are damaged; nothing was changed.
+            DiskFull, FlushFailed, StoreError: the disk refused.
+        """
+        files = files or Files()
+        if files.make_directory(config.root_path, 0o700):
+            files.sync_directory(config.root_path.parent)
+        lock = DirectoryLock(files, config.root_path)
+        segments = Segments(files, config.log_path, config.segment_bytes)
+        queues = QueueTable(
+            files,
+            config.queues_path,
+            file_bytes=config.queue_file_bytes,
+            open_max=config.queue_files_open_max,
+        )
+        try:
+            log = CommitLog(files, segments)
+            checkpoint = Checkpoint(files, config.root_path / "checkpoint")
+            abort = AbortMarker(files, config.root_path)
+            Recovery(config, files, log, queues, checkpoint, abort).run()
+        except BaseException:
+            queues.files.close()
+            segments.close()
+            lock.release()
+            raise
+        return cls(
+            config,
+            clock,
+            files=files,
+            lock=lock,
+            log=log,
+            queues=queues,
+            checkpoint=checkpoint,
+            abort=abort,
+        )
+
+    # -- writing ------------------------------------------------------------------------------
+
+    @property
+    def not_writable_reason(self) -> str | None:
+        """Why the last write was refused; None while the store takes writes."""
+        return self._failure or self._refusal
+
+    def put(
+        self, entries: Sequence[NewRecord | NewBatch], store_host: bytes
+    ) -> list[PutResult]:
+        """Append records and batches in order, as one write where they fit one segment.
+
+        Args:
+            entries: what to store. Buffers are not kept.
+            store_host: our packed address.
+
+        Returns:
+            One result per entry. A refused entry does not harm its neighbours; after a full or
+            broken disk that entry and all later ones are NOT_WRITABLE and not stored.
+
+        Raises:
+            StoreClosed: the store was closed.
+        """
+        self._check_open()
+        results: list[PutResult] = []
+        if not self._may_write():
+            return self._refuse_rest(results, len(entries))
+        now = max(self._clock.wall_ms(), self._log.store_timestamp)
+        count = len(entries)
+        try:
+            while True:
+                staged = self._appender.append_run(
+                    entries, len(results), results, now=now, store_host=store_host
+                )
+                if staged is not None:
+                    self._dispatch.stage(staged)
+                if len(results) == count:
+                    break
+                self._log.roll()
+        except StoreError as error:
+            self._note_failure(error)
+            self._refuse_rest(results, count)
+        else:
+            self._refusal = None
+        if not self._sync_mode:
+            self.dispatch_flushed()
+        return results
+
+    def _may_write(self) -> bool:
+        if self._failure is not None:
+            return False
+        if self._refusal is not None and self._clock.monotonic_s() < self._retry_at:
+            return False
+        # Entries that found no room earlier go first.
+        return self._refusal is None or self.dispatch_flushed()
+
+    def _note_failure(self, error: StoreError) -> None:
+        """Remember why writes are refused: for good, or until the next try."""
+        if isinstance(error, FlushFailed):
+            if self._failure is None:
+                self._failure = f"{error}; the store takes no more writes"
+                _log.error("the disk failed, no more writes are taken: %s", error)
+            return
+        if self._refusal is None:
+            _log.error("writes are refused until this succeeds: %s", error)
+        self._refusal = str(error)
+        self._retry_at = self._clock.monotonic_s() + self._config.retry_after_ms / 1000
+
+    def _refuse_rest(self, results: list[PutResult], count: int) -> list[PutResult]:
+        reason = self.not_writable_reason
+        while len(results) < count:
+            results.append(PutResult(PutStatus.NOT_WRITABLE, remark=reason))
+        return results
+
+    def dispatch_flushed(self) -> bool:
+        """Make visible what may be; return False if the queues could not be written.
+
+        ``put`` and ``flush_done`` do this; after a full disk a later call does what is left.
+        """
+        try:
+            arrivals = self._dispatch.apply(
+                self._log.flushed if self._sync_mode else self._log.end
+            )
+        except StoreError as error:
+            self._note_failure(error)
+            return False
+        if arrivals and self.on_dispatch is not None:
+            self.on_dispatch(arrivals)
+        return True
+
+    @property
+    def next_segment_due(self) -> bool:
+        """Whether ``prepare_next`` should be called soon, in a thread that may wait."""
+        return self._failure is None and self._log.next_due
+
+    def prepare_next(self) -> None:
+        """Make the next commit-log file ahead of need; in any thread.
+
+        Raises:
+            DiskFull, StoreError: it could not be made; the put that needs it tries again.
+        """
+        self._log.segments.prepare_next()
+
+    def delete_queues(self, topic: str) -> int:
+        """Delete the consume queues of a topic; its records stay in the log. Return how many.
+
+        Offsets start from 0 when the topic comes back.
+        """
+        self._check_open()
+        queues = self._queues.of_topic(topic)
+        forget_known_topic(self._files, self._config.root_path, topic)
+        for queue in queues:
+            self._queues.remove(queue)
+        return len(queues)
+
+    # -- flushing -----------------------------------------------------------------------------
+
+    @property
+    def log_end(self) -> int:
+        """Physical offset where the next record goes."""
+        return self._log.end
+
+    @property
+    def log_first(self) -> int:
+        """The lowest physical offset kept."""
+        return self._log.first
+
+    @property
+    def flushed_end(self) -> int:
+        """Physical offset up to which everything is on the disk."""
+        return self._log.flushed
+
+    @property
+    def unflushed(self) -> int:
+        """Bytes written to the log but not yet synced."""
+        return self._log.end - self._log.flushed
+
+    def flush_target(self) -> FlushJob:
+        """Return a job that brings everything put so far to the disk."""
+        self._check_open()
+        now = self._clock.monotonic_s()
+        save = now >= self._checkpoint_at
+        if save:
+            self._checkpoint_at = now + self._config.checkpoint_interval_ms / 1000
+        return FlushJob(self._log, self._checkpoint, self._log.begin_sync(), save=save)
+
+    def flush_done(self, job: FlushJob) -> None:
+        """Take note of a job that has run; with FlushMode.SYNC its records become visible.
+
+        Raises:
+            FlushFailed: it failed. Final: nothing it covers may be acknowledged, and the store
+                takes no more writes. Reads go on.
+        """
+        if job.error is not None:
+            failed = FlushFailed(str(job.error))
+            self._note_failure(failed)
+            raise failed from job.error
+        if self._failure is not None:
+            raise FlushFailed(self._failure)
+        self._log.finish_sync(job.sync)
+        self.dispatch_flushed()
+
+    def flush(self) -> None:
+        """Bring everything put so far to the disk, in this thread.
+
+        Raises:
+            FlushFailed: as ``flush_done``.
+        """
+        job = self.flush_target()
+        job.run()
+        self.flush_done(job)
+
+    def queue_flush_target(self) -> QueueFlushJob:
+        """Return a job that syncs the changed consume queues and writes the checkpoint."""
+        self._check_open()
+        return QueueFlushJob(self._queues, self._checkpoint, self._dispatch.store_timestamp)
+
+    def queue_flush_done(self, job: QueueFlushJob) -> None:
+        """Take note of a job that has run.
+
+        Raises:
+            FlushFailed: it failed; final, as in ``flush_done``.
+        """
+        if job.error is not None:
+            failed = FlushFailed(str(job.error))
+            self._note_failure(failed)
+            raise failed from job.error
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def queues(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues that hold or held messages."""
+        return [queue.queue_id for queue in self._queues.of_topic(topic) if queue.next_offset]
+
+    def topics(self) -> list[str]:
+        """Return every topic that has a queue, sorted."""
+        return sorted({queue.topic for queue in self._queues if queue.next_offset})
+
+    def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        """Return (first kept offset, end offset) of a queue; (0, 0) if there is none."""
+        queue = self._queues.find(topic, queue_id)
+        return (0, 0) if queue is None else (queue.min_offset, queue.end_offset)
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        tag_codes: npt.NDArray[np.int64] | None = None,
+        scan_max: int = SCAN_MAX,
+    ) -> ReadResult:
+        """Return messages of a queue, oldest first, without copying them.
+
+        At least one message when one matches, whatever its size; then none beyond the limits.
+
+        Args:
+            topic, queue_id, offset: where to start.
+            count_max: messages wanted at most.
+            bytes_max: bytes wanted at most.
+            tag_codes: int64, sorted: only messages with one of these; None takes all.
+            scan_max: entries looked at when filtering; at least ``count_max`` are.
+
+        Raises:
+            CorruptRecord: the queue's file is damaged.
+            StoreClosed: the store was closed.
+        """
+        self._check_open()
+        return read_queue(
+            self._log,
+            self._queues.by_key.get((topic, queue_id)),
+            offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            tag_codes=tag_codes,
+            scan_max=scan_max,
+        )
+
+    def record_at(self, physical_offset: int) -> Record:
+        """Return the record that starts at a physical offset.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold the offset.
+            CorruptRecord: no record stands there.
+        """
+        self._check_open()
+        return self._log.record_at(physical_offset)
+
+    def physical_offset(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return where a message lies in the log; None if it is not there or not kept."""
+        self._check_open()
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.end_offset:
+            return None
+        return int(queue.entry(offset)[0])
+
+    def message_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the store time (ms) of a message; None if it is not there or not kept."""
+        self._check_open()
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= offset < queue.end_offset:
+            return None
+        return self._log.store_time_at(queue.entry(offset)[0])
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
+    ) -> int:
+        """Return the offset of a store time: the first message not before it.
+
+        Args:
+            topic, queue_id: the queue; 0 is returned if there is none.
+            timestamp_ms: the time.
+            upper: the last message not after it instead.
+
+        Source: RocketMQ ConsumeQueue.getOffsetInQueueByTime (5.1.4 and later).
+        """
+        self._check_open()
+        queue = self._queues.find(topic, queue_id)
+        if queue is None:
+            return 0
+        low, end = queue.min_offset, queue.end_offset
+        if not upper:
+            return first_true(low, end, lambda at: self._time(queue, at) >= timestamp_ms)
+        after = first_true(low, end, lambda at: self._time(queue, at) > timestamp_ms)
+        return max(low, after - 1)
+
+    def _time(self, queue: ConsumeQueue, offset: int) -> int:
+        # Entries whose record is gone count as too old.
+        return self._log.store_time_at(queue.entry(offset)[0]) or 0
+
+    @property
+    def earliest_time(self) -> int | None:
+        """Store time (ms) of the oldest record kept; None in an empty store."""
+        return self._log.store_time_at(self._log.first)
+
+    # -- end ----------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosed(f"{self._config.root_path}: this store is closed")
+
+    def close(self) -> None:
+        """Flush everything, mark the stop as clean, and let the directory go. Twice is harmless.
+
+        The abort marker stays when anything could not be flushed or dispatched, so that the
+        next opener recovers. Views handed out stay valid.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the last flush failed; closed all the same.
+        """
+        if self._closed:
+            return
+        try:
+            if self._failure is None:
+                self._flush_all()
+        finally:
+            self._closed = True
+            self._queues.files.close()
+            self._log.segments.close()
+            self._lock.release()
+
+    def _flush_all(self) -> None:
+        self.flush()
+        self._queues.sync()
+        self._checkpoint.queues_timestamp = self._dispatch.store_timestamp
+        self._log.segments.drop_prepared()
+        self._checkpoint.save()
+        if self._dispatch.behind:
+            _log.warning(
+                "not all records could be indexed (%s); the next start does it", self._refusal
+            )
+            return
+        save_known_queues(self._files, self._config.root_path, self._log, self._queues)
+        self._abort.remove()

@@ -1,0 +1,157 @@
+"""All consume queues of a store, by (topic, queue id)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pymq.errors import StoreMismatch
+from pymq.protocol.record import TOPIC_BYTES_MAX_V1
+from pymq.store.consume_queue import ConsumeQueue, QueueFiles
+from pymq.store.files import Files
+from pymq.store.segment import parse_segment_name, segment_name
+
+_QUEUE_ID_MAX = (1 << 31) - 1
+#: The longest name a directory can have; only RocketMQ writes topics above 127 bytes.
+TOPIC_BYTES_MAX = 255
+
+
+class QueueTable:
+    """Finds, makes and deletes consume queues; nothing is on the disk before the first entry."""
+
+    def __init__(self, files: Files, path: Path, *, file_bytes: int, open_max: int) -> None:
+        self._path = path
+        self._file_bytes = file_bytes
+        self._empty: list[Path] = []
+        self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        self.files = QueueFiles(files, min(open_max, max(16, files.open_files_limit() // 2)))
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self.by_key.values())
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue, or None if there is none."""
+        return self.by_key.get((topic, queue_id))
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Return the queues of a topic, by id."""
+        found = [queue for (name, _), queue in self.by_key.items() if name == topic]
+        return sorted(found, key=lambda queue: queue.queue_id)
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, made if there is none."""
+        queue = self.by_key.get((topic, queue_id))
+        if queue is None:
+            path = self._path / topic / str(queue_id)
+            queue = ConsumeQueue(self.files, path, topic, queue_id, self._file_bytes)
+            self.by_key[topic, queue_id] = queue
+        return queue
+
+    def remove(self, queue: ConsumeQueue) -> None:
+        """Delete a queue and, with the last of them, its topic's directory."""
+        del self.by_key[queue.topic, queue.queue_id]
+        queue.remove()
+        directory = queue.path.parent
+        if self.files.files.remove_directory(directory):
+            self.files.dirty_directories.discard(directory)
+            self.files.dirty_directories.add(directory.parent)
+
+    def load(self) -> None:
+        """Take what is on the disk; nothing is changed and no file is opened.
+
+        Raises:
+            StoreMismatch: a file has another size or name than a queue file can have.
+        """
+        files = self.files.files
+        for topic in files.list_directory(self._path):
+            if not topic.is_directory:
+                continue
+            for queue_id in files.list_directory(self._path / topic.name):
+                if queue_id.is_directory and queue_id.name.isascii() and queue_id.name.isdigit():
+                    self._load_queue(topic.name, queue_id.name)
+
+    def _load_queue(self, topic: str, queue_id: str) -> None:
+        directory = self._path / topic / queue_id
+        listed = self.files.files.list_directory(directory)
+        bases = []
+        for entry in listed:
+            if entry.is_directory:
+                continue
+            path = directory / entry.name
+            base = parse_segment_name(entry.name)
+            if base is None:
+                raise StoreMismatch(
+                    f"{path}: not a consume-queue file (their names are 20 digits); "
+                    "move it out of this directory"
+                )
+            if entry.size == 0:
+                self._empty.append(path)  # Its creation was cut short.
+                continue
+            if entry.size != self._file_bytes:
+                raise StoreMismatch(
+                    f"{path}: {entry.size} B, expected {self._file_bytes} B (queue_file_bytes, "
+                    "RocketMQ mappedFileSizeConsumeQueue): set the size this store was written "
+                    "with, or use another store directory"
+                )
+            if base % self._file_bytes:
+                raise StoreMismatch(
+                    f"{path}: expected a name that is a multiple of {self._file_bytes}, "
+                    f"such as {segment_name(base - base % self._file_bytes)}"
+                )
+            bases.append(base)
+        if bases and queue_id == str(int(queue_id)):
+            self.make(topic, int(queue_id)).add_files(bases)
+
+    def drop_empty_files(self) -> None:
+        """Delete queue files of length 0, whose creation a crash cut short."""
+        while self._empty:
+            path = self._empty.pop()
+            self.files.files.remove(path)
+            self.files.dirty_directories.add(path.parent)
+
+    def sync(self) -> None:
+        """Force every changed queue file and directory to the disk."""
+        dirty, self.files.dirty = self.files.dirty, set()
+        directories, self.files.dirty_directories = self.files.dirty_directories, set()
+        sync_queues(self.files.files, dirty, directories)
+
+
+def sync_queues(files: Files, paths: set[str], directories: set[Path]) -> None:
+    """Sync queue files, then directories; in any thread. Deleted ones are skipped.
+
+    Raises:
+        FlushFailed: a sync failed.
+    """
+    for path in paths:
+        try:
+            fd = files.open(Path(path))
+        except FileNotFoundError:
+            continue
+        try:
+            files.sync_data(fd)
+        finally:
+            files.close(fd)
+    for directory in directories:
+        if files.exists(directory):
+            files.sync_directory(directory)
+
+
+def illegal_name(
+    topic: str, queue_id: int, *, topic_bytes_max: int = TOPIC_BYTES_MAX_V1
+) -> str | None:
+    """Return why a queue cannot exist, None if it can.
+
+    Topic names become directory names: none may lead out of the store.
+    """
+    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
+        return f"topic {topic[:64]!r} cannot be stored: it would not be a directory name"
+    try:
+        size = len(topic.encode())
+    except UnicodeEncodeError:
+        return f"topic {topic[:64]!r} cannot be stored: not encodable as UTF-8"
+    if size > topic_bytes_max:
+        return f"topic of {size} B, expected 1..{topic_bytes_max}"
+    if not 0 <= queue_id <= _QUEUE_ID_MAX:
+        return f"queue id {queue_id}, expected 0..{_QUEUE_ID_MAX}"
+    return None

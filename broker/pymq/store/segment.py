@@ -1,0 +1,88 @@
+"""One fixed-size file of the commit log: written by ``pwrite``, read through a map."""
+
+import mmap
+from pathlib import Path
+
+from pymq.store.files import Files
+
+#: File names are the offset of the first byte, in so many decimal digits.
+NAME_DIGITS = 20
+
+
+def segment_name(first: int) -> str:
+    """Return the name of the file whose first byte has this offset."""
+    return f"{first:0{NAME_DIGITS}d}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """Return the offset a file name stands for, or None if it is no such name."""
+    return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
+
+
+class Segment:
+    """A file of ``size_bytes`` whose first byte has the physical offset ``first``.
+
+    Opened and mapped at first use. Views on the map keep it alive after ``close``; it is
+    unmapped when the last of them goes.
+
+    Source: RocketMQ MappedFile.
+    """
+
+    __slots__ = ("_fd", "_files", "_map", "_view", "end", "first", "path", "size_bytes")
+
+    def __init__(
+        self, files: Files, path: Path, first: int, size_bytes: int, fd: int | None = None
+    ) -> None:
+        self._files = files
+        self._fd = fd
+        self._map: mmap.mmap | None = None
+        self._view: memoryview | None = None
+        self.path = path
+        self.first = first
+        self.size_bytes = size_bytes
+        self.end = first + size_bytes
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, for reading and writing."""
+        if self._fd is None:
+            self._fd = self._files.open(self.path)
+        return self._fd
+
+    @property
+    def view(self) -> memoryview:
+        """All bytes of the file, read-only; slices of it may be kept as long as wanted."""
+        if self._view is None:
+            self._map = self._files.map_for_reading(self.fd, self.size_bytes)
+            self._view = memoryview(self._map)
+        return self._view
+
+    def write(self, data: bytes | memoryview, position: int) -> None:
+        """Write at a position of this file.
+
+        Raises:
+            DiskFull, FlushFailed: as ``Files.pwrite``.
+        """
+        self._files.pwrite(self.fd, data, position)
+
+    def sync(self) -> None:
+        """Force what was written to the disk."""
+        self._files.sync_data(self.fd)
+
+    def close(self) -> None:
+        """Close the file. Views handed out stay valid: the map goes with the last of them."""
+        if self._view is not None and self._map is not None:
+            self._view.release()
+            try:
+                self._map.close()
+            except BufferError:
+                pass  # Somebody still holds a view; dropping our reference is all we can do.
+            self._view = self._map = None
+        if self._fd is not None:
+            self._files.close(self._fd)
+            self._fd = None
+
+    def remove(self) -> None:
+        """Close and delete the file; the caller syncs the directory."""
+        self.close()
+        self._files.remove(self.path)

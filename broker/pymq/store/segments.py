@@ -1,0 +1,153 @@
+"""The ordered run of segments that forms the commit log's address space."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Lock
+
+from pymq.errors import OffsetOutOfRange, StoreMismatch
+from pymq.store.files import Files
+from pymq.store.segment import Segment, parse_segment_name, segment_name
+
+
+class Segments:
+    """Segments of one size, adjacent, in one directory; the first may start anywhere.
+
+    Belongs to the thread of the store, except ``prepare_next``, which any thread may call.
+
+    Source: RocketMQ MappedFileQueue, AllocateMappedFileService.
+    """
+
+    def __init__(self, files: Files, path: Path, segment_bytes: int) -> None:
+        self._files = files
+        self._path = path
+        self._all: list[Segment] = []
+        self._empty: list[Path] = []
+        self._creating = Lock()
+        self._prepared: Segment | None = None
+        self.segment_bytes = segment_bytes
+
+    def load(self) -> None:
+        """Take the files that are there; nothing is changed.
+
+        Raises:
+            StoreMismatch: a file has another size or name than a segment can have.
+        """
+        listed = self._files.list_directory(self._path)
+        names = [entry for entry in listed if not entry.is_directory]
+        for position, entry in enumerate(names):
+            path = self._path / entry.name
+            first = parse_segment_name(entry.name)
+            if first is None:
+                raise StoreMismatch(
+                    f"{path}: not a commit-log file (their names are 20 digits); "
+                    "move it out of this directory"
+                )
+            if entry.size == 0 and position == len(names) - 1:
+                self._empty.append(path)  # Its creation was cut short.
+                continue
+            if entry.size != self.segment_bytes:
+                raise StoreMismatch(
+                    f"{path}: {entry.size} B, expected {self.segment_bytes} B (segment_bytes, "
+                    "RocketMQ mappedFileSizeCommitLog): set the size this store was written "
+                    "with, or use another store directory"
+                )
+            if first % self.segment_bytes or (self._all and first != self._all[-1].end):
+                expected = self._all[-1].end if self._all else first - first % self.segment_bytes
+                raise StoreMismatch(
+                    f"{path}: expected {segment_name(expected)} next, commit-log files must "
+                    "follow each other without a gap: put the missing file back"
+                )
+            self._all.append(Segment(self._files, path, first, self.segment_bytes))
+
+    def drop_empty(self) -> None:
+        """Remove a last file of length 0, whose creation a crash cut short."""
+        while self._empty:
+            self._files.remove(self._empty.pop())
+            self._files.sync_directory(self._path)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, index: int) -> Segment:
+        return self._all[index]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._all)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the next segment is ready."""
+        return self._prepared is not None
+
+    def find(self, physical_offset: int) -> Segment:
+        """Return the segment that holds an offset.
+
+        Raises:
+            OffsetOutOfRange: none does.
+        """
+        every = self._all
+        if every:
+            index = (physical_offset - every[0].first) // self.segment_bytes
+            if 0 <= index < len(every):
+                return every[index]
+        kept = f"{every[0].first}..{every[-1].end}" if every else "nothing"
+        raise OffsetOutOfRange(f"physical offset {physical_offset}, the log holds {kept}")
+
+    def _create(self, first: int) -> Segment:
+        if self._files.make_directory(self._path):
+            self._files.sync_directory(self._path.parent)
+        path = self._path / segment_name(first)
+        fd = self._files.create(path, self.segment_bytes, reserve=True)
+        self._files.sync_directory(self._path)
+        return Segment(self._files, path, first, self.segment_bytes, fd)
+
+    def prepare_next(self) -> None:
+        """Make the next segment ahead of need, in whatever thread this is called.
+
+        Raises:
+            DiskFull, StoreError: it could not be made, and nothing is left behind.
+        """
+        with self._creating:
+            if self._prepared is None:
+                first = self._all[-1].end if self._all else 0
+                self._prepared = self._create(first)
+
+    def append_next(self) -> Segment:
+        """Add the next segment, prepared or made now, and return it.
+
+        Raises:
+            DiskFull, StoreError: it could not be made, and nothing is left behind.
+        """
+        with self._creating:
+            first = self._all[-1].end if self._all else 0
+            segment, self._prepared = self._prepared, None
+            if segment is None or segment.first != first:
+                if segment is not None:
+                    segment.remove()
+                segment = self._create(first)
+            self._all.append(segment)
+            return segment
+
+    def drop_prepared(self) -> None:
+        """Delete a prepared segment that was not used."""
+        with self._creating:
+            if self._prepared is not None:
+                self._prepared.remove()
+                self._prepared = None
+                self._files.sync_directory(self._path)
+
+    def drop_after(self, count: int) -> None:
+        """Keep the first ``count`` segments and delete the others, last first."""
+        if len(self._all) > count:
+            while len(self._all) > count:
+                self._all.pop().remove()
+            self._files.sync_directory(self._path)
+
+    def close(self) -> None:
+        """Close all files; views handed out stay valid."""
+        for segment in self._all:
+            segment.close()
+        with self._creating:
+            if self._prepared is not None:
+                self._prepared.close()
+                self._prepared = None

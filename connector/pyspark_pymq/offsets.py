@@ -1,0 +1,312 @@
+"""Offsets of the source: their JSON, and every decision about them. Nothing here talks to anybody.
+
+An offset of a stream is, for every queue, the next queue offset to read::
+
+    {"%": {"v": 1}, "topic": {"broker": {"0": 17, "1": 23}}}
+
+``%`` alone is no legal topic name and holds what is not an offset. Spark compares offsets as
+texts, so the members stand in one order: by name, queue ids by number.
+
+Where a stream begins must not be asked twice, or "latest" would lose what arrives in between;
+but Spark journals only where a batch ends. So the initial offset carries ``"init": true``, the
+first batch ends where it started, without the mark, and is empty by rule. A queue that
+appears later is likewise journaled at its first message one batch before it is read.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from pymq.errors import ConfigurationError, OffsetOutOfRange
+from pymq.protocol.bodies import MessageQueue
+
+EARLIEST = -2
+LATEST = -1
+RESERVED = "%"
+VERSION = 1
+
+#: A task takes tens of milliseconds to start: fewer rows than this are not worth one of their own.
+TASK_ROWS_MIN = 20_000
+#: A task above this is cut, so that several cores, and a retry, have less to do.
+TASK_ROWS_MAX = 1_000_000
+
+Offsets = dict[MessageQueue, int]
+Bounds = Mapping[MessageQueue, tuple[int, int]]  # first offset kept, end (next to be assigned)
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where reading starts or ends, as the user put it.
+
+    Attributes:
+        unnamed: ``EARLIEST`` or ``LATEST``, for queues that ``named`` does not hold.
+        named: offsets by queue; they may be ``EARLIEST`` and ``LATEST``, too.
+    """
+
+    unnamed: int
+    named: tuple[tuple[MessageQueue, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a stream stands: the next offset of each queue it knows."""
+
+    offsets: Offsets
+    initial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRange:
+    """The messages ``first <= queue offset < end`` of one queue."""
+
+    queue: MessageQueue
+    first: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+
+# ------------------------------------------------------------------------------------ JSON
+
+
+def position_to_json(position: Position) -> dict[str, Any]:
+    """Return the JSON object of a position; equal positions give equal texts."""
+    mark: dict[str, Any] = {"v": VERSION}
+    if position.initial:
+        mark["init"] = True
+    value: dict[str, Any] = {RESERVED: mark}
+    for queue, offset in sorted(position.offsets.items()):
+        brokers = value.setdefault(queue.topic, {})
+        brokers.setdefault(queue.broker_name, {})[str(queue.queue_id)] = offset
+    return value
+
+
+def position_from_json(value: Any) -> Position:
+    """Return the position a JSON object holds.
+
+    Raises:
+        ConfigurationError: it is not ``{topic: {broker: {queue id: offset}}}``, or a newer
+            version of this connector wrote it.
+    """
+    offsets: Offsets = {}
+    mark: dict[str, Any] = {}
+    for topic, brokers in _members(value, "topics"):
+        if topic == RESERVED:
+            mark = dict(_members(brokers, RESERVED))
+            continue
+        for broker_name, queues in _members(brokers, f"brokers of {topic}"):
+            for queue_id, offset in _members(queues, f"queues of {topic} on {broker_name}"):
+                if not queue_id.isdecimal() or type(offset) is not int:
+                    raise ConfigurationError(
+                        f"offsets of {topic} on {broker_name}: {queue_id!r}: {offset!r} found, "
+                        f'expected a queue id and an offset like "0": 17'
+                    )
+                offsets[MessageQueue(topic, broker_name, int(queue_id))] = offset
+    version = mark.get("v", VERSION)
+    if version != VERSION:
+        raise ConfigurationError(
+            f"offsets of version {version!r}, expected {VERSION}: they were written by another "
+            f"version of pymq; use that one, or start a new checkpoint"
+        )
+    return Position(offsets, mark.get("init") is True)
+
+
+def _members(value: Any, what: str) -> Iterable[tuple[str, Any]]:
+    if not isinstance(value, dict):
+        raise ConfigurationError(
+            f"{what}: {value!r:.60} found, expected an object: "
+            f'{{"topic": {{"broker": {{"0": 17}}}}}}'
+        )
+    return value.items()
+
+
+# --------------------------------------------------------------------- where to start and end
+
+
+def resolve(bound: Bound, bounds: Bounds) -> Offsets:
+    """Return the offset of every queue in ``bounds``, as the user's choice makes it.
+
+    Raises:
+        ConfigurationError: the choice names a queue that there is not.
+    """
+    named = dict(bound.named)
+    unknown = sorted(set(named) - set(bounds))
+    if unknown:
+        raise ConfigurationError(
+            f"offsets are given for queues that there are not: {_listed(unknown)}; "
+            f"there are {_listed(sorted(bounds))}"
+        )
+    offsets: Offsets = {}
+    for queue, (first, end) in bounds.items():
+        offset = named.get(queue, bound.unnamed)
+        offsets[queue] = {EARLIEST: first, LATEST: end}.get(offset, offset)
+    return offsets
+
+
+def end_of_batch(start: Position, bounds: Bounds, *, offsets_max: int | None = None) -> Position:
+    """Return where the batch that starts at ``start`` ends.
+
+    Args:
+        start: where the stream stands. Every queue it knows is kept, with or without a route:
+            a queue of a broker that is away for a while is neither lost nor started anew.
+        bounds: of the queues there are now.
+        offsets_max: messages the batch may have; each queue that has some gets one at least.
+    """
+    if start.initial:
+        return Position(start.offsets)
+    backlog = {
+        queue: end - start.offsets[queue]
+        for queue, (_, end) in bounds.items()
+        if queue in start.offsets and end > start.offsets[queue]
+    }
+    shares = share(backlog, offsets_max)
+    offsets = {queue: offset + shares.get(queue, 0) for queue, offset in start.offsets.items()}
+    # What is new is journaled first and read from the next batch on, see above.
+    for queue, (first, _) in bounds.items():
+        offsets.setdefault(queue, first)
+    return Position(offsets)
+
+
+def share(backlog: Mapping[_Item, int], most: int | None) -> dict[_Item, int]:
+    """Return how much of its backlog each gets when ``most`` are shared out in proportion.
+
+    Everybody who has a backlog gets one at least, so that a small queue beside a large one
+    does not starve; the sum may exceed ``most`` by that.
+    """
+    total = sum(backlog.values())
+    if most is None or total <= most:
+        return dict(backlog)
+    return {
+        item: min(count, max(1, math.floor(most * count / total)))
+        for item, count in backlog.items()
+        if count
+    }
+
+
+def bounded(bounds: Bounds, target: Mapping[MessageQueue, int]) -> Bounds:
+    """Return ``bounds`` as they were when ``target`` was taken: nothing newer, no newer queue."""
+    return {
+        queue: (first, min(end, target[queue]))
+        for queue, (first, end) in bounds.items()
+        if queue in target
+    }
+
+
+# ------------------------------------------------------------------------------- what is lost
+
+
+def losses(offsets: Mapping[MessageQueue, int], bounds: Bounds) -> dict[MessageQueue, str]:
+    """Return, for queues that no longer hold what is to be read next, what happened.
+
+    A queue without bounds has no route at the moment, and is no loss.
+    """
+    found = {}
+    for queue, offset in sorted(offsets.items()):
+        if queue not in bounds:
+            continue
+        first, end = bounds[queue]
+        if offset < first:
+            found[queue] = (
+                f"{named(queue)}: messages {offset}..{first - 1} are gone, the first kept is "
+                f"{first}: the broker deleted them before they were read"
+            )
+        elif offset > end:
+            found[queue] = (
+                f"{named(queue)}: offset {offset} is expected next, but the queue ends at {end}: "
+                f"the topic was deleted and made again, or its broker lost its latest messages"
+            )
+    return found
+
+
+def refuse_losses(found: Mapping[MessageQueue, str]) -> None:
+    """Raise what was lost, with the ways out.
+
+    Raises:
+        OffsetOutOfRange: something was.
+    """
+    if found:
+        raise OffsetOutOfRange(
+            f"{'; '.join(found.values())}. To go on at the next message there is, set the "
+            f"option failOnDataLoss to false; to start anew, use another checkpoint"
+        )
+
+
+def within(offsets: Mapping[MessageQueue, int], bounds: Bounds) -> Offsets:
+    """Return ``offsets``, those beyond the end of their queue moved back to it.
+
+    An offset before the first message stays: the reader skips to what there is.
+    """
+    return {
+        queue: min(offset, bounds[queue][1]) if queue in bounds else offset
+        for queue, offset in offsets.items()
+    }
+
+
+# ----------------------------------------------------------------------------------- planning
+
+
+def ranges(start: Position, end: Position) -> list[QueueRange]:
+    """Return what a batch consists of, the queues in order; a pure function of both offsets.
+
+    Queues that only ``end`` knows have just been discovered: they are read from the next
+    batch on. A queue that moved back (a loss the user accepted) has nothing to read.
+    """
+    if start.initial:
+        return []
+    return [
+        QueueRange(queue, start.offsets[queue], offset)
+        for queue, offset in sorted(end.offsets.items())
+        if start.offsets.get(queue, offset) < offset
+    ]
+
+
+def plan(
+    wanted: Sequence[QueueRange], *, tasks_min: int = 1, tasks_max: int | None = None
+) -> list[list[QueueRange]]:
+    """Cut ranges into tasks of nearly equal size: small queues together, large ones in parts.
+
+    There are as many tasks as queues, but none below ``TASK_ROWS_MIN`` or above
+    ``TASK_ROWS_MAX`` rows; the user's bounds come before these.
+
+    Args:
+        wanted: what to read, in order; every row lands in exactly one task.
+        tasks_min: at least so many, as long as each has a row.
+        tasks_max: at most so many.
+    """
+    rows = sum(map(len, wanted))
+    if not rows:
+        return []
+    worthwhile = min(len(wanted), math.ceil(rows / TASK_ROWS_MIN))
+    count = max(worthwhile, math.ceil(rows / TASK_ROWS_MAX), min(tasks_min, rows))
+    if tasks_max is not None:
+        count = min(count, tasks_max)
+    tasks: list[list[QueueRange]] = []
+    parts = iter(wanted)
+    part = next(parts)
+    for number in range(count):
+        room = rows * (number + 1) // count - rows * number // count
+        task = []
+        while room:
+            if not len(part):
+                part = next(parts)
+            taken = min(room, len(part))
+            task.append(QueueRange(part.queue, part.first, part.first + taken))
+            part = QueueRange(part.queue, part.first + taken, part.end)
+            room -= taken
+        tasks.append(task)
+    return tasks
+
+
+def named(queue: MessageQueue) -> str:
+    """Return a queue as errors and logs name it."""
+    return f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name}"
+
+
+def _listed(queues: Sequence[MessageQueue], most: int = 8) -> str:
+    texts = [f"{q.topic}/{q.broker_name}/{q.queue_id}" for q in queues[:most]]
+    if len(queues) > most:
+        texts.append(f"{len(queues) - most} more")
+    return ", ".join(texts) or "none"

@@ -1,0 +1,181 @@
+"""What a task does to read: pull its ranges, make sure nothing is missing, make Arrow batches.
+
+Runs on executors, which fork: connections are opened by ``read_ranges`` and closed at its end,
+nothing outlives it, and it starts no thread.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pymq.client.blocking import BlockingClient
+from pymq.errors import OffsetOutOfRange, PymqError, RemoteProtocolError
+from pymq.protocol.record_batch import read_columns
+from pyspark_pymq.offsets import QueueRange, named
+from pyspark_pymq.options import SourceOptions
+from pyspark_pymq.patience import Patience
+from pyspark_pymq.rows import arrow_schema, record_batches
+
+LOG = logging.getLogger(__name__)
+
+#: Small answers (a stock broker gives 32 messages at a time) are decoded together.
+DECODED_BYTES_MIN = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Records of one queue that cover ``first <= queue offset < next_offset``."""
+
+    buffer: Any  # bytes or memoryview: whole records, back to back
+    first: int
+    next_offset: int
+
+
+def read_ranges(
+    options: SourceOptions, schema: StructType, ranges: Sequence[QueueRange]
+) -> Iterator[pa.RecordBatch]:
+    """Yield exactly the messages of the ranges, however often it is called.
+
+    Args:
+        options: of the source.
+        schema: the columns wanted, checked already.
+        ranges: in the order they are read.
+
+    Raises:
+        OffsetOutOfRange: messages of a range are gone, and ``failOnDataLoss`` is true.
+        PymqError: a broker stayed away for longer than ``retryTimeoutMs``, or its answer is
+            not what was asked for.
+    """
+    columns = arrow_schema(schema)
+    client = BlockingClient(options.name_servers, timeout_s=options.request_timeout_s)
+    try:
+        for part in ranges:
+            for fetched in fetch(client, part, options):
+                records = read_columns(fetched.buffer)
+                kept = check_fetched(fetched, records.queue_offset, part, options)
+                yield from record_batches(
+                    records, part.queue, columns, kept=kept, tags=options.tags
+                )
+    finally:
+        client.close()
+
+
+def fetch(client: BlockingClient, part: QueueRange, options: SourceOptions) -> Iterator[Fetched]:
+    """Yield a range's records in order, without gap or overlap between one piece and the next.
+
+    Raises:
+        OffsetOutOfRange, PymqError: as ``read_ranges``.
+    """
+    patience = Patience(options.retry_timeout_s, f"reading {named(part.queue)}")
+    left = part
+    while len(left):
+        try:
+            for fetched in _pulled(client, left, options):
+                yield fetched
+                left = QueueRange(part.queue, fetched.next_offset, left.end)
+                patience.progressed()
+            if len(left):
+                raise RemoteProtocolError(
+                    f"{named(part.queue)}: the answers end at {left.first}, expected {left.end}"
+                )
+        except OffsetOutOfRange as error:
+            left = _still_there(client, left, options, error)
+        except PymqError as error:
+            patience.bear(error)
+
+
+def _pulled(client: BlockingClient, part: QueueRange, options: SourceOptions) -> Iterator[Fetched]:
+    """Yield the answers of a range, small ones joined."""
+    first = next_offset = part.first
+    buffers: list[Any] = []
+    for chunk in client.pull_range(
+        part.queue,
+        part.first,
+        part.end,
+        group=options.consumer_group,
+        tags=" || ".join(options.tags) or "*",
+        bytes_max=options.pull_bytes,
+    ):
+        buffers.append(chunk.buffer)
+        next_offset = min(chunk.next_offset, part.end)
+        if sum(map(len, buffers)) >= DECODED_BYTES_MIN:
+            yield Fetched(_joined(buffers), first, next_offset)
+            first, buffers = next_offset, []
+    if first < next_offset:
+        yield Fetched(_joined(buffers), first, next_offset)
+
+
+def _joined(buffers: list[Any]) -> Any:
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+
+def check_fetched(
+    fetched: Fetched,
+    offsets: npt.NDArray[np.int64],
+    part: QueueRange,
+    options: SourceOptions,
+) -> npt.NDArray[np.bool_] | None:
+    """Return which records to keep (None: all), having made sure that none is missing.
+
+    Args:
+        fetched: what the records came from.
+        offsets: their queue offsets, shape (n,).
+        part: the range that is being read.
+        options: of the source.
+
+    Raises:
+        OffsetOutOfRange: there is a gap, and ``failOnDataLoss`` is true. With tags gaps are
+            what was asked for.
+        RemoteProtocolError: offsets do not ascend.
+    """
+    kept = None
+    if len(offsets) and (offsets[0] < fetched.first or offsets[-1] >= fetched.next_offset):
+        # A broker may answer beyond what was asked for; it belongs to another task.
+        kept = (offsets >= fetched.first) & (offsets < fetched.next_offset)
+        offsets = offsets[kept]
+    if not (np.diff(offsets) > 0).all():
+        raise RemoteProtocolError(f"{named(part.queue)}: queue offsets do not ascend")
+    expected = fetched.next_offset - fetched.first
+    if not options.tags and len(offsets) != expected:
+        elsewhere = np.flatnonzero(offsets != np.arange(len(offsets)) + fetched.first)
+        missing = fetched.first + int(elsewhere[0] if len(elsewhere) else len(offsets))
+        _report_loss(
+            f"{named(part.queue)}: {expected - len(offsets)} of {expected} messages from "
+            f"{fetched.first} on are missing, the first at {missing}",
+            options,
+        )
+    return kept
+
+
+def _still_there(
+    client: BlockingClient, left: QueueRange, options: SourceOptions, error: OffsetOutOfRange
+) -> QueueRange:
+    """Return what there is of a range whose start or end the broker says is out of bounds."""
+    first, end = client.bounds([left.queue])[left.queue]
+    there = QueueRange(left.queue, min(max(left.first, first), left.end), left.end)
+    lost = f"messages {left.first}..{there.first - 1} are gone, the first is {first}"
+    if end < left.end:
+        there = QueueRange(left.queue, there.first, max(there.first, end))
+        lost = f"the queue ends at {end}, messages were expected up to {left.end}"
+    if there == left:
+        raise error
+    _report_loss(f"{named(left.queue)}: {lost}", options, error)
+    return there
+
+
+def _report_loss(
+    text: str, options: SourceOptions, cause: OffsetOutOfRange | None = None
+) -> None:
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRange(
+            f"{text}. To go on at the next message there is, set the option failOnDataLoss "
+            f"to false"
+        ) from cause
+    LOG.warning("data loss accepted (failOnDataLoss=false): %s", text)
+

@@ -1,0 +1,208 @@
+"""The listener on real sockets: gathered frames, foreign bytes, deadlines, back-pressure."""
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from pymq.errors import ConfigurationError
+from pymq.net.server import Server, ServerConfig, ServerConnection
+from pymq.protocol.command import Command
+from pymq.protocol.framing import FrameDecoder, encode_frame
+
+DEADLINE_S = 10.0
+
+
+class Echo:
+    """Answers every request with its own body and remembers how requests came together."""
+
+    def __init__(self) -> None:
+        self.groups: list[int] = []
+        self.ended = 0
+
+    def on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
+        self.groups.append(len(commands))
+        for command in commands:
+            connection.respond(command, command.reply(0, body=command.body))
+
+    def on_ended(self, connection: ServerConnection) -> None:
+        self.ended += 1
+
+
+def serve(
+    check: Callable[[Server, Echo], Awaitable[None]], **settings: float
+) -> None:
+    """Run ``check`` against a server that echoes."""
+
+    async def run() -> None:
+        echo = Echo()
+        server = Server(ServerConfig(**settings), echo.on_commands, echo.on_ended)  # type: ignore[arg-type]
+        await server.start()
+        try:
+            await asyncio.wait_for(check(server, echo), DEADLINE_S)
+        finally:
+            await server.close()
+            await server.close()
+
+    asyncio.run(run())
+
+
+async def read_commands(reader: asyncio.StreamReader, count: int) -> list[Command]:
+    decoder = FrameDecoder()
+    commands: list[Command] = []
+    while len(commands) < count:
+        data = await reader.read(1 << 20)
+        assert data, f"connection closed after {len(commands)} of {count} responses"
+        commands += decoder.feed(data)
+    return commands
+
+
+def request(opaque: int, body: bytes = b"", flag: int = 0) -> bytes:
+    return encode_frame(Command(310, {"b": "T"}, body, opaque=opaque, flag=flag))
+
+
+def test_frames_that_arrive_together_are_handled_together_in_order() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"".join(request(n, b"%d" % n) for n in range(50)))
+        answers = await read_commands(reader, 50)
+        assert [answer.opaque for answer in answers] == list(range(50))
+        assert [answer.body for answer in answers] == [b"%d" % n for n in range(50)]
+        assert max(echo.groups) > 1
+        writer.close()
+
+    serve(check)
+
+
+def test_one_way_requests_get_no_answer() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request(1, flag=2) + request(2))
+        assert [answer.opaque for answer in await read_commands(reader, 1)] == [2]
+        assert sum(echo.groups) == 2
+        writer.close()
+
+    serve(check)
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason"),
+    [
+        pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP", id="http"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01", "TLS", id="tls"),
+        pytest.param(struct.pack(">II", 1 << 30, 10) + b"x" * 64, "frame_bytes_max", id="huge"),
+        pytest.param(struct.pack(">II", 0xFFFFFFF0, 10), "frame_bytes_max", id="negative"),
+        pytest.param(struct.pack(">II", 2, 0) + b"ab", "frame of 6 B", id="too short"),
+        pytest.param(struct.pack(">II", 14, 100) + b"x" * 10, "header of 100 B", id="header"),
+        pytest.param(struct.pack(">II", 14, 10) + b"{not json}", "JSON header", id="json"),
+        pytest.param(struct.pack(">II", 14, 7 << 24 | 10) + b"x" * 10, "serialization 7", id="form"),
+        pytest.param(struct.pack(">II", 14, 1 << 24 | 10) + b"x" * 10, "binary header", id="binary"),
+    ],
+)
+def test_foreign_bytes_close_their_connection_and_no_other(
+    sent: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        good_reader, good_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        bad_reader, bad_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        bad_writer.write(sent)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await bad_reader.readexactly(1)
+        good_writer.write(request(7))
+        assert (await read_commands(good_reader, 1))[0].opaque == 7
+        good_writer.close()
+        bad_writer.close()
+
+    with caplog.at_level(logging.WARNING, logger="pymq.net"):
+        serve(check)
+    assert reason in caplog.text
+
+
+def test_a_frame_cut_anywhere_is_put_together() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        frame = request(3, b"body")
+        for at in range(len(frame)):
+            writer.write(frame[at : at + 1])
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert (await read_commands(reader, 1))[0].body == b"body"
+        writer.close()
+
+    serve(check)
+
+
+def test_a_connection_stuck_in_a_frame_or_silent_is_closed_by_deadline() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        half_reader, half_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        half_writer.write(request(1)[:10])
+        silent_reader, silent_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for reader in (half_reader, silent_reader):
+            with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+        half_writer.close()
+        silent_writer.close()
+        assert echo.ended == 2
+
+    serve(check, frame_s=0.05, idle_s=0.1)
+
+
+def test_a_peer_that_does_not_read_stops_being_read_and_is_closed() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        peer = socket.create_connection(("127.0.0.1", server.port))
+        peer.setblocking(False)
+        loop = asyncio.get_running_loop()
+        frame = request(1, b"x" * 100_000)
+        sent = 0
+        with pytest.raises((ConnectionError, TimeoutError)):
+            async with asyncio.timeout(8):
+                while True:
+                    await loop.sock_sendall(peer, frame)
+                    sent += 1
+                    assert sent < 10_000, "the server went on reading"
+        peer.close()
+
+    serve(check, frame_s=0.05, write_stuck_s=0.2)
+
+
+def test_large_answers_arrive_whole_while_small_ones_follow() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        bodies = [b"a" * 5_000_000, b"b" * 10, b"c" * 300_000, b""]
+        for opaque, body in enumerate(bodies):
+            writer.write(request(opaque, body))
+        answers = await read_commands(reader, len(bodies))
+        assert [answer.body for answer in answers] == bodies
+        writer.close()
+
+    serve(check)
+
+
+def test_a_port_in_use_is_named_with_what_to_do() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        second = Server(
+            ServerConfig(port=server.port), echo.on_commands, echo.on_ended
+        )
+        with pytest.raises(ConfigurationError, match=f"{server.port}.*in use.*choose another"):
+            await second.start()
+
+    serve(check)
+
+
+def test_connections_above_the_limit_are_refused() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        first_reader, first_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        first_writer.write(request(1))
+        await read_commands(first_reader, 1)
+        second_reader, second_writer = await asyncio.open_connection("127.0.0.1", server.port)
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await second_reader.readexactly(1)
+        first_writer.write(request(2))
+        await read_commands(first_reader, 1)
+        first_writer.close()
+        second_writer.close()
+
+    serve(check, connection_count_max=1)
