@@ -10,7 +10,7 @@ Arrow joins the columns ``head, body, length, properties`` row by row in one pas
 buffer of the result is the finished batch, its offsets are where requests may be cut.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ _NOT_IN_BATCHES = {
     "TIMER_DELIVER_MS": "delayed messages",
     "TRAN_MSG": "transactional messages",
 }
+_DIGITS = 12  # hex digits of the number that is counted up
 _BETWEEN = b"\x01"
 _BEHIND = b"\x02"
 _HEX = np.frombuffer("".join(f"{number:02X}" for number in range(256)).encode(), "u2")
@@ -52,18 +53,22 @@ class Entries:
     text: Bytes
     start: npt.NDArray[np.int64]
 
-    def requests(self, *, bytes_max: int) -> Iterator[memoryview]:
-        """Yield bodies of at most ``bytes_max`` bytes: views on this object's memory."""
-        sizes = np.diff(self.start)
-        for first, end in cuts(sizes, rows_max=len(sizes), bytes_max=bytes_max):
-            yield self.text[self.start[first] : self.start[end]].data
+    def requests(self, first: int, end: int, *, bytes_max: int) -> Iterator[memoryview]:
+        """Yield entries ``first..end`` as bodies of at most ``bytes_max`` bytes.
+
+        The bodies are views on this object's memory.
+        """
+        start = self.start[first : end + 1]
+        for low, high in cuts(np.diff(start), rows_max=len(start), bytes_max=bytes_max):
+            yield self.text[start[low] : start[high]].data
 
 
 class MessageKeys:
-    """Makes client message ids (UNIQ_KEY) by the thousand; 32 upper-case hex digits.
+    """Makes properties with client message ids (UNIQ_KEY) by the thousand.
 
-    Address 4 B, process id 2 B, salt 4 B, ms since the month began 4 B, counter 2 B; the last
-    two together are counted up, so that no two of them are equal, and follow the clock.
+    An id is upper-case hex of: address 4 B, process id 2 B, salt 4 B, ms since the month began
+    4 B, counter 2 B. The last two together are one number that is counted up and follows the
+    clock, so that no two ids are equal.
 
     Args:
         address, pid, salt: what tells this task from all others.
@@ -71,11 +76,13 @@ class MessageKeys:
 
     def __init__(self, *, address: bytes, pid: int, salt: bytes) -> None:
         prefix = (address + (pid & 0xFFFF).to_bytes(2, "big") + salt).hex().upper()
-        self._prefix = np.frombuffer(prefix.encode(), np.uint8)
+        before = UNIQUE_KEY.encode() + _BETWEEN + prefix.encode()
+        self._digits_at = len(before)
+        self._row = np.frombuffer(before + bytes(_DIGITS) + _BEHIND, np.uint8)
         self._next = 0
 
     def take(self, count: int, *, month_ms: int) -> pa.Array:
-        """Return new ids, a binary array of shape (count,).
+        """Return ``UNIQ_KEY 0x01 id 0x02`` with new ids, a binary array of shape (count,).
 
         Args:
             count: how many.
@@ -84,13 +91,11 @@ class MessageKeys:
         first = max(self._next, month_ms << 16)
         self._next = first + count
         numbers = np.arange(first, first + count, dtype=np.uint64).astype(">u8")
+        table = np.empty((count, len(self._row)), np.uint8)
+        table[:] = self._row
         digits = _HEX[numbers.view(np.uint8).reshape(count, 8)[:, 2:]].view(np.uint8)
-        table = np.empty((count, len(self._prefix) + digits.shape[1]), np.uint8)
-        table[:, : len(self._prefix)] = self._prefix
-        table[:, len(self._prefix) :] = digits
-        return pa.Array.from_buffers(
-            pa.binary(table.shape[1]), count, [None, pa.py_buffer(table)]
-        ).cast(pa.binary())
+        table[:, self._digits_at : self._digits_at + _DIGITS] = digits
+        return _fixed(table)
 
 
 def encode_entries(
@@ -99,57 +104,57 @@ def encode_entries(
     *,
     month_ms: int,
     message_bytes_max: int,
-    first_row: int = 0,
+    place: Callable[[int], str],
 ) -> Entries:
     """Return the rows of a batch as entries.
 
     Args:
-        columns: ``body``, and where there are such ``tags``, ``keys``, ``properties``, as
-            ``writer`` normalised them: binary, binary, binary, map of binary to binary.
+        columns: ``body``, and where there are such ``tags`` and ``keys``, all binary, and
+            ``properties``, a map of strings.
         keys: makes the messages' ids.
         month_ms: the time, see ``MessageKeys.take``.
         message_bytes_max: what an entry may take.
-        first_row: of the batch in its task, for errors.
+        place: names a row of the columns, for errors.
 
     Raises:
-        LocalProtocolError: a row cannot be a message of a batch; the text names the row.
+        LocalProtocolError: a row cannot be a message of a batch; the text names it.
     """
     body = columns["body"]
     rows = len(body)
     if body.null_count:
-        row = _first(body.is_null()) + first_row
         raise LocalProtocolError(
-            f"row {row}: body is null, and a message needs one: filter such rows out, or "
-            f"coalesce(body, '')"
+            f"{place(_first(body.is_null()))}: body is null, and a message needs one: filter "
+            f"such rows out, or coalesce(body, '')"
         )
-    pieces: list[Any] = []
-    properties = columns.get("properties")
-    has_key = None
-    if properties is not None:
-        texts, has_key = _encode_maps(properties, columns, first_row)
+    made = keys.take(rows, month_ms=month_ms)
+    pieces: list[pa.Array] = []
+    if "properties" in columns:
+        texts, has_key = _encode_maps(columns["properties"], columns, place)
         pieces.append(texts)
+        if has_key.any():
+            made = pc.if_else(pa.array(has_key), pa.scalar(None, pa.binary()), made)
     for name, column in ((TAGS, "tags"), (KEYS, "keys")):
         if column in columns:
-            pieces.append(_encode_one(name, columns[column], column, first_row))
-    made = keys.take(rows, month_ms=month_ms)
-    if has_key is not None and has_key.any():
-        made = pc.if_else(pa.array(has_key), pa.scalar(None, pa.binary()), made)
-    pieces.append(_prefixed(UNIQUE_KEY, made))
+            pieces.append(_encode_one(name, columns[column], column, place))
+    pieces.append(made)
     lengths = np.zeros(rows, np.int64)
     for piece in pieces:
         lengths += pc.fill_null(pc.binary_length(piece), 0).to_numpy(zero_copy_only=False)
     body_bytes = pc.binary_length(body).to_numpy(zero_copy_only=False).astype(np.int64)
     sizes = HEAD_BYTES + body_bytes + 2 + lengths
-    _check_sizes(sizes, lengths, body_bytes, message_bytes_max, first_row)
-    joined = _joined([_heads(sizes, body_bytes), body, _shorts(lengths), *pieces])
-    return Entries(*contents(joined))
+    _check_sizes(sizes, lengths, body_bytes, message_bytes_max, place)
+    return Entries(*contents(_joined([_heads(sizes, body_bytes), body, _shorts(lengths), *pieces])))
 
 
 def _joined(columns: list[Any]) -> pa.Array:
     """Join columns row by row; a null is nothing."""
     return pc.binary_join_element_wise(
-        *columns, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=""
+        *columns, _constant(b""), null_handling="replace", null_replacement=""
     )
+
+
+def _constant(value: bytes) -> pa.Scalar:
+    return pa.scalar(value, pa.binary())
 
 
 def _heads(sizes: npt.NDArray[np.int64], body_bytes: npt.NDArray[np.int64]) -> pa.Array:
@@ -177,13 +182,12 @@ def _fixed(table: npt.NDArray[Any]) -> pa.Array:
 
 def _prefixed(name: str, values: pa.Array) -> pa.Array:
     """Return ``name 0x01 value 0x02`` for each value, null for null."""
-    before = pa.scalar(name.encode() + _BETWEEN, pa.binary())
-    after = pa.scalar(_BEHIND, pa.binary())
-    return pc.binary_join_element_wise(before, values, after, pa.scalar(b"", pa.binary()))
+    before = _constant(name.encode() + _BETWEEN)
+    return pc.binary_join_element_wise(before, values, _constant(_BEHIND), _constant(b""))
 
 
-def _encode_one(name: str, values: pa.Array, column: str, first_row: int) -> pa.Array:
-    _check_marks(values, lambda at: f"row {at + first_row}: {column}")
+def _encode_one(name: str, values: pa.Array, column: str, place: Callable[[int], str]) -> pa.Array:
+    _check_marks(values, lambda row: f"{place(row)}: {column}")
     empty = pc.equal(pc.binary_length(values), 0)
     if pc.any(empty).as_py():  # an empty value is no value to any reader
         values = pc.if_else(pc.fill_null(empty, True), pa.scalar(None, pa.binary()), values)
@@ -191,44 +195,38 @@ def _encode_one(name: str, values: pa.Array, column: str, first_row: int) -> pa.
 
 
 def _encode_maps(
-    maps: pa.Array, columns: Mapping[str, pa.Array], first_row: int
+    maps: pa.Array, columns: Mapping[str, pa.Array], place: Callable[[int], str]
 ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
     """Return the properties texts of a map column, and which rows bring an id of their own.
 
-    A map's TAGS and KEYS give way to columns of that name; entries without a value are left
-    out, as the column of a null map is.
+    A map's TAGS and KEYS give way to columns of that name; entries without a name or a value
+    are left out, as no reader would see them.
     """
     offsets = maps.offsets.to_numpy().astype(np.int64)
-    names = maps.keys[offsets[0] : offsets[-1]]
-    values = maps.items[offsets[0] : offsets[-1]]
-    offsets = offsets - offsets[0]
+    names = maps.keys[offsets[0] : offsets[-1]].cast(pa.binary())
+    values = maps.items[offsets[0] : offsets[-1]].cast(pa.binary())
+    offsets -= offsets[0]
 
-    def row_of(entry: int) -> str:
-        row = int(np.searchsorted(offsets, entry, side="right")) - 1 + first_row
-        return f"row {row}: property {names[entry].as_py()!r}"
+    def entry_place(entry: int) -> str:
+        row = int(np.searchsorted(offsets, entry, side="right")) - 1
+        return f"{place(row)}: property {names[entry].as_py().decode()!r}"
 
-    _check_marks(names, row_of)
-    _check_marks(values, row_of)
-    _refuse_special(names, row_of)
-    dropped = [name for name, column in ((TAGS, "tags"), (KEYS, "keys")) if column in columns]
+    _check_marks(names, entry_place)
+    _check_marks(values, entry_place)
+    _refuse_special(names, entry_place)
     absent = pc.fill_null(pc.equal(pc.binary_length(values), 0), True)
     absent = pc.or_(absent, pc.equal(pc.binary_length(names), 0))
-    if dropped:
-        named = pc.is_in(names, pa.array([name.encode() for name in dropped], pa.binary()))
-        absent = pc.or_(absent, named)
-    texts = pc.binary_join_element_wise(
-        names, values, pa.scalar(_BETWEEN, pa.binary()), null_handling="replace"
-    )
-    texts = pc.binary_join_element_wise(
-        texts, pa.scalar(b"", pa.binary()), pa.scalar(_BEHIND, pa.binary())
-    )
+    given = [name for name, column in ((TAGS, "tags"), (KEYS, "keys")) if column in columns]
+    for name in given:
+        absent = pc.or_(absent, pc.equal(names, name.encode()))
+    texts = _joined([names, _constant(_BETWEEN), values, _constant(_BEHIND)])
     if pc.any(absent).as_py():
-        texts = pc.if_else(absent, pa.scalar(b"", pa.binary()), texts)
+        texts = pc.if_else(absent, _constant(b""), texts)
+    own_key = pc.and_(pc.equal(names, UNIQUE_KEY.encode()), pc.invert(absent))
     has_key = np.zeros(len(maps), np.bool_)
-    is_key = pc.and_(pc.equal(names, UNIQUE_KEY.encode()), pc.invert(absent))
-    own = np.flatnonzero(is_key.to_numpy(zero_copy_only=False))
+    own = np.flatnonzero(own_key.to_numpy(zero_copy_only=False))
     has_key[np.searchsorted(offsets, own, side="right") - 1] = True
-    # The texts of one row's entries lie back to back: the row's text is all of them.
+    # The texts of one row's entries lie back to back: together they are the row's text.
     text, start = contents(texts)
     row_start = start[offsets].astype(np.int32)
     joined = pa.Array.from_buffers(
@@ -237,19 +235,19 @@ def _encode_maps(
     return joined, has_key
 
 
-def _refuse_special(names: pa.Array, row_of: Any) -> None:
+def _refuse_special(names: pa.Array, place: Callable[[int], str]) -> None:
     wanted = pa.array([name.encode() for name in _NOT_IN_BATCHES], pa.binary())
     special = pc.is_in(names, wanted)
     if pc.any(special).as_py():
         entry = _first(special)
         name = names[entry].as_py().decode()
         raise LocalProtocolError(
-            f"{row_of(entry)}: {_NOT_IN_BATCHES[name]} cannot be sent in batches, as this sink "
+            f"{place(entry)}: {_NOT_IN_BATCHES[name]} cannot be sent in batches, as this sink "
             f"does; leave it out: map_filter(properties, (k, v) -> k <> '{name}')"
         )
 
 
-def _check_marks(values: pa.Array, where: Any) -> None:
+def _check_marks(values: pa.Array, place: Callable[[int], str]) -> None:
     """Refuse values that hold the bytes which separate properties."""
     text, start = contents(values)
     if not ((text == 1) | (text == 2)).any():
@@ -257,7 +255,7 @@ def _check_marks(values: pa.Array, where: Any) -> None:
     bad = int(np.flatnonzero((text == 1) | (text == 2))[0])
     row = int(np.searchsorted(start, bad, side="right")) - 1
     raise LocalProtocolError(
-        f"{where(row)} holds the character U+000{text[bad]}, which separates properties and "
+        f"{place(row)} holds the character U+000{text[bad]}, which separates properties and "
         f"cannot be part of one"
     )
 
@@ -267,18 +265,18 @@ def _check_sizes(
     lengths: npt.NDArray[np.int64],
     body_bytes: npt.NDArray[np.int64],
     message_bytes_max: int,
-    first_row: int,
+    place: Callable[[int], str],
 ) -> None:
     if len(sizes) and lengths.max() > PROPERTIES_BYTES_MAX:
         row = int(lengths.argmax())
         raise LocalProtocolError(
-            f"row {row + first_row}: tags, keys and properties take {lengths[row]} B, expected "
+            f"{place(row)}: tags, keys and properties take {lengths[row]} B, expected "
             f"0..{PROPERTIES_BYTES_MAX}"
         )
     if len(sizes) and sizes.max() > message_bytes_max:
         row = int(sizes.argmax())
         raise LocalProtocolError(
-            f"row {row + first_row}: message of {sizes[row]} B (body {body_bytes[row]} B), "
+            f"{place(row)}: message of {sizes[row]} B (body {body_bytes[row]} B), "
             f"expected at most {message_bytes_max} (option maxMessageSize, as the broker's)"
         )
 

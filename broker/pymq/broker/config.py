@@ -1,55 +1,44 @@
 """How one broker behaves; fixed for its lifetime."""
 
 import ipaddress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.codes import Permission
 from pymq.protocol.framing import FRAME_BYTES_MAX
+from pymq.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """RocketMQ BrokerConfig, as far as it applies; keys of its files are in the metadata."""
+    """RocketMQ BrokerConfig, as far as it applies, under the keys of its files."""
 
-    name: str = field(default="broker-a", metadata={"key": "brokerName"})
-    cluster: str = field(default="DefaultCluster", metadata={"key": "brokerClusterName"})
-    broker_id: int = field(default=0, metadata={"key": "brokerId"})
-    bind_address: str = field(default="127.0.0.1", metadata={"key": "bindAddress"})
-    listen_port: int = field(default=10911, metadata={"key": "listenPort"})  # 0: any free one
+    name: str = setting("brokerName", default="broker-a")
+    cluster: str = setting("brokerClusterName", default="DefaultCluster")
+    broker_id: int = setting("brokerId", default=0)
+    bind_address: str = setting("bindAddress", default="127.0.0.1")
+    listen_port: int = setting("listenPort", default=10911)  # 0: any free one
     #: What clients are told to connect to; ``bind_address`` where that is one address.
-    advertised_address: str | None = field(default=None, metadata={"key": "brokerIP1"})
-    name_servers: tuple[str, ...] = field(default=(), metadata={"key": "namesrvAddr"})
-    permission: int = field(default=6, metadata={"key": "brokerPermission"})
-    auto_create_topic: bool = field(default=True, metadata={"key": "autoCreateTopicEnable"})
-    auto_create_group: bool = field(
-        default=True, metadata={"key": "autoCreateSubscriptionGroup"}
-    )
-    default_topic_queue_count: int = field(default=8, metadata={"key": "defaultTopicQueueNums"})
-    cluster_topic: bool = field(default=True, metadata={"key": "clusterTopicEnable"})
-    broker_topic: bool = field(default=True, metadata={"key": "brokerTopicEnable"})
-    long_polling: bool = field(default=True, metadata={"key": "longPollingEnable"})
-    short_polling_ms: int = field(default=1000, metadata={"key": "shortPollingTimeMills"})
+    advertised_address: str | None = setting("brokerIP1", default=None)
+    name_servers: tuple[str, ...] = setting("namesrvAddr", default=())
+    permission: int = setting("brokerPermission", default=6)
+    auto_create_topic: bool = setting("autoCreateTopicEnable", default=True)
+    auto_create_group: bool = setting("autoCreateSubscriptionGroup", default=True)
+    default_topic_queue_count: int = setting("defaultTopicQueueNums", default=8)
+    cluster_topic: bool = setting("clusterTopicEnable", default=True)
+    broker_topic: bool = setting("brokerTopicEnable", default=True)
+    long_polling: bool = setting("longPollingEnable", default=True)
+    short_polling_ms: int = setting("shortPollingTimeMills", default=1000)
     held_pull_count_max: int = 100_000
-    register_interval_ms: int = field(
-        default=30_000, metadata={"key": "registerNameServerPeriod"}
-    )
-    register_timeout_ms: int = field(
-        default=24_000, metadata={"key": "registerBrokerTimeoutMills"}
-    )
-    offset_flush_interval_ms: int = field(
-        default=5_000, metadata={"key": "flushConsumerOffsetInterval"}
-    )
+    register_interval_ms: int = setting("registerNameServerPeriod", default=30_000)
+    register_timeout_ms: int = setting("registerBrokerTimeoutMills", default=24_000)
+    offset_flush_interval_ms: int = setting("flushConsumerOffsetInterval", default=5_000)
     client_expiry_ms: int = 120_000  # RocketMQ CHANNEL_EXPIRED_TIMEOUT
     client_scan_interval_ms: int = 10_000
-    sync_flush_timeout_ms: int = field(default=5_000, metadata={"key": "syncFlushTimeout"})
+    sync_flush_timeout_ms: int = setting("syncFlushTimeout", default=5_000)
     #: Limits of a pull that does not ask for more (RocketMQ maxTransfer...OnMessageInMemory).
-    pull_bytes_max: int = field(
-        default=262_144, metadata={"key": "maxTransferBytesOnMessageInMemory"}
-    )
-    pull_count_max: int = field(
-        default=32, metadata={"key": "maxTransferCountOnMessageInMemory"}
-    )
+    pull_bytes_max: int = setting("maxTransferBytesOnMessageInMemory", default=262_144)
+    pull_count_max: int = setting("maxTransferCountOnMessageInMemory", default=32)
     #: Limits of a pull with the pymq extension.
     extended_pull_bytes_max: int = 8 << 20
     extended_pull_count_max: int = 65_536

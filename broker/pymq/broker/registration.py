@@ -66,9 +66,11 @@ class Registration:
         Returns:
             Whether all of them took the present state.
         """
-        self.announce()
-        waits = [announcer.wait_done(timeout_s) for announcer in self._announcers]
-        return all(await asyncio.gather(*waits))
+        outcomes = [announcer.expect() for announcer in self._announcers]
+        if not outcomes:
+            return True
+        done, late = await asyncio.wait(outcomes, timeout=timeout_s)
+        return not late and all(outcome.result() for outcome in done)
 
     def _request(self) -> Command:
         body = RegisterBrokerBody(topics=self._topics()).encode()
@@ -119,12 +121,12 @@ class _NameServer:
     def want(self) -> None:
         self._wanted.set()
 
-    async def wait_done(self, timeout_s: float) -> bool:
-        """Wait for the outcome of the next announcement that begins."""
+    def expect(self) -> asyncio.Future[bool]:
+        """Announce anew; the future tells whether the name server took it."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        done, _ = await asyncio.wait([waiter], timeout=timeout_s)
-        return bool(done) and waiter.result()
+        self._wanted.set()
+        return waiter
 
     async def run(self, interval_s: float) -> None:
         """Announce now, whenever wanted, and every ``interval_s``."""

@@ -3,8 +3,8 @@
 * One connection per address, opened when first used, shared by everything of this client.
 * Several name servers that know nothing of each other: any of them answers for all; the one
   that answered last is asked first.
-* Routes of the topics in use are read anew every 30 s, at once when a send or a pull finds
-  them stale, and every second for topics that have none yet.
+* Routes of the topics in use are read anew every 30 s; within a second when a send or a pull
+  found them wrong, or when they are only borrowed.
 * Every broker of these routes gets a heartbeat every 30 s, and one first thing on a new
   connection: it is how the broker knows who is behind it.
 """
@@ -17,42 +17,38 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
+from pymq.client import operations
+from pymq.client.routes import MASTER_ID, Route, RouteTable, no_route
 from pymq.clock import Clock
 from pymq.errors import (
-    BrokerError,
     ClientClosed,
-    ConfigurationError,
     ConnectionFailed,
     PymqError,
     RequestTimeout,
-    RouteNotFound,
     TopicNotExist,
 )
-from pymq.net.channel import AsyncChannel, split_address
+from pymq.net.channel import AsyncChannel
 from pymq.net.tasks import Tasks
-from pymq.protocol.bodies import ConsumerData, Heartbeat, ProducerData, TopicRoute
-from pymq.protocol.codes import RequestCode
+from pymq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
 from pymq.protocol.command import Command
-from pymq.protocol.headers.clients import UnregisterClientRequest
-from pymq.protocol.headers.routes import RouteRequest
 from pymq.protocol.message import UniqueKeys
+from pymq.protocol.names import DEFAULT_TOPIC
 
 _log = logging.getLogger(__name__)
 
-ROUTE_REFRESH_S = 30.0
 HEARTBEAT_S = 30.0
-#: How often a topic without a route is looked for again.
-MISSING_ROUTE_S = 1.0
-#: Routes found stale are not read again within this.
-STALE_ROUTE_S = 0.2
-MASTER = 0
+#: How often is looked which routes are old.
+ROUTE_CHECK_S = 1.0
+#: A route is not read again within this, whoever doubts it.
+ROUTE_READ_MIN_S = 0.2
 
 _client_numbers = itertools.count()
 
 OnRequest = Callable[[Command], None]
+T = TypeVar("T")
 
 
 class ClientPool:
@@ -60,7 +56,9 @@ class ClientPool:
 
     Args:
         name_servers: ``host:port`` of each.
-        timeout_s: for connecting, and for each request of its own.
+        timeout_s: for each request of its own.
+        connect_timeout_s: for opening a connection.
+        route_age_s: routes are read again when they are older.
         producer_group: announced to masters.
         consumers: what to announce of consumers, asked anew for each heartbeat; with any,
             slaves get heartbeats, too.
@@ -73,7 +71,9 @@ class ClientPool:
         self,
         name_servers: Sequence[str],
         *,
-        timeout_s: float,
+        timeout_s: float = 3.0,
+        connect_timeout_s: float = 3.0,
+        route_age_s: float = 30.0,
         producer_group: str | None = None,
         consumers: Callable[[], list[ConsumerData]] | None = None,
         on_request: dict[int, OnRequest] | None = None,
@@ -82,6 +82,7 @@ class ClientPool:
     ) -> None:
         self.name_servers = tuple(name_servers)
         self.timeout_s = timeout_s
+        self._connect_timeout_s = connect_timeout_s
         self.clock = clock or Clock()
         self._producer_group = producer_group
         self._consumers = consumers
@@ -90,9 +91,7 @@ class ClientPool:
         self._name_server_index = 0
         self._channels: dict[str, AsyncChannel] = {}
         self._connecting: dict[str, asyncio.Task[AsyncChannel | PymqError]] = {}
-        #: topic -> its route, of topics that have one.
-        self._routes: dict[str, TopicRoute] = {}
-        self._missing: set[str] = set()
+        self._routes = RouteTable(route_age_s)
         self._read_at: dict[str, float] = {}
         self._refreshing: dict[str, asyncio.Task[PymqError | None]] = {}
         self._tasks = Tasks("client")
@@ -122,8 +121,7 @@ class ClientPool:
             address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
         )
         self._restart_keys()
-        self._tasks.repeat("routes", self.refresh_routes, ROUTE_REFRESH_S)
-        self._tasks.repeat("missing routes", self.refresh_missing, MISSING_ROUTE_S)
+        self._tasks.repeat("routes", self.refresh_routes, ROUTE_CHECK_S)
         self._tasks.repeat("heartbeats", self.send_heartbeats, HEARTBEAT_S)
 
     async def close(self) -> None:
@@ -228,7 +226,7 @@ class ClientPool:
         # The exception is handed over as a value: it concerns those who wait, not the log.
         try:
             channel = await AsyncChannel.connect(
-                address, self.timeout_s, on_request=self._dispatch, on_ended=self._ended
+                address, self._connect_timeout_s, on_request=self._dispatch, on_ended=self._ended
             )
         except PymqError as error:
             return error
@@ -237,7 +235,8 @@ class ClientPool:
             return ClientClosed("the client was closed while it connected")
         self._channels[address] = channel
         if address in self.broker_addresses():
-            channel.request_nowait(self._heartbeat(), self.timeout_s).add_done_callback(_ignore)
+            heard = channel.request_nowait(self._heartbeat().request, self.timeout_s)
+            heard.add_done_callback(_ignore)
         return channel
 
     def _ended(self, channel: AsyncChannel) -> None:
@@ -251,6 +250,26 @@ class ClientPool:
         else:
             remark = f" request type {request.code} not supported"
             channel.respond(request, request.reply(3, remark))
+
+    async def ask(
+        self,
+        channel: AsyncChannel,
+        operation: operations.Operation[T],
+        *,
+        timeout_s: float | None = None,
+    ) -> T:
+        """Return the result of an operation.
+
+        Raises:
+            BrokerError: the peer refused it.
+            ConnectionFailed: the connection is closed or was lost.
+            RemoteProtocolError: the answer lacks what it must have.
+            RequestTimeout: no answer in time.
+        """
+        answer = await channel.request(
+            operation.request, timeout_s or self.timeout_s, asked=operation.asked
+        )
+        return operation.result(answer, peer=channel.address)
 
     # --- name servers
 
@@ -269,10 +288,14 @@ class ClientPool:
     def _next_name_server(self) -> None:
         self._name_server_index = (self._name_server_index + 1) % len(self.name_servers)
 
-    async def ask_name_server(self, command: Command) -> Command:
-        """Return the answer of the first name server that gives one, whatever its code.
+    async def ask_name_server(self, ask: Callable[[], operations.Operation[T]]) -> T:
+        """Return the answer of the first name server that gives one.
+
+        Args:
+            ask: makes the operation, anew for each name server.
 
         Raises:
+            BrokerError: a name server refused it.
             ConnectionFailed: none answers; the text names all and why.
             ClientClosed: we are closed.
         """
@@ -281,11 +304,11 @@ class ClientPool:
             address = self.name_servers[self._name_server_index]
             try:
                 channel = await self.channel(address)
-                return await channel.request(command, self.timeout_s)
+                return await self.ask(channel, ask())
             except RequestTimeout as error:
                 failures.append(str(error))
                 if silent := self.open_channel(address):
-                    silent.abort()  # What does not answer a route request is no name server.
+                    silent.abort()
             except ConnectionFailed as error:
                 failures.append(str(error))
             self._next_name_server()
@@ -293,34 +316,50 @@ class ClientPool:
 
     # --- routes
 
-    def known_route(self, topic: str) -> TopicRoute | None:
+    def known_route(self, topic: str) -> Route | None:
         """Return the route of a topic as last read, without asking."""
-        return self._routes.get(topic)
+        return self._routes.find(topic)
 
-    async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
+    async def route(
+        self,
+        topic: str,
+        *,
+        refresh: bool = False,
+        create_queue_count: int | None = None,
+    ) -> Route:
         """Return the route of a topic, and keep it fresh from now on.
 
         Args:
             topic: which.
             refresh: ask again although it is known, unless that was done just now.
+            create_queue_count: for a topic that does not exist, return the provisional route
+                with which a send creates it, with at most so many queues per broker.
 
         Raises:
             RouteNotFound: no name server knows the topic.
-            ConnectionFailed: no name server answers and none ever did for this topic.
+            ConnectionFailed: no name server answers.
             ClientClosed: we are closed.
         """
         self.check_open()
-        known = self._routes.get(topic)
-        if known is not None and not (refresh and self._is_stale(topic)):
+        known = self._routes.find(topic)
+        if known is not None and not (refresh and self._may_read(topic)):
             return known
         error = await self._refresh(topic)
-        known = self._routes.get(topic)
+        known = self._routes.find(topic)
+        if known is None and isinstance(error, TopicNotExist) and create_queue_count is not None:
+            known = await self._provisional_route(topic, create_queue_count)
         if known is not None:
             return known
-        raise error or route_not_found(topic)
+        if error is None or isinstance(error, TopicNotExist):
+            raise no_route(topic, self.name_servers)
+        raise error
 
-    def _is_stale(self, topic: str) -> bool:
-        return self.clock.monotonic_s() - self._read_at.get(topic, -1e9) > STALE_ROUTE_S
+    def doubt(self, topic: str) -> None:
+        """A topic's route turned out wrong: read it again soon."""
+        self._routes.doubt(topic)
+
+    def _may_read(self, topic: str) -> bool:
+        return self.clock.monotonic_s() - self._read_at.get(topic, -1e9) > ROUTE_READ_MIN_S
 
     async def _refresh(self, topic: str) -> PymqError | None:
         """Read one route; callers at the same time share the request."""
@@ -332,59 +371,49 @@ class ClientPool:
         return await asyncio.shield(task)
 
     async def _read_route(self, topic: str) -> PymqError | None:
-        fields = RouteRequest(topic=topic, accept_standard_json_only=True).to_fields()
         try:
-            command = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)
-            answer = await self.ask_name_server(command)
-            if answer.code != 0:
-                peer = self.name_servers[self._name_server_index]
-                raise BrokerError.of(
-                    answer.code, answer.remark, peer=peer, asked=f"the route of {topic!r}"
-                )
-            route = TopicRoute.decode(answer.body)
-        except TopicNotExist:
-            # A topic whose brokers are all gone has no route either: keep the old one, as
-            # official clients do, because a broker that restarts comes back to it.
-            if topic not in self._routes:
-                self._missing.add(topic)
-            return route_not_found(topic)
+            route = Route.of(topic, await self.ask_name_server(lambda: operations.route(topic)))
         except PymqError as error:
-            if topic not in self._routes:
-                self._missing.add(topic)
+            # Also when the topic has no route any more the old one is kept, as official
+            # clients do: a broker that restarts comes back to it.
             return error
         self._read_at[topic] = self.clock.monotonic_s()
-        self._missing.discard(topic)
-        route.queues.sort(key=lambda queue: queue.broker_name)
-        route.brokers.sort(key=lambda broker: broker.broker_name)
-        if route != self._routes.get(topic):
-            self._routes[topic] = route
-            if self._on_route is not None:
-                self._on_route(topic)
+        self._put_route(route)
         return None
 
-    async def refresh_routes(self) -> None:
-        """Read all routes in use again, and forget connections that none of them names."""
+    async def _provisional_route(self, topic: str, queue_count: int) -> Route | None:
+        try:
+            template = await self.ask_name_server(lambda: operations.route(DEFAULT_TOPIC))
+        except TopicNotExist:
+            return None
+        if self._routes.find(topic) is None:
+            self._put_route(Route.to_create(topic, template, queue_count))
+        return self._routes.find(topic)
+
+    def _put_route(self, route: Route) -> None:
+        changed = self._routes.put(route, self.clock.monotonic_s())
+        if changed and self._on_route is not None:
+            self._on_route(route.topic)
+
+    async def refresh_routes(self) -> int:
+        """Read the routes that are old or doubted again; return how many."""
         if time.time() >= self._keys_until_s:
             self._restart_keys()
-        for topic in list(self._routes):
+        stale = self._routes.stale(self.clock.monotonic_s())
+        for topic in stale:
             error = await self._refresh(topic)
-            if error is not None:
-                _log.warning("route of %r not refreshed, the old one stays: %s", topic, error)
+            if error is not None and not isinstance(error, TopicNotExist):
+                _log.info("route of %r not read again, the old one stays: %s", topic, error)
+        if stale:
+            self._close_unnamed()
+        return len(stale)
+
+    def _close_unnamed(self) -> None:
+        """Close idle connections to addresses that no route names any more."""
         named = {*self.broker_addresses(), *self.name_servers}
-        for address in list(self._channels):
-            channel = self._channels[address]
+        for address, channel in list(self._channels.items()):
             if address not in named and not channel.pending_count:
                 channel.close()
-
-    async def refresh_missing(self) -> None:
-        """Look again for the topics that have no route yet."""
-        for topic in list(self._missing):
-            await self._refresh(topic)
-
-    def forget_topic(self, topic: str) -> None:
-        """Stop keeping a topic's route."""
-        self._routes.pop(topic, None)
-        self._missing.discard(topic)
 
     # --- heartbeats
 
@@ -393,17 +422,17 @@ class ClientPool:
         slaves_too = self._consumers is not None
         return {
             address
-            for route in self._routes.values()
-            for broker in route.brokers
-            for broker_id, address in broker.addresses.items()
-            if slaves_too or broker_id == MASTER
+            for known in self._routes.addresses().values()
+            for broker_id, address in known.items()
+            if slaves_too or broker_id == MASTER_ID
         }
 
-    def _heartbeat(self) -> Command:
+    def _heartbeat(self) -> operations.Operation[int]:
         producers = [ProducerData(group=self._producer_group)] if self._producer_group else []
         consumers = self._consumers() if self._consumers is not None else []
-        body = Heartbeat(client_id=self._client_id, producers=producers, consumers=consumers)
-        return Command(RequestCode.HEART_BEAT, body=body.encode())
+        return operations.heartbeat(
+            Heartbeat(client_id=self._client_id, producers=producers, consumers=consumers)
+        )
 
     async def send_heartbeats(self) -> int:
         """Tell every broker in use that we live; return how many heard it."""
@@ -414,40 +443,32 @@ class ClientPool:
     async def send_heartbeat(self, address: str) -> bool:
         """Tell one broker that we live; return whether it heard it."""
         try:
-            channel = await self.channel(address)
-            answer = await channel.request(self._heartbeat(), self.timeout_s, asked="a heartbeat")
+            await self.ask(await self.channel(address), self._heartbeat())
         except RequestTimeout as error:
             _log.warning("%s; the connection is given up", error)
             if silent := self.open_channel(address):
                 silent.abort()
             return False
         except PymqError as error:
-            _log.info("no heartbeat to %s: %s", address, error)
+            _log.info("no heartbeat: %s", error)
             return False
-        if answer.code != 0:
-            _log.warning("%s refused a heartbeat: %d, %s", address, answer.code, answer.remark)
-        return answer.code == 0
+        return True
 
     async def _unregister(self) -> None:
         """Tell the brokers that we go; those that do not hear it will notice."""
-        requests = []
+        consumers = self._consumers() if self._consumers is not None else []
+        groups = [{"consumer_group": consumer.group} for consumer in consumers]
         if self._producer_group:
-            requests.append(
-                UnregisterClientRequest(
-                    client_id=self._client_id, producer_group=self._producer_group
-                )
+            groups.append({"producer_group": self._producer_group})
+        channels = [self.open_channel(address) for address in self.broker_addresses()]
+        waiting = [
+            channel.request_nowait(
+                operations.unregister(self._client_id, **group).request, self.timeout_s
             )
-        for consumer in self._consumers() if self._consumers is not None else ():
-            requests.append(
-                UnregisterClientRequest(client_id=self._client_id, consumer_group=consumer.group)
-            )
-        waiting = []
-        for address in self.broker_addresses():
-            channel = self.open_channel(address)
-            for request in requests if channel else ():
-                assert channel is not None
-                command = Command(RequestCode.UNREGISTER_CLIENT, request.to_fields())
-                waiting.append(channel.request_nowait(command, self.timeout_s))
+            for channel in channels
+            if channel is not None
+            for group in groups
+        ]
         for answer in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(answer, PymqError):
                 _log.info("not unregistered: %s", answer)
@@ -458,37 +479,8 @@ def _ignore(future: asyncio.Future[Command]) -> None:
         future.exception()  # marks it as seen: the periodic heartbeat reports what lasts
 
 
-def parse_name_servers(value: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses in ``host:port;host:port`` (or with commas), or in several texts.
-
-    Raises:
-        ConfigurationError: there is none, or one is no address.
-    """
-    texts = [value] if isinstance(value, str) else list(value)
-    addresses: list[str] = []
-    for text in texts:
-        if not isinstance(text, str):
-            raise ConfigurationError(
-                f"name server {text!r} is a {type(text).__name__}, expected host:port"
-            )
-        addresses += [part.strip() for part in text.replace(",", ";").split(";") if part.strip()]
-    for address in addresses:
-        split_address(address)
-    if not addresses:
-        raise ConfigurationError("no name server given, expected host:port, such as 127.0.0.1:9876")
-    return tuple(dict.fromkeys(addresses))
-
-
 def no_name_server(name_servers: Sequence[str], failures: Sequence[str]) -> ConnectionFailed:
     """Return what to raise when no name server answers."""
     return ConnectionFailed(
         f"no name server of {', '.join(name_servers)} answers: {'; '.join(failures)}"
-    )
-
-
-def route_not_found(topic: str) -> RouteNotFound:
-    """Return what to raise for a topic that no name server knows."""
-    return RouteNotFound(
-        f"no name server knows a route of topic {topic!r}; check the spelling, create the topic, "
-        "and see that a broker is registered with these name servers"
     )

@@ -9,61 +9,35 @@ import functools
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from json.encoder import encode_basestring
 
+from pymq.client.config import ClientConfig
+from pymq.client.operations import SendResult, SendStatus
 from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
 from pymq.protocol.command import Command
-from pymq.protocol.compression import Compression, compress, compression_flags
-from pymq.protocol.framing import FRAME_BYTES_MAX, frame_prefix
+from pymq.protocol.compression import compress, compression_flags
+from pymq.protocol.framing import frame_prefix
 from pymq.protocol.message import SHARDING_KEY, WAIT, Message
 from pymq.protocol.names import DEFAULT_TOPIC
 from pymq.protocol.record import PROPERTIES_BYTES_MAX
 
-#: RocketMQ maxMessageSize: of a body, or of a whole batch.
-MESSAGE_BYTES_MAX = 4 << 20
 #: Texts longer than this leave the short way and are measured in bytes.
-_SHORT_TEXT = PROPERTIES_BYTES_MAX // 6
+_SHORT_TEXT = PROPERTIES_BYTES_MAX // 12
 #: What a batch entry takes beside body and properties.
 BATCH_ENTRY_BYTES = 22
 _ENTRY_HEAD = struct.Struct(">IIIiI")
 _ENTRY_PROPERTIES = struct.Struct(">H")
 _INT32 = 1 << 31
-
-
-class SendStatus(IntEnum):
-    """How a message was stored; the value is the response code."""
-
-    OK = ResponseCode.SUCCESS
-    #: Stored, but what was asked beyond that is not proven.
-    FLUSH_DISK_TIMEOUT = ResponseCode.FLUSH_DISK_TIMEOUT
-    SLAVE_NOT_AVAILABLE = ResponseCode.SLAVE_NOT_AVAILABLE
-    FLUSH_SLAVE_TIMEOUT = ResponseCode.FLUSH_SLAVE_TIMEOUT
-
-
-_STATUS = {int(status): status for status in SendStatus}
 _OK = SendStatus.OK
-
-
-@dataclass(slots=True)
-class SendResult:
-    """Where a message is.
-
-    Attributes:
-        status: ``OK``, or stored with a reservation.
-        message_id: the id that its consumers see, made here (UNIQ_KEY).
-        queue: the queue it is in.
-        queue_offset: its place there.
-        offset_message_id: the broker's id: its address and the physical offset.
-    """
-
-    status: SendStatus
-    message_id: str
-    queue: MessageQueue
-    queue_offset: int
-    offset_message_id: str
+#: Stored, but what was asked beyond that is not proven.
+_RESERVATIONS = {
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+}
+assert _ENTRY_HEAD.size + _ENTRY_PROPERTIES.size == BATCH_ENTRY_BYTES  # on-wire contract
 
 
 class SendTemplate:
@@ -208,54 +182,40 @@ def _tag_piece(tags: str | None) -> str:
 # -------------------------------------------------------------------------------------- body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BodyRules:
-    """What a producer does with bodies.
+def prepare_body(body: object, topic: str, config: ClientConfig) -> tuple[bytes, int]:
+    """Return (what is sent, system flag): large bodies are compressed.
 
-    Attributes:
-        bytes_max: largest body, before compression (the broker's maxMessageSize).
-        compress_bytes_min: bodies from this size on are compressed; ``None``: none is.
-        compression: how.
+    Raises:
+        LocalProtocolError: the body is no bytes, empty, or too large.
+        ConfigurationError: the compression needs a package that is not installed.
     """
+    checked = check_body(body, topic, config.body_bytes_max)
+    if config.compress_bytes_min is not None and len(checked) >= config.compress_bytes_min:
+        compressed = compress(checked, config.compression, level=config.compress_level)
+        if len(compressed) < len(checked):
+            return compressed, compression_flags(config.compression)
+    return checked, 0
 
-    bytes_max: int
-    compress_bytes_min: int | None
-    compression: Compression
 
-    def prepare(self, body: object, topic: str) -> tuple[bytes | memoryview, int]:
-        """Return (what is sent, system flag).
+def check_body(body: object, topic: str, bytes_max: int) -> bytes:
+    """Return the body as bytes that nobody can change any more.
 
-        Raises:
-            LocalProtocolError: the body is no bytes, empty, or too large.
-            ConfigurationError: the compression needs a package that is not installed.
-        """
-        checked = self.check(body, topic)
-        if self.compress_bytes_min is not None and len(checked) >= self.compress_bytes_min:
-            compressed = compress(checked, self.compression)
-            if len(compressed) < len(checked):
-                return compressed, compression_flags(self.compression)
-        return checked, 0
-
-    def check(self, body: object, topic: str) -> bytes | memoryview:
-        """Return the body as it is.
-
-        Raises:
-            LocalProtocolError: the body is no bytes, empty, or too large.
-        """
-        if isinstance(body, (bytearray, memoryview)):
-            # The bytes leave later; the caller may have changed them by then.
-            body = bytes(body)
-        if not isinstance(body, bytes):
-            hint = "; encode it, for instance with .encode()" if isinstance(body, str) else ""
-            raise LocalProtocolError(
-                f"body of a message to {topic!r} is a {type(body).__name__}, expected bytes{hint}"
-            )
-        if not 0 < len(body) <= self.bytes_max:
-            raise LocalProtocolError(
-                f"body of {len(body)} B to {topic!r}, expected 1..{self.bytes_max} "
-                "(message_bytes_max; the broker's maxMessageSize limits it, too)"
-            )
-        return body
+    Raises:
+        LocalProtocolError: the body is no bytes, empty, or too large.
+    """
+    if isinstance(body, (bytearray, memoryview)):
+        body = bytes(body)
+    if not isinstance(body, bytes):
+        hint = "; encode it, for instance with .encode()" if isinstance(body, str) else ""
+        raise LocalProtocolError(
+            f"message to {topic!r}: body is a {type(body).__name__}, expected bytes{hint}"
+        )
+    if not 0 < len(body) <= bytes_max:
+        raise LocalProtocolError(
+            f"message to {topic!r}: body of {len(body)} B, expected 1..{bytes_max} "
+            "(body_bytes_max; the broker's maxMessageSize limits it, too)"
+        )
+    return body
 
 
 def check_flag(flag: int) -> None:
@@ -280,37 +240,37 @@ class Batch:
 
 
 def encode_batches(
-    messages: Sequence[Message], unique_keys: Iterable[str], rules: BodyRules
+    messages: Sequence[Message], unique_keys: Iterable[str], bytes_max: int
 ) -> list[Batch]:
     """Return as few batches as the size limit allows, in the order of the messages.
 
     Args:
-        messages: all to one topic.
+        messages: all to one topic; nothing in a batch is compressed.
         unique_keys: an id for each.
-        rules: of which only the limit counts: nothing in a batch is compressed.
+        bytes_max: of the body of one batch.
 
     Raises:
-        LocalProtocolError: a message cannot be sent in a batch; the text has its index.
+        LocalProtocolError: a message cannot be sent in a batch.
     """
     batches: list[Batch] = []
     parts: list[bytes] = []
     keys: list[str] = []
-    total, limit = 0, rules.bytes_max
+    total = 0
     pack_head, pack_length = _ENTRY_HEAD.pack, _ENTRY_PROPERTIES.pack
     for message, key in zip(messages, unique_keys, strict=False):
         body = message.body
         if type(body) is not bytes or not body:
-            body = _batch_body(message, len(batches), len(keys), rules)
+            body = check_body(body, message.topic, bytes_max)
         if message.properties or message.keys or message.delay_level or message.flag:
             properties = _batch_properties(message, key)
         else:
             properties = f"UNIQ_KEY\x01{key}\x02".encode() + _tag_bytes(message.tags)
         size = BATCH_ENTRY_BYTES + len(body) + len(properties)
-        if total + size > limit:
-            if size > limit:
+        if total + size > bytes_max:
+            if size > bytes_max:
                 raise LocalProtocolError(
                     f"message of {size} B in a batch to {message.topic!r}, expected at most "
-                    f"{limit} (message_bytes_max)"
+                    f"{bytes_max} (body_bytes_max)"
                 )
             batches.append(Batch(b"".join(parts), keys))
             parts, keys, total = [], [], 0
@@ -327,17 +287,16 @@ def encode_batches(
     return batches
 
 
-def _batch_body(message: Message, batch: int, index: int, rules: BodyRules) -> bytes:
-    return bytes(rules.check(message.body, f"{message.topic} (batch {batch}, message {index})"))
-
-
 def _batch_properties(message: Message, key: str) -> bytes:
     if message.delay_level:
         raise LocalProtocolError(
             f"a message with delay_level={message.delay_level} cannot be in a batch; send it alone"
         )
     check_flag(message.flag)
-    return message.encode_properties(key)
+    try:
+        return message.encode_properties(key)
+    except (TypeError, AttributeError) as error:
+        raise wrong_type(message, error) from error
 
 
 @functools.lru_cache(1024)
@@ -349,58 +308,47 @@ def _tag_bytes(tags: str | None) -> bytes:
 # ------------------------------------------------------------------------------------ answers
 
 
-def read_result(
-    answer: Command, template: SendTemplate, unique_key: str, peer: str
-) -> SendResult:
-    """Return where a message is, from the response to its send.
+def read_result(answer: Command, template: SendTemplate, message_id: str) -> SendResult:
+    """Return where a message, or the first of a batch, is.
+
+    Args:
+        answer: the response to its send.
+        template: of its queue.
+        message_id: for the result.
 
     Raises:
         BrokerError: the broker refused it.
         RemoteProtocolError: the response is not one to a send.
     """
-    status = _OK if answer.code == 0 else _status(answer, template, peer)
+    status = _OK if answer.code == 0 else _reservation(answer, template)
+    fields = answer.fields or {}
     try:
-        fields = answer.fields or {}
         queue = template.queue
         queue_id = int(fields["queueId"])
         if queue_id != queue.queue_id:
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-        return SendResult(status, unique_key, queue, int(fields["queueOffset"]), fields["msgId"])
+        return SendResult(
+            status,
+            message_id,
+            fields["msgId"],
+            queue,
+            int(fields["queueOffset"]),
+            fields.get("transactionId"),
+        )
     except (KeyError, ValueError) as error:
         raise RemoteProtocolError(
-            f"{peer}: response to a send lacks or garbles a field ({error!r}), found "
-            f"{answer.fields}"
+            f"{template.address} answered a send to {template.queue.topic!r}: msgId, queueId, "
+            f"queueOffset belong there, found {fields!r:.200}"
         ) from error
 
 
-def read_batch_results(
-    answer: Command, template: SendTemplate, unique_keys: Sequence[str], peer: str
-) -> list[SendResult]:
-    """Return where the messages of a batch are, in their order.
-
-    Raises:
-        BrokerError: the broker refused them.
-        RemoteProtocolError: the response is not one to a batch.
-    """
-    first = read_result(answer, template, "", peer)
-    ids = first.offset_message_id.split(",")
-    if len(ids) != len(unique_keys):
-        ids = ids[:1] * len(unique_keys)  # an inner-batch topic has one id for all
-    offset, status, queue = first.queue_offset, first.status, first.queue
-    return [
-        SendResult(status, key, queue, offset + index, message_id)
-        for index, (key, message_id) in enumerate(zip(unique_keys, ids, strict=True))
-    ]
-
-
-def _status(answer: Command, template: SendTemplate, peer: str) -> SendStatus:
-    status = _STATUS.get(answer.code)
+def _reservation(answer: Command, template: SendTemplate) -> SendStatus:
+    status = _RESERVATIONS.get(answer.code)
     if status is None:
         raise BrokerError.of(
-            answer.code, answer.remark, peer=peer, asked=f"a message to {template.queue.topic!r}"
+            answer.code,
+            answer.remark,
+            peer=template.address,
+            asked=f"a message to topic {template.queue.topic!r}",
         )
     return status
-
-
-#: The largest batch that fits a frame beside a header with the longest properties.
-assert MESSAGE_BYTES_MAX + PROPERTIES_BYTES_MAX * 6 < FRAME_BYTES_MAX

@@ -6,16 +6,16 @@ would steal its answers: connect after forking, or close in the child before use
 What arrives is read by a small state machine, so that a deadline may fall anywhere: in a
 length, in a header, in the middle of a large body; the next call goes on there.
 
-Bodies above ``VIEW_BYTES_MIN`` are received straight into a buffer of the channel and handed
+Bodies from ``VIEW_BYTES_MIN`` on are received straight into a buffer of the channel and handed
 out as a view on it, without a copy. A buffer is used again once no view on it is left
 (memoryview, numpy or Arrow array alike); while one is, another buffer is made. So a view
 stays valid for as long as somebody holds it, even after the channel is closed.
 """
 
-import logging
 import select
 import socket
 import time
+from dataclasses import dataclass
 
 from pymq.errors import (
     ClientClosed,
@@ -25,22 +25,31 @@ from pymq.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
-from pymq.protocol.command import Command
+from pymq.protocol.codes import RequestCode
+from pymq.protocol.command import Command, decode_header
 from pymq.protocol.connection import PENDING_MAX, RequestTable
-from pymq.protocol.framing import FRAME_BYTES_MAX, check_frame_length, encode_parts
-
-_log = logging.getLogger(__name__)
+from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts, read_prefix
 
 #: Bodies from this size on are views on the channel's buffers; smaller ones are ``bytes``.
 VIEW_BYTES_MIN = 64 << 10
 #: Buffers kept for large bodies; more are made when all are in use, and then dropped.
 BUFFER_COUNT_MAX = 3
-#: Room for small frames; at least one header plus the largest body that is not a view.
-_INBOX_BYTES = 256 << 10
-#: Requests with a body up to this are sent in one piece.
-_JOIN_BYTES_MAX = 64 << 10
+#: Room for headers and small bodies; grows when one header needs more.
+INBOX_BYTES = 128 << 10
+#: A request of up to this many bytes is joined and sent in one piece.
+JOIN_BYTES_MAX = 64 << 10
 
-assert VIEW_BYTES_MIN * 2 <= _INBOX_BYTES
+assert INBOX_BYTES >= VIEW_BYTES_MIN + 4096
+
+
+@dataclass(slots=True)
+class _LargeBody:
+    """A frame whose body is on its way into a buffer."""
+
+    form: int
+    header: bytes
+    view: memoryview
+    received_bytes: int
 
 
 class BlockingChannel:
@@ -51,7 +60,7 @@ class BlockingChannel:
     An answer that comes after its deadline is recognised and dropped. Requests of the peer
     (notifications to clients with consumers) are ignored.
 
-    Invariant: ``_frame`` is None unless a large body is on its way; then the inbox is empty.
+    Invariant: while a large body is on its way, the inbox is empty.
     """
 
     def __init__(
@@ -71,19 +80,22 @@ class BlockingChannel:
             pending_max: most requests unanswered at a time.
         """
         self.peer = peer
-        self._socket: socket.socket | None = connection
-        self._timeout_s: float | None = connection.gettimeout()
+        # Non-blocking: while data is there, each read costs one system call, not three.
+        connection.setblocking(False)
+        self._socket = connection
+        self._readable = select.poll()
+        self._readable.register(connection, select.POLLIN)
+        self._writable = select.poll()
+        self._writable.register(connection, select.POLLOUT)
         self._frame_bytes_max = frame_bytes_max
         #: Code of each unanswered request.
         self._requests: RequestTable[int] = RequestTable(pending_max=pending_max)
         #: Answers that came while another one was waited for.
         self._answers: dict[int, Command] = {}
         self._failure: PymqError | None = None
-        self._inbox = bytearray(_INBOX_BYTES)
-        self._inbox_view = memoryview(self._inbox)
-        self._start = 0  # the inbox holds unread bytes from here
-        self._end = 0  # to here
-        self._frame: _LargeFrame | None = None
+        self._inbox = memoryview(bytearray(INBOX_BYTES))
+        self._inbox_end = 0
+        self._large: _LargeBody | None = None
         self._buffers: list[bytearray] = []
 
     @classmethod
@@ -114,51 +126,44 @@ class BlockingChannel:
         try:
             connection = socket.create_connection((host, port), timeout=timeout_s)
         except (OSError, UnicodeError) as error:
-            reason = f"none within {timeout_s:g} s" if isinstance(error, TimeoutError) else error
+            reason = f"none in {timeout_s:g} s" if isinstance(error, TimeoutError) else error
             raise ConnectionFailed(
                 f"no connection to {peer}: {reason}{'; ' + hint if hint else ''}"
             ) from error
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return cls(
-            peer, connection, frame_bytes_max=frame_bytes_max, pending_max=pending_max
-        )
+        return cls(peer, connection, frame_bytes_max=frame_bytes_max, pending_max=pending_max)
 
     # --- use
 
     @property
     def is_open(self) -> bool:
         """Can something still be sent, as far as we know?"""
-        return self._socket is not None
+        return self._failure is None
 
     @property
     def pending_count(self) -> int:
         """Requests that are unanswered and were not given up."""
         return len(self._requests)
 
-    def ended_by_peer(self) -> bool:
-        """Has the peer closed the connection while nobody looked? Then it is closed here, too.
+    def check_alive(self) -> bool:
+        """Is the connection open, after a look at whether the peer has ended it?
 
-        Worth a look before a request is sent on a connection that was idle: what is written
-        to a dead one may or may not have arrived, and nobody can tell.
+        Worth it before a request goes out on a connection that was idle: nobody can tell what
+        became of a request that was written to a dead one.
         """
-        if self._socket is None:
-            return True
-        readable, _, _ = select.select([self._socket], [], [], 0)
-        if readable and not self._requests and self._frame is None:
-            # Nothing is expected: either notifications, or the end.
+        if self._failure is None and not self._requests:
             try:
-                self._read(0.0)
-            except (RequestTimeout, ConnectionFailed, RemoteProtocolError) as error:
-                _log.debug("%s: %s", self.peer, error)
-        return self._socket is None
+                self._read()
+            except PymqError:
+                pass  # The channel has noted it.
+        return self._failure is None
 
     def send(self, request: Command, deadline_s: float) -> int:
         """Send a request and return its number.
 
         Args:
             request: gets its ``opaque`` here.
-            deadline_s: on the monotonic clock; the time by which it must be written, and
-                the time at which ``receive`` gives up unless told otherwise.
+            deadline_s: when it must be written, on the monotonic clock.
 
         Raises:
             TooManyPending: nothing was sent.
@@ -189,32 +194,30 @@ class BlockingChannel:
 
         Raises:
             RequestTimeout: none came in time; when it comes it is dropped.
-            ConnectionFailed: the connection is gone; ``outcome_known`` is False.
+            ConnectionFailed: the connection is gone, and it is not known what became of the
+                request.
             RemoteProtocolError: the peer sent something else; the connection is closed.
         """
-        answers = self._answers
         while True:
-            answer = answers.pop(opaque, None)
+            answer = self._answers.pop(opaque, None)
             if answer is not None:
                 return answer
-            if self._failure is not None:
-                raise self._failed()
-            try:
-                self._read(deadline_s - time.monotonic())
-            except TimeoutError as error:
+            self._check_open()
+            if self._read():
+                continue
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
                 code = self._requests.forget(opaque)
                 raise RequestTimeout(
-                    f"{self.peer} did not answer {_code_name(code)} in time; it may have been done"
-                ) from error
+                    f"{self.peer} did not answer {_code_name(code)} in time; "
+                    "whether it was done is unknown"
+                )
+            self._readable.poll(remaining_s * 1000)
 
     def request(self, request: Command, timeout_s: float) -> Command:
         """Send a request and wait for its answer; raises what ``send`` and ``receive`` do."""
         deadline_s = time.monotonic() + timeout_s
         return self.receive(self.send(request, deadline_s), deadline_s)
-
-    def has_answer(self, opaque: int) -> bool:
-        """Would ``receive`` return at once?"""
-        return opaque in self._answers
 
     def forget(self, opaque: int) -> None:
         """Give a request up: its answer, come or still to come, is dropped."""
@@ -229,136 +232,155 @@ class BlockingChannel:
 
     def _write(self, request: Command, deadline_s: float) -> None:
         prefix, body = encode_parts(request, frame_bytes_max=self._frame_bytes_max)
-        assert self._socket is not None
-        self._set_timeout(deadline_s - time.monotonic())
-        try:
-            if len(body) <= _JOIN_BYTES_MAX:
-                self._socket.sendall(b"".join((prefix, body)) if body else prefix)
-            else:
-                _send_parts(self._socket, (prefix, body))
-        except OSError as error:
-            # Part of the frame may be out: nothing can follow it on this connection.
-            what = "does not read" if isinstance(error, TimeoutError) else f"is gone: {error}"
-            self._fail(ConnectionFailed(f"{self.peer} {what}", sent=True))
-            raise self._failed() from error
+        parts = [memoryview(prefix)]
+        if len(body) > JOIN_BYTES_MAX:
+            parts.append(memoryview(body).cast("B"))
+        elif body:
+            parts = [memoryview(b"".join((prefix, body)))]
+        while parts:
+            try:
+                count = self._socket.sendmsg(parts)
+            except BlockingIOError:
+                self._wait_writable(deadline_s)
+                continue
+            except OSError as error:
+                raise self._broken(f"connection to {self.peer} broke: {error}") from error
+            while parts and count >= len(parts[0]):
+                count -= len(parts.pop(0))
+            if count:
+                parts[0] = parts[0][count:]
+
+    def _wait_writable(self, deadline_s: float) -> None:
+        remaining_s = deadline_s - time.monotonic()
+        if remaining_s <= 0 or not self._writable.poll(remaining_s * 1000):
+            # Part of the frame is out: nothing can follow it on this connection.
+            raise self._broken(f"{self.peer} does not read what is sent to it; connection closed")
 
     # --- reading
 
-    def _read(self, remaining_s: float) -> None:
-        """Read once what there is, and file the answers that are complete.
+    def _read(self) -> bool:
+        """Read what there is, once; return whether there was something.
 
         Raises:
-            TimeoutError: nothing came.
             ConnectionFailed, RemoteProtocolError: the connection is closed.
         """
-        self._check_open()
-        assert self._socket is not None
-        self._set_timeout(remaining_s)
-        frame = self._frame
-        room = self._inbox_view[self._end :] if frame is None else frame.room()
+        large = self._large
+        if large is None:
+            room = self._inbox[self._inbox_end :]
+        else:
+            room = large.view[large.received_bytes :]
         try:
             count = self._socket.recv_into(room)
-        except (TimeoutError, BlockingIOError) as error:
-            raise TimeoutError from error
+        except BlockingIOError:
+            return False
         except OSError as error:
-            self._fail(ConnectionFailed(f"connection to {self.peer} broke: {error}", sent=True))
-            raise self._failed() from error
+            raise self._broken(f"connection to {self.peer} broke: {error}") from error
         if count == 0:
-            self._fail(ConnectionFailed(f"{self.peer} closed the connection", sent=True))
-            raise self._failed()
-        if frame is not None:
-            frame.fill += count
-            if frame.fill == len(frame.view):
-                self._frame = None
-                self._take(frame.form, frame.header, frame.body())
-            return
-        self._end += count
+            raise self._broken(f"{self.peer} closed the connection")
         try:
-            self._unpack()
+            if large is None:
+                self._inbox_end += count
+                self._unpack()
+            else:
+                large.received_bytes += count
+                if large.received_bytes == len(large.view):
+                    self._large = None
+                    self._take(large.form, large.header, large.view)
         except RemoteProtocolError as error:
-            self._fail(RemoteProtocolError(f"{self.peer} sent no RocketMQ answer: {error}"))
-            raise self._failed() from error
+            failure = RemoteProtocolError(f"{self.peer} sent no RocketMQ answer: {error}")
+            self._fail(failure)
+            raise failure from error
+        return True
 
     def _unpack(self) -> None:
-        """Take the frames in the inbox; leave the start of one that is not complete."""
-        inbox, end = self._inbox, self._end
-        position = self._start
+        """Take the frames in the inbox; keep the start of one that is not complete."""
+        inbox, end = self._inbox, self._inbox_end
+        position = needed_bytes = 0
         while end - position >= 8:
-            frame_end, form, header_end = check_frame_length(
+            form, body_at, frame_end = read_prefix(
                 inbox, position, frame_bytes_max=self._frame_bytes_max
             )
-            body_bytes = frame_end - header_end
-            if frame_end <= end and body_bytes < VIEW_BYTES_MIN:
-                header = bytes(self._inbox_view[position + 8 : header_end])
-                self._take(form, header, bytes(self._inbox_view[header_end:frame_end]))
-                position = frame_end
-                continue
-            if frame_end - position > _INBOX_BYTES or body_bytes >= VIEW_BYTES_MIN:
-                if header_end <= end or header_end - position > _INBOX_BYTES:
-                    position = self._begin_large(position, header_end, frame_end, form)
-                    if self._frame is not None:
-                        break
-                    continue
-            break
-        if position == end:
-            self._start = self._end = 0
-        elif position:
-            # Keep the inbox's room in front of what comes next.
-            rest = end - position
-            inbox[:rest] = inbox[position:end]
-            self._start, self._end = 0, rest
+            body_bytes = frame_end - body_at
+            is_large = body_bytes >= VIEW_BYTES_MIN
+            needed_end = body_at if is_large else frame_end
+            if needed_end > end:
+                needed_bytes = needed_end - position
+                break
+            header = bytes(inbox[position + 8 : body_at])
+            if is_large:
+                view = self._free_view(body_bytes)
+                there = min(end, frame_end) - body_at
+                view[:there] = inbox[body_at : body_at + there]
+                if there < body_bytes:
+                    self._large = _LargeBody(form, header, view, there)
+                    position = end
+                    break
+                self._take(form, header, view)
+            else:
+                self._take(form, header, bytes(inbox[body_at:frame_end]))
+            position = frame_end
+        self._keep(position, needed_bytes)
 
-    def _begin_large(self, position: int, header_end: int, frame_end: int, form: int) -> int:
-        """Move a frame out of the inbox whose body, or header, is large; return where it ended."""
-        begin = self._inbox_view
-        if header_end <= self._end:
-            header = bytes(begin[position + 8 : header_end])
-            frame = _LargeFrame(form, header, self._buffer(frame_end - header_end), 0)
-            body_at = header_end
-        else:
-            # A batch of thousands is answered with a header of that many ids.
-            frame = _LargeFrame(
-                form, b"", self._buffer(frame_end - position - 8), header_end - position - 8
-            )
-            body_at = position + 8
-        there = min(self._end, frame_end) - body_at
-        frame.view[:there] = begin[body_at : body_at + there]
-        frame.fill = there
-        if there == len(frame.view):
-            self._take(frame.form, frame.header, frame.body())
-            return frame_end
-        self._frame = frame
-        return self._end
+    def _keep(self, position: int, needed_bytes: int) -> None:
+        """Move what is left from ``position`` on to the inbox's front, and make room."""
+        rest = bytes(self._inbox[position : self._inbox_end])
+        if needed_bytes > len(self._inbox):
+            # A batch of thousands is answered with that many ids in the header.
+            self._inbox = memoryview(bytearray(needed_bytes))
+        if position or needed_bytes:
+            self._inbox[: len(rest)] = rest
+        self._inbox_end = len(rest)
 
-    def _buffer(self, size: int) -> memoryview:
-        """Return a view of ``size`` bytes on a buffer that nobody holds a view on."""
+    def _free_view(self, size: int) -> memoryview:
+        """Return ``size`` bytes of a buffer that nobody holds a view on."""
         free = [buffer for buffer in self._buffers if _is_free(buffer)]
         for buffer in free:
             if len(buffer) >= size:
                 return memoryview(buffer)[:size]
-        for buffer in free:  # too small: its place is better used
-            self._buffers.remove(buffer)
+        for buffer in free:  # Too small; let a larger one have the place.
+            self._buffers = [kept for kept in self._buffers if kept is not buffer]
         buffer = bytearray(size)
         if len(self._buffers) < BUFFER_COUNT_MAX:
             self._buffers.append(buffer)
         return memoryview(buffer)
 
     def _take(self, form: int, header: bytes, body: bytes | memoryview) -> None:
-        raise NotImplementedError
+        command = decode_header(form, header, body)
+        if command.is_response and self._requests.resolve(command) is not None:
+            self._answers[command.opaque] = command
+        # Else: a notification, or the answer to a request that was given up.
 
-    # --- ends
-
-    def _set_timeout(self, remaining_s: float) -> None:
-        assert self._socket is not None
-        timeout_s = max(remaining_s, 0.0)
-        self._socket.settimeout(timeout_s)
+    # --- the end
 
     def _check_open(self) -> None:
         if self._failure is not None:
-            raise self._failed()
+            raise self._failure.with_traceback(None)
 
-    def _failed(self) -> PymqError:
-        raise NotImplementedError
+    def _broken(self, text: str) -> ConnectionFailed:
+        failure = ConnectionFailed(text, sent=True)
+        self._fail(failure)
+        return failure
 
     def _fail(self, failure: PymqError) -> None:
-        raise NotImplementedError
+        if self._failure is not None:
+            return
+        self._failure = failure
+        self._requests.fail_all()
+        self._large = None
+        self._socket.close()
+
+
+def _is_free(buffer: bytearray) -> bool:
+    """Does nobody hold a view on the buffer? A bytearray cannot be resized while somebody does."""
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True
+
+
+def _code_name(code: int | None) -> str:
+    try:
+        return f"request {code} ({RequestCode(code).name})" if code is not None else "a request"
+    except ValueError:
+        return f"request {code}"

@@ -104,6 +104,31 @@ def _foreign(start: bytes) -> str:
     return ""
 
 
+def read_prefix(
+    data: bytes | bytearray | memoryview,
+    position: int,
+    *,
+    frame_bytes_max: int = FRAME_BYTES_MAX,
+) -> tuple[int, int, int]:
+    """Return (header form, where the header ends, where the frame ends) of the frame at a position.
+
+    For readers that place bodies themselves; needs the frame's first eight bytes only.
+
+    Raises:
+        RemoteProtocolError: they are no start of a frame.
+    """
+    length, word = _PREFIX.unpack_from(data, position)
+    if length + 4 > frame_bytes_max or length < 4:
+        start = bytes(data[position : position + 8])
+        raise FrameDecoder(frame_bytes_max=frame_bytes_max)._bad_length(start, length)
+    header_bytes = word & 0xFFFFFF
+    if header_bytes > length - 4:
+        raise RemoteProtocolError(
+            f"header of {header_bytes} B in a frame with room for {length - 4}"
+        )
+    return word >> 24, position + 8 + header_bytes, position + 4 + length
+
+
 def encode_frame(command: Command, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:
     """Return the whole frame of a command whose body is small enough to be copied.
 

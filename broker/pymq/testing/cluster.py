@@ -1,0 +1,183 @@
+"""A name server and a broker inside this process, on a thread and an event loop of their own."""
+
+import asyncio
+import dataclasses
+import shutil
+import tempfile
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from pymq.broker.broker import Broker
+from pymq.broker.config import BrokerConfig
+from pymq.clock import Clock
+from pymq.namesrv.config import NamesrvConfig
+from pymq.namesrv.server import NameServer
+from pymq.store import FlushMode, StoreConfig
+
+_T = TypeVar("_T")
+
+#: Small enough that starting is quick wherever the temporary directory is.
+SEGMENT_BYTES = 64 << 20
+_STOP_TIMEOUT_S = 30.0
+
+
+class Cluster:
+    """One name server and one broker on free loopback ports.
+
+    Use it as a context manager, or call ``start`` and ``stop``. Clients of any language may
+    connect to ``name_server``.
+
+    Args:
+        store: directory of the store, kept when the cluster stops; by default a temporary one
+            that goes with it.
+        flush: ``"async"`` or ``"sync"``: how durable an acknowledged message is.
+        broker: settings of the broker, as fields of ``BrokerConfig``.
+        store_settings: settings of the store, as fields of ``StoreConfig``.
+        clock: what the broker takes for the time.
+    """
+
+    def __init__(
+        self,
+        store: str | Path | None = None,
+        *,
+        flush: str = "async",
+        broker: dict[str, Any] | None = None,
+        store_settings: dict[str, Any] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._is_temporary = store is None
+        self._root = Path(store) if store is not None else Path()
+        self._flush = FlushMode(flush)
+        self._broker_config = BrokerConfig(**{"listen_port": 0, **(broker or {})})
+        self._store_settings = {"segment_bytes": SEGMENT_BYTES, **(store_settings or {})}
+        self._clock = clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._name_server: NameServer | None = None
+        self._broker: Broker | None = None
+
+    # --- life
+
+    def start(self) -> Self:
+        """Start both; returns when the broker is registered and takes messages.
+
+        Raises:
+            PymqError: what the name server, the broker or the store says.
+        """
+        if self._thread is not None:
+            return self
+        if self._is_temporary:
+            self._root = Path(tempfile.mkdtemp(prefix="pymq-"))
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="pymq-cluster", daemon=True
+        )
+        self._thread.start()
+        try:
+            self._run(self._start())
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop both cleanly. Harmless when done twice."""
+        if self._thread is None or self._loop is None:
+            return
+        try:
+            self._run(self._close())
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(_STOP_TIMEOUT_S)
+            self._loop.close()
+            self._thread = self._loop = None
+            if self._is_temporary:
+                shutil.rmtree(self._root, ignore_errors=True)
+
+    def restart_broker(self) -> None:
+        """Stop the broker cleanly and start it again on its store and its port."""
+        self._run(self._restart_broker())
+
+    def stop_broker(self) -> None:
+        """Stop the broker cleanly; the name server goes on."""
+        self._run(self._close_broker())
+
+    def start_broker(self) -> None:
+        """Start the broker again on its store and its port."""
+        self._run(self._open_broker())
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    # --- what tests need
+
+    @property
+    def name_server(self) -> str:
+        """``host:port`` of the name server."""
+        assert self._name_server is not None, "the cluster is not started"
+        return self._name_server.address
+
+    @property
+    def broker_address(self) -> str:
+        """``host:port`` of the broker."""
+        assert self._broker is not None, "the broker is not started"
+        return self._broker.address
+
+    @property
+    def broker_name(self) -> str:
+        """The broker's name in routes."""
+        return self._broker_config.name
+
+    @property
+    def store(self) -> Path:
+        """The directory of the store."""
+        return self._root
+
+    # --- on the loop
+
+    async def _start(self) -> None:
+        self._name_server = NameServer(NamesrvConfig(port=0))
+        await self._name_server.start()
+        self._broker_config = dataclasses.replace(
+            self._broker_config,
+            name_servers=(self._name_server.address, *self._broker_config.name_servers),
+        )
+        await self._open_broker()
+
+    async def _open_broker(self) -> None:
+        store_config = StoreConfig(
+            root_path=self._root, flush_mode=self._flush, **self._store_settings
+        )
+        self._broker = Broker(self._broker_config, store_config, self._clock)
+        await self._broker.start()
+        # A restarted broker stays where clients know it to be.
+        self._broker_config = dataclasses.replace(
+            self._broker_config, listen_port=self._broker.port
+        )
+
+    async def _close_broker(self) -> None:
+        broker, self._broker = self._broker, None
+        if broker is not None:
+            await broker.close()
+
+    async def _restart_broker(self) -> None:
+        await self._close_broker()
+        await self._open_broker()
+
+    async def _close(self) -> None:
+        try:
+            await self._close_broker()
+        finally:
+            if self._name_server is not None:
+                await self._name_server.close()
+
+    def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        assert self._loop is not None, "the cluster is not started"
+        done: Future[_T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return done.result()
