@@ -157,13 +157,18 @@ def end_of_batch(start: Position, bounds: Bounds, *, offsets_max: int | None = N
     """
     if start.initial:
         return Position(start.offsets)
-    backlog = {
-        queue: end - start.offsets[queue]
-        for queue, (_, end) in bounds.items()
-        if queue in start.offsets and end > start.offsets[queue]
+    # Where the first messages are gone already there is nothing to count before the next ones.
+    offsets = {
+        queue: max(offset, bounds[queue][0]) if queue in bounds else offset
+        for queue, offset in start.offsets.items()
     }
-    shares = share(backlog, offsets_max)
-    offsets = {queue: offset + shares.get(queue, 0) for queue, offset in start.offsets.items()}
+    backlog = {
+        queue: bounds[queue][1] - offset
+        for queue, offset in offsets.items()
+        if queue in bounds and bounds[queue][1] > offset
+    }
+    for queue, count in share(backlog, offsets_max).items():
+        offsets[queue] += count
     # What is new is journaled first and read from the next batch on, see above.
     for queue, (first, _) in bounds.items():
         offsets.setdefault(queue, first)

@@ -181,7 +181,10 @@ _TIME = (spark.TimestampType(), _TIMESTAMP)
 DEFAULT_COLUMNS: dict[str, Column] = {
     "topic": Column(*_STRING, Piece.topics),
     "brokerName": Column(*_STRING, lambda piece: piece.constant(piece.queue.broker_name)),
-    "queueId": Column(*_INT, _number("queue_id")),
+    # Records of a queue that collects other queues' messages hold those queues' ids.
+    "queueId": Column(
+        *_INT, lambda piece: pa.array(np.full(piece.count, piece.queue.queue_id, np.int32))
+    ),
     "queueOffset": Column(spark.LongType(), pa.int64(), _number("queue_offset")),
     "body": Column(spark.BinaryType(), pa.binary(), Piece.bodies),
     "tags": _text_of("TAGS"),

@@ -89,7 +89,7 @@ class PymqSource(DataSource):
         check_schema(schema)
         return PymqBatchReader(source_options(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> "PymqStreamReader":  # noqa: N802
+    def streamReader(self, schema: StructType) -> "PymqStreamReader":
         """Return the reader of ``spark.readStream``."""
         check_schema(schema)
         options = source_options(self.options)
@@ -110,7 +110,7 @@ class PymqSource(DataSource):
         options = sink_options(self.options)
         return PymqBatchWriter(options, check_columns(schema, options))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> PymqStreamWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> PymqStreamWriter:
         """Return the writer of ``df.writeStream``.
 
         ``overwrite`` is output mode complete: each micro-batch writes the whole result again.
@@ -211,13 +211,11 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         self._planned: Position | None = None
         self._target: dict[MessageQueue, int] | None = None  # of trigger AvailableNow
 
-    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def initialOffset(self) -> dict[str, Any]:
         """Return where the stream starts, marked; the first batch is empty and fixes it."""
         return position_to_json(self._start())
 
-    def latestOffset(  # noqa: N802 - Spark's name
-        self, start: dict[str, Any] | None = None, limit: Any = None
-    ) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Return where the next batch ends; ``start`` itself when there is nothing new.
 
         Args:
@@ -242,20 +240,20 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         offsets_max = None if unlimited else self._options.offsets_max
         return position_to_json(end_of_batch(position, bounds, offsets_max=offsets_max))
 
-    def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
+    def getDefaultReadLimit(self) -> Any:
         """Return a limit that tells triggers with caps from those without."""
         if self._options.offsets_max is None:
             return ReadAllAvailable()
         return ReadMaxRows(self._options.offsets_max)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues, as last seen, for the query's progress."""
         bounds = self._watch.known()
         if not bounds:
             return None
         return position_to_json(Position({queue: end for queue, (_, end) in bounds.items()}))
 
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+    def prepareForTriggerAvailableNow(self) -> None:
         """Fix where the query ends: at what there is now."""
         self._target = {
             queue: end for queue, (_, end) in self._watch.bounds(fresh=True).items()

@@ -185,11 +185,11 @@ _STREAM_BASES: tuple[Any, ...] = (
 class PymqStreamWriter(_Sink, *_STREAM_BASES):  # type: ignore[misc]
     """Sink of a streaming query: append, and complete, which appends the whole result."""
 
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(self, messages: list[Any], batchId: int) -> None:
         """Log what the micro-batch wrote; it has been visible since it was acknowledged."""
         _committed(messages, f"micro-batch {batchId}")
 
-    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def abort(self, messages: list[Any], batchId: int) -> None:
         """Log the failure."""
         _aborted(messages, f"micro-batch {batchId}")
 
@@ -268,8 +268,9 @@ class SendTask:
         """
         if not batch.num_rows:
             return
-        columns = {name: _normalised(name, batch.column(given)) for name, given in
-                   self._columns.items()}
+        columns = {
+            name: _normalised(name, batch.column(given)) for name, given in self._columns.items()
+        }
         order, groups = self._grouped(columns)
         if order is not None:
             chosen = pa.array(order)
@@ -285,7 +286,7 @@ class SendTask:
             columns,
             self._keys,
             month_ms=month_ms(self._wall_s()),
-            message_bytes_max=self._request_bytes_max,
+            message_bytes_max=self._options.message_bytes_max,
             place=place,
         )
         for first, end in groups:

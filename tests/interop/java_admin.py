@@ -5,10 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from tests.interop.java_client import DEFAULT_TIMEOUT_S, Started
-from tests.interop.java_values import JavaError, MessageReader, QueueKey, ReceivedMessage, call
+from tests.interop.java_values import (
+    JavaError,
+    MessageReader,
+    QueueKey,
+    ReceivedMessage,
+    call,
+    map_items,
+)
 from tests.interop.jvm import JavaClient
 from tests.interop.processes import POLL_INTERVAL_S
 
@@ -112,7 +119,7 @@ class JavaAdmin(Started):
             if error.response_code == TOPIC_NOT_EXIST:
                 return []
             raise
-        brokers = [_items(broker.getBrokerAddrs()) for broker in route.getBrokerDatas()]
+        brokers = [map_items(broker.getBrokerAddrs()) for broker in route.getBrokerDatas()]
         return [address for addresses in brokers for _, address in addresses]
 
     def topics(self) -> set[str]:
@@ -128,7 +135,7 @@ class JavaAdmin(Started):
                 end=offsets.getMaxOffset(),
                 last_update_ms=offsets.getLastUpdateTimestamp(),
             )
-            for queue, offsets in _items(table)
+            for queue, offsets in map_items(table)
         }
 
     def message_count(self, topic: str) -> int:
@@ -143,17 +150,17 @@ class JavaAdmin(Started):
                 broker_offset=offsets.getBrokerOffset(),
                 consumer_offset=offsets.getConsumerOffset(),
             )
-            for queue, offsets in _items(table)
+            for queue, offsets in map_items(table)
         }
 
     def cluster_info(self) -> ClusterInfo:
         """Return all brokers that the name server knows."""
         info = call(self.java.examineBrokerClusterInfo)
         brokers = {
-            name: dict(_items(data.getBrokerAddrs()))
-            for name, data in _items(info.getBrokerAddrTable())
+            name: dict(map_items(data.getBrokerAddrs()))
+            for name, data in map_items(info.getBrokerAddrTable())
         }
-        clusters = {name: frozenset(names) for name, names in _items(info.getClusterAddrTable())}
+        clusters = {name: frozenset(names) for name, names in map_items(info.getClusterAddrTable())}
         return ClusterInfo(brokers, clusters)
 
     def view_message(self, topic: str, msg_id: str) -> ReceivedMessage:
@@ -173,9 +180,3 @@ class JavaAdmin(Started):
             call(self.java.deleteTopicInNameServer, servers, topic)
         else:
             call(self.java.deleteTopicInNameServer, servers, cluster, topic)
-
-
-def _items(java_map: Any) -> list[tuple[Any, Any]]:
-    # Not py4j's items(): it looks every key up again, and a Long key that became a Python int
-    # goes back as an Integer, which is not found.
-    return [(entry.getKey(), entry.getValue()) for entry in java_map.entrySet()]

@@ -23,13 +23,16 @@ from tests.interop.java_values import (
     Sent,
     call,
     java_message,
+    map_items,
     sent,
 )
 from tests.interop.jvm import JavaClient
+from tests.interop.processes import POLL_INTERVAL_S
 
 DEFAULT_TIMEOUT_S: Final = 30.0
 SEND_TIMEOUT_MS: Final = 10_000
 BATCH_COUNT_MAX: Final = 16
+SETTLE_TIMEOUT_S: Final = 2.0
 FROM_FIRST: Final = "CONSUME_FROM_FIRST_OFFSET"
 
 _LISTENERS: Final = "org.apache.rocketmq.client.consumer.listener."
@@ -240,6 +243,23 @@ class JavaPushConsumer(Started):
                 )
             return list(self._messages)
 
+    def close(self) -> None:
+        """Shut down after the client took note of what its listener answered.
+
+        The listener has a message before the client knows that it succeeded; shut down in between,
+        it would store an offset below that message. Waits ``SETTLE_TIMEOUT_S`` at most.
+        """
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        while not self._closed and self._pending_count() and time.monotonic() < deadline:
+            time.sleep(POLL_INTERVAL_S)
+        super().close()
+
+    def _pending_count(self) -> int:
+        """Return how many messages the client holds, not yet consumed."""
+        balance = self.java.getDefaultMQPushConsumerImpl().getRebalanceImpl()
+        queues = map_items(balance.getProcessQueueTable())
+        return sum(int(queue.getMsgCount().get()) for _, queue in queues)
+
     def _take(self, java_messages: Sequence[Any]) -> bool:
         """Keep a delivery; False when it shall count as failed."""
         received = self._reader.read(java_messages)
@@ -316,7 +336,10 @@ class JavaLitePullConsumer(Started):
         call(self.java.commitSync)
 
     def committed(self, queue: QueueKey) -> int | None:
-        """Return the group's stored queue offset; ``None`` when there is none."""
+        """Return the group's queue offset as this client knows it; ``None`` when it has none.
+
+        The client answers from memory first: where an assigned queue began counts as committed.
+        """
         offset = int(call(self.java.committed, self.queues()[queue]))
         return None if offset < 0 else offset
 

@@ -100,6 +100,15 @@ def call(method: Callable[..., Any], *arguments: Any) -> Any:
         raise JavaError.of(error.java_exception) from error
 
 
+def map_items(java_map: Any) -> list[tuple[Any, Any]]:
+    """Return the entries of a Java map.
+
+    Not py4j's ``items()``: it looks every key up again, and a Long key that became a Python int
+    goes back as an Integer, which is not found.
+    """
+    return [(entry.getKey(), entry.getValue()) for entry in java_map.entrySet()]
+
+
 def java_message(client: JavaClient, message: Outgoing) -> Any:
     """Return the ``Message`` for the official producer."""
     result = client.jvm.org.apache.rocketmq.common.message.Message(message.topic, message.body)

@@ -29,7 +29,9 @@ def allocate(
     members = sorted(client_ids, key=_java_order)
     if own_id not in members:
         return []
-    every = sorted(queues, key=lambda q: (_java_order(q.topic), _java_order(q.broker_name), q.queue_id))
+    every = sorted(
+        queues, key=lambda q: (_java_order(q.topic), _java_order(q.broker_name), q.queue_id)
+    )
     share, extra = divmod(len(every), len(members))
     index = members.index(own_id)
     first = index * share + min(index, extra)

@@ -6,8 +6,8 @@ An operation is the request, and how its response becomes a value or an error::
     response = ...                                  # some channel carries operation.request
     offset = operation.result(response, peer="10.0.0.1:10911")
 
-Channels fill in ``request.opaque``. An operation is sent once; a retry makes a new one, from
-the same ``PreparedMessage`` in the case of a send, so that its message id stays.
+Channels fill in ``request.opaque``, so an operation is on its way once at a time. Another try
+to send a message makes another operation of the same ``PreparedMessage``: its id stays.
 
 Source: RocketMQ MQClientAPIImpl.
 """
@@ -96,7 +96,7 @@ class Operation(Generic[T]):
     """A request, and how its response is read.
 
     Attributes:
-        request: to be sent once.
+        request: what to send.
     """
 
     __slots__ = ("request",)

@@ -99,6 +99,8 @@ class ClientPool:
         self._client_id = ""
         self._unique_keys: UniqueKeys | None = None
         self._keys_until_s = 0.0
+        #: The loop it was started on.
+        self.loop: asyncio.AbstractEventLoop
 
     # --- life
 
@@ -109,6 +111,7 @@ class ClientPool:
             ConnectionFailed: no name server can be reached; the text names all and why.
         """
         self._open = True
+        self.loop = asyncio.get_running_loop()
         try:
             channel = await self._any_name_server()
         except BaseException:
@@ -201,9 +204,7 @@ class ClientPool:
         channel = self._channels.get(address)
         return channel if channel is not None and channel.is_open else None
 
-    async def broker_channel(
-        self, topic: str, broker_name: str, address: str
-    ) -> AsyncChannel:
+    async def broker_channel(self, topic: str, broker_name: str, address: str) -> AsyncChannel:
         """Return the connection to a broker.
 
         Raises:

@@ -39,6 +39,8 @@ INBOX_BYTES = 128 << 10
 #: A request of up to this many bytes is joined and sent in one piece.
 JOIN_BYTES_MAX = 64 << 10
 
+_ROUND_BYTES = 1 << 20
+
 assert INBOX_BYTES >= VIEW_BYTES_MIN + 4096
 
 
@@ -339,10 +341,11 @@ class BlockingChannel:
                 return memoryview(buffer)[:size]
         for buffer in free:  # Too small; let a larger one have the place.
             self._buffers = [kept for kept in self._buffers if kept is not buffer]
-        buffer = bytearray(size)
+        # Rounded up, so that the next body, a little larger, fits, too.
+        buffer = bytearray((size + _ROUND_BYTES - 1) // _ROUND_BYTES * _ROUND_BYTES)
         if len(self._buffers) < BUFFER_COUNT_MAX:
             self._buffers.append(buffer)
-        return memoryview(buffer)
+        return memoryview(buffer)[:size]
 
     def _take(self, form: int, header: bytes, body: bytes | memoryview) -> None:
         command = decode_header(form, header, body)

@@ -1,0 +1,692 @@
+"""Producer: sends messages.
+
+A first attempt with a known route and an open connection is plain function calls: choose a
+queue, write a frame; later the response is read and the future completed. No task and no
+timer is made for it. Everything else (no route yet, a connection to be opened, a retry) runs
+in a task of its own, which is the same work with waiting in between.
+
+What a retry means: an attempt whose outcome is unknown (time-out, connection lost) may have
+stored the message. The retry then stores it twice, with the same message id.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Self
+
+from pymq.client import sending
+from pymq.client.config import ClientConfig, parse_name_servers
+from pymq.client.operations import SEND_RETRY_CODES, SendResult, check_send_topic
+from pymq.client.pool import ClientPool
+from pymq.client.routes import Route, no_write_queue
+from pymq.client.sending import SendTemplate
+from pymq.client.targets import AvoidedBrokers, TopicQueues
+from pymq.clock import Clock
+from pymq.errors import (
+    BrokerError,
+    ConfigurationError,
+    ConnectionFailed,
+    LocalProtocolError,
+    PymqError,
+    RequestTimeout,
+    TooManyPending,
+    TopicNotExist,
+)
+from pymq.net.channel import AsyncChannel
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.command import Command
+from pymq.protocol.compression import COMPRESS_BYTES_MIN, Compression
+from pymq.protocol.message import Message
+from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, is_retry_topic
+
+_log = logging.getLogger(__name__)
+
+#: Unanswered sends of one producer.
+IN_FLIGHT_MAX = 10_000
+#: A broker that failed gets no new message for this long while another can take it.
+AVOID_BROKER_S = 5.0
+#: Pause before a retry when no other broker is there to take it.
+RETRY_PAUSE_S = 0.1
+#: Bodies up to this size are copied behind their header.
+_JOIN_BYTES_MAX = 4096
+_ONE_WAY = 2
+
+
+class Producer:
+    """Sends messages, with route discovery, retries and back-pressure. For one event loop.
+
+    ::
+
+        async with Producer("127.0.0.1:9876") as producer:
+            await producer.send(Message("flights", b"...", tags="UA", keys="N14228"))
+
+    Args:
+        name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
+        group: producer group; matters for transactions and in consoles.
+        timeout_s: for one attempt; ``retries`` more may follow.
+        retries: how often a failed send is tried again, on another queue and if possible
+            another broker. After a time-out or a lost connection the first attempt may have
+            stored the message, so a retry may duplicate it (with the same message id).
+        in_flight_max: sends that may be unanswered; ``send`` waits, ``send_nowait`` refuses.
+        compress_bytes_min: bodies from this size on are compressed; ``None``: none is.
+        compression: how.
+        body_bytes_max: largest body or batch; the broker has a limit, too.
+        default_queue_count: queues of a topic that the first send creates.
+        wait_stored: ``False``: the broker answers before its disk and slaves have confirmed.
+        clock: for timestamps.
+
+    Raises:
+        ConfigurationError: an argument is wrong.
+        LocalProtocolError: ``group`` is no legal name.
+    """
+
+    def __init__(
+        self,
+        name_servers: str | Sequence[str],
+        *,
+        group: str = DEFAULT_PRODUCER_GROUP,
+        timeout_s: float = 3.0,
+        retries: int = 2,
+        in_flight_max: int = IN_FLIGHT_MAX,
+        compress_bytes_min: int | None = COMPRESS_BYTES_MIN,
+        compression: Compression = Compression.ZLIB,
+        body_bytes_max: int = 4 << 20,
+        default_queue_count: int = 4,
+        wait_stored: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        if in_flight_max < 1:
+            raise ConfigurationError(f"in_flight_max={in_flight_max}: expected at least 1")
+        self._config = config = ClientConfig(
+            name_servers=parse_name_servers(name_servers),
+            producer_group=group,
+            timeout_s=timeout_s,
+            send_retries=retries,
+            compress_bytes_min=compress_bytes_min,
+            compression=compression,
+            body_bytes_max=body_bytes_max,
+            default_queue_count=default_queue_count,
+        )
+        self._in_flight_max = in_flight_max
+        self._wait_stored = wait_stored
+        self._clock = clock or Clock()
+        self._pool = ClientPool(
+            config.name_servers,
+            timeout_s=timeout_s,
+            connect_timeout_s=config.connect_timeout_s,
+            route_age_s=config.route_age_s,
+            producer_group=group,
+            on_route=self._route_changed,
+            clock=self._clock,
+        )
+        self._topics: dict[str, TopicQueues] = {}
+        self._avoided = AvoidedBrokers()
+        self._in_flight = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._idle: asyncio.Future[None] | None = None
+        # Bodies below this go out as they are.
+        self._plain_bytes = min(
+            config.body_bytes_max + 1,
+            config.body_bytes_max + 1 if compress_bytes_min is None else compress_bytes_min,
+        )
+
+    # --- life
+
+    async def start(self) -> Self:
+        """Reach a name server.
+
+        Raises:
+            ConnectionFailed: none answers; the text names all and why.
+        """
+        await self._pool.start()
+        return self
+
+    async def close(self, timeout_s: float = 10.0) -> None:
+        """Wait for the sends under way, unregister, close. Harmless when done twice."""
+        if self._pool.is_open:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.flush()
+            except TimeoutError:
+                _log.warning("%d sends were unanswered when the producer closed", self._in_flight)
+        await self._pool.close()
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    @property
+    def client_id(self) -> str:
+        """Who we are to the brokers."""
+        return self._pool.client_id
+
+    @property
+    def in_flight_count(self) -> int:
+        """Sends without an answer yet."""
+        return self._in_flight
+
+    # --- sending
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+    ) -> SendResult:
+        """Store a message.
+
+        Args:
+            message: what.
+            queue: exactly where to; no other queue is tried.
+            sharding_key: messages of one key go to one queue, in the order of their sends
+                (as long as the topic keeps its number of queues).
+
+        Raises:
+            LocalProtocolError: the message cannot be sent; the text names the limit.
+            BrokerError: the broker refused it, and so did the retries.
+            ConnectionFailed: no broker can be reached.
+            RequestTimeout: no answer; it may be stored.
+            RouteNotFound: no broker is known for the topic.
+            ClientClosed: the producer is not open.
+        """
+        if self._in_flight >= self._in_flight_max:
+            await self.wait_room()
+        return await self._begin(self._prepare(message, queue, sharding_key))
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        sharding_key: str | None = None,
+    ) -> asyncio.Future[SendResult]:
+        """Begin to store a message; the future ends as ``send`` would.
+
+        Raises:
+            LocalProtocolError: the message cannot be sent; the text names the limit.
+            TooManyPending: ``in_flight_max`` sends are unanswered; ``await wait_room()``.
+            ClientClosed: the producer is not open.
+        """
+        if self._in_flight >= self._in_flight_max:
+            raise TooManyPending(
+                f"{self._in_flight} sends are unanswered, expected at most {self._in_flight_max} "
+                "(in_flight_max); await wait_room() before sending more"
+            )
+        return self._begin(self._prepare(message, queue, sharding_key))
+
+    async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+        """Send a message without asking whether it arrived: it may be lost silently.
+
+        Raises:
+            LocalProtocolError: the message cannot be sent; the text names the limit.
+            ConnectionFailed: no connection; nothing was sent.
+            RouteNotFound: no broker is known for the topic.
+            ClientClosed: the producer is not open.
+        """
+        send = self._prepare(message, queue, None)
+        template = await self._choose(send)
+        send.write(await self._channel(template), template, 0, _ONE_WAY)
+
+    async def send_batch(
+        self, messages: Iterable[Message], *, queue: MessageQueue | None = None
+    ) -> list[SendResult]:
+        """Store messages of one topic with one request, or few above the size limit.
+
+        The messages of a request are stored together or not at all, next to each other in
+        one queue.
+
+        Returns:
+            One result per request, in order; its ids are those of its messages, joined by
+            ``,``; its offset that of its first.
+
+        Raises:
+            PymqError: as for ``send``. When requests before were stored, a note says how
+                many messages they held.
+        """
+        several = list(messages)
+        batches = self._prepare_batches(several, queue)
+        results: list[SendResult] = []
+        stored = 0
+        for send, count in batches:
+            if self._in_flight >= self._in_flight_max:
+                await self.wait_room()
+            try:
+                results.append(await self._begin(send))
+            except PymqError as error:
+                if stored:
+                    error.add_note(f"the first {stored} of {len(several)} messages were stored")
+                raise
+            stored += count
+        return results
+
+    async def flush(self) -> None:
+        """Wait until no send is unanswered."""
+        while self._in_flight:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
+    async def wait_room(self) -> None:
+        """Wait until another send may begin.
+
+        Raises:
+            ClientClosed: the producer was closed meanwhile.
+        """
+        while self._in_flight >= self._in_flight_max:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter.done() and not waiter.cancelled() and self._has_room:
+                    self._wake_one()  # Somebody else's turn, should we be cancelled just now.
+            self._pool.check_open()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """Return the queues that messages of a topic can be sent to.
+
+        Raises:
+            RouteNotFound: no broker is known for the topic.
+        """
+        check_send_topic(topic)
+        return [template.queue for template in (await self._topic_queues(topic)).templates]
+
+    # --- a send
+
+    def _prepare(
+        self, message: Message, queue: MessageQueue | None, sharding_key: str | None
+    ) -> "_Send":
+        if not isinstance(message, Message):
+            raise LocalProtocolError(
+                f"{message!r:.80} is a {type(message).__name__}, expected a Message"
+            )
+        topic = message.topic
+        if topic not in self._topics:
+            check_send_topic(topic)
+        born_ms = self._clock.wall_ms()
+        key = self._pool.unique_keys().next(born_ms)
+        body = message.body
+        sys_flag = 0
+        if type(body) is not bytes or not 0 < len(body) < self._plain_bytes:
+            body, sys_flag = sending.prepare_body(body, topic, self._config)
+        if message.flag:
+            sending.check_flag(message.flag)
+        properties = sending.properties_json(
+            message, key, sharding_key=sharding_key, wait_stored=self._wait_stored
+        )
+        return _Send(
+            self,
+            self._pool.loop.create_future(),
+            topic,
+            body,
+            properties,
+            key,
+            born_ms,
+            sys_flag,
+            message.flag,
+            False,
+            queue,
+            sharding_key,
+        )
+
+    def _prepare_batches(
+        self, messages: list[Message], queue: MessageQueue | None
+    ) -> list[tuple["_Send", int]]:
+        """Return (send, number of its messages) for each request that is needed."""
+        topic = _batch_topic(messages)
+        born_ms = self._clock.wall_ms()
+        make = self._pool.unique_keys().next
+        keys = [make(born_ms) for _ in messages]
+        batches = sending.encode_batches(messages, keys, self._config.body_bytes_max)
+        outer = '""' if self._wait_stored else '"WAIT\\u0001false\\u0002"'
+        sends = []
+        for batch in batches:
+            future = self._pool.loop.create_future()
+            ids = ",".join(batch.unique_keys)
+            send = _Send(
+                self, future, topic, batch.body, outer, ids, born_ms, 0, 0, True, queue, None
+            )
+            sends.append((send, len(batch.unique_keys)))
+        return sends
+
+    def _begin(self, send: "_Send") -> asyncio.Future[SendResult]:
+        """Make the first attempt: at once if route and connection are there."""
+        queues = self._topics.get(send.topic)
+        if queues is not None:
+            template = send.choose(queues, self._avoided.names)
+            channel = self._pool.open_channel(template.address)
+            if channel is not None:
+                send.attempt(channel, template, self._config.timeout_s)
+                send.attempts_left = self._config.send_retries
+                self._in_flight += 1
+                return send.future
+        send.attempts_left = self._config.send_retries + 1
+        self._in_flight += 1
+        self._pursue(send, None)
+        return send.future
+
+    def retry(self, send: "_Send", error: PymqError) -> None:
+        """Go on with a send whose first attempt failed."""
+        if send.attempts_left and self._pool.is_open and _may_retry(send, error):
+            self._pursue(send, error)
+        else:
+            send.failed(error)
+
+    def _pursue(self, send: "_Send", error: PymqError | None) -> None:
+        task = self._pool.spawn("send", self._attempt_again(send, error))
+        task.add_done_callback(send.abandoned)
+
+    async def _attempt_again(self, send: "_Send", error: PymqError | None) -> None:
+        """Make attempts with waiting in between, until one succeeds or none is left."""
+        while send.attempts_left and not send.future.done():
+            if error is not None:
+                await self._recover(send, error)
+            send.attempts_left -= 1
+            try:
+                result = await self._attempt(send)
+            except PymqError as failure:
+                error = failure
+                if not _may_retry(send, failure):
+                    break
+            else:
+                send.succeeded(result)
+                return
+        if error is not None:
+            send.failed(error)
+
+    async def _attempt(self, send: "_Send") -> SendResult:
+        template = await self._choose(send)
+        channel = await self._channel(template)
+        future: asyncio.Future[Command] = self._pool.loop.create_future()
+
+        def on_answer(answer: Command | PymqError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, PymqError):
+                self.note_failure(template, answer)
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+        opaque = channel.register(send.asked, self._config.timeout_s, on_answer)
+        send.write(channel, template, opaque)
+        return sending.read_result(await future, template, send.message_id)
+
+    async def _recover(self, send: "_Send", error: PymqError) -> None:
+        """Before a retry: read the route again if it may be wrong; pause if nothing else helps."""
+        if isinstance(error, (TopicNotExist, ConnectionFailed)):
+            try:
+                await self._pool.route(
+                    send.topic, refresh=True, create_queue_count=self._config.default_queue_count
+                )
+            except PymqError as failure:
+                _log.debug("route of %r not read again: %s", send.topic, failure)
+        queues = self._topics.get(send.topic)
+        if queues is None or send.is_bound or not queues.has_other(self._avoided.names):
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    # --- queues and connections
+
+    async def _topic_queues(self, topic: str) -> TopicQueues:
+        queues = self._topics.get(topic)
+        if queues is None:
+            route = await self._pool.route(
+                topic, create_queue_count=self._config.default_queue_count
+            )
+            self._topics[topic] = queues = self._make_queues(route)
+        return queues
+
+    def _make_queues(self, route: Route) -> TopicQueues:
+        templates = [
+            SendTemplate(
+                queue,
+                route.address(queue.broker_name),
+                group=self._config.producer_group,
+                default_topic_queue_count=self._config.default_queue_count,
+            )
+            for queue in route.write_queues
+        ]
+        if not templates:
+            raise no_write_queue(route)
+        return TopicQueues(templates)
+
+    def _route_changed(self, topic: str) -> None:
+        self._topics.pop(topic, None)
+
+    async def _choose(self, send: "_Send") -> SendTemplate:
+        queues = await self._topic_queues(send.topic)
+        return send.choose(queues, self._avoided.names)
+
+    async def _channel(self, template: SendTemplate) -> AsyncChannel:
+        queue = template.queue
+        try:
+            return await self._pool.broker_channel(queue.topic, queue.broker_name, template.address)
+        except ConnectionFailed as error:
+            self.note_failure(template, error)
+            raise
+
+    def note_failure(self, template: SendTemplate, error: PymqError) -> None:
+        """Keep away from a broker that does not answer, and doubt what its route says."""
+        if not isinstance(error, (ConnectionFailed, RequestTimeout)):
+            return
+        until_s = self._clock.monotonic_s() + AVOID_BROKER_S
+        self._avoided.add(template.queue.broker_name, until_s)
+        self._pool.doubt(template.queue.topic)
+        self._pool.loop.call_later(AVOID_BROKER_S, self._forgive)
+
+    def _forgive(self) -> None:
+        self._avoided.expire(self._clock.monotonic_s())
+
+    def ended(self) -> None:
+        """Count a send as answered and let the next one begin."""
+        self._in_flight -= 1
+        if self._waiting:
+            self._wake_one()
+        if not self._in_flight and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+
+    @property
+    def _has_room(self) -> bool:
+        return self._in_flight < self._in_flight_max
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+
+
+def _batch_topic(messages: list[Message]) -> str:
+    """Return the topic of a batch.
+
+    Raises:
+        LocalProtocolError: there is no message, more than one topic, or one that takes none.
+    """
+    if not messages:
+        raise LocalProtocolError("batch of no message, expected at least one")
+    for message in messages:
+        if not isinstance(message, Message):
+            raise LocalProtocolError(
+                f"{message!r:.80} is a {type(message).__name__}, expected a Message"
+            )
+    topic = messages[0].topic
+    for message in messages:
+        if message.topic != topic:
+            raise LocalProtocolError(
+                f"batch for {topic!r} has a message for {message.topic!r}, expected one topic"
+            )
+    check_send_topic(topic)
+    if is_retry_topic(topic):
+        raise LocalProtocolError(f"batch to {topic!r}: retry topics take no batch")
+    return topic
+
+
+def _may_retry(send: "_Send", error: PymqError) -> bool:
+    if send.is_bound:
+        # Another queue is not allowed, and a repetition on this one could change the order:
+        # only what surely was not stored is tried again.
+        return error.retriable and error.outcome_known
+    if isinstance(error, BrokerError):
+        return error.code in SEND_RETRY_CODES
+    return error.retriable
+
+
+class _Send:
+    """One message, or batch, on its way: its bytes, and what is done with the answer."""
+
+    __slots__ = (
+        "attempts_left",
+        "batch",
+        "body",
+        "born_ms",
+        "flag",
+        "future",
+        "is_ended",
+        "message_id",
+        "owner",
+        "properties",
+        "queue",
+        "sharding_key",
+        "sys_flag",
+        "template",
+        "topic",
+    )
+
+    #: Where the last attempt went.
+    template: SendTemplate
+
+    def __init__(
+        self,
+        owner: Producer,
+        future: asyncio.Future[SendResult],
+        topic: str,
+        body: bytes,
+        properties: str,
+        message_id: str,
+        born_ms: int,
+        sys_flag: int,
+        flag: int,
+        batch: bool,
+        queue: MessageQueue | None,
+        sharding_key: str | None,
+    ) -> None:
+        self.owner = owner
+        self.future = future
+        self.topic = topic
+        self.body = body
+        self.properties = properties
+        self.message_id = message_id
+        self.born_ms = born_ms
+        self.sys_flag = sys_flag
+        self.flag = flag
+        self.batch = batch
+        self.queue = queue
+        self.sharding_key = sharding_key
+        self.attempts_left = 0
+        self.is_ended = False
+
+    @property
+    def is_bound(self) -> bool:
+        """Must it go to one certain queue?"""
+        return self.queue is not None or self.sharding_key is not None
+
+    @property
+    def asked(self) -> str:
+        """For texts."""
+        return f"a {'batch' if self.batch else 'message'} to topic {self.topic!r}"
+
+    def choose(self, queues: TopicQueues, avoid: set[str]) -> SendTemplate:
+        """Return where it goes.
+
+        Raises:
+            LocalProtocolError: the queue it must go to is not there.
+        """
+        if self.queue is not None:
+            return queues.exactly(self.queue)
+        if self.sharding_key is not None:
+            return queues.of_key(self.sharding_key)
+        return queues.next(avoid)
+
+    def attempt(self, channel: AsyncChannel, template: SendTemplate, timeout_s: float) -> None:
+        """Send it; ``answered`` will be called with the outcome.
+
+        Raises:
+            ConnectionFailed: the connection is closed; nothing was sent.
+            LocalProtocolError: it cannot be encoded.
+            TooManyPending: the connection has too many unanswered requests.
+        """
+        self.template = template
+        opaque = channel.register(self.asked, timeout_s, self.answered)
+        self.write(channel, template, opaque)
+
+    def write(
+        self, channel: AsyncChannel, template: SendTemplate, opaque: int, command_flag: int = 0
+    ) -> None:
+        """Put its frame on the connection."""
+        body = self.body
+        head = template.head(
+            opaque,
+            len(body),
+            self.properties,
+            sys_flag=self.sys_flag,
+            born_ms=self.born_ms,
+            flag=self.flag,
+            command_flag=command_flag,
+            batch=self.batch,
+        )
+        if len(body) <= _JOIN_BYTES_MAX:
+            channel.send(head + body)
+        else:
+            channel.send(head, body)
+
+    def answered(self, answer: Command | PymqError) -> None:
+        """Complete the future, or let the owner try again."""
+        if isinstance(answer, PymqError):
+            self.owner.note_failure(self.template, answer)
+            self.owner.retry(self, answer)
+            return
+        try:
+            result = sending.read_result(answer, self.template, self.message_id)
+        except PymqError as error:
+            self.owner.retry(self, error)
+        else:
+            self.succeeded(result)
+
+    def succeeded(self, result: SendResult) -> None:
+        """It is stored."""
+        if not self.future.done():
+            self.future.set_result(result)
+        self._end()
+
+    def failed(self, error: BaseException) -> None:
+        """It is given up."""
+        if not self.future.done():
+            self.future.set_exception(error)
+        self._end()
+
+    def abandoned(self, task: asyncio.Task[None]) -> None:
+        """The task that pursued it is over; nothing must stay waiting."""
+        if not self.is_ended:
+            bug = None if task.cancelled() else task.exception()
+            text = f"the producer was closed before {self.asked} was answered"
+            self.failed(bug or ConnectionFailed(text, sent=True))
+
+    def _end(self) -> None:
+        assert not self.is_ended
+        self.is_ended = True
+        self.owner.ended()

@@ -1,0 +1,182 @@
+"""A client with the connector's part of ``BlockingClient``, over queues held in memory."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pymq.errors import OffsetOutOfRange, RouteNotFound
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.hashes import java_hash
+from pymq.protocol.message import decode_batch, encode_properties, find_property
+from pymq.protocol.record import NewRecord, encode_record, pack_host, record_size
+
+BORN_HOST = pack_host("10.0.0.1", 50000)
+STORE_HOST = pack_host("10.0.0.2", 10911)
+
+
+def record(
+    body: bytes = b"hello",
+    properties: bytes | dict[str, str] = b"",
+    *,
+    topic: str = "orders",
+    queue_id: int = 0,
+    queue_offset: int = 0,
+    born_host: bytes = BORN_HOST,
+    store_host: bytes = STORE_HOST,
+    sys_flag: int = 0,
+    flag: int = 0,
+) -> bytes:
+    """Return one stored record."""
+    text = encode_properties(properties) if isinstance(properties, dict) else properties
+    new = NewRecord(topic, queue_id, body, text, born_host, 1_700_000_000_123, flag, sys_flag)
+    name = topic.encode()
+    hosts = len(born_host) + len(store_host)
+    parts = encode_record(
+        new,
+        name,
+        size=record_size(len(body), len(name), len(text), hosts),
+        queue_offset=queue_offset,
+        physical_offset=4096 + 1000 * queue_offset,
+        store_timestamp=1_700_000_000_456,
+        store_host=store_host,
+    )
+    return b"".join(parts)
+
+
+@dataclass
+class Chunk:
+    buffer: memoryview
+    first: int
+    next_offset: int
+    count: int | None = None
+
+
+@dataclass
+class FakeBroker:
+    """Queues of records; ``first`` is the queue offset of each one's first record.
+
+    ``errors`` are raised one after another by the next calls; ``pull_count`` is how many
+    messages one answer has; ``exact_end`` False lets answers run beyond what was asked for.
+    """
+
+    queues: dict[MessageQueue, list[bytes]] = field(default_factory=dict)
+    first: dict[MessageQueue, int] = field(default_factory=dict)
+    errors: list[Exception] = field(default_factory=list)
+    pull_count: int = 3
+    exact_end: bool = True
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+    open_clients: int = 0
+
+    def add(self, queue: MessageQueue, *messages: tuple[bytes, dict[str, str]]) -> None:
+        records = self.queues.setdefault(queue, [])
+        for body, properties in messages:
+            offset = self.first.get(queue, 0) + len(records)
+            records.append(
+                record(
+                    body,
+                    properties,
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    queue_offset=offset,
+                )
+            )
+
+    def trim(self, queue: MessageQueue, first: int) -> None:
+        """Forget the messages before ``first``."""
+        del self.queues[queue][: first - self.first.get(queue, 0)]
+        self.first[queue] = first
+
+    def client(self, name_servers: Sequence[str], *, timeout_s: float = 3.0) -> "FakeClient":
+        self.open_clients += 1
+        return FakeClient(self)
+
+
+class FakeClient:
+    def __init__(self, broker: FakeBroker) -> None:
+        self._broker = broker
+        self._open = True
+
+    def close(self) -> None:
+        self._broker.open_clients -= self._open
+        self._open = False
+
+    def _called(self, *call: Any) -> None:
+        assert self._open, f"{call} on a closed client"
+        self._broker.calls.append(call)
+        if self._broker.errors:
+            raise self._broker.errors.pop(0)
+
+    def read_queues(self, topic: str) -> list[MessageQueue]:
+        self._called("read_queues", topic)
+        return self._queues(topic)
+
+    def write_queues(self, topic: str) -> list[MessageQueue]:
+        self._called("write_queues", topic)
+        return self._queues(topic)
+
+    def _queues(self, topic: str) -> list[MessageQueue]:
+        queues = [queue for queue in self._broker.queues if queue.topic == topic]
+        if not queues:
+            raise RouteNotFound(f"no name server knows topic {topic}")
+        return queues
+
+    def bounds(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        self._called("bounds", len(queues))
+        return {queue: self._bounds(queue) for queue in queues}
+
+    def _bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        first = self._broker.first.get(queue, 0)
+        return first, first + len(self._broker.queues[queue])
+
+    def pull_range(
+        self,
+        queue: MessageQueue,
+        first: int,
+        end: int,
+        *,
+        group: str = "group",
+        tags: str = "*",
+        bytes_max: int = 8 << 20,
+    ) -> Iterator[Chunk]:
+        codes = {java_hash(tag.strip()) for tag in tags.split("||")} if tags != "*" else None
+        while first < end:
+            self._called("pull", queue, first, end, tags)
+            low, high = self._bounds(queue)
+            if first < low or first >= high:
+                raise OffsetOutOfRange(f"{first} is not in {low}..{high}")
+            following = min(first + self._broker.pull_count, high)
+            if self._broker.exact_end:
+                following = min(following, end)
+            records = self._broker.queues[queue][first - low : following - low]
+            yield Chunk(memoryview(b"".join(filter_by(codes, records))), first, following)
+            first = following
+
+    def send_batches(self, queue: MessageQueue, bodies: Iterable[Any]) -> list[Any]:
+        bodies = [bytes(body) for body in bodies]
+        self._called("send", queue, len(bodies))
+        for body in bodies:
+            for _, text, properties in decode_batch(body):
+                offset = len(self._broker.queues[queue])
+                self._broker.queues[queue].append(
+                    record(
+                        text,
+                        properties,
+                        topic=queue.topic,
+                        queue_id=queue.queue_id,
+                        queue_offset=offset,
+                    )
+                )
+        return [object()] * len(bodies)
+
+
+def filter_by(codes: set[int] | None, records: list[bytes]) -> list[bytes]:
+    """As a broker does: by the hash of the tag, so that tags of one hash come through."""
+    if codes is None:
+        return records
+    return [item for item in records if java_hash((find_tag(item) or b"").decode()) in codes]
+
+
+def find_tag(item: bytes) -> bytes | None:
+    from pymq.protocol.record import decode_record
+
+    return find_property(decode_record(item).properties, b"TAGS")

@@ -1,0 +1,148 @@
+"""Option text -> options; every error names the option, what was given, and what is right."""
+
+import json
+
+import pytest
+from pyspark_pymq.offsets import EARLIEST, LATEST, Bound
+from pyspark_pymq.options import check_options, sink_options, source_options
+
+from pymq.errors import ConfigurationError
+from pymq.protocol.bodies import MessageQueue
+
+NAMES = {"nameserver": "127.0.0.1:9876"}
+SOURCE = {**NAMES, "subscribe": "orders"}
+
+
+def test_defaults_of_the_source() -> None:
+    options = source_options(SOURCE)
+    assert options.name_servers == ("127.0.0.1:9876",)
+    assert options.topics == ("orders",)
+    assert options.starting is None and options.ending is None
+    assert options.offsets_max is None and options.fail_on_data_loss
+    assert options.tags == () and not options.include_properties
+
+
+def test_all_options_of_the_source() -> None:
+    options = source_options(
+        {
+            "NAMESERVER": "a:1;b:2, [::1]:3",
+            "subscribe": "orders, %RETRY%group ,orders",
+            "startingOffsets": "Earliest",
+            "endingoffsets": json.dumps({"orders": {"broker-a": {"0": 17, "1": -1}}}),
+            "maxoffsetspertrigger": "100",
+            "failOnDataLoss": "FALSE",
+            "tags": "A || B||A",
+            "includeProperties": "true",
+            "consumerGroup": "reports",
+            "minPartitions": "2",
+            "maxPartitions": "4",
+            "pullBytes": "65536",
+            "requestTimeoutMs": "1500",
+            "retryTimeoutMs": "0",
+            "path": "ignored",
+            "checkpointlocation": "/somewhere",
+        }
+    )
+    assert options.name_servers == ("a:1", "b:2", "[::1]:3")
+    assert options.topics == ("orders", "%RETRY%group")
+    assert options.starting == Bound(EARLIEST)
+    queues = [MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)]
+    assert options.ending == Bound(LATEST, tuple(zip(queues, (17, -1), strict=True)))
+    assert (options.offsets_max, options.fail_on_data_loss) == (100, False)
+    assert options.tags == ("A", "B")
+    assert options.include_properties
+    assert options.consumer_group == "reports"
+    assert (options.partitions_min, options.partitions_max) == (2, 4)
+    assert options.pull_bytes == 65536
+    assert (options.request_timeout_s, options.retry_timeout_s) == (1.5, 0.0)
+
+
+def test_offsets_of_a_progress_report_can_be_pasted() -> None:
+    text = '{"%": {"v": 1}, "orders": {"broker-a": {"0": 5, "10": 7}}}'
+    starting = source_options({**SOURCE, "startingoffsets": text}).starting
+    assert starting is not None and starting.unnamed == EARLIEST
+    assert [(q.queue_id, offset) for q, offset in starting.named] == [(0, 5), (10, 7)]
+
+
+def test_a_star_among_tags_means_all() -> None:
+    assert source_options({**SOURCE, "tags": " * "}).tags == ()
+
+
+@pytest.mark.parametrize(
+    ("changed", "pieces"),
+    [
+        ({"nameserver": None}, ["nameServer", "missing", "127.0.0.1:9876"]),
+        ({"nameserver": "localhost"}, ["nameServer", "'localhost'", "host:port"]),
+        ({"nameserver": "a:1;b:x"}, ["nameServer", "'b:x'", "host:port"]),
+        ({"nameserver": "a:0"}, ["'a:0'"]),
+        ({"nameserver": "http://a:1"}, ["'http://a:1'"]),
+        ({"nameserver": " ; "}, ["host:port"]),
+        ({"subscribe": None}, ["subscribe", "missing"]),
+        ({"subscribe": " , "}, ["subscribe", "topics"]),
+        ({"subscribe": "a/b"}, ["subscribe", "'a/b'", "letters"]),
+        ({"subscribe": "x" * 128}, ["subscribe", "1..127"]),
+        ({"startingoffsets": "yesterday"}, ["startingOffsets", "yesterday", "earliest, latest"]),
+        ({"startingoffsets": "[1]"}, ["startingOffsets", "expected an object"]),
+        ({"startingoffsets": '{"orders": {"b": {"x": 1}}}'}, ["'x'", "queue id"]),
+        ({"startingoffsets": '{"orders": {"b": {"0": true}}}'}, ["True", "offset"]),
+        ({"startingoffsets": '{"order": {"b": {"0": 1}}}'}, ["'order'", "subscribe=orders"]),
+        ({"startingoffsets": '{"orders": {"b": {"0": -3}}}'}, ["-3", "-1 (latest)"]),
+        ({"endingoffsets": "earliest"}, ["endingOffsets", "latest"]),
+        ({"endingoffsets": '{"orders": {"b": {"0": -2}}}'}, ["endingOffsets", "latest"]),
+        ({"maxoffsetspertrigger": "0"}, ["maxOffsetsPerTrigger", "at least 1"]),
+        ({"maxoffsetspertrigger": "many"}, ["maxOffsetsPerTrigger", "'many'", "whole number"]),
+        ({"failondataloss": "no"}, ["failOnDataLoss", "'no'", "true or false"]),
+        ({"includeproperties": "1"}, ["includeProperties", "true or false"]),
+        ({"tags": " || "}, ["tags", "||"]),
+        ({"consumergroup": "a b"}, ["consumerGroup", "letters"]),
+        ({"minpartitions": "3", "maxpartitions": "2"}, ["maxPartitions=2", "minPartitions=3"]),
+        ({"pullbytes": "10"}, ["pullBytes", "1024.."]),
+        ({"subscrib": "x"}, ["subscrib", "did you mean subscribe?", "startingOffsets"]),
+        ({"topic": "x"}, ["topic", "belongs to the sink"]),
+        ({"zzz": "1"}, ["zzz", "unknown", "none like it"]),
+    ],
+)
+def test_errors_of_the_source(changed: dict[str, str | None], pieces: list[str]) -> None:
+    options = {k: v for k, v in {**SOURCE, **changed}.items() if v is not None}
+    with pytest.raises(ConfigurationError) as caught:
+        source_options(options)
+    for piece in pieces:
+        assert piece in str(caught.value)
+
+
+def test_options_of_the_sink() -> None:
+    options = sink_options({**NAMES, "topic": "out", "maxMessageSize": "8388608"})
+    assert (options.topic, options.message_bytes_max) == ("out", 8 << 20)
+    assert sink_options(NAMES).topic is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "pieces"),
+    [
+        ({"topic": "a b"}, ["topic", "'a b'"]),
+        ({"maxmessagesize": "1"}, ["maxMessageSize", "1024.."]),
+        ({"subscribe": "x"}, ["subscribe", "belongs to the source"]),
+        ({"topics": "x"}, ["did you mean topic?"]),
+    ],
+)
+def test_errors_of_the_sink(changed: dict[str, str], pieces: list[str]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        sink_options({**NAMES, **changed})
+    for piece in pieces:
+        assert piece in str(caught.value)
+
+
+def test_what_is_checked_before_the_direction_is_known() -> None:
+    check_options(NAMES)
+    check_options(SOURCE)
+    check_options({**NAMES, "topic": "out"})
+    for wrong in (
+        {},
+        {"nameserver": "x"},
+        {**NAMES, "subsribe": "orders"},
+        {**SOURCE, "startingoffsets": "soon"},
+        {**SOURCE, "topic": "out"},
+        {**NAMES, "topic": "a b"},
+    ):
+        with pytest.raises(ConfigurationError):
+            check_options(wrong)

@@ -1,0 +1,155 @@
+"""What the store's tests share: a clock to set, records to put, a store to look at."""
+
+import random
+import shutil
+import struct
+from pathlib import Path
+from typing import Any
+
+from pymq.clock import Clock
+from pymq.protocol.hashes import java_hash
+from pymq.protocol.record import NewRecord, Record, decode_records
+from pymq.protocol.record_batch import NewBatch
+from pymq.store import Files, FlushMode, MessageStore, PutStatus, StoreConfig
+from pymq.store.config import ENTRY_BYTES
+
+HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 31911)
+BORN = bytes((10, 1, 2, 3)) + struct.pack(">i", 5555)
+TOPIC = "TopicTest"
+
+
+class FakeClock(Clock):
+    """Stands still until told otherwise."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self.now_ms = now_ms
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+    def monotonic_s(self) -> float:
+        return self.now_ms / 1000
+
+
+def config(root: Path, **changes: Any) -> StoreConfig:
+    """Return settings with small files."""
+    values: dict[str, Any] = {"segment_bytes": 4096, "queue_file_bytes": 200}
+    return StoreConfig(root_path=root, **(values | changes))
+
+
+def open_store(
+    root: Path, clock: Clock | None = None, files: Files | None = None, **changes: Any
+) -> MessageStore:
+    return MessageStore.open(config(root, **changes), clock or FakeClock(), files=files)
+
+
+def record(
+    body: bytes | int = b"body",
+    *,
+    topic: str = TOPIC,
+    queue_id: int = 0,
+    tag: str | None = None,
+    **changes: Any,
+) -> NewRecord:
+    """Return a record to put; a number as body means so many bytes."""
+    if isinstance(body, int):
+        body = bytes(body)
+    properties = b"" if tag is None else b"TAGS\x01" + tag.encode()
+    return NewRecord(
+        topic,
+        queue_id,
+        body,
+        properties,
+        BORN,
+        1_700_000_000_000,
+        tag_code=0 if tag is None else java_hash(tag),
+        **changes,
+    )
+
+
+def record_of_size(size: int, **changes: Any) -> NewRecord:
+    """Return a record that takes so many bytes in the log."""
+    new = record(b"", **changes)
+    rest = size - 91 - len(new.topic) - len(new.properties)
+    assert rest >= 0, size
+    new.body = b"b" * rest
+    return new
+
+
+def batch(bodies: list[bytes], *, topic: str = TOPIC, queue_id: int = 0) -> NewBatch:
+    """Return a batch as a client sends it."""
+    body = b"".join(
+        struct.pack(">iIIiI", 22 + len(text), 0, 0, 0, len(text)) + text + b"\0\0"
+        for text in bodies
+    )
+    return NewBatch(
+        body,
+        topic=topic,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=1_700_000_000_000,
+        born_host=BORN,
+        store_host=HOST,
+    )
+
+
+def put_ok(store: MessageStore, *entries: Any) -> list[Any]:
+    """Put entries and insist that each is stored."""
+    results = store.put(entries, HOST)
+    assert [result.status for result in results] == [PutStatus.OK] * len(entries), results
+    return results
+
+
+def read_all(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list[Record]:
+    """Return every visible record of a queue, read the way a consumer does."""
+    low, end = store.queue_bounds(topic, queue_id)
+    found: list[Record] = []
+    offset = low
+    while offset < end:
+        result = store.read(topic, queue_id, offset, count_max=7, bytes_max=1000)
+        assert result.count and result.next_offset == offset + result.count, result
+        records = [one for buffer in result.buffers for one in decode_records(buffer, verify=True)]
+        assert result.sizes is not None and result.sizes.tolist() == [r.size for r in records]
+        assert [one.queue_offset for one in records] == [*range(offset, result.next_offset)]
+        assert {(one.topic, one.queue_id) for one in records} == {(topic, queue_id)}
+        found += records
+        offset = result.next_offset
+    return found
+
+
+def bodies(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list[bytes]:
+    return [one.body for one in read_all(store, topic, queue_id)]
+
+
+def crashed_copy(root: Path, target: Path) -> Path:
+    """Return what kill -9 leaves behind: everything written, whether synced or not."""
+    shutil.copytree(root, target)
+    return target
+
+
+def log_files(root: Path) -> list[Path]:
+    return sorted((root / "commitlog").iterdir())
+
+
+def queue_path(root: Path, topic: str = TOPIC, queue_id: int = 0) -> Path:
+    return root / "consumequeue" / topic / str(queue_id)
+
+
+def queue_bytes(root: Path, count: int, topic: str = TOPIC, queue_id: int = 0) -> bytes:
+    """Return the first entries of a queue, over its files."""
+    data = b"".join(path.read_bytes() for path in sorted(queue_path(root, topic, queue_id).iterdir()))
+    return data[: count * ENTRY_BYTES]
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    """Damage a file in place."""
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def seeded(seed: int) -> random.Random:
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
