@@ -289,7 +289,7 @@ def plan(
     if tasks_max is not None:
         count = min(count, tasks_max)
     tasks: list[list[QueueRange]] = []
-    parts = iter(wanted)
+    parts = (part for part in wanted if len(part))
     part = next(parts)
     for number in range(count):
         room = rows * (number + 1) // count - rows * number // count

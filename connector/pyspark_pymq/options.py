@@ -13,12 +13,12 @@ maxOffsetsPerTrigger      no limit             messages a micro-batch has at mos
 failOnDataLoss            true                 false: log, go on at the next offset there is
 tags                      ``*``                ``A || B``: only messages with one of these tags
 includeProperties         false                adds the column ``properties``
-consumerGroup             pymq-spark           what the broker's permissions and statistics see
+consumerGroup             TOOLS_CONSUMER       what the broker's permissions and statistics see
 minPartitions             1                    tasks a batch is cut into, if it has the rows
 maxPartitions             no limit
 pullBytes                 8388608              bytes asked for at once
 requestTimeoutMs          3000                 wait for one answer
-retryTimeoutMs            60000                keep trying this long while a broker is away
+retryTimeoutMs            30000                keep trying this long while a broker is away
 
 Sink                      default              meaning
 ------------------------  -------------------  --------------------------------------------------
@@ -26,7 +26,7 @@ nameServer                (required)
 topic                     column ``topic``     overrides the column
 maxMessageSize            4194304              as the broker's: bounds a request's messages
 requestTimeoutMs          10000
-retryTimeoutMs            60000
+retryTimeoutMs            30000
 
 Offsets in JSON: ``{"topic": {"broker": {"0": 17, "1": -2}}}``; -2 is the earliest, -1 the latest.
 What a query's progress shows as an end offset can be pasted. A queue that is not named starts
@@ -41,7 +41,7 @@ from typing import Any
 
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.names import check_group, check_topic
+from pymq.protocol.names import TOOLS_GROUP, check_group, check_topic
 from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, position_from_json
 
 _SHARED = ("nameServer", "requestTimeoutMs", "retryTimeoutMs")
@@ -81,12 +81,12 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     tags: tuple[str, ...] = ()  # none: all messages
     include_properties: bool = False
-    consumer_group: str = "pymq-spark"
+    consumer_group: str = TOOLS_GROUP
     partitions_min: int = 1
     partitions_max: int | None = None
     pull_bytes: int = 8 << 20
     request_timeout_s: float = 3.0
-    retry_timeout_s: float = 60.0
+    retry_timeout_s: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class SinkOptions:
     topic: str | None = None
     message_bytes_max: int = MESSAGE_BYTES_MAX
     request_timeout_s: float = 10.0
-    retry_timeout_s: float = 60.0
+    retry_timeout_s: float = 30.0
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -123,12 +123,12 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         fail_on_data_loss=texts.read("failOnDataLoss", _flag, True),
         tags=texts.read("tags", _tags, ()),
         include_properties=texts.read("includeProperties", _flag, False),
-        consumer_group=texts.read("consumerGroup", _group, "pymq-spark"),
+        consumer_group=texts.read("consumerGroup", _group, TOOLS_GROUP),
         partitions_min=partitions_min,
         partitions_max=partitions_max,
         pull_bytes=texts.read("pullBytes", _count(1024, 64 << 20), 8 << 20),
         request_timeout_s=texts.read("requestTimeoutMs", _count(1), 3_000) / 1000,
-        retry_timeout_s=texts.read("retryTimeoutMs", _count(0), 60_000) / 1000,
+        retry_timeout_s=texts.read("retryTimeoutMs", _count(100), 30_000) / 1000,
     )
 
 
@@ -144,7 +144,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
         topic=texts.read("topic", _topic, None),
         message_bytes_max=texts.read("maxMessageSize", _count(1024, 64 << 20), MESSAGE_BYTES_MAX),
         request_timeout_s=texts.read("requestTimeoutMs", _count(1), 10_000) / 1000,
-        retry_timeout_s=texts.read("retryTimeoutMs", _count(0), 60_000) / 1000,
+        retry_timeout_s=texts.read("retryTimeoutMs", _count(100), 30_000) / 1000,
     )
 
 

@@ -15,11 +15,10 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pymq.client.blocking import BlockingClient
-from pymq.errors import OffsetOutOfRange, PymqError, RemoteProtocolError
+from pymq.errors import OffsetOutOfRange, RemoteProtocolError
 from pymq.protocol.record_batch import read_columns
 from pyspark_pymq.offsets import QueueRange, named
 from pyspark_pymq.options import SourceOptions
-from pyspark_pymq.patience import Patience
 from pyspark_pymq.rows import arrow_schema, record_batches
 
 LOG = logging.getLogger(__name__)
@@ -53,7 +52,11 @@ def read_ranges(
             not what was asked for.
     """
     columns = arrow_schema(schema)
-    client = BlockingClient(options.name_servers, timeout_s=options.request_timeout_s)
+    client = BlockingClient(
+        options.name_servers,
+        timeout_s=options.request_timeout_s,
+        read_deadline_s=options.retry_timeout_s,
+    )
     try:
         for part in ranges:
             for fetched in fetch(client, part, options):
@@ -72,22 +75,18 @@ def fetch(client: BlockingClient, part: QueueRange, options: SourceOptions) -> I
     Raises:
         OffsetOutOfRange, PymqError: as ``read_ranges``.
     """
-    patience = Patience(options.retry_timeout_s, f"reading {named(part.queue)}")
     left = part
     while len(left):
         try:
             for fetched in _pulled(client, left, options):
                 yield fetched
                 left = QueueRange(part.queue, fetched.next_offset, left.end)
-                patience.progressed()
             if len(left):
                 raise RemoteProtocolError(
                     f"{named(part.queue)}: the answers end at {left.first}, expected {left.end}"
                 )
         except OffsetOutOfRange as error:
             left = _still_there(client, left, options, error)
-        except PymqError as error:
-            patience.bear(error)
 
 
 def _pulled(client: BlockingClient, part: QueueRange, options: SourceOptions) -> Iterator[Fetched]:

@@ -215,7 +215,9 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         """Return where the stream starts, marked; the first batch is empty and fixes it."""
         return position_to_json(self._start())
 
-    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
         """Return where the next batch ends; ``start`` itself when there is nothing new.
 
         Args:

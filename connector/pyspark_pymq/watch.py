@@ -4,20 +4,23 @@ An idle query asks for its latest offset about ninety times a second. Brokers ar
 every ``AGE_MIN_S`` while messages arrive, and the less often the longer nothing does.
 """
 
+import logging
 import time
 from collections.abc import Callable
 
 from pymq.client.blocking import BlockingClient
-from pymq.errors import PymqError
+from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Bounds
 from pyspark_pymq.options import SourceOptions
-from pyspark_pymq.patience import ROUTE_PATIENCE_S, persist
+from pyspark_pymq.patience import persist
+
+LOG = logging.getLogger(__name__)
 
 AGE_MIN_S = 0.01
 AGE_MAX_S = 0.2
-#: How often name servers are asked for queues that are new or gone.
-ROUTE_AGE_MAX_S = 10.0
+#: Patience at the start of a query: then a wrong address is likelier than a broker that restarts.
+START_PATIENCE_S = 3.0
 
 
 class QueueWatch:
@@ -41,7 +44,6 @@ class QueueWatch:
         self._connect = connect
         self._client: BlockingClient | None = None
         self._queues: list[MessageQueue] = []
-        self._queues_at: float | None = None
         self._bounds: Bounds = {}
         self._bounds_at: float | None = None
         self._age_s = AGE_MIN_S
@@ -58,13 +60,7 @@ class QueueWatch:
         now = self._monotonic_s()
         if not fresh and self._bounds_at is not None and now - self._bounds_at < self._age_s:
             return self._bounds
-        bounds = persist(
-            self._ask,
-            limit_s=self._options.retry_timeout_s,
-            what="asking for offsets",
-            # Before the first answer a topic without a route is a mistake to be told soon.
-            route_limit_s=ROUTE_PATIENCE_S if self._bounds_at is None else None,
-        )
+        bounds = self._ask()
         changed = bounds != self._bounds
         self._age_s = AGE_MIN_S if changed else min(2 * self._age_s, AGE_MAX_S)
         self._bounds, self._bounds_at = bounds, self._monotonic_s()
@@ -77,25 +73,39 @@ class QueueWatch:
     def close(self) -> None:
         """Close the connections. What is asked afterwards opens new ones."""
         client, self._client = self._client, None
-        self._queues_at = None
         if client is not None:
             client.close()
 
     def _ask(self) -> Bounds:
+        started = self._bounds_at is not None
         if self._client is None:
+            options = self._options
+            patience_s = options.retry_timeout_s if started else START_PATIENCE_S
             self._client = self._connect(
-                self._options.name_servers, timeout_s=self._options.request_timeout_s
+                options.name_servers,
+                timeout_s=options.request_timeout_s,
+                read_deadline_s=min(patience_s, options.retry_timeout_s),
             )
         try:
-            return self._client.bounds(self._current_queues(self._client))
+            self._queues = self._current_queues(self._client)
+            return self._client.bounds(self._queues)
         except PymqError:
-            self.close()  # the next attempt asks for routes anew, on new connections
+            self.close()
             raise
+        finally:
+            if not started:
+                self.close()  # the next client is more patient
 
     def _current_queues(self, client: BlockingClient) -> list[MessageQueue]:
-        now = self._monotonic_s()
-        if self._queues_at is None or now - self._queues_at > ROUTE_AGE_MAX_S:
-            topics = self._options.topics
-            self._queues = [queue for topic in topics for queue in client.read_queues(topic)]
-            self._queues_at = now
-        return self._queues
+        """Return the queues of all topics; the client asks for routes now and then."""
+        try:
+            return persist(
+                lambda: [q for topic in self._options.topics for q in client.read_queues(topic)],
+                limit_s=0.0 if self._queues else START_PATIENCE_S,
+                what="asking for routes",
+            )
+        except (ConnectionFailed, RequestTimeout) as error:
+            if not self._queues:
+                raise
+            LOG.warning("no name server answers; going on with the queues known: %s", error)
+            return self._queues

@@ -23,12 +23,12 @@ from pyspark.sql import datasource
 from pyspark.sql import types as spark
 
 from pymq.client.blocking import BlockingClient
-from pymq.errors import ConfigurationError, LocalProtocolError, PymqError
+from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import NO_SEND_TOPICS, check_topic, is_retry_topic
 from pyspark_pymq.entries import Entries, MessageKeys, encode_entries
 from pyspark_pymq.options import SinkOptions
-from pyspark_pymq.patience import ROUTE_PATIENCE_S, Patience, persist
+from pyspark_pymq.patience import persist, send_retries
 
 LOG = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class Written(datasource.WriterCommitMessage):
     """What a task reports when all it was given is acknowledged."""
 
     rows: int
-    body_bytes: int  # of all requests
+    sent_bytes: int  # bodies of all requests
 
 
 class _Sink:
@@ -144,11 +144,14 @@ class _Sink:
             LocalProtocolError: a row cannot be a message; the text names row and topic.
             PymqError: a broker refused, or stayed away for longer than ``retryTimeoutMs``.
         """
+        options = self._options
         client = BlockingClient(
-            self._options.name_servers, timeout_s=self._options.request_timeout_s
+            options.name_servers,
+            timeout_s=options.request_timeout_s,
+            send_retries=send_retries(options.retry_timeout_s),
         )
         try:
-            task = SendTask(client, self._options, self._columns, first_queue=_partition_id())
+            task = SendTask(client, options, self._columns, first_queue=_partition_id())
             for batch in iterator:
                 task.send(batch)
             return task.finish()
@@ -163,7 +166,7 @@ def _committed(messages: Sequence[Any], what: str) -> None:
         what,
         sum(message.rows for message in done),
         len(done),
-        sum(message.body_bytes for message in done),
+        sum(message.sent_bytes for message in done),
     )
 
 
@@ -216,15 +219,6 @@ def _partition_id() -> int:
 # ---------------------------------------------------------------------------------- one task
 
 
-@dataclass(slots=True)
-class _Load:
-    """Requests for one queue that wait to be sent together."""
-
-    queue: MessageQueue
-    movable: bool  # may another queue of the topic take it?
-    bodies: list[memoryview]
-
-
 class SendTask:
     """Sends the batches of one task.
 
@@ -255,10 +249,10 @@ class SendTask:
         )
         self._queues: dict[str, list[MessageQueue]] = {}
         self._turn = first_queue
-        self._loads: dict[tuple[MessageQueue, bool], _Load] = {}
+        self._gathered: dict[MessageQueue, list[memoryview]] = {}
         self._gathered_bytes = 0
         self._rows = 0
-        self._body_bytes = 0
+        self._sent_bytes = 0
 
     def send(self, batch: pa.RecordBatch) -> None:
         """Take a batch; it is sent now or with a later one.
@@ -290,7 +284,7 @@ class SendTask:
             place=place,
         )
         for first, end in groups:
-            self._gather(entries, first, end, *self._target(columns, first))
+            self._gather(entries, first, end, self._target(columns, first))
         self._rows += batch.num_rows
         if self._gathered_bytes >= GATHERED_BYTES_MAX:
             self._send_gathered()
@@ -298,7 +292,7 @@ class SendTask:
     def finish(self) -> Written:
         """Send what is left; return when everything is acknowledged."""
         self._send_gathered()
-        return Written(self._rows, self._body_bytes)
+        return Written(self._rows, self._sent_bytes)
 
     # ------------------------------------------------------------------------ where rows go
 
@@ -323,8 +317,8 @@ class SendTask:
         borders = [0, *(np.flatnonzero(np.diff(target[order])) + 1).tolist(), rows]
         return order, list(zip(borders[:-1], borders[1:], strict=True))
 
-    def _target(self, columns: dict[str, pa.Array], row: int) -> tuple[MessageQueue, bool]:
-        """Return where a row goes, and whether another queue would do."""
+    def _target(self, columns: dict[str, pa.Array], row: int) -> MessageQueue:
+        """Return where a row goes."""
         topic = self._options.topic
         if topic is None:
             given = columns["topic"][row].as_py()
@@ -339,12 +333,12 @@ class SendTask:
         queues = self._write_queues(topic)
         queue_id = columns["queueId"][row].as_py() if "queueId" in columns else None
         if queue_id is None:
-            return queues[self._turn % len(queues)], True
+            return queues[self._turn % len(queues)]
         broker = columns["brokerName"][row].as_py() if "brokerName" in columns else None
         for queue in queues:
             # Without a broker's name the first one decides: always the same, for order's sake.
             if queue.queue_id == queue_id and broker in (None, queue.broker_name.encode()):
-                return queue, False
+                return queue
         there = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in queues)
         wanted = queue_id if broker is None else f"{broker.decode()}/{queue_id}"
         raise LocalProtocolError(f"topic {topic} has no queue {wanted}; there are {there}")
@@ -356,7 +350,6 @@ class SendTask:
                 lambda: sorted(self._client.write_queues(topic)),
                 limit_s=self._options.retry_timeout_s,
                 what=f"asking for the queues of {topic}",
-                route_limit_s=ROUTE_PATIENCE_S,
             )
             if not queues:
                 raise LocalProtocolError(f"topic {topic} has no queue that can be written to")
@@ -365,36 +358,20 @@ class SendTask:
 
     # ------------------------------------------------------------------------------ sending
 
-    def _gather(
-        self, entries: Entries, first: int, end: int, queue: MessageQueue, movable: bool
-    ) -> None:
-        load = self._loads.setdefault((queue, movable), _Load(queue, movable, []))
+    def _gather(self, entries: Entries, first: int, end: int, queue: MessageQueue) -> None:
+        bodies = self._gathered.setdefault(queue, [])
         for body in entries.requests(first, end, bytes_max=self._request_bytes_max):
-            load.bodies.append(body)
+            bodies.append(body)
             self._gathered_bytes += len(body)
 
     def _send_gathered(self) -> None:
-        for load in self._loads.values():
-            self._send_load(load)
-            self._body_bytes += sum(map(len, load.bodies))
-        self._loads = {}
+        """Send what was gathered, acknowledged when this returns; then another queue's turn."""
+        for queue, bodies in self._gathered.items():
+            self._client.send_batches(queue, bodies)
+        self._sent_bytes += self._gathered_bytes
+        self._gathered = {}
         self._gathered_bytes = 0
         self._turn += 1
-
-    def _send_load(self, load: _Load) -> None:
-        patience = Patience(self._options.retry_timeout_s, f"sending to {load.queue}")
-        queue = load.queue
-        while True:
-            try:
-                self._client.send_batches(queue, load.bodies)
-                return
-            except PymqError as error:
-                patience.bear(error)
-            if load.movable:  # its broker may be the one that is away
-                self._queues.pop(queue.topic, None)
-                self._turn += 1
-                queues = self._write_queues(queue.topic)
-                queue = queues[self._turn % len(queues)]
 
 
 def _normalised(name: str, column: pa.Array) -> pa.Array:

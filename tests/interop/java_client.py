@@ -258,7 +258,7 @@ class JavaPushConsumer(Started):
         """Return how many messages the client holds, not yet consumed."""
         balance = self.java.getDefaultMQPushConsumerImpl().getRebalanceImpl()
         queues = map_items(balance.getProcessQueueTable())
-        return sum(int(queue.getMsgCount().get()) for _, queue in queues)
+        return sum(int(queue.getMsgCount()) for _, queue in queues)  # AtomicLong comes as int
 
     def _take(self, java_messages: Sequence[Any]) -> bool:
         """Keep a delivery; False when it shall count as failed."""

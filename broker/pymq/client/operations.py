@@ -12,13 +12,12 @@ to send a message makes another operation of the same ``PreparedMessage``: its i
 Source: RocketMQ MQClientAPIImpl.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
 from typing import Generic, TypeVar
 
 from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError
-from pymq.protocol import message as messages
 from pymq.protocol.bodies import (
     ClientConfigCheck,
     ClusterInfo,
@@ -42,13 +41,6 @@ from pymq.protocol.bodies import (
 )
 from pymq.protocol.codes import CommandFlag, PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
-from pymq.protocol.compression import (
-    COMPRESS_BYTES_MIN,
-    LEVEL_DEFAULT,
-    Compression,
-    compress,
-    compression_flags,
-)
 from pymq.protocol.headers.clients import UnregisterClientRequest
 from pymq.protocol.headers.codec import Header
 from pymq.protocol.headers.groups import (
@@ -70,7 +62,6 @@ from pymq.protocol.headers.pull import PullRequest, PullResponse
 from pymq.protocol.headers.routes import DeleteTopicRoutesRequest, RouteRequest
 from pymq.protocol.headers.send import SendRequest
 from pymq.protocol.headers.topics import TopicConfigRequest, TopicRequest, UpdateTopicRequest
-from pymq.protocol.message import Message
 from pymq.protocol.names import DEFAULT_TOPIC, NO_SEND_TOPICS, check_topic
 
 T = TypeVar("T")
@@ -235,115 +226,6 @@ class PreparedMessage:
     flag: int = 0
     sys_flag: int = 0
     batch: bool = False
-
-
-def prepare(
-    message: Message,
-    message_id: str | None,
-    *,
-    body_bytes_max: int = BODY_BYTES_MAX,
-    compression: Compression = Compression.ZLIB,
-    compress_bytes_min: int | None = COMPRESS_BYTES_MIN,
-    compress_level: int = LEVEL_DEFAULT,
-) -> PreparedMessage:
-    """Return a message in the form in which it is sent.
-
-    The topic's name is not checked here, but where its route is looked up.
-
-    Args:
-        message: what to send.
-        message_id: its UNIQ_KEY.
-        body_bytes_max: largest body allowed, before compression.
-        compression: how a large body is compressed.
-        compress_bytes_min: bodies from this size on are; ``None``: none is.
-        compress_level: effort, 1..9.
-
-    Raises:
-        LocalProtocolError: the body is too large or no bytes, or a property cannot be sent.
-    """
-    body = message.body
-    try:
-        size = len(body)
-    except TypeError as error:
-        raise _bad_body(message) from error
-    if size > body_bytes_max:
-        raise LocalProtocolError(
-            f"message to {message.topic!r}: body of {size} B, expected at most {body_bytes_max} "
-            "(body_bytes_max; the broker's maxMessageSize limits it, too)"
-        )
-    if isinstance(body, str):
-        raise _bad_body(message)
-    sys_flag = 0
-    if compress_bytes_min is not None and size >= compress_bytes_min:
-        body = compress(body, compression, level=compress_level)
-        sys_flag = compression_flags(compression)
-    properties = str(message.encode_properties(message_id), "utf-8")
-    return PreparedMessage(message.topic, body, properties, message_id, message.flag, sys_flag)
-
-
-def _bad_body(message: Message) -> LocalProtocolError:
-    return LocalProtocolError(
-        f"message to {message.topic!r}: body is {type(message.body).__name__}, expected bytes"
-    )
-
-
-def prepare_batch(
-    batch: Sequence[Message],
-    message_ids: Sequence[str],
-    *,
-    body_bytes_max: int = BODY_BYTES_MAX,
-) -> PreparedMessage:
-    """Return messages of one topic in the form of one batch; batches are not compressed.
-
-    Args:
-        batch: at least one message, none delayed.
-        message_ids: the UNIQ_KEY of each.
-        body_bytes_max: what the whole batch may take.
-
-    Raises:
-        LocalProtocolError: the messages do not fit together, or a property cannot be sent.
-    """
-    if not batch:
-        raise LocalProtocolError("batch of no message, expected at least one")
-    topic = batch[0].topic
-    for message in batch:
-        if message.topic != topic:
-            raise LocalProtocolError(
-                f"batch for {topic!r} has a message for {message.topic!r}, expected one topic"
-            )
-        if message.delay_level:
-            raise LocalProtocolError(f"batch for {topic!r} has a delayed message; send it alone")
-        if isinstance(message.body, str):
-            raise _bad_body(message)
-    body = messages.encode_batch(
-        (message.flag, message.body, message.encode_properties(message_id))
-        for message, message_id in zip(batch, message_ids, strict=True)
-    )
-    return prepare_encoded_batch(
-        topic, body, message_id=",".join(message_ids), body_bytes_max=body_bytes_max
-    )
-
-
-def prepare_encoded_batch(
-    topic: str,
-    body: bytes | memoryview,
-    *,
-    message_id: str | None = None,
-    body_bytes_max: int = BODY_BYTES_MAX,
-) -> PreparedMessage:
-    """Return a SEND_BATCH body that the caller encoded, ready to be sent.
-
-    Raises:
-        LocalProtocolError: it is larger than ``body_bytes_max``, or for a retry topic.
-    """
-    if len(body) > body_bytes_max:
-        raise LocalProtocolError(
-            f"batch to {topic!r} of {len(body)} B, expected at most {body_bytes_max} "
-            "(body_bytes_max; the broker's maxMessageSize limits it, too); send fewer at once"
-        )
-    if topic.startswith("%RETRY%"):
-        raise LocalProtocolError(f"batch to {topic!r}: retry topics take no batch")
-    return PreparedMessage(topic, body, "", message_id, batch=True)
 
 
 class Send(Operation[SendResult]):

@@ -151,6 +151,10 @@ class ClientPool:
         """Run ``work`` in a task that ends with the client at the latest."""
         return self._tasks.start(name, work)
 
+    def repeat(self, name: str, step: Callable[[], object], interval_s: float) -> None:
+        """Call ``step`` every ``interval_s`` seconds as long as the client is open."""
+        self._tasks.repeat(name, step, interval_s)
+
     def check_open(self) -> None:
         """Raise ClientClosed unless it was started and not closed."""
         if not self._open:

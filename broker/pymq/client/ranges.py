@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from pymq.client.operations import PullResult, PullStatus
+from pymq.client.operations import Pull, PullResult, PullStatus
 from pymq.errors import CorruptRecord, OffsetOutOfRange
 from pymq.protocol.bodies import MessageQueue
 
@@ -52,7 +52,8 @@ class PullChunk:
         buffer: whole stored records, back to back, none outside the range. Valid as long as
             somebody holds it; holding many costs as much memory.
         first: offset from which they were looked for.
-        next_offset: offset up to which they were; all matching messages between are here.
+        next_offset: offset up to which they were: where the next chunk begins. All matching
+            messages between are here; there may be none.
     """
 
     buffer: memoryview
@@ -64,11 +65,12 @@ class PullChunk:
 class Span:
     """One pull of a plan: ``count`` messages from ``offset`` on.
 
-    ``opaque`` belongs to whoever sends it: ``None`` until then.
+    ``operation`` and ``opaque`` belong to whoever sends it: ``None`` until then.
     """
 
     offset: int
     count: int
+    operation: Pull | None = None
     opaque: int | None = None
 
 
@@ -223,19 +225,20 @@ class Joiner:
 
     def add(self, chunk: PullChunk) -> list[PullChunk]:
         """Take a chunk; return those that are ready."""
-        if len(chunk.buffer) >= PASS_BYTES_MIN:
-            return [*self.flush(), chunk]
+        if len(chunk.buffer) >= PASS_BYTES_MIN and not self._bytes:
+            if self._chunks:  # nothing but offsets at which nothing matched
+                chunk = PullChunk(chunk.buffer, self._chunks.pop(0).first, chunk.next_offset)
+                self._chunks.clear()
+            return [chunk]
         self._chunks.append(chunk)
         self._bytes += len(chunk.buffer)
         return self.flush() if self._bytes >= JOIN_BYTES else []
 
     def flush(self) -> list[PullChunk]:
-        """Return what is held back: at most one chunk, none when there is no message in it."""
+        """Return what is held back: one chunk, or none."""
         chunks, self._chunks = self._chunks, []
-        total, self._bytes = self._bytes, 0
-        if not total:
-            return []
-        if len(chunks) == 1:
+        self._bytes = 0
+        if len(chunks) < 2:
             return chunks
         joined = memoryview(b"".join([chunk.buffer for chunk in chunks]))
         return [PullChunk(joined, chunks[0].first, chunks[-1].next_offset)]

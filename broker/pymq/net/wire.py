@@ -3,6 +3,8 @@
 import asyncio
 import logging
 from collections import deque
+from typing import cast
+from typing import cast
 
 from pymq.errors import ConnectionFailed, RemoteProtocolError
 from pymq.protocol.command import Command
@@ -51,10 +53,10 @@ class Wire(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        peer = transport.get_extra_info("peername")
+        # uvloop's transports have all the methods, but are no subclass.
+        self._transport = stream = cast(asyncio.Transport, transport)
+        stream.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
+        peer = stream.get_extra_info("peername")
         if peer:
             self.peer = f"{peer[0]}:{peer[1]}"
 

@@ -134,7 +134,7 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
         value = _value_at(properties, at + len(needle))
         if value:
             return value
-        end = at + 1  # An empty value does not count; an earlier one of this name does.
+        end = at  # An empty value does not count; an earlier one of this name does.
     if name and properties.startswith(needle[1:]):
         return _value_at(properties, len(needle) - 1) or None
     return None

@@ -82,10 +82,12 @@ class Files:
             os.ftruncate(fd, size_bytes)
             if reserve:
                 self.reserve(fd, size_bytes)
-                os.fdatasync(fd)
-        except OSError as error:
+                self.sync_data(fd)
+        except (OSError, StoreError) as error:
             os.close(fd)
             os.unlink(path)
+            if isinstance(error, StoreError):
+                raise
             raise _failure(error, f"create with {size_bytes} B", path) from error
         return fd
 

@@ -17,9 +17,10 @@ from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue, first_true
 from pymq.store.dispatch import Arrival, Dispatch
 from pymq.store.files import Files
+from pymq.store.known_queues import KnownQueues
 from pymq.store.queue_table import QueueTable, sync_queues
 from pymq.store.read import SCAN_MAX, ReadResult, read_queue
-from pymq.store.recovery import Recovery, forget_known_topic, save_known_queues
+from pymq.store.recovery import Recovery
 from pymq.store.segments import Segments
 
 _log = logging.getLogger(__name__)
@@ -102,22 +103,22 @@ class MessageStore:
         config: StoreConfig,
         clock: Clock,
         *,
-        files: Files,
         lock: DirectoryLock,
         log: CommitLog,
         queues: QueueTable,
         checkpoint: Checkpoint,
         abort: AbortMarker,
+        known: KnownQueues,
     ) -> None:
         """Take over recovered parts; ``open`` is the way to get a store."""
         self._config = config
         self._clock = clock
-        self._files = files
         self._lock = lock
         self._log = log
         self._queues = queues
         self._checkpoint = checkpoint
         self._abort = abort
+        self._known = known
         self._appender = Appender(config, log, queues)
         self._dispatch = Dispatch()
         self._dispatch.start_at(log.end, log.store_timestamp)
@@ -163,7 +164,8 @@ class MessageStore:
             log = CommitLog(files, segments)
             checkpoint = Checkpoint(files, config.root_path / "checkpoint")
             abort = AbortMarker(files, config.root_path)
-            Recovery(config, files, log, queues, checkpoint, abort).run()
+            known = KnownQueues(files, config.root_path)
+            Recovery(config, files, log, queues, checkpoint, abort, known).run()
         except BaseException:
             queues.files.close()
             segments.close()
@@ -172,12 +174,12 @@ class MessageStore:
         return cls(
             config,
             clock,
-            files=files,
             lock=lock,
             log=log,
             queues=queues,
             checkpoint=checkpoint,
             abort=abort,
+            known=known,
         )
 
     # -- writing ------------------------------------------------------------------------------
@@ -286,11 +288,15 @@ class MessageStore:
     def delete_queues(self, topic: str) -> int:
         """Delete the consume queues of a topic; its records stay in the log. Return how many.
 
-        Offsets start from 0 when the topic comes back.
+        Offsets start from 0 when the topic comes back, also after a crash.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the deletion could not be noted or done.
         """
         self._check_open()
         queues = self._queues.of_topic(topic)
-        forget_known_topic(self._files, self._config.root_path, topic)
+        if queues:
+            self._known.delete(topic, self._log.end)
         for queue in queues:
             self._queues.remove(queue)
         return len(queues)
@@ -514,5 +520,6 @@ class MessageStore:
                 "not all records could be indexed (%s); the next start does it", self._refusal
             )
             return
-        save_known_queues(self._files, self._config.root_path, self._log, self._queues)
+        ends = {(one.topic, one.queue_id): one.end_offset for one in self._queues if one.end_offset}
+        self._known.save_clean_stop(self._log, ends)
         self._abort.remove()

@@ -16,9 +16,7 @@ RocketMQ cuts in both cases and leaves the bytes where they are.
 Source: RocketMQ CommitLog.recoverNormally and recoverAbnormally, ConsumeQueue.recover.
 """
 
-import json
 import logging
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +30,13 @@ from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.consume_queue import BLANK_ENTRY, BLANK_SIZE, ENTRY, ConsumeQueue, Entries
 from pymq.store.dispatch import TagCodes
 from pymq.store.files import Files
+from pymq.store.known_queues import KnownQueues
 from pymq.store.queue_table import TOPIC_BYTES_MAX, QueueTable, illegal_name
 from pymq.store.scan import Chunk, Stop, find_record_after, first_record, scan_segment
 from pymq.store.segment import Segment
 
 _log = logging.getLogger(__name__)
 
-KNOWN_QUEUES_NAME = "queues.json"
 RECOVERED_NAME = "recovered"
 #: Queue files looked at, from the last one back, after an unclean stop; RocketMQ's number.
 _FILES_CHECKED = 3
@@ -50,8 +48,6 @@ _PREPARED = 0x4
 _INNER_BATCH = 0x80
 _PIECE_BYTES = 1 << 20
 _ZEROS = bytes(_PIECE_BYTES)
-
-Known = dict[tuple[str, int], int]
 
 
 class _OlderNeeded(Exception):
@@ -69,6 +65,7 @@ class Recovery:
         queues: QueueTable,
         checkpoint: Checkpoint,
         abort: AbortMarker,
+        known: KnownQueues,
     ) -> None:
         self._config = config
         self._files = files
@@ -76,6 +73,7 @@ class Recovery:
         self._queues = queues
         self._checkpoint = checkpoint
         self._abort = abort
+        self._known = known
         self._tags = TagCodes(config.delay_levels_ms)
         self._clean = True
         self._marked = False
@@ -92,17 +90,17 @@ class Recovery:
             DiskFull, FlushFailed, StoreError: the disk refused.
         """
         self._checkpoint.load()
+        self._known.load()
         self._log.segments.load()
         self._queues.load()
         self._marked = self._abort.present()
         self._clean = not self._marked
-        known = load_known_queues(self._files, self._config.root_path)
-        if self._clean and known is not None and self._as_left(*known):
+        if self._clean and self._as_left():
             self._mark()
             self._log.segments.drop_empty()
             self._queues.drop_empty_files()
         else:
-            self._recover(known[2] if known else {})
+            self._recover()
         for queue in self._queues:
             queue.next_offset = queue.end_offset
             queue.correct_min(self._log.first)
@@ -115,8 +113,9 @@ class Recovery:
 
     # -- nothing happened since our clean stop ------------------------------------------------
 
-    def _as_left(self, end: int, store_timestamp: int, known: Known) -> bool:
+    def _as_left(self) -> bool:
         """Adopt what ``queues.json`` says if the files agree with it."""
+        end, known = self._known.log_end, self._known.ends
         segments = self._log.segments
         if len(segments):
             last = segments[-1]
@@ -127,7 +126,7 @@ class Recovery:
                 return False
         elif end:
             return False
-        if {key for key in known if known[key]} != set(self._queues.by_key):
+        if set(known) != set(self._queues.by_key):
             return False
         newest = -1
         for queue in self._queues:
@@ -135,7 +134,9 @@ class Recovery:
                 return False
             newest = max(newest, queue.max_physical)
         self._log.end = self._log.flushed = end
-        self._log.store_timestamp = max(store_timestamp, self._checkpoint.log_timestamp)
+        self._log.store_timestamp = max(
+            self._known.store_timestamp, self._checkpoint.log_timestamp
+        )
         return True
 
     def _queue_as_left(self, queue: ConsumeQueue, end: int, log_end: int) -> bool:
@@ -153,11 +154,11 @@ class Recovery:
 
     # -- reading the log ----------------------------------------------------------------------
 
-    def _recover(self, known: Known) -> None:
+    def _recover(self) -> None:
         for queue in self._queues:
             self._find_end(queue)
         covered = max((queue.max_physical for queue in self._queues), default=-1)
-        whole = any(self._short(key, end) for key, end in known.items())
+        whole = any(self._short(key, end) for key, end in self._known.ends.items())
         first = 0 if whole else self._start(covered)
         try:
             end = self._scan(first)
@@ -225,7 +226,12 @@ class Recovery:
         for (topic, queue_id), group in zip(numbers, groups, strict=True):
             picked = group[indexed[group]]
             queue = self._queue_of(topic, queue_id) if len(picked) else None
-            if queue is not None:
+            if queue is None:
+                continue
+            deleted = self._known.deleted.get(queue.topic)
+            if deleted is not None:
+                picked = picked[columns.physical_offset[picked] >= deleted]
+            if len(picked):
                 self._compare(queue, columns.queue_offset[picked], rows[picked], oldest=oldest)
 
     def _tag_codes(self, columns: RecordColumns, topics: list[bytes]) -> npt.NDArray[np.int64]:
@@ -523,61 +529,3 @@ def _same(found: Entries, wanted: Entries) -> bool:
         found["size"] == wanted["size"]
     )
     return bool((tags & places).all())
-
-
-# -- queues.json ------------------------------------------------------------------------------
-
-
-def save_known_queues(files: Files, root: Path, log: CommitLog, queues: QueueTable) -> None:
-    """Write down where log and queues end, for the next open.
-
-    RocketMQ ignores the file. It lets us start without reading the log, and tells a queue that
-    is gone from one that never was.
-    """
-    table: dict[str, dict[str, int]] = {}
-    for queue in queues:
-        if queue.end_offset:
-            table.setdefault(queue.topic, {})[str(queue.queue_id)] = queue.end_offset
-    text = json.dumps(
-        {"logEnd": log.end, "storeTimestamp": log.store_timestamp, "queues": table}
-    )
-    _replace(files, root / KNOWN_QUEUES_NAME, text.encode())
-
-
-def forget_known_topic(files: Files, root: Path, topic: str) -> None:
-    """Take a deleted topic out of the list, so that its queues are not missed after a crash."""
-    path = root / KNOWN_QUEUES_NAME
-    data = files.read_file(path)
-    if data is None:
-        return
-    try:
-        content = json.loads(data)
-        del content["queues"][topic]
-    except (ValueError, TypeError, KeyError):
-        return
-    _replace(files, path, json.dumps(content).encode())
-
-
-def _replace(files: Files, path: Path, data: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    files.write_file(temporary, data)
-    files.rename(temporary, path)
-    files.sync_directory(path.parent)
-
-
-def load_known_queues(files: Files, root: Path) -> tuple[int, int, Known] | None:
-    """Return (log end, store time, queue ends) of the last clean stop; None if unknown."""
-    data = files.read_file(root / KNOWN_QUEUES_NAME)
-    if data is None:
-        return None
-    try:
-        content = json.loads(data)
-        known = {
-            (topic, int(queue_id)): int(end)
-            for topic, queues in content["queues"].items()
-            for queue_id, end in queues.items()
-        }
-        return int(content["logEnd"]), int(content["storeTimestamp"]), known
-    except (ValueError, TypeError, KeyError, AttributeError):
-        _log.warning("%s is unreadable and not used", root / KNOWN_QUEUES_NAME)
-        return None

@@ -6,6 +6,9 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from pymq.errors import ConfigurationError, OffsetOutOfRange
+from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
     EARLIEST,
     LATEST,
@@ -26,9 +29,6 @@ from pyspark_pymq.offsets import (
     share,
     within,
 )
-
-from pymq.errors import ConfigurationError, OffsetOutOfRange
-from pymq.protocol.bodies import MessageQueue
 
 
 def queue(number: int, topic: str = "orders", broker: str = "broker-a") -> MessageQueue:

@@ -3,11 +3,11 @@
 import json
 
 import pytest
-from pyspark_pymq.offsets import EARLIEST, LATEST, Bound
-from pyspark_pymq.options import check_options, sink_options, source_options
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
+from pyspark_pymq.offsets import EARLIEST, LATEST, Bound
+from pyspark_pymq.options import check_options, sink_options, source_options
 
 NAMES = {"nameserver": "127.0.0.1:9876"}
 SOURCE = {**NAMES, "subscribe": "orders"}
@@ -38,7 +38,7 @@ def test_all_options_of_the_source() -> None:
             "maxPartitions": "4",
             "pullBytes": "65536",
             "requestTimeoutMs": "1500",
-            "retryTimeoutMs": "0",
+            "retryTimeoutMs": "100",
             "path": "ignored",
             "checkpointlocation": "/somewhere",
         }
@@ -54,7 +54,7 @@ def test_all_options_of_the_source() -> None:
     assert options.consumer_group == "reports"
     assert (options.partitions_min, options.partitions_max) == (2, 4)
     assert options.pull_bytes == 65536
-    assert (options.request_timeout_s, options.retry_timeout_s) == (1.5, 0.0)
+    assert (options.request_timeout_s, options.retry_timeout_s) == (1.5, 0.1)
 
 
 def test_offsets_of_a_progress_report_can_be_pasted() -> None:

@@ -408,6 +408,7 @@ VERSION_PART = sized(VERSION.encode())
         compressed(VERSION_PART),
         compressed(VERSION_PART, b"\x7f\xff\xff\xff"),  # a count nothing follows
         compressed(VERSION_PART, COUNT_1),
+        compressed(VERSION_PART, b"\xff\xff\xff\xff", sized(b"[]")),  # a negative count
         compressed(VERSION_PART, COUNT_1, sized(b"TopicA 4 4 6")),
         compressed(VERSION_PART, COUNT_1, sized(b"TopicA four 4 6 SINGLE_TAG"), sized(b"[]")),
         compressed(VERSION_PART, COUNT_1, sized(b"TopicA 4 4 6 X {"), sized(b"[]")),

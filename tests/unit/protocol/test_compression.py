@@ -2,6 +2,7 @@
 
 import random
 import sys
+import tracemalloc
 import zlib
 
 import pytest
@@ -103,11 +104,32 @@ def test_a_small_body_cannot_become_huge(kind: Compression) -> None:
         decompress(bomb, compression_flags(kind), bytes_max=1 << 20)
 
 
+@pytest.mark.parametrize("kind", Compression)
+def test_what_exceeds_the_limit_is_never_held(kind: Compression) -> None:
+    """The limit bounds the memory, not only the result; 64 MiB stand behind these few bytes."""
+    if kind is Compression.ZSTD:
+        zstandard = pytest.importorskip("zstandard")
+        stream = zstandard.ZstdCompressor(level=1, write_content_size=False).compressobj()
+        parts = [stream.compress(bytes(1 << 20)) for _ in range(64)]
+        bomb = b"".join([*parts, stream.flush()])
+    else:
+        bomb = compress(bytes(64 << 20), kind)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError, match="more than 1048576 B"):
+            decompress(bomb, compression_flags(kind), bytes_max=1 << 20)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 48 << 20
+
+
 def test_zstandard_that_does_not_tell_its_size() -> None:
     zstandard = pytest.importorskip("zstandard")
     flags = compression_flags(Compression.ZSTD)
     pack = zstandard.ZstdCompressor(write_content_size=False).compress
-    assert decompress(pack(b"hello" * 9_999), flags) == b"hello" * 9_999
+    body = random.Random(1).randbytes(50_000)  # stays that long, so it takes many steps
+    assert decompress(pack(body), flags) == body
     with pytest.raises(RemoteProtocolError, match="more than"):
         decompress(pack(bytes(32 << 20)), flags, bytes_max=1 << 20)
 

@@ -1,5 +1,6 @@
 """What the store's tests share: a clock to set, records to put, a store to look at."""
 
+import os
 import random
 import shutil
 import struct
@@ -31,6 +32,16 @@ class FakeClock(Clock):
         return self.now_ms / 1000
 
 
+class QuickFiles(Files):
+    """Does not sync: these tests lose no power, and a sync takes milliseconds."""
+
+    def sync_data(self, fd: int) -> None:
+        os.fstat(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        path.stat()
+
+
 def config(root: Path, **changes: Any) -> StoreConfig:
     """Return settings with small files."""
     values: dict[str, Any] = {"segment_bytes": 4096, "queue_file_bytes": 200}
@@ -40,7 +51,7 @@ def config(root: Path, **changes: Any) -> StoreConfig:
 def open_store(
     root: Path, clock: Clock | None = None, files: Files | None = None, **changes: Any
 ) -> MessageStore:
-    return MessageStore.open(config(root, **changes), clock or FakeClock(), files=files)
+    return MessageStore.open(config(root, **changes), clock or FakeClock(), files=files or QuickFiles())
 
 
 def record(

@@ -1,0 +1,123 @@
+"""The workers of one ``Consumer.run``: they take messages and call the handler."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from pymq.client.inbox import Delivery, Inbox
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Any], Awaitable[object] | object]
+
+
+class Crew:
+    """Several workers with one handler.
+
+    Args:
+        inbox: where messages come from.
+        handler: called with a message or, with ``batch_size``, a list of messages.
+        concurrency: number of workers.
+        batch_size: most messages of one call.
+        give_back: what is done with a message for which the handler failed.
+        spawn: starts a task that ends with the consumer at the latest.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        handler: Handler,
+        concurrency: int,
+        batch_size: int | None,
+        give_back: Callable[[Delivery], Awaitable[None]],
+        spawn: Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[None]],
+    ) -> None:
+        self._inbox = inbox
+        self._handler = handler
+        self._batch_size = batch_size
+        self._give_back = give_back
+        self._is_stopping = False
+        self._idle: set[asyncio.Task[None]] = set()
+        self._workers = [spawn(f"handler {n}", self._work()) for n in range(concurrency)]
+
+    async def wait_end(self) -> None:
+        """Wait until all workers have ended; raises what ended one of them."""
+        await asyncio.wait(self._workers)
+        for worker in self._workers:
+            if not worker.cancelled():
+                worker.result()
+
+    def stop(self) -> None:
+        """Take no more messages; handlers at work go on."""
+        self._is_stopping = True
+        for worker in self._idle:
+            worker.cancel()
+
+    async def close(self, timeout_s: float) -> None:
+        """Take no more messages and wait for the handlers at work; then cancel them."""
+        self.stop()
+        running = [worker for worker in self._workers if not worker.done()]
+        if not running:
+            return
+        _, late = await asyncio.wait(running, timeout=timeout_s)
+        for worker in late:
+            worker.cancel()
+        if late:
+            _log.warning(
+                "%d handlers were not done within %g s (close_timeout_s) and were cancelled; "
+                "their messages will be delivered again",
+                len(late),
+                timeout_s,
+            )
+            await asyncio.wait(late)
+
+    async def _work(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        while not self._is_stopping:
+            self._idle.add(task)
+            try:
+                delivery = await self._inbox.take()
+            finally:
+                self._idle.discard(task)
+            if delivery is None:
+                return
+            await self._handle(self._fill(delivery))
+
+    def _fill(self, delivery: Delivery) -> list[Delivery]:
+        """Return the delivery and, for a handler of several, what else is there."""
+        deliveries = [delivery]
+        while len(deliveries) < (self._batch_size or 1):
+            another = self._inbox.take_nowait()
+            if another is None:
+                break
+            deliveries.append(another)
+        return deliveries
+
+    async def _handle(self, deliveries: list[Delivery]) -> None:
+        messages = [delivery.message for delivery in deliveries]
+        argument = messages[0] if self._batch_size is None else messages
+        try:
+            done = self._handler(argument)
+            if isinstance(done, Awaitable):
+                await done
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+                raise
+            _log.warning(
+                "the handler failed for %s; the broker will deliver it again",
+                ", ".join(message.message_id for message in messages),
+                exc_info=True,
+            )
+            for delivery in deliveries:
+                await self._give_back(delivery)
+        else:
+            for delivery in deliveries:
+                self._inbox.finished(delivery)
+
+
+def _is_cancelled() -> bool:
+    """Was the current task cancelled from outside, rather than the handler from within?"""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

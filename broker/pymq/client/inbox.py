@@ -1,0 +1,188 @@
+"""Messages between the pulls and the handlers of one consumer: delivery and its limits.
+
+Pulling pauses when a queue, or all together, have too much that is not finished, and goes on
+when a quarter of it is done. The limits count until a message is finished, not until it is
+taken, so that slow handlers hold the pulls back, too.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pymq.client.process_queue import ProcessQueue
+from pymq.errors import ConfigurationError
+from pymq.protocol.message import ReceivedMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowLimits:
+    """How much may be pulled and not finished.
+
+    Attributes:
+        queue_messages_max, queue_bytes_max: of one queue.
+        messages_max, bytes_max: of all queues together.
+        span_max: entries between a queue's first unfinished message and its next pull: what
+            a restart delivers twice at worst.
+    """
+
+    queue_messages_max: int = 1_000
+    queue_bytes_max: int = 32 << 20
+    messages_max: int = 20_000
+    bytes_max: int = 256 << 20
+    span_max: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name}={getattr(self, name)}: expected at least 1")
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One message on its way to a handler."""
+
+    message: ReceivedMessage
+    process_queue: ProcessQueue
+
+
+class Inbox:
+    """What was pulled and waits, or is being handled. For one event loop."""
+
+    def __init__(self, limits: FlowLimits) -> None:
+        self._limits = limits
+        self._ready: deque[Delivery] = deque()
+        self._takers: deque[asyncio.Future[None]] = deque()
+        self._paused: dict[ProcessQueue, asyncio.Future[None]] = {}
+        self._is_closed = False
+        #: Unfinished, over all queues.
+        self.message_count = 0
+        self.message_bytes = 0
+
+    # --- pulls
+
+    def deliver(
+        self,
+        process_queue: ProcessQueue,
+        messages: Sequence[ReceivedMessage],
+        next_offset: int,
+        *,
+        hold: Collection[int] = (),
+    ) -> list[Delivery]:
+        """Take what a pull of a queue returned; see ``ProcessQueue.pulled``.
+
+        Args:
+            process_queue: of the queue.
+            messages: those that concern us.
+            next_offset: where the next pull begins.
+            hold: queue offsets of messages that are returned instead of delivered.
+        """
+        before = process_queue.message_bytes
+        process_queue.pulled(messages, next_offset)
+        self.message_count += len(messages)
+        self.message_bytes += process_queue.message_bytes - before
+        deliveries = [Delivery(message, process_queue) for message in messages]
+        held = [d for d in deliveries if d.message.queue_offset in hold] if hold else []
+        self._ready.extend([d for d in deliveries if d not in held] if held else deliveries)
+        self._wake_takers(len(deliveries))
+        return held
+
+    async def wait_room(self, process_queue: ProcessQueue) -> int:
+        """Wait until a queue may pull; return how many messages it may pull."""
+        while (room := self._room(process_queue)) <= 0:
+            future = asyncio.get_running_loop().create_future()
+            self._paused[process_queue] = future
+            try:
+                await future
+            finally:
+                self._paused.pop(process_queue, None)
+        return room
+
+    def _room(self, queue: ProcessQueue, part: float = 1.0) -> int:
+        """Return how many messages may be pulled below a part of the limits."""
+        limits = self._limits
+        if (
+            queue.message_bytes >= limits.queue_bytes_max * part
+            or self.message_bytes >= limits.bytes_max * part
+            or queue.span >= limits.span_max * part
+        ):
+            return 0
+        return min(
+            int(limits.queue_messages_max * part) - queue.message_count,
+            int(limits.messages_max * part) - self.message_count,
+        )
+
+    def drop(self, process_queue: ProcessQueue) -> None:
+        """Give a queue up: nothing of it is delivered any more."""
+        if process_queue.dropped:
+            return
+        process_queue.dropped = True
+        self.message_count -= process_queue.message_count
+        self.message_bytes -= process_queue.message_bytes
+        self._ready = deque(d for d in self._ready if d.process_queue is not process_queue)
+        self._resume()
+
+    # --- handlers
+
+    async def take(self) -> Delivery | None:
+        """Wait for the next message; ``None`` when there will be no more.
+
+        It must be given to ``finished`` or ``put_back`` in the end.
+        """
+        while not self._is_closed:
+            delivery = self.take_nowait()
+            if delivery is not None:
+                return delivery
+            taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._takers.append(taker)
+            try:
+                await taker
+            except asyncio.CancelledError:
+                if taker.done() and not taker.cancelled():
+                    self._wake_takers(1)  # It was meant for whoever can take it.
+                raise
+        return None
+
+    def take_nowait(self) -> Delivery | None:
+        """Return the next message if one is there."""
+        while self._ready and not self._is_closed:
+            delivery = self._ready.popleft()
+            if not delivery.process_queue.dropped:
+                return delivery
+        return None
+
+    def finished(self, delivery: Delivery) -> None:
+        """A message was consumed, or safely given back to its broker. Twice is harmless."""
+        queue = delivery.process_queue
+        if queue.dropped:
+            return
+        count, size = queue.message_count, queue.message_bytes
+        queue.finished(delivery.message.queue_offset)
+        self.message_count -= count - queue.message_count
+        self.message_bytes -= size - queue.message_bytes
+        if self._paused:
+            self._resume()
+
+    def put_back(self, delivery: Delivery) -> None:
+        """Deliver a message again, before all others."""
+        if not delivery.process_queue.dropped:
+            self._ready.appendleft(delivery)
+            self._wake_takers(1)
+
+    def close(self) -> None:
+        """Deliver nothing more; whoever waits gets ``None``."""
+        self._is_closed = True
+        self._wake_takers(len(self._takers))
+
+    def _wake_takers(self, count: int) -> None:
+        takers = self._takers
+        while count and takers:
+            taker = takers.popleft()
+            if not taker.done():
+                taker.set_result(None)
+                count -= 1
+
+    def _resume(self) -> None:
+        for queue, future in self._paused.items():
+            if not future.done() and (queue.dropped or self._room(queue, 0.75) > 0):
+                future.set_result(None)

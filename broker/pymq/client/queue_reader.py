@@ -1,0 +1,294 @@
+"""Reads one assigned queue: where to begin, long-polling pulls, filter, commit.
+
+::
+
+    committed offset? --22--> policy of the group (first, last, time)   any other error: give up,
+          |                          |                                  the next rebalance tries
+          +-----------+--------------+
+                      v
+      room? -> pull -> found     deliver, pull on          }
+                    -> nothing   pull on at next offset    } forever
+                    -> moved     drop what is here, commit the new offset, begin there
+                    -> failure   pause, pull again
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pymq.client import operations
+from pymq.client.inbox import Delivery, Inbox
+from pymq.client.operations import PullResult, PullStatus
+from pymq.client.pool import ClientPool
+from pymq.client.process_queue import ProcessQueue
+from pymq.client.retry import visible_topic
+from pymq.client.routes import MASTER_ID
+from pymq.errors import (
+    BrokerError,
+    ConfigurationError,
+    ConnectionFailed,
+    PymqError,
+    RemoteProtocolError,
+    RequestTimeout,
+    RouteNotFound,
+    TopicNotExist,
+)
+from pymq.net.channel import AsyncChannel
+from pymq.protocol.bodies import ConsumeFromWhere, MessageQueue, Subscription
+from pymq.protocol.codes import MessageFlag
+from pymq.protocol.message import ReceivedMessage
+from pymq.protocol.names import is_retry_topic
+from pymq.protocol.record import Record, decode_records
+
+_log = logging.getLogger(__name__)
+
+#: How long a broker may hold a pull for which it has nothing (brokerSuspendMaxTimeMillis).
+SUSPEND_S = 15.0
+#: How long we wait for the answer to a pull (consumerTimeoutMillisWhenSuspend).
+PULL_TIMEOUT_S = 30.0
+#: Pause after a failed pull; after one that was refused because of flow control.
+FAILURE_PAUSE_S = 1.0
+FLOW_CONTROL_PAUSE_S = 0.02
+FLOW_CONTROL = 215
+#: Pause when a message needs a package that is not installed.
+MISSING_PACKAGE_PAUSE_S = 5.0
+#: Most messages and bytes of one pull; RocketMQ brokers give 32 and 256 KiB.
+PULL_COUNT_MAX = 1024
+PULL_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StartPolicy:
+    """Where to begin in a queue for which the group has no committed offset."""
+
+    where: ConsumeFromWhere
+    #: For ``TIMESTAMP``: the first message stored at this time or later.
+    timestamp_ms: int = 0
+
+    def operation(self, queue: MessageQueue) -> operations.Operation[int]:
+        """Return what to ask the broker. Retry topics are read from their beginning."""
+        if self.where is ConsumeFromWhere.FIRST_OFFSET or is_retry_topic(queue.topic):
+            return operations.min_offset(queue)
+        if self.where is ConsumeFromWhere.LAST_OFFSET:
+            return operations.max_offset(queue)
+        return operations.offset_by_time(queue, self.timestamp_ms)
+
+
+class QueueReader:
+    """Pulls one queue into an inbox.
+
+    Args:
+        queue: which.
+        group: consumer group.
+        subscription: what of the queue is wanted.
+        start: where to begin without a committed offset.
+        pool: connections.
+        inbox: gets the messages.
+        on_undecodable: gets messages whose body cannot be decompressed.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        *,
+        group: str,
+        subscription: Subscription,
+        start: StartPolicy,
+        pool: ClientPool,
+        inbox: Inbox,
+        on_undecodable: Callable[[Delivery], None],
+    ) -> None:
+        self.queue = queue
+        self._group = group
+        self.subscription = subscription
+        self._start = start
+        self._pool = pool
+        self._inbox = inbox
+        self._on_undecodable = on_undecodable
+        #: ``None`` until it is known where to begin.
+        self.process_queue: ProcessQueue | None = None
+        self._broker_id = MASTER_ID
+        #: What the broker was last told.
+        self._told_offset: int | None = None
+        self._last_failure = ""
+
+    async def run(self) -> None:
+        """Read until cancelled.
+
+        Raises:
+            PymqError: it cannot be found out where to begin; nothing was assumed.
+        """
+        offset = await self._first_offset()
+        self.process_queue = ProcessQueue(self.queue, offset)
+        while True:
+            pause_s = await self._step(self.process_queue)
+            if pause_s:
+                await asyncio.sleep(pause_s)
+
+    # --- where to begin, and what is done
+
+    async def _first_offset(self) -> int:
+        channel = await self._channel(MASTER_ID)
+        committed = await self._pool.ask(channel, operations.query_offset(self._group, self.queue))
+        if committed is not None:
+            self._told_offset = committed
+            return committed
+        offset = await self._pool.ask(channel, self._start.operation(self.queue))
+        # Told at once: a restart must go on here, not where the queue ends by then.
+        await self._pool.ask(channel, operations.update_offset(self._group, self.queue, offset))
+        self._told_offset = offset
+        return offset
+
+    def commit_nowait(self) -> None:
+        """Tell the broker, without an answer, how far we are, if that is news."""
+        offset = self._news()
+        if offset is None:
+            return
+        channel = self._open_master()
+        if channel is not None:
+            operation = operations.update_offset(self._group, self.queue, offset)
+            channel.send_one_way(operation.request)
+            self._told_offset = offset
+
+    async def commit(self) -> None:
+        """Tell the broker how far we are, and hear that it knows.
+
+        Raises:
+            PymqError: it does not; the last offset it was told stays.
+        """
+        if self.process_queue is None:
+            return
+        offset = self.process_queue.commit_offset
+        await self._update(offset)
+
+    async def _update(self, offset: int) -> None:
+        operation = operations.update_offset(self._group, self.queue, offset)
+        await self._pool.ask(await self._channel(MASTER_ID), operation)
+        self._told_offset = offset
+
+    def _news(self) -> int | None:
+        if self.process_queue is None:
+            return None
+        offset = self.process_queue.commit_offset
+        return None if offset == self._told_offset else offset
+
+    # --- pulls
+
+    async def _step(self, process_queue: ProcessQueue) -> float:
+        """Pull once; return for how long to pause, in seconds."""
+        room = await self._inbox.wait_room(process_queue)
+        try:
+            result = await self._pull(process_queue, room)
+            if result.status is PullStatus.OFFSET_ILLEGAL:
+                await self._move(process_queue, result.next_offset)
+            else:
+                self._take(process_queue, result)
+        except ConfigurationError as error:
+            self._failed(error)
+            return MISSING_PACKAGE_PAUSE_S
+        except PymqError as error:
+            self._failed(error)
+            return self._pause_after(error)
+        self._last_failure = ""
+        self._broker_id = result.suggested_broker_id
+        return 0.0
+
+    async def _pull(self, process_queue: ProcessQueue, room: int) -> PullResult:
+        from_master = self._broker_id == MASTER_ID
+        commit_offset = process_queue.commit_offset
+        operation = operations.Pull(
+            self.queue,
+            process_queue.next_offset,
+            group=self._group,
+            count_max=min(room, PULL_COUNT_MAX),
+            subscription=self.subscription,
+            suspend_ms=int(SUSPEND_S * 1000),
+            commit_offset=commit_offset if from_master and commit_offset > 0 else None,
+            bytes_max=PULL_BYTES,
+        )
+        channel = await self._channel(self._broker_id)
+        result = await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
+        if from_master and commit_offset > 0:
+            self._told_offset = commit_offset
+        return result
+
+    def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        if result.next_offset < process_queue.next_offset:
+            raise RemoteProtocolError(
+                f"{self._named}: a pull at {process_queue.next_offset} answered that the next one "
+                f"begins at {result.next_offset}"
+            )
+        messages: list[ReceivedMessage] = []
+        undecodable: set[int] = set()
+        tags = self.subscription.tags
+        for record in decode_records(result.body):
+            message = self._message(record, undecodable)
+            # Brokers compare hashes of tags; only equal texts are meant.
+            if not tags or message.tags in tags:
+                messages.append(message)
+        held = self._inbox.deliver(process_queue, messages, result.next_offset, hold=undecodable)
+        for delivery in held:
+            self._on_undecodable(delivery)
+
+    def _message(self, record: Record, undecodable: set[int]) -> ReceivedMessage:
+        try:
+            message = ReceivedMessage.from_record(record, self.queue.broker_name)
+        except RemoteProtocolError as error:
+            _log.error(
+                "%s: message at %d goes back, its body cannot be read: %s",
+                self._named,
+                record.queue_offset,
+                error,
+            )
+            record.sys_flag &= ~MessageFlag.COMPRESSED
+            message = ReceivedMessage.from_record(record, self.queue.broker_name)
+            undecodable.add(message.queue_offset)
+        message.topic = visible_topic(message.topic, message.properties)
+        return message
+
+    async def _move(self, process_queue: ProcessQueue, offset: int) -> None:
+        """The offset is outside the queue: begin anew at the nearest one inside."""
+        _log.warning(
+            "%s: offset %d is outside the queue, reading goes on at %d",
+            self._named,
+            process_queue.next_offset,
+            offset,
+        )
+        self._inbox.drop(process_queue)
+        self.process_queue = ProcessQueue(self.queue, offset)
+        self._told_offset = None
+        await self._update(offset)
+
+    def _pause_after(self, error: PymqError) -> float:
+        if isinstance(error, BrokerError) and error.code == FLOW_CONTROL:
+            return FLOW_CONTROL_PAUSE_S
+        if isinstance(error, (ConnectionFailed, RequestTimeout, RouteNotFound, TopicNotExist)):
+            self._pool.doubt(self.queue.topic)
+            self._broker_id = MASTER_ID
+        return FAILURE_PAUSE_S
+
+    def _failed(self, error: PymqError) -> None:
+        # Once per kind of failure, or a broker that is away fills the log.
+        kind = f"{type(error).__name__} {getattr(error, 'code', '')}"
+        level = logging.DEBUG if kind == self._last_failure else logging.WARNING
+        self._last_failure = kind
+        _log.log(level, "%s: pull failed, trying again: %s", self._named, error)
+
+    @property
+    def _named(self) -> str:
+        queue = self.queue
+        return f"group {self._group!r}, topic {queue.topic!r}, {queue.broker_name}:{queue.queue_id}"
+
+    # --- connections
+
+    async def _channel(self, broker_id: int) -> AsyncChannel:
+        route = await self._pool.route(self.queue.topic)
+        name = self.queue.broker_name
+        address = route.read_address(name, broker_id)
+        return await self._pool.broker_channel(self.queue.topic, name, address)
+
+    def _open_master(self) -> AsyncChannel | None:
+        route = self._pool.known_route(self.queue.topic)
+        address = route.masters().get(self.queue.broker_name) if route is not None else None
+        return self._pool.open_channel(address) if address is not None else None

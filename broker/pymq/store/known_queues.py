@@ -1,0 +1,94 @@
+"""ROOT/queues.json: what a clean stop left, and which topics were deleted when.
+
+::
+
+    {"logEnd": 1234, "storeTimestamp": 1700000000000,
+     "queues": {"TopicTest": {"0": 10, "1": 9}}, "deleted": {"Gone": 800}}
+
+``queues`` holds the end offset of every queue at the last clean stop. It lets the next open
+start without reading the log, and tells a queue that is missing from one that never was.
+``deleted`` holds the end of the log when a topic was deleted: records below it are not indexed
+again, so that a crash does not bring a deleted topic's messages back.
+
+The file is ours. RocketMQ ignores it; without it recovery reads more and knows less.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from pymq.store.commit_log import CommitLog
+from pymq.store.files import Files
+
+_log = logging.getLogger(__name__)
+NAME = "queues.json"
+
+
+class KnownQueues:
+    """The content of the file. ``ends`` is older than the queues, never newer."""
+
+    def __init__(self, files: Files, root: Path) -> None:
+        self._files = files
+        self._path = root / NAME
+        #: End of the log at the last clean stop; -1 when there was none.
+        self.log_end = -1
+        self.store_timestamp = 0
+        self.ends: dict[tuple[str, int], int] = {}
+        self.deleted: dict[str, int] = {}
+
+    def load(self) -> None:
+        """Read the file; a missing or damaged one knows nothing."""
+        data = self._files.read_file(self._path)
+        if data is None:
+            return
+        try:
+            content = json.loads(data)
+            ends = {
+                (str(topic), int(queue_id)): int(end)
+                for topic, queues in content["queues"].items()
+                for queue_id, end in queues.items()
+            }
+            deleted = {str(topic): int(end) for topic, end in content["deleted"].items()}
+            log_end, store_timestamp = int(content["logEnd"]), int(content["storeTimestamp"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            _log.warning("%s is unreadable; the log is read instead", self._path)
+            return
+        self.log_end, self.store_timestamp = log_end, store_timestamp
+        self.ends, self.deleted = ends, deleted
+
+    def save_clean_stop(self, log: CommitLog, ends: dict[tuple[str, int], int]) -> None:
+        """Note where log and queues end, all of it being on the disk.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the previous file is still there.
+        """
+        self.log_end, self.store_timestamp, self.ends = log.end, log.store_timestamp, ends
+        self.deleted = {topic: end for topic, end in self.deleted.items() if end > log.first}
+        self._save()
+
+    def delete(self, topic: str, log_end: int) -> None:
+        """Note that a topic's records below ``log_end`` are to be forgotten.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the previous file is still there.
+        """
+        self.deleted[topic] = log_end
+        self.ends = {key: end for key, end in self.ends.items() if key[0] != topic}
+        self._save()
+
+    def _save(self) -> None:
+        queues: dict[str, dict[str, int]] = {}
+        for (topic, queue_id), end in self.ends.items():
+            queues.setdefault(topic, {})[str(queue_id)] = end
+        text = json.dumps(
+            {
+                "logEnd": self.log_end,
+                "storeTimestamp": self.store_timestamp,
+                "queues": queues,
+                "deleted": self.deleted,
+            }
+        )
+        temporary = self._path.with_name(NAME + ".tmp")
+        self._files.write_file(temporary, text.encode())
+        self._files.rename(temporary, self._path)
+        self._files.sync_directory(self._path.parent)

@@ -1,0 +1,168 @@
+"""Arrow columns -> batch bodies, against the codec of one batch at a time."""
+
+import random
+
+import pyarrow as pa
+import pytest
+
+from pymq.errors import LocalProtocolError
+from pymq.protocol.message import decode_batch, decode_properties
+from pyspark_pymq.entries import Entries, MessageKeys, encode_entries
+
+MAP = pa.map_(pa.string(), pa.string())
+
+
+def keys() -> MessageKeys:
+    return MessageKeys(address=bytes((127, 0, 0, 1)), pid=0x49B5, salt=bytes.fromhex("30946E09"))
+
+
+def encode(message_bytes_max: int = 1 << 20, **columns: pa.Array) -> Entries:
+    return encode_entries(
+        columns,
+        keys(),
+        month_ms=0x65202251,
+        message_bytes_max=message_bytes_max,
+        place="row {}".format,
+    )
+
+
+def binary(*values: str | bytes | None) -> pa.Array:
+    return pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary())
+
+
+def decoded(entries: Entries) -> list[tuple[bytes, dict[str, str]]]:
+    found = decode_batch(entries.text.tobytes())
+    assert all(flag == 0 for flag, _, _ in found)
+    return [(bytes(body), decode_properties(text)) for _, body, text in found]
+
+
+def without_ids(entries: Entries) -> list[tuple[bytes, dict[str, str]]]:
+    found = decoded(entries)
+    for _, properties in found:
+        del properties["UNIQ_KEY"]
+    return found
+
+
+def test_bytes_of_one_entry() -> None:
+    entries = encode(body=binary("b0"), tags=binary("tagA"), keys=binary("k1"))
+    text = b"TAGS\x01tagA\x02KEYS\x01k1\x02UNIQ_KEY\x017F00000149B530946E09652022510000\x02"
+    size = 22 + 2 + len(text)
+    wanted = (
+        size.to_bytes(4, "big")
+        + bytes(12)
+        + b"\0\0\0\x02b0"
+        + len(text).to_bytes(2, "big")
+        + text
+    )
+    assert entries.text.tobytes() == wanted
+    assert entries.start.tolist() == [0, size]
+
+
+def test_ids_are_counted_up_and_never_go_back() -> None:
+    made = keys()
+
+    def take(count: int, month_ms: int) -> list[int]:
+        texts = made.take(count, month_ms=month_ms).to_pylist()
+        assert all(t[:9] == b"UNIQ_KEY\x01" and t[-1:] == b"\x02" and len(t) == 42 for t in texts)
+        assert {t[9:29] for t in texts} == {b"7F00000149B530946E09"}
+        return [int(t[29:41], 16) for t in texts]
+
+    numbers = take(70_000, 5) + take(10, 5) + take(10, 4) + take(3, 1000)
+    assert numbers[0] == 5 << 16 and numbers[-3] == 1000 << 16
+    assert len(set(numbers)) == len(numbers) and numbers == sorted(numbers)
+
+
+def test_rows_without_tags_keys_or_properties() -> None:
+    entries = encode(
+        body=binary("a", b"", "c", "d"),
+        tags=binary("T", None, "", "é"),
+        keys=binary(None, "k", None, ""),
+        properties=pa.array(
+            [[("x", "1"), ("y", None)], None, [], [("z", ""), ("", "v"), ("w", "2")]], MAP
+        ),
+    )
+    assert without_ids(entries) == [
+        (b"a", {"TAGS": "T", "x": "1"}),
+        (b"", {"KEYS": "k"}),
+        (b"c", {}),
+        (b"d", {"TAGS": "é", "w": "2"}),
+    ]
+
+
+def test_columns_come_before_what_the_map_says() -> None:
+    maps = pa.array([[("TAGS", "old"), ("KEYS", "k"), ("a", "b")]] * 2, MAP)
+    entries = encode(body=binary("x", "y"), tags=binary("new", None), properties=maps)
+    assert without_ids(entries) == [
+        (b"x", {"TAGS": "new", "KEYS": "k", "a": "b"}),
+        (b"y", {"KEYS": "k", "a": "b"}),
+    ]
+
+
+def test_an_id_in_the_map_is_kept() -> None:
+    maps = pa.array([[("UNIQ_KEY", "mine"), ("a", "b")], [("a", "b")]], MAP)
+    first, second = decoded(encode(body=binary("x", "y"), properties=maps))
+    assert first[1] == {"UNIQ_KEY": "mine", "a": "b"}
+    assert len(second[1]["UNIQ_KEY"]) == 32
+
+
+def test_a_slice_of_a_larger_batch() -> None:
+    maps = pa.array([[("n", str(n)), ("m", "x" * n)] for n in range(20)], MAP)
+    body = binary(*(f"body {n}" for n in range(20)))
+    entries = encode(body=body.slice(5, 3), properties=maps.slice(5, 3))
+    assert without_ids(entries) == [
+        (b"body %d" % n, {"n": str(n), "m": "x" * n}) for n in (5, 6, 7)
+    ]
+
+
+def test_random_rows(seed: int) -> None:
+    source = random.Random(seed)
+
+    def text() -> str:
+        return "".join(source.choices("abé标 ", k=source.randrange(1, 9)))
+
+    rows = []
+    for _ in range(300):
+        names = {text() for _ in range(source.randrange(4))}
+        rows.append((source.randbytes(source.randrange(200)), {name: text() for name in names}))
+    maps = pa.array([list(properties.items()) for _, properties in rows], MAP)
+    entries = encode(body=binary(*(body for body, _ in rows)), properties=maps)
+    assert without_ids(entries) == rows
+
+
+def test_requests_are_cut_between_entries() -> None:
+    entries = encode(body=binary(*(bytes(n) for n in range(100))))
+    requests = list(entries.requests(10, 90, bytes_max=500))
+    assert all(len(request) <= 500 for request in requests) and len(requests) > 10
+    assert b"".join(requests) == entries.text[entries.start[10] : entries.start[90]].tobytes()
+    assert sum(len(decode_batch(request)) for request in requests) == 80
+    single = list(encode(body=binary(bytes(2000), b"")).requests(0, 2, bytes_max=500))
+    assert [len(decode_batch(request)) for request in single] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("columns", "pieces"),
+    [
+        ({"body": binary("a", None)}, ["row 1", "body is null", "coalesce"]),
+        ({"body": binary("a"), "tags": binary("x\x01y")}, ["row 0: tags", "U+0001"]),
+        ({"body": binary("a", "b"), "keys": binary(None, "x\x02")}, ["row 1: keys", "U+0002"]),
+        (
+            {"body": binary("a", "b"), "properties": pa.array([[], [("n", "x\x02")]], MAP)},
+            ["row 1: property 'n'", "U+0002"],
+        ),
+        (
+            {"body": binary("a", "b"), "properties": pa.array([None, [("DELAY", "3")]], MAP)},
+            ["row 1: property 'DELAY'", "delayed messages", "map_filter"],
+        ),
+        (
+            {"body": binary("a"), "properties": pa.array([[("TRAN_MSG", "true")]], MAP)},
+            ["transactional"],
+        ),
+        ({"body": binary("a", "b" * 2000)}, ["row 1: message of 20", "body 2000 B", "1000"]),
+        ({"body": binary("a"), "tags": binary("t" * 40_000)}, ["row 0", "0..32767"]),
+    ],
+)
+def test_rows_that_cannot_be_messages(columns: dict[str, pa.Array], pieces: list[str]) -> None:
+    with pytest.raises(LocalProtocolError) as caught:
+        encode(message_bytes_max=1000, **columns)
+    for piece in pieces:
+        assert piece in str(caught.value)

@@ -1,0 +1,273 @@
+"""Stored records -> Arrow: every column, every schema, and the exceptions."""
+
+import datetime
+import random
+import zlib
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark
+from tests.unit.connector.fake import record
+
+from pymq.errors import ConfigurationError, RemoteProtocolError
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.compression import Compression, compress, compression_flags
+from pymq.protocol.message import decode_properties, encode_properties
+from pymq.protocol.record import decode_record, pack_host
+from pymq.protocol.record_batch import read_columns
+from pyspark_pymq import rows
+from pyspark_pymq.rows import (
+    COLUMNS,
+    DEFAULT_COLUMNS,
+    arrow_schema,
+    as_text,
+    check_schema,
+    cut_out,
+    cuts,
+    default_schema,
+    record_batches,
+)
+
+QUEUE = MessageQueue("orders", "broker-a", 3)
+ALL = arrow_schema(spark.StructType([spark.StructField(n, COLUMNS[n].spark_type) for n in COLUMNS]))
+
+
+def decode(records: list[bytes], schema: pa.Schema = ALL, **options: object) -> pa.Table:
+    columns = read_columns(b"".join(records))
+    batches = list(record_batches(columns, QUEUE, schema, **options))  # type: ignore[arg-type]
+    for batch in batches:
+        batch.validate(full=True)
+    return pa.Table.from_batches(batches, schema)
+
+
+def test_one_message_in_all_columns() -> None:
+    properties = {"TAGS": "TagA", "KEYS": "k1 k2", "UNIQ_KEY": "0" * 32, "a": "1"}
+    stored = record(
+        b"hello", properties, queue_id=3, queue_offset=10, flag=7, born_host=pack_host("::1", 5)
+    )
+    (row,) = decode([stored]).to_pylist()
+    utc = datetime.timezone.utc  # noqa: UP017 - what Arrow gives compares by it
+    born, written = (
+        datetime.datetime(2023, 11, 14, 22, 13, 20, us, utc) for us in (123_000, 456_000)
+    )
+    assert row == {
+        "topic": "orders",
+        "brokerName": "broker-a",
+        "queueId": 3,
+        "queueOffset": 10,
+        "body": b"hello",
+        "tags": "TagA",
+        "keys": "k1 k2",
+        "msgId": "0" * 32,
+        "bornTimestamp": born,
+        "storeTimestamp": written,
+        "bornHost": "[::1]:5",
+        "flag": 7,
+        "sysFlag": 0x10,
+        "reconsumeTimes": 0,
+        "properties": list(properties.items()),
+    }
+
+
+def test_absent_properties_are_null() -> None:
+    (row,) = decode([record(queue_offset=2)]).to_pylist()
+    assert row["tags"] is None and row["keys"] is None and row["properties"] == []
+    # Without the producer's key a message is known by its place in the log, as in Java.
+    assert row["msgId"] == "0A00000200002A9F" + f"{4096 + 2000:016X}"
+
+
+def naive(stored: bytes) -> dict[str, object]:
+    message = decode_record(stored)
+    properties = decode_properties(message.properties)
+    body = message.body
+    return {
+        "topic": message.topic,
+        "queueOffset": message.queue_offset,
+        "body": zlib.decompress(body) if message.sys_flag & 1 else body,
+        "tags": properties.get("TAGS"),
+        "keys": properties.get("KEYS"),
+        "properties": list(properties.items()),
+        "flag": message.flag,
+    }
+
+
+def test_mixed_messages_as_one_by_one(seed: int) -> None:
+    """Both kinds of hosts, compressed bodies, junk in properties, other topics, in one buffer."""
+    source = random.Random(seed)
+    stored = []
+    for offset in range(400):
+        body = source.randbytes(source.choice([0, 1, 100, 3000]))
+        texts = [
+            b"",
+            encode_properties({"TAGS": source.choice("ABC"), "x": "y" * source.randrange(1, 9)}),
+            encode_properties({"KEYS": "k"})[:-1],
+            b"\x02a\x01b\x01c",
+        ]
+        packed = source.random() < 0.1
+        stored.append(
+            record(
+                zlib.compress(body) if packed else body,
+                source.choice(texts),
+                topic=source.choice(["orders", "orders", "other-topic", "order2"]),
+                queue_offset=offset,
+                born_host=pack_host(source.choice(["::1", "10.1.2.3"]), 1),
+                store_host=pack_host(source.choice(["::2", "10.1.2.4"]), 2),
+                sys_flag=1 if packed else 0,
+                flag=offset,
+            )
+        )
+    table = decode(stored)
+    wanted = [naive(item) for item in stored]
+    names = list(wanted[0])
+    assert [{name: row[name] for name in names} for row in table.to_pylist()] == wanted
+
+
+@pytest.mark.parametrize("kind", list(Compression))
+def test_compressed_bodies(kind: Compression) -> None:
+    if kind is not Compression.ZLIB:
+        pytest.importorskip("lz4" if kind is Compression.LZ4 else "zstandard")
+    plain = [b"first", b"x" * 5000, b"last"]
+    stored = [
+        record(plain[0]),
+        record(compress(plain[1], kind), sys_flag=compression_flags(kind), queue_offset=1),
+        record(plain[2], queue_offset=2),
+    ]
+    assert decode(stored)["body"].to_pylist() == plain
+
+
+def test_a_compressed_body_that_is_not_names_its_message() -> None:
+    with pytest.raises(RemoteProtocolError, match=r"message at 7 of .*orders.*zlib"):
+        decode([record(), record(b"junk", sys_flag=1, queue_offset=7)])
+
+
+def test_text_that_is_no_utf8() -> None:
+    stored = [record(properties=b"TAGS\x01\xff\x02"), record(properties={"TAGS": "é"})]
+    assert decode(stored)["tags"].to_pylist() == ["\ufffd", "é"]
+
+
+def test_tags_are_compared_exactly() -> None:
+    """Brokers compare Java's 32-bit hash: "Aa" and "BB" are one to them."""
+    tags = ["Aa", "BB", "Aa", None, "C"]
+    stored = [
+        record(b"%d" % number, {} if tag is None else {"TAGS": tag}, queue_offset=number)
+        for number, tag in enumerate(tags)
+    ]
+    assert decode(stored, tags=("Aa", "C"))["queueOffset"].to_pylist() == [0, 2, 4]
+    kept = np.array([False, True, True, True, True])
+    assert decode(stored, tags=("Aa", "C"), kept=kept)["body"].to_pylist() == [b"2", b"4"]
+    assert decode(stored, tags=("none",)).num_rows == 0
+
+
+def test_rows_can_be_left_out() -> None:
+    stored = [record(b"%d" % number, queue_offset=number) for number in range(5)]
+    kept = np.array([True, False, False, True, True])
+    assert decode(stored, kept=kept)["body"].to_pylist() == [b"0", b"3", b"4"]
+    assert decode(stored, kept=np.zeros(5, np.bool_)).num_rows == 0
+
+
+def test_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = [record(bytes(100), queue_offset=number) for number in range(10)]
+    monkeypatch.setattr(rows, "BATCH_ROWS_MAX", 4)
+    found = record_batches(read_columns(b"".join(stored)), QUEUE, ALL)
+    assert [batch.num_rows for batch in found] == [4, 4, 2]
+    monkeypatch.setattr(rows, "BATCH_BYTES_MAX", 2 * len(stored[0]) + 1)
+    found = record_batches(read_columns(b"".join(stored)), QUEUE, ALL)
+    assert [batch.num_rows for batch in found] == [2] * 5
+
+
+def test_cuts_always_move() -> None:
+    assert list(cuts(np.array([5, 1, 1, 9, 1]), rows_max=2, bytes_max=3)) == [
+        (0, 1),
+        (1, 3),
+        (3, 4),
+        (4, 5),
+    ]
+    assert list(cuts(np.array([], np.int64), rows_max=2, bytes_max=3)) == []
+
+
+def test_no_records() -> None:
+    assert decode([]).num_rows == 0
+
+
+# ----------------------------------------------------------------------------------- schemas
+
+
+def test_default_schema() -> None:
+    assert default_schema(properties=False).fieldNames() == list(DEFAULT_COLUMNS)
+    assert default_schema(properties=True).fieldNames() == [*DEFAULT_COLUMNS, "properties"]
+    assert default_schema(properties=True).simpleString().endswith("map<string,string>>")
+
+
+def test_arrow_types_are_what_spark_compares_with() -> None:
+    """Spark refuses batches whose schema is not equal to what it makes of its own."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    for schema in (
+        default_schema(properties=True),
+        spark.StructType().add("body", "binary", False).add("queueOffset", "long", False),
+        spark.StructType([spark.StructField(n, COLUMNS[n].spark_type) for n in COLUMNS]),
+    ):
+        wanted = to_arrow_schema(schema, timezone="UTC")
+        assert arrow_schema(schema).equals(wanted, check_metadata=False)
+
+
+def test_any_columns_in_any_order(seed: int) -> None:
+    source = random.Random(seed)
+    stored = [record(b"x", {"TAGS": "T"}, queue_offset=n) for n in range(3)]
+    complete = decode(stored)
+    for _ in range(20):
+        names = source.sample(list(COLUMNS), source.randrange(1, len(COLUMNS) + 1))
+        schema = spark.StructType([spark.StructField(n, COLUMNS[n].spark_type) for n in names])
+        check_schema(schema)
+        assert decode(stored, arrow_schema(schema)).equals(complete.select(names))
+
+
+def test_no_columns_at_all() -> None:
+    batches = list(record_batches(read_columns(record()), QUEUE, pa.schema([])))
+    assert [batch.num_rows for batch in batches] in ([0], [1])  # Spark counts nothing here
+
+
+TEXT, BYTES = spark.StringType(), spark.BinaryType()
+
+
+@pytest.mark.parametrize(
+    ("given", "pieces"),
+    [
+        (("Body", BYTES), ["'Body'", "did you mean body?", "queueOffset bigint"]),
+        (("body", TEXT), ["body is string, expected binary", "cast"]),
+        (("queueId", spark.LongType()), ["queueId is bigint, expected int"]),
+        (("properties", spark.MapType(TEXT, BYTES)), ["expected map<string,string>"]),
+        (("tags", TEXT, False), ["tags is NOT NULL"]),
+        (("nonsense", TEXT), ["'nonsense'", "topic string"]),
+    ],
+)
+def test_schemas_that_cannot_be_filled(given: tuple[Any, ...], pieces: list[str]) -> None:
+    schema = spark.StructType([spark.StructField(*given)])
+    with pytest.raises(ConfigurationError) as caught:
+        check_schema(schema)
+    for piece in pieces:
+        assert piece in str(caught.value)
+
+
+def test_a_column_cannot_be_named_twice() -> None:
+    with pytest.raises(ConfigurationError, match="twice"):
+        check_schema(spark.StructType().add("body", "binary").add("body", "binary"))
+
+
+# ------------------------------------------------------------------------------------- pieces
+
+
+def test_cut_out() -> None:
+    buffer = np.frombuffer(b"abcdefghij", np.uint8)
+    start, end = np.array([1, 4, 4, 8]), np.array([3, 4, 7, 10])
+    assert cut_out(buffer, start, end).to_pylist() == [b"bc", b"", b"efg", b"ij"]
+    valid = np.array([True, False, True, True])
+    assert cut_out(buffer, start, end, valid=valid).to_pylist() == [b"bc", None, b"efg", b"ij"]
+    assert cut_out(buffer, start[:0], end[:0]).to_pylist() == []
+
+
+def test_as_text_keeps_nulls() -> None:
+    values = pa.array([b"a", None, b"\xff"], pa.binary())
+    assert as_text(values).to_pylist() == ["a", None, "\ufffd"]

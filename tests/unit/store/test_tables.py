@@ -1,0 +1,63 @@
+"""Small state files: whole, backed up, never silently empty."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from pymq.errors import CorruptRecord, DiskFull
+from pymq.store import Files
+from pymq.store.tables import StateTable
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    table = StateTable(tmp_path / "config" / "topics.json")
+    assert table.load(json.loads) is None
+    table.save('{"a": 1}')
+    assert table.load(json.loads) == {"a": 1}
+    table.save('{"a": 2}')
+    assert StateTable(tmp_path / "config" / "topics.json").load(json.loads) == {"a": 2}
+    names = sorted(path.name for path in (tmp_path / "config").iterdir())
+    assert names == ["topics.json", "topics.json.bak"]
+    assert json.loads((tmp_path / "config" / "topics.json.bak").read_text()) == {"a": 1}
+
+
+@pytest.mark.parametrize("damage", [b"", bytes(40), b'{"a": ', b"\xff\xfe", None])
+def test_a_damaged_file_falls_back_to_the_backup(
+    tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "offsets.json"
+    table = StateTable(path)
+    table.save('{"a": 1}')
+    table.save('{"a": 2}')
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage)
+    with caplog.at_level(logging.WARNING):
+        assert table.load(json.loads) == {"a": 1}
+    assert "offsets.json" in caplog.text and "backup" in caplog.text
+    table.save('{"a": 3}')
+    assert table.load(json.loads) == {"a": 3}
+
+
+def test_nothing_readable_is_an_error_and_not_an_empty_table(tmp_path: Path) -> None:
+    path = tmp_path / "offsets.json"
+    path.write_bytes(b"{")
+    with pytest.raises(CorruptRecord, match="offsets.json.*Restore"):
+        StateTable(path).load(json.loads)
+
+
+def test_a_failed_save_leaves_the_old_state(tmp_path: Path) -> None:
+    class Full(Files):
+        def write_file(self, path: Path, data: bytes) -> None:
+            path.write_bytes(data[:3])
+            raise DiskFull(f"{path}: no space")
+
+    path = tmp_path / "offsets.json"
+    StateTable(path).save('{"a": 1}')
+    with pytest.raises(DiskFull):
+        StateTable(path, files=Full()).save('{"a": 2}')
+    assert StateTable(path).load(json.loads) == {"a": 1}
+    StateTable(path).save('{"a": 3}')
+    assert StateTable(path).load(json.loads) == {"a": 3}
