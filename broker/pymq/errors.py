@@ -148,9 +148,18 @@ class BrokerError(PymqError):
             peer: who answered, ``host:port``.
             asked: what was asked, for the text.
         """
-        kind = BrokerError.by_code.get(code, BrokerError)
         text = f"{peer} refused {asked}: code {code}, {remark or 'no remark'}"
-        return kind(text, code=code, remark=remark)
+        return BrokerError.by_code.get(code, BrokerError)(text, code=code, remark=remark)
+
+
+def refusal(code: int, remark: str) -> BrokerError:
+    """Return the error with which a server's handler says no to a request.
+
+    Args:
+        code: response code.
+        remark: what is wrong, where, and what to do, in one sentence; the peer gets it.
+    """
+    return BrokerError.by_code.get(code, BrokerError)(remark, code=code, remark=remark)
 
 
 class BrokerSystemError(BrokerError, code=1, retriable=True):

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pymq.errors import ConfigurationError
+from pymq.known_keys import ROCKETMQ_KEYS
 
 Config = TypeVar("Config")
 
@@ -311,8 +312,6 @@ def review_keys(
         (ignored, unknown): keys that RocketMQ has and we do not use; and keys that nobody
         knows, each with the nearest key that somebody does, ``None`` where none is near.
     """
-    from pymq.known_keys import ROCKETMQ_KEYS  # here: most of those who read no file need it not
-
     left = sorted(set(properties) - used)
     ignored = [key for key in left if key in ROCKETMQ_KEYS]
     known = {key.lower(): key for key in sorted(ROCKETMQ_KEYS | used)}

@@ -391,7 +391,8 @@ def _joined_keys(lists: pa.Array) -> pa.Array:
             for keys in lists.to_pylist()
         ]
         lists = pa.array(texts, pa.list_(pa.string()))
-    return pc.binary_join(lists, " ")
+    # Spark's element type says "not null", which Arrow's function does not take.
+    return pc.binary_join(lists.cast(pa.list_(pa.string())), " ")
 
 
 def month_ms(wall_s: float) -> int:

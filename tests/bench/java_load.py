@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ DEFAULT_IN_FLIGHT: Final = 100
 DEFAULT_WARM_UP_COUNT: Final = 50_000
 DEFAULT_JAVA_OPTIONS: Final = ("-Xms512m", "-Xmx512m")
 LOAD_TIMEOUT_S: Final = 300.0
+STDERR_TAIL_CHARS: Final = 2_000
 
+_log = logging.getLogger("bench.java_load")
 _SOURCE: Final = Path(__file__).resolve().parent / "java" / "AsyncLoad.java"
 
 
@@ -45,7 +48,7 @@ def run_async_load(
 
     Returns:
         messages, seconds (first send to last answer), per_second (successful ones), p50_ms and
-        p99_ms (from the call to its callback), failed.
+        p99_ms (from the call to its callback), failed (the first reason is logged).
 
     Raises:
         PeerFailed: the JVM failed or was not done in ``LOAD_TIMEOUT_S``; the text has its output.
@@ -76,4 +79,6 @@ def run_async_load(
             f"AsyncLoad {version} {arguments}: exit {done.returncode}:\n{done.stdout}{done.stderr}"
         )
     result: dict[str, float] = json.loads(results[-1])
+    if result["failed"]:
+        _log.warning("AsyncLoad %s %s: %s", version, arguments, done.stderr[-STDERR_TAIL_CHARS:])
     return result

@@ -337,9 +337,9 @@ def test_listening_for_others_says_so(
 
 
 def _has_ipv6() -> bool:
-    with socket.socket(socket.AF_INET6) as probe:
-        try:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
-        except OSError:
-            return False
-        return True
+    except OSError:
+        return False
+    return True

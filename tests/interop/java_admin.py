@@ -176,7 +176,7 @@ class JavaAdmin(Started):
         servers = self.client.jvm.java.util.HashSet()
         for address in self.java.getNameServerAddressList():
             servers.add(address)
-        if self.client.version.startswith("4."):
-            call(self.java.deleteTopicInNameServer, servers, topic)
+        if self.client.version == "4.9.7":  # no other form here, and 5.x turned the two around
+            call(self.java.deleteTopicInNameServer, servers, topic, cluster)
         else:
-            call(self.java.deleteTopicInNameServer, servers, cluster, topic)
+            call(self.java.deleteTopicInNameServer, servers, topic)

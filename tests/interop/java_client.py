@@ -29,7 +29,7 @@ from tests.interop.java_values import (
 from tests.interop.jvm import JavaClient
 from tests.interop.processes import POLL_INTERVAL_S
 
-DEFAULT_TIMEOUT_S: Final = 30.0
+DEFAULT_TIMEOUT_S: Final = 60.0
 SEND_TIMEOUT_MS: Final = 10_000
 BATCH_COUNT_MAX: Final = 16
 SETTLE_TIMEOUT_S: Final = 2.0

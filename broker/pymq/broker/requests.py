@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from pymq.broker.answers import Handler
+from pymq.broker.handling import Handler
 from pymq.errors import BrokerError, ProtocolError
 from pymq.net.server import ServerConnection
 from pymq.protocol.codes import ResponseCode

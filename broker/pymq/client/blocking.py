@@ -18,73 +18,41 @@ import datetime
 import itertools
 import os
 import secrets
-import threading
-import time
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from pymq.client import operations
-from pymq.client.config import ClientConfig, parse_name_servers, split_address
+from pymq.client.batch_run import BATCHES_IN_FLIGHT, BatchRun, may_send_again, never_sent
+from pymq.client.blocking_pool import PASSING, BlockingPool, advertised, timed_out
+from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.operations import (
-    SEND_RETRY_CODES,
     Operation,
     PreparedMessage,
     Pull,
     PullResult,
     Send,
     SendResult,
-    check_send_topic,
 )
 from pymq.client.ranges import Joiner, PullChunk, RangePlan
-from pymq.client.routes import (
-    Route,
-    RouteTable,
-    no_read_queue,
-    no_route,
-    no_write_queue,
-    pick_queue,
-)
+from pymq.client.routes import Route, no_read_queue, pick_queue
 from pymq.client.sending import encode_batches, prepare_body
 from pymq.clock import Clock
 from pymq.errors import (
     BrokerError,
-    ClientClosed,
     ConnectionFailed,
     LocalProtocolError,
-    PymqError,
-    RemoteProtocolError,
     RequestTimeout,
-    RouteNotFound,
-    ServiceNotAvailable,
-    SystemBusy,
-    TopicNotExist,
 )
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.bodies import ClusterInfo, MessageQueue, Subscription
 from pymq.protocol.message import Message, UniqueKeys
-from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, DEFAULT_TOPIC, TOOLS_GROUP, check_topic
+from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, TOOLS_GROUP
 
 T = TypeVar("T")
 
 #: Small requests that are on their way to all brokers together.
 PIPELINE_COUNT = 256
-#: Batches, and bytes of them, that are on their way unacknowledged.
-BATCHES_IN_FLIGHT = 8
-BATCH_BYTES_IN_FLIGHT = 16 << 20
-#: Pause between two tries: first, and longest.
-PAUSE_S = 0.05
-PAUSE_S_MAX = 1.0
-
-#: What a read survives: another try, perhaps elsewhere, can succeed.
-_PASSING = (
-    ConnectionFailed,
-    RequestTimeout,
-    RouteNotFound,
-    TopicNotExist,
-    SystemBusy,
-    ServiceNotAvailable,
-)
 
 
 class BlockingClient:
@@ -117,28 +85,24 @@ class BlockingClient:
         Raises:
             ConfigurationError: an argument is wrong.
         """
-        self._config = config or ClientConfig(
-            name_servers=parse_name_servers(name_servers),
-            timeout_s=timeout_s,
-            read_deadline_s=read_deadline_s,
-            send_retries=send_retries,
-            producer_group=producer_group,
-        )
-        self._name_servers = parse_name_servers(name_servers)
-        self._first_name_server = 0
-        self._channels: dict[str, BlockingChannel] = {}
-        self._routes = RouteTable(self._config.route_age_s)
+        servers = parse_name_servers(name_servers)
+        if config is None:
+            config = ClientConfig(
+                name_servers=servers,
+                timeout_s=timeout_s,
+                read_deadline_s=read_deadline_s,
+                send_retries=send_retries,
+                producer_group=producer_group,
+            )
+        self._config = replace(config, name_servers=servers)
+        self._pool = BlockingPool(self._config)
         self._turn = itertools.count(secrets.randbelow(1 << 16))
         self._message_ids = MessageIds()
         self._clock = Clock()
-        self._closed = threading.Event()  # set by close(), which may come from a signal handler
 
     def close(self) -> None:
         """Close all connections. Harmless when done twice."""
-        self._closed.set()
-        for channel in self._channels.values():
-            channel.close()
-        self._channels.clear()
+        self._pool.close()
 
     def __enter__(self) -> "BlockingClient":
         return self
@@ -149,25 +113,18 @@ class BlockingClient:
     @property
     def name_servers(self) -> tuple[str, ...]:
         """The name servers' addresses."""
-        return self._name_servers
+        return self._config.name_servers
 
-    # --- routes
+    # --- routes and single requests
 
     def route(self, topic: str) -> Route:
-        """Return the route of an existing topic.
+        """Return the route of an existing topic; an old one while no name server answers.
 
         Raises:
             RouteNotFound: no name server knows it.
-            ConnectionFailed: no name server could be asked.
+            ConnectionFailed: no name server could be asked, and none ever was about this topic.
         """
-        now_s = self._clock.monotonic_s()
-        route = self._routes.fresh(topic, now_s)
-        if route is None or route.is_provisional:
-            check_topic(topic)
-            found = self.ask_name_servers(operations.route(topic), topic)
-            route = Route.of(topic, found)
-            self._routes.put(route, now_s)
-        return route
+        return self._pool.route(topic)
 
     def read_queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues of a topic that can be read, sorted by broker and number.
@@ -192,29 +149,11 @@ class BlockingClient:
             RouteNotFound: no name server knows the topic, or nothing of it can be written.
             ConnectionFailed: no name server could be asked.
         """
-        return list(self._write_route(topic).write_queues)
-
-    def _write_route(self, topic: str) -> Route:
-        now_s = self._clock.monotonic_s()
-        route = self._routes.fresh(topic, now_s)
-        if route is None:
-            check_send_topic(topic)
-            try:
-                route = self.route(topic)
-            except RouteNotFound as missing:
-                try:
-                    template = self.ask_name_servers(operations.route(DEFAULT_TOPIC), topic)
-                except RouteNotFound:
-                    raise missing from None
-                route = Route.to_create(topic, template, self._config.default_queue_count)
-                self._routes.put(route, now_s)
-        if not route.write_queues:
-            raise no_write_queue(route)
-        return route
+        return list(self._pool.write_route(topic).write_queues)
 
     def forget_route(self, topic: str) -> None:
         """Ask for a topic's route again when it is needed next, because we changed the topic."""
-        self._routes.forget(topic)
+        self._pool.routes.forget(topic)
 
     def cluster_info(self) -> ClusterInfo:
         """Return all clusters and brokers that a name server knows.
@@ -227,9 +166,6 @@ class BlockingClient:
     def ask_name_servers(self, operation: Operation[T], topic: str | None = None) -> T:
         """Return the answer of the first name server that has one.
 
-        Name servers know nothing of each other: when one does not know a topic, the others are
-        asked, too.
-
         Args:
             operation: what to ask.
             topic: the topic it is about, for the error's text.
@@ -239,79 +175,19 @@ class BlockingClient:
             ConnectionFailed: none answered.
             BrokerError: the name server refused.
         """
-        unknown, failures = 0, []
-        count = len(self._name_servers)
-        for step in range(count):
-            index = (self._first_name_server + step) % count
-            address = self._name_servers[index]
-            try:
-                answer = self.ask(address, operation, hint="it was given as a name server")
-            except TopicNotExist:
-                unknown += 1
-            except (ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
-                failures.append(str(error))
-            else:
-                self._first_name_server = index
-                return answer
-        if unknown:
-            missing = no_route(topic or "?", self._name_servers)
-            if failures:
-                missing.add_note(f"not all of them could be asked: {'; '.join(failures)}")
-            raise missing
-        raise ConnectionFailed(
-            f"no name server answered: {'; '.join(failures)}. Is it running, and is the address "
-            "right?"
-        )
+        return self._pool.ask_name_servers(operation, topic)
 
-    # --- one request
-
-    def ask(
-        self,
-        address: str,
-        operation: Operation[T],
-        *,
-        timeout_s: float | None = None,
-        hint: str = "",
-    ) -> T:
-        """Send one request to an address and return its result; once, without a retry.
+    def ask(self, address: str, operation: Operation[T]) -> T:
+        """Send one request to a broker or name server; once, without a retry.
 
         Args:
-            address: ``host:port`` of a broker or name server.
+            address: its ``host:port``.
             operation: what to ask.
-            timeout_s: for the answer; the client's own unless given.
-            hint: where the address is from, for the text when it cannot be reached.
 
         Raises:
             PymqError: whatever went wrong.
         """
-        channel = self._channel(address, hint)
-        wait_s = self._config.timeout_s if timeout_s is None else timeout_s
-        try:
-            response = channel.request(operation.request, wait_s)
-        except RequestTimeout as error:
-            raise _timed_out(address, operation, wait_s) from error
-        return operation.result(response, peer=address)
-
-    def _channel(self, address: str, hint: str) -> BlockingChannel:
-        if self._closed.is_set():
-            raise ClientClosed("the client is closed; make another one")
-        channel = self._channels.get(address)
-        if channel is None or not channel.check_alive():
-            host, port = split_address(address)
-            channel = BlockingChannel.connect(
-                host,
-                port,
-                timeout_s=self._config.connect_timeout_s,
-                hint=hint,
-                frame_bytes_max=self._config.frame_bytes_max,
-            )
-            self._channels[address] = channel
-        return channel
-
-    def _read_channel(self, queue: MessageQueue) -> BlockingChannel:
-        """Return the connection to a broker that has the queue."""
-        address = self.route(queue.topic).read_address(queue.broker_name)
-        return self._channel(address, _advertised(queue.broker_name))
+        return self._pool.ask(address, operation)
 
     # --- reading
 
@@ -324,14 +200,14 @@ class BlockingClient:
         """
         wanted = list(dict.fromkeys(queues))
         found: dict[MessageQueue, tuple[int, int]] = {}
-        patience = self._patience()
+        patience = self._pool.patience()
         while len(found) < len(wanted):
             missing = [queue for queue in wanted if queue not in found]
             some = missing[: PIPELINE_COUNT // 2]
             try:
                 firsts = self._pipelined([(queue, operations.min_offset(queue)) for queue in some])
                 ends = self._pipelined([(queue, operations.max_offset(queue)) for queue in some])
-            except _PASSING as error:
+            except PASSING as error:
                 patience.bear(error, {queue.topic for queue in some})
                 continue
             patience.progressed()
@@ -435,14 +311,14 @@ class BlockingClient:
         subscription = Subscription.of_tags(queue.topic, tags, 0)
         plan = RangePlan(queue, first, end, is_filtered=subscription.expression != "*")
         joiner = Joiner()
-        patience = self._patience()
+        patience = self._pool.patience()
         channel: BlockingChannel | None = None
         ready: list[PullChunk] = []
         try:
             while True:
                 try:
                     if channel is None:
-                        channel = self._read_channel(queue)
+                        channel = self._pool.read_channel(queue)
                     for span in plan.unsent():
                         pull = Pull(
                             queue,
@@ -453,7 +329,7 @@ class BlockingClient:
                             bytes_max=bytes_max,
                         )
                         span.operation = pull
-                        span.opaque = channel.send(pull.request, self._deadline_s())
+                        span.opaque = channel.send(pull.request, self._pool.deadline_s())
                     yield from ready
                     ready = []
                     if plan.is_done:
@@ -461,7 +337,7 @@ class BlockingClient:
                         return
                     ready = joiner.add(plan.accept(self._answer(channel, plan)))
                     patience.progressed()
-                except _PASSING as error:
+                except PASSING as error:
                     _forget(channel, plan)
                     channel = None
                     patience.bear(error, {queue.topic})
@@ -472,49 +348,43 @@ class BlockingClient:
         span = plan.spans[0]
         assert span.opaque is not None and span.operation is not None
         try:
-            response = channel.receive(span.opaque, self._deadline_s())
+            response = channel.receive(span.opaque, self._pool.deadline_s())
         except RequestTimeout as error:
-            raise _timed_out(channel.peer, span.operation, self._config.timeout_s) from error
+            raise timed_out(channel.peer, span.operation, self._config.timeout_s) from error
         return span.operation.result(response, peer=channel.peer)
-
-    def _deadline_s(self) -> float:
-        return time.monotonic() + self._config.timeout_s
 
     def _read(
         self, queue: MessageQueue, operation: Operation[T], *, timeout_s: float | None = None
     ) -> T:
         """Ask a broker that has the queue, again and again until the deadline."""
-        patience = self._patience()
+        patience = self._pool.patience()
         while True:
             try:
                 address = self.route(queue.topic).read_address(queue.broker_name)
-                hint = _advertised(queue.broker_name)
-                return self.ask(address, operation, timeout_s=timeout_s, hint=hint)
-            except _PASSING as error:
+                hint = advertised(queue.broker_name)
+                return self._pool.ask(address, operation, timeout_s=timeout_s, hint=hint)
+            except PASSING as error:
                 patience.bear(error, {queue.topic})
 
     def _pipelined(self, asked: Sequence[tuple[MessageQueue, Operation[T]]]) -> list[T]:
         """Send all requests, then take all answers; ``PIPELINE_COUNT`` at most."""
-        deadline_s = self._deadline_s()
+        deadline_s = self._pool.deadline_s()
         sent: list[tuple[BlockingChannel, int]] = []
         results: list[T] = []
         try:
             for queue, operation in asked:
-                channel = self._read_channel(queue)
+                channel = self._pool.read_channel(queue)
                 sent.append((channel, channel.send(operation.request, deadline_s)))
             for (channel, opaque), (_, operation) in zip(sent, asked, strict=True):
                 try:
                     response = channel.receive(opaque, deadline_s)
                 except RequestTimeout as error:
-                    raise _timed_out(channel.peer, operation, self._config.timeout_s) from error
+                    raise timed_out(channel.peer, operation, self._config.timeout_s) from error
                 results.append(operation.result(response, peer=channel.peer))
         finally:
             for channel, opaque in sent[len(results) :]:
                 channel.forget(opaque)
         return results
-
-    def _patience(self) -> "Patience":
-        return Patience(self._config.read_deadline_s, self._routes, self._closed)
 
     # --- sending
 
@@ -578,18 +448,24 @@ class BlockingClient:
         return self._send(prepared, queue)
 
     def _send(self, prepared: PreparedMessage, queue: MessageQueue | None) -> SendResult:
+        if queue is not None and queue.topic != prepared.topic:
+            raise LocalProtocolError(
+                f"message to topic {prepared.topic!r} for a queue of topic {queue.topic!r}"
+            )
         avoid: set[str] = set()
         left = self._config.send_retries
         while True:
-            route = self._write_route(prepared.topic)
+            route = self._pool.write_route(prepared.topic)
             target = queue or pick_queue(route.write_queues, next(self._turn), avoid=avoid)
             try:
                 address = route.address(target.broker_name)
                 operation = self._send_operation(prepared, target)
-                return self.ask(address, operation, hint=_advertised(target.broker_name))
+                return self._pool.ask(address, operation, hint=advertised(target.broker_name))
             except (BrokerError, ConnectionFailed, RequestTimeout) as error:
-                self._routes.doubt(prepared.topic)
-                if left == 0 or not _may_send_again(error, elsewhere=queue is None):
+                self._pool.routes.doubt(prepared.topic)
+                # To one queue that was asked for: only what surely did not happen.
+                again = may_send_again(error) if queue is None else never_sent(error)
+                if left == 0 or not again:
                     raise
             left -= 1
             avoid.add(target.broker_name)
@@ -630,144 +506,9 @@ class BlockingClient:
                 a note says how many were acknowledged. Those on their way then may have been
                 stored, too.
         """
-        return _BatchRun(self, queue, in_flight_max).run(bodies)
-
-
-class _BatchRun:
-    """One call of ``send_batches``: what is on its way, and what has to be sent again."""
-
-    def __init__(self, client: BlockingClient, queue: MessageQueue, in_flight_max: int) -> None:
-        self._client = client
-        self._queue = queue
-        self._in_flight_max = in_flight_max
-        self._waiting: deque[tuple[int, PreparedMessage, Send, int]] = deque()
-        self._again: deque[tuple[int, PreparedMessage]] = deque()
-        self._waiting_bytes = 0
-        self._results: dict[int, SendResult] = {}
-
-    def run(self, bodies: Iterable[bytes | bytearray | memoryview]) -> list[SendResult]:
-        client, queue = self._client, self._queue
-        source = enumerate(bodies)
-        retries = left = client._config.send_retries
-        channel: BlockingChannel | None = None
-        more = True
-        try:
-            while more or self._again or self._waiting:
-                try:
-                    if channel is None:
-                        address = client._write_route(queue.topic).address(queue.broker_name)
-                        channel = client._channel(address, _advertised(queue.broker_name))
-                    while (more or self._again) and self._has_room():
-                        task = self._again.popleft() if self._again else self._next(source)
-                        if task is None:
-                            more = False
-                        else:
-                            self._begin(channel, *task)
-                    if self._waiting:
-                        self._finish(channel)
-                        left = retries
-                except (BrokerError, ConnectionFailed, RequestTimeout) as error:
-                    if left == 0 or not _may_send_again(error, elsewhere=False, again=True):
-                        raise
-                    if not isinstance(error, BrokerError):
-                        self._take_back(channel)
-                        channel = None
-                    client._routes.doubt(queue.topic)
-                    client._closed.wait(PAUSE_S * 2 ** (retries - left))
-                    left -= 1
-        except PymqError as error:
-            error.add_note(f"{len(self._results)} batches were acknowledged before")
-            raise
-        finally:
-            self._take_back(channel)
-        return [self._results[index] for index in range(len(self._results))]
-
-    def _has_room(self) -> bool:
-        waiting = len(self._waiting)
-        return waiting == 0 or (
-            waiting < self._in_flight_max and self._waiting_bytes < BATCH_BYTES_IN_FLIGHT
-        )
-
-    def _next(
-        self, source: Iterator[tuple[int, bytes | bytearray | memoryview]]
-    ) -> tuple[int, PreparedMessage] | None:
-        for index, body in source:
-            limit = self._client._config.body_bytes_max
-            view = memoryview(body).cast("B")
-            if not 0 < len(view) <= limit:
-                raise LocalProtocolError(
-                    f"batch {index} to topic {self._queue.topic!r} has {len(view)} B, expected "
-                    f"1..{limit} (body_bytes_max); send fewer messages at once"
-                )
-            return index, PreparedMessage(self._queue.topic, view, "", None, batch=True)
-        return None
-
-    def _begin(self, channel: BlockingChannel, index: int, prepared: PreparedMessage) -> None:
-        send = self._client._send_operation(prepared, self._queue)
-        try:
-            opaque = channel.send(send.request, self._client._deadline_s())
-        except (ConnectionFailed, RequestTimeout):
-            self._again.appendleft((index, prepared))
-            raise
-        self._waiting.append((index, prepared, send, opaque))
-        self._waiting_bytes += len(prepared.body)
-
-    def _finish(self, channel: BlockingChannel) -> None:
-        index, prepared, send, opaque = self._waiting[0]
-        try:
-            response = channel.receive(opaque, self._client._deadline_s())
-        except RequestTimeout as error:
-            raise _timed_out(channel.peer, send, self._client._config.timeout_s) from error
-        self._waiting.popleft()
-        self._waiting_bytes -= len(prepared.body)
-        try:
-            self._results[index] = send.result(response, peer=channel.peer)
-        except BrokerError:
-            self._again.append((index, prepared))
-            raise
-
-    def _take_back(self, channel: BlockingChannel | None) -> None:
-        """Give up what is on its way, and queue it to be sent again."""
-        for index, prepared, _, opaque in reversed(self._waiting):
-            if channel is not None:
-                channel.forget(opaque)
-            self._again.appendleft((index, prepared))
-        self._waiting.clear()
-        self._waiting_bytes = 0
-
-
-class Patience:
-    """How long failures are borne: until a deadline has passed without progress."""
-
-    def __init__(self, deadline_s: float, routes: RouteTable, closed: threading.Event) -> None:
-        self._limit_s = deadline_s
-        self._routes = routes
-        self._closed = closed
-        self.progressed()
-
-    def progressed(self) -> None:
-        """Start anew: something succeeded."""
-        self._failed_at: float | None = None
-        self._pause_s = PAUSE_S
-
-    def bear(self, error: PymqError, topics: Iterable[str]) -> None:
-        """Wait a little before the next try, or raise the error when it is time to give up.
-
-        A topic that never had a route is nobody's broker restarting, but a mistake: it is
-        raised at once.
-        """
-        now = time.monotonic()
-        if self._failed_at is None:
-            self._failed_at = now
-        known = all(self._routes.find(topic) is not None for topic in topics)
-        if self._closed.is_set() or not known:
-            raise error
-        if now + self._pause_s > self._failed_at + self._limit_s:
-            raise error
-        for topic in topics:
-            self._routes.doubt(topic)
-        self._closed.wait(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+        return BatchRun(
+            self._pool, lambda prepared: self._send_operation(prepared, queue), queue, in_flight_max
+        ).run(bodies)
 
 
 class MessageIds:
@@ -794,14 +535,6 @@ class MessageIds:
         return self._keys.next(now_ms)
 
 
-def _may_send_again(error: PymqError, *, elsewhere: bool, again: bool = False) -> bool:
-    """Is another try allowed: on another queue, on the same by agreement, or at all?"""
-    if elsewhere or again:
-        return not isinstance(error, BrokerError) or error.code in SEND_RETRY_CODES
-    # One queue was asked for: only what surely did not take effect there.
-    return isinstance(error, ConnectionFailed) and error.outcome_known
-
-
 def _forget(channel: BlockingChannel | None, plan: RangePlan) -> None:
     """Give up the pulls on their way."""
     if channel is not None:
@@ -809,17 +542,3 @@ def _forget(channel: BlockingChannel | None, plan: RangePlan) -> None:
             if span.opaque is not None:
                 channel.forget(span.opaque)
     plan.restart()
-
-
-def _advertised(broker_name: str) -> str:
-    return (
-        f"broker {broker_name!r} advertises that address; can this machine reach it, and is "
-        "brokerIP1 in the broker's configuration right?"
-    )
-
-
-def _timed_out(peer: str, operation: Operation[T], timeout_s: float) -> RequestTimeout:
-    return RequestTimeout(
-        f"{peer} did not answer {operation.asked} within {timeout_s:g} s; whether it was done is "
-        "unknown"
-    )

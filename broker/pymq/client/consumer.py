@@ -229,6 +229,7 @@ class Consumer:
             await crew.close(self._close_timeout_s)
         await asyncio.gather(*(self._commit(reader) for reader in self._readers.values()))
         await self._pool.close()
+        self._readers.clear()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -283,14 +284,17 @@ class Consumer:
             raise ConfigurationError(
                 f"concurrency={concurrency}, batch_size={batch_size}: expected at least 1"
             )
-        crew = Crew(
-            self._inbox, handler, concurrency, batch_size, self._give_back, self._pool.spawn
-        )
+        crew = Crew(self._inbox, handler, concurrency, batch_size, self.give_back, self._pool.spawn)
         self._crews.append(crew)
         try:
             await crew.wait_end()
         finally:
             crew.stop()
+
+    @property
+    def inbox(self) -> Inbox:
+        """Where messages wait, for other ways of handling them than those above."""
+        return self._inbox
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
@@ -304,8 +308,8 @@ class Consumer:
 
     # --- failed messages
 
-    async def _give_back(self, delivery: Delivery) -> None:
-        """Let the broker deliver a message again; if it cannot, do it ourselves."""
+    async def give_back(self, delivery: Delivery) -> None:
+        """Let the broker deliver a message again, later; if it cannot, do it ourselves."""
         message, queue = delivery.message, delivery.process_queue.queue
         operation = SendBack(
             message, group=self.group, max_reconsume_times=self._max_reconsume_times
@@ -328,7 +332,7 @@ class Consumer:
             self._inbox.finished(delivery)
 
     def _give_back_soon(self, delivery: Delivery) -> None:
-        self._pool.spawn("give back", self._give_back(delivery))
+        self._pool.spawn("give back", self.give_back(delivery))
 
     # --- members and queues
 

@@ -6,6 +6,7 @@ taken, so that slow handlers hold the pulls back, too.
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -108,8 +109,8 @@ class Inbox:
         ):
             return 0
         return min(
-            int(limits.queue_messages_max * part) - queue.message_count,
-            int(limits.messages_max * part) - self.message_count,
+            math.ceil(limits.queue_messages_max * part) - queue.message_count,
+            math.ceil(limits.messages_max * part) - self.message_count,
         )
 
     def drop(self, process_queue: ProcessQueue) -> None:

@@ -421,7 +421,7 @@ class Producer:
             else:
                 future.set_result(answer)
 
-        opaque = channel.register(send.asked, self._config.timeout_s, on_answer)
+        opaque = channel.register(template.asked, self._config.timeout_s, on_answer)
         send.write(channel, template, opaque)
         return sending.read_result(await future, template, send.message_id)
 
@@ -605,11 +605,6 @@ class _Send:
         """Must it go to one certain queue?"""
         return self.queue is not None or self.sharding_key is not None
 
-    @property
-    def asked(self) -> str:
-        """For texts."""
-        return f"a {'batch' if self.batch else 'message'} to topic {self.topic!r}"
-
     def choose(self, queues: TopicQueues, avoid: set[str]) -> SendTemplate:
         """Return where it goes.
 
@@ -631,7 +626,7 @@ class _Send:
             TooManyPending: the connection has too many unanswered requests.
         """
         self.template = template
-        opaque = channel.register(self.asked, timeout_s, self.answered)
+        opaque = channel.register(template.asked, timeout_s, self.answered)
         self.write(channel, template, opaque)
 
     def write(
@@ -683,7 +678,7 @@ class _Send:
         """The task that pursued it is over; nothing must stay waiting."""
         if not self.is_ended:
             bug = None if task.cancelled() else task.exception()
-            text = f"the producer was closed before {self.asked} was answered"
+            text = f"the producer was closed before a message to {self.topic!r} was answered"
             self.failed(bug or ConnectionFailed(text, sent=True))
 
     def _end(self) -> None:

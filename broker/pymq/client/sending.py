@@ -43,7 +43,7 @@ assert _ENTRY_HEAD.size + _ENTRY_PROPERTIES.size == BATCH_ENTRY_BYTES  # on-wire
 class SendTemplate:
     """Makes the frames of sends to one queue."""
 
-    __slots__ = ("_batch", "_single", "address", "queue")
+    __slots__ = ("_batch", "_single", "address", "asked", "queue")
 
     def __init__(
         self, queue: MessageQueue, address: str, *, group: str, default_topic_queue_count: int
@@ -51,6 +51,8 @@ class SendTemplate:
         self.queue = queue
         #: The master's address.
         self.address = address
+        #: What a send asks, for texts.
+        self.asked = f"a message to topic {queue.topic!r}"
         fixed = (group, queue, default_topic_queue_count)
         self._single = _header_format(RequestCode.SEND_MESSAGE_V2, *fixed, batch=False)
         self._batch = _header_format(RequestCode.SEND_BATCH_MESSAGE, *fixed, batch=True)
@@ -349,6 +351,6 @@ def _reservation(answer: Command, template: SendTemplate) -> SendStatus:
             answer.code,
             answer.remark,
             peer=template.address,
-            asked=f"a message to topic {template.queue.topic!r}",
+            asked=template.asked,
         )
     return status

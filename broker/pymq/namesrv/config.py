@@ -8,8 +8,12 @@ from pymq.settings import setting
 
 #: Keys that UPDATE_NAMESRV_CONFIG may set; everything else is fixed while the server runs.
 CHANGEABLE_KEYS = frozenset(
-    {"enableAllTopicList", "enableTopicList", "orderMessageEnable"}
-    | {"returnOrderTopicConfigToBroker"}
+    (
+        "enableAllTopicList",
+        "enableTopicList",
+        "orderMessageEnable",
+        "returnOrderTopicConfigToBroker",
+    )
 )
 
 

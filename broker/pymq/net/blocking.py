@@ -39,6 +39,8 @@ INBOX_BYTES = 128 << 10
 #: A request of up to this many bytes is joined and sent in one piece.
 JOIN_BYTES_MAX = 64 << 10
 
+#: A large body on a slow network may take this many times the wait for an answer, and more.
+SLOW_BODY_FACTOR = 20
 _ROUND_BYTES = 1 << 20
 
 assert INBOX_BYTES >= VIEW_BYTES_MIN + 4096
@@ -188,7 +190,8 @@ class BlockingChannel:
 
         Args:
             opaque: what ``send`` returned; may be asked for once.
-            deadline_s: when to give up, on the monotonic clock.
+            deadline_s: when to give up, on the monotonic clock. While a large body keeps
+                coming in it is put off, up to ``SLOW_BODY_FACTOR`` times the wait.
 
         Returns:
             The answer, whatever its code. A body of ``VIEW_BYTES_MIN`` or more is a
@@ -200,12 +203,17 @@ class BlockingChannel:
                 request.
             RemoteProtocolError: the peer sent something else; the connection is closed.
         """
+        patience_s = deadline_s - time.monotonic()
+        last_s = deadline_s + SLOW_BODY_FACTOR * patience_s
         while True:
             answer = self._answers.pop(opaque, None)
             if answer is not None:
                 return answer
             self._check_open()
             if self._read():
+                if self._large is not None:
+                    # The peer has answered; how long the rest takes is the network's affair.
+                    deadline_s = min(max(deadline_s, time.monotonic() + patience_s), last_s)
                 continue
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections import deque
 from typing import cast
-from typing import cast
 
 from pymq.errors import ConnectionFailed, RemoteProtocolError
 from pymq.protocol.command import Command

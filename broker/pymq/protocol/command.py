@@ -19,6 +19,7 @@ import json
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from json.scanner import make_scanner
 from typing import Any
 
 from pymq.errors import LocalProtocolError, RemoteProtocolError
@@ -31,6 +32,8 @@ _INT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
 _LANGUAGE_NUMBERS = {code.name: int(code) for code in LanguageCode}
+_ONLY_TEXT = frozenset({str})
+_scan_json = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # as json.decoder does
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -121,20 +124,33 @@ def decode_header(form: int, header: bytes, body: bytes | memoryview) -> Command
 
 def _decode_json(header: bytes, body: bytes | memoryview) -> Command:
     try:
-        found = json.loads(header)
+        # The scanner behind json.loads, which spends as long on finding out encoding and end.
+        text = header.decode().lstrip()
+        found, end = _scan_json(text, 0)
+        if end != len(text) and text[end:].strip():
+            raise ValueError(f"something follows at {end}")
         code = found["code"]
         opaque = found.get("opaque", 0)
         flag = found.get("flag", 0)
         version = found.get("version", 0)
         fields = found.get("extFields")
         remark = found.get("remark")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        StopIteration,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise RemoteProtocolError(
             f"JSON header of {len(header)} B cannot be read: {error!r}"
         ) from error
-    for number in (code, opaque, flag, version):
-        if type(number) is not int:
-            raise RemoteProtocolError(f"JSON header holds {number!r} where a number belongs")
+    if not type(code) is type(opaque) is type(flag) is type(version) is int:
+        raise RemoteProtocolError(
+            f"JSON header with code {code!r}, opaque {opaque!r}, flag {flag!r}, version "
+            f"{version!r}, expected numbers"
+        )
     if fields is not None:
         fields = _text_map(fields)
     if remark is not None and type(remark) is not str:
@@ -148,10 +164,7 @@ def _text_map(fields: Any) -> dict[str, str]:
     """Return extFields with every value a text; Java also takes bare numbers and booleans."""
     if type(fields) is not dict:
         raise RemoteProtocolError(f"extFields is a {type(fields).__name__}, expected an object")
-    for value in fields.values():
-        if type(value) is not str:
-            break
-    else:
+    if _ONLY_TEXT.issuperset(map(type, fields.values())):
         return fields
     texts = {}
     for key, value in fields.items():

@@ -196,8 +196,7 @@ class CommitLog:
                 first, stop_at, view = segment.first, min(segment.end, end), segment.view
             if not start < stop <= stop_at:
                 raise OffsetOutOfRange(
-                    f"{stop - start} B at physical offset {start}, "
-                    f"expected to end within {stop_at}"
+                    f"{stop - start} B at physical offset {start}, expected to end within {stop_at}"
                 )
             found.append(view[start - first : stop - first])
         return found

@@ -1,8 +1,14 @@
-"""How one message store behaves on disk; fixed for its lifetime."""
+"""How one message store behaves on disk; fixed for its lifetime.
 
-from dataclasses import dataclass
+The fields carry RocketMQ's keys in the form that ``pymq.settings`` reads; the store itself knows
+nothing of files with settings.
+"""
+
+import re
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
+from typing import Any
 
 from pymq.errors import ConfigurationError
 
@@ -31,28 +37,84 @@ class FlushMode(Enum):
     SYNC = "sync"  #: on the disk
 
 
+_LEVEL_UNITS_MS = {"s": _SECOND, "m": _MINUTE, "h": _HOUR, "d": 24 * _HOUR}
+_LEVEL = re.compile(r"([0-9]+)([smhd])")
+
+
+def parse_delay_levels(text: str) -> tuple[int, ...]:
+    """Return the delays, ms, of a text like ``1s 5s 10s 30s 1m 2h``.
+
+    Raises:
+        ValueError: a level is no number with one of the units s, m, h, d.
+    """
+    levels = [(level, _LEVEL.fullmatch(level)) for level in text.split()]
+    wrong = [level for level, found in levels if found is None]
+    if wrong or not levels:
+        raise ValueError(f"{' '.join(wrong)!r}: expected levels like '1s 5s 1m 2h'")
+    return tuple(int(found[1]) * _LEVEL_UNITS_MS[found[2]] for _, found in levels if found)
+
+
+def format_delay_levels(levels_ms: tuple[int, ...]) -> str:
+    """Return the text that ``parse_delay_levels`` reads."""
+    return " ".join(map(_format_level, levels_ms))
+
+
+def _format_level(level_ms: int) -> str:
+    unit = max(
+        (unit for unit, ms in _LEVEL_UNITS_MS.items() if level_ms % ms == 0),
+        key=_LEVEL_UNITS_MS.__getitem__,
+    )
+    return f"{level_ms // _LEVEL_UNITS_MS[unit]}{unit}"
+
+
+def _parse_flush(text: str) -> FlushMode:
+    try:
+        return FlushMode(text.lower().removesuffix("_flush"))
+    except ValueError as error:
+        raise ValueError("expected SYNC_FLUSH or ASYNC_FLUSH") from error
+
+
+def _key(key: str, *aliases: str, **more: Any) -> dict[str, Any]:
+    """Return the metadata by which a file sets a field."""
+    return {"key": key, "aliases": aliases, **more}
+
+
+_FLUSH_KEY = _key(
+    "flushDiskType", parse=_parse_flush, format=lambda mode: f"{mode.name}_FLUSH"
+)
+_LEVELS_KEY = _key("messageDelayLevel", parse=parse_delay_levels, format=format_delay_levels)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Settings of one ``MessageStore``. The comments name RocketMQ's keys."""
+    """Settings of one ``MessageStore``, under RocketMQ's keys."""
 
-    root_path: Path  # storePathRootDir
-    commit_log_path: Path | None = None  # storePathCommitLog; None: root_path/commitlog
-    segment_bytes: int = 1 << 30  # mappedFileSizeCommitLog
+    root_path: Path = field(metadata=_key("storePathRootDir"))
+    #: None: root_path/commitlog
+    commit_log_path: Path | None = field(default=None, metadata=_key("storePathCommitLog"))
+    segment_bytes: int = field(
+        default=1 << 30, metadata=_key("mappedFileSizeCommitLog", "mapedFileSizeCommitLog")
+    )
     #: Rounded up to a whole number of 20-byte entries, as RocketMQ does.
-    queue_file_bytes: int = 6_000_000  # mappedFileSizeConsumeQueue
+    queue_file_bytes: int = field(
+        default=6_000_000,
+        metadata=_key("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue"),
+    )
     #: Limit of one body; a whole record may be 64 KiB larger.
-    message_bytes_max: int = 4 << 20  # maxMessageSize
-    flush_mode: FlushMode = FlushMode.ASYNC  # flushDiskType
-    flush_interval_ms: int = 500  # flushIntervalCommitLog
-    queue_flush_interval_ms: int = 60_000  # flushConsumeQueueThoroughInterval
+    message_bytes_max: int = field(default=4 << 20, metadata=_key("maxMessageSize"))
+    flush_mode: FlushMode = field(default=FlushMode.ASYNC, metadata=_FLUSH_KEY)
+    flush_interval_ms: int = field(default=500, metadata=_key("flushIntervalCommitLog"))
+    queue_flush_interval_ms: int = field(
+        default=60_000, metadata=_key("flushConsumeQueueThoroughInterval")
+    )
     #: Least time between two writes of the checkpoint file by log flushes.
     checkpoint_interval_ms: int = 1000  # fixed at 1 s in RocketMQ 5.x
-    check_crc_on_recover: bool = True  # checkCRCOnRecover
+    check_crc_on_recover: bool = field(default=True, metadata=_key("checkCRCOnRecover"))
     #: Delays of levels 1, 2, ...: the queue entry of a delayed message holds its delivery time,
     #: and recovery computes it anew.
-    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS  # messageDelayLevel
+    delay_levels_ms: tuple[int, ...] = field(default=DELAY_LEVELS_MS, metadata=_LEVELS_KEY)
     #: Consume-queue files held open at once; never more than half of the process's limit.
-    queue_files_open_max: int = 4096
+    queue_files_open_max: int = 1 << 16
     #: How much of a torn tail is kept under root_path/recovered before it is zeroed.
     recovered_bytes_max: int = 64 << 20
     #: After a refused write (disk full) the next try is made this much later.

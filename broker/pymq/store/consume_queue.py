@@ -277,9 +277,7 @@ class ConsumeQueue:
         files = self._files
         if within + size <= self.file_bytes:
             path = self._paths.get(position - within)
-            data = (
-                b"" if path is None else files.files.pread(files.descriptor(path), size, within)
-            )
+            data = b"" if path is None else files.files.pread(files.descriptor(path), size, within)
         else:
             pieces = []
             while size:

@@ -20,6 +20,7 @@ from pathlib import Path
 from pymq.errors import DiskFull, FlushFailed, StoreError, StoreLocked
 
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
+_UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 _LOCKED = frozenset((errno.EAGAIN, errno.EACCES))
 _HINTS = {
     errno.EACCES: "give this user the right to it, or choose another directory",
@@ -28,6 +29,7 @@ _HINTS = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files",
     errno.ENOTDIR: "a file stands where a directory must be: move it away",
+    errno.EEXIST: "something stands where a new file or directory must be: move it away",
     errno.EISDIR: "a directory stands where a file must be: move it away",
 }
 
@@ -92,8 +94,15 @@ class Files:
         return fd
 
     def reserve(self, fd: int, size_bytes: int) -> None:
-        """Reserve the blocks of a file. Raises OSError; ``create`` translates."""
-        os.posix_fallocate(fd, 0, size_bytes)
+        """Reserve the blocks of a file. Raises OSError; ``create`` translates.
+
+        Where the file system cannot, a full disk is an error of a later write instead.
+        """
+        try:
+            os.posix_fallocate(fd, 0, size_bytes)
+        except OSError as error:
+            if error.errno not in _UNSUPPORTED:
+                raise
 
     def close(self, fd: int) -> None:
         """Close a descriptor."""

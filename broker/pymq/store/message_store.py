@@ -189,9 +189,7 @@ class MessageStore:
         """Why the last write was refused; None while the store takes writes."""
         return self._failure or self._refusal
 
-    def put(
-        self, entries: Sequence[NewRecord | NewBatch], store_host: bytes
-    ) -> list[PutResult]:
+    def put(self, entries: Sequence[NewRecord | NewBatch], store_host: bytes) -> list[PutResult]:
         """Append records and batches in order, as one write where they fit one segment.
 
         Args:
@@ -262,9 +260,7 @@ class MessageStore:
         ``put`` and ``flush_done`` do this; after a full disk a later call does what is left.
         """
         try:
-            arrivals = self._dispatch.apply(
-                self._log.flushed if self._sync_mode else self._log.end
-            )
+            arrivals = self._dispatch.apply(self._log.flushed if self._sync_mode else self._log.end)
         except StoreError as error:
             self._note_failure(error)
             return False

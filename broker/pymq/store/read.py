@@ -99,9 +99,7 @@ def read_queue(
         if found is not None:
             buffers, sizes = found
             count = len(sizes)
-            return ReadResult(
-                ReadStatus.FOUND, offset + count, low, end, buffers, count, sizes
-            )
+            return ReadResult(ReadStatus.FOUND, offset + count, low, end, buffers, count, sizes)
     matched = _matches(entries, tag_codes)
     kept = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
     scanned = _scan_end(sizes, kept, count_max, bytes_max)

@@ -8,8 +8,9 @@
    compared with the records and written where they are missing or wrong.
 3. The log ends at the first thing that is no valid record. If that is the unfinished end of what
    was being written, the rest is kept aside under ``recovered/``, zeroed (stale records must
-   never come back) and reported. If valid records follow that were safe on the disk, it is
-   damage: nothing is cut and the store does not open.
+   never come back) and reported. If valid records follow that were safe on the disk, or the log
+   is shorter than at the last clean stop, it is damage: nothing is cut and the store does not
+   open.
 
 RocketMQ cuts in both cases and leaves the bytes where they are.
 
@@ -30,7 +31,7 @@ from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.consume_queue import BLANK_ENTRY, BLANK_SIZE, ENTRY, ConsumeQueue, Entries
 from pymq.store.dispatch import TagCodes
 from pymq.store.files import Files
-from pymq.store.known_queues import KnownQueues
+from pymq.store.known_queues import NAME, KnownQueues
 from pymq.store.queue_table import TOPIC_BYTES_MAX, QueueTable, illegal_name
 from pymq.store.scan import Chunk, Stop, find_record_after, first_record, scan_segment
 from pymq.store.segment import Segment
@@ -134,9 +135,7 @@ class Recovery:
                 return False
             newest = max(newest, queue.max_physical)
         self._log.end = self._log.flushed = end
-        self._log.store_timestamp = max(
-            self._known.store_timestamp, self._checkpoint.log_timestamp
-        )
+        self._log.store_timestamp = max(self._known.store_timestamp, self._checkpoint.log_timestamp)
         return True
 
     def _queue_as_left(self, queue: ConsumeQueue, end: int, log_end: int) -> bool:
@@ -164,7 +163,8 @@ class Recovery:
             end = self._scan(first)
         except _OlderNeeded:
             _log.info("a consume queue misses older entries, reading the whole log")
-            end = self._scan(0)
+            first = 0
+            end = self._scan(first)
         self._judge(end, covered)
         self._finish(end, first)
 
@@ -258,6 +258,9 @@ class Recovery:
         oldest: bool,
     ) -> None:
         """Make a queue hold what the log says; the records are in log order."""
+        if int(offsets[-1]) - int(offsets[0]) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
+            self._place(queue, int(offsets[0]), rows, oldest=oldest)
+            return
         breaks = (np.diff(offsets) != 1).nonzero()[0] + 1
         for part, place in zip(np.split(rows, breaks), np.split(offsets, breaks), strict=True):
             self._place(queue, int(place[0]), part, oldest=oldest)
@@ -350,6 +353,13 @@ class Recovery:
 
     def _judge(self, end: int, covered: int) -> None:
         """Stop if what ends the log is damage and not an unfinished write."""
+        if end < self._known.log_end:
+            raise CorruptRecord(
+                f"{self._config.log_path}: the log ends at physical offset {end}, but reached "
+                f"{self._known.log_end} at its last clean stop: a file is missing (is its disk "
+                "mounted?) or damaged. Restore it from a copy or a slave; to give up what is "
+                f"missing, remove {self._config.root_path / NAME}"
+            )
         later = self._record_after(end)
         if later is None:
             return
@@ -460,9 +470,7 @@ class Recovery:
         """Keep what is not zero behind a position, then zero it; return how much that was."""
         used = 0
         pieces: list[tuple[int, bytes]] = []
-        for start, stop in list(
-            self._files.data_ranges(segment.fd, position, segment.size_bytes)
-        ):
+        for start, stop in list(self._files.data_ranges(segment.fd, position, segment.size_bytes)):
             while start < stop:
                 piece = bytes(segment.view[start : min(stop, start + _PIECE_BYTES)])
                 if piece.count(0) != len(piece):

@@ -1,8 +1,9 @@
 """Reading a commit-log segment record by record, in numpy-sized chunks.
 
 A record counts when it is whole: known magic, fields that end exactly at its size, a body that
-fits its checksum, and a physical offset that is the place where it stands. The last is what
-tells a live record from a stale one that an earlier truncation left behind.
+fits its checksum, a topic and properties that are not the zeros of a page never written, and a
+physical offset that is the place where it stands. The last is what tells a live record from a
+stale one that an earlier truncation left behind.
 
 Source: RocketMQ CommitLog.checkMessageAndReturnSize.
 """
@@ -70,7 +71,7 @@ def _scan_chunk(segment: Segment, position: int, *, check_crc: bool) -> Chunk:
     sizes, end, stop = _walk(view, position, segment.size_bytes)
     if not sizes:
         return Chunk(None, position, stop)
-    columns = _columns(view, position, sizes, end)
+    columns: RecordColumns | None = _columns(view, position, sizes, end)
     if columns is None:
         sizes = _good_prefix(view, position, sizes)
         end, stop = position + sum(sizes), Stop.BAD
@@ -79,12 +80,16 @@ def _scan_chunk(segment: Segment, position: int, *, check_crc: bool) -> Chunk:
         columns = _columns(view, position, sizes, end)
         assert columns is not None
     good = columns.physical_offset == columns.starts + (segment.first + position)
+    good &= _topic_written(columns)
     if check_crc:
         good &= _crc_matches(columns)
     if not good.all():
         count = int(good.argmin())
         end, stop = position + sum(sizes[:count]), Stop.BAD
         columns = _columns(view, position, sizes[:count], end) if count else None
+    elif stop is Stop.END and _ends_in_zeros(columns):
+        end, stop = end - sizes.pop(), Stop.BAD
+        columns = _columns(view, position, sizes, end) if sizes else None
     return Chunk(columns, end, stop)
 
 
@@ -124,6 +129,23 @@ def _good_prefix(view: memoryview, position: int, sizes: list[int]) -> list[int]
             return sizes[:index]
         position += size
     raise AssertionError("read_columns refused what decode_record accepts")
+
+
+def _topic_written(columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    """Tell which records have a topic that does not begin or end with a zero byte.
+
+    A page that never reached the disk reads as zeros, and no checksum covers the topic.
+    """
+    written: npt.NDArray[np.bool_] = columns.topic_end > columns.topic_start
+    written &= columns.buffer[columns.topic_start] != 0
+    written &= columns.buffer[columns.topic_end - 1] != 0
+    return written
+
+
+def _ends_in_zeros(columns: RecordColumns) -> bool:
+    """Tell whether the last record's properties end with a zero byte: a torn write, see above."""
+    start, end = int(columns.properties_start[-1]), int(columns.properties_end[-1])
+    return end > start and not columns.buffer[end - 1]
 
 
 def _crc_matches(columns: RecordColumns) -> npt.NDArray[np.bool_]:

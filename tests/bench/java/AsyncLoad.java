@@ -78,7 +78,7 @@ public class AsyncLoad {
         }
         double seconds = (System.nanoTime() - start) / 1e9;
         if (firstError.get() != null) {
-            System.err.println("first failure: " + firstError.get());
+            System.err.println(failed.get() + " failed, first: " + firstError.get());
         }
         Arrays.sort(latenciesNs);
         return String.format(

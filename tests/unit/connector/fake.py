@@ -8,7 +8,7 @@ from pymq.errors import OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import decode_batch, encode_properties, find_property
-from pymq.protocol.record import NewRecord, encode_record, pack_host, record_size
+from pymq.protocol.record import NewRecord, decode_record, encode_record, pack_host, record_size
 
 BORN_HOST = pack_host("10.0.0.1", 50000)
 STORE_HOST = pack_host("10.0.0.2", 10911)
@@ -86,7 +86,7 @@ class FakeBroker:
         del self.queues[queue][: first - self.first.get(queue, 0)]
         self.first[queue] = first
 
-    def client(self, name_servers: Sequence[str], *, timeout_s: float = 3.0) -> "FakeClient":
+    def client(self, name_servers: Sequence[str], **settings: float) -> "FakeClient":
         self.open_clients += 1
         return FakeClient(self)
 
@@ -173,10 +173,8 @@ def filter_by(codes: set[int] | None, records: list[bytes]) -> list[bytes]:
     """As a broker does: by the hash of the tag, so that tags of one hash come through."""
     if codes is None:
         return records
-    return [item for item in records if java_hash((find_tag(item) or b"").decode()) in codes]
+    return [item for item in records if item and java_hash(tag_of(item)) in codes]
 
 
-def find_tag(item: bytes) -> bytes | None:
-    from pymq.protocol.record import decode_record
-
-    return find_property(decode_record(item).properties, b"TAGS")
+def tag_of(item: bytes) -> str:
+    return (find_property(decode_record(item).properties, b"TAGS") or b"").decode()

@@ -11,7 +11,7 @@ from pymq.clock import Clock
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.record import NewRecord, Record, decode_records
 from pymq.protocol.record_batch import NewBatch
-from pymq.store import Files, FlushMode, MessageStore, PutStatus, StoreConfig
+from pymq.store import Files, MessageStore, PutStatus, StoreConfig
 from pymq.store.config import ENTRY_BYTES
 
 HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 31911)
@@ -51,7 +51,9 @@ def config(root: Path, **changes: Any) -> StoreConfig:
 def open_store(
     root: Path, clock: Clock | None = None, files: Files | None = None, **changes: Any
 ) -> MessageStore:
-    return MessageStore.open(config(root, **changes), clock or FakeClock(), files=files or QuickFiles())
+    return MessageStore.open(
+        config(root, **changes), clock or FakeClock(), files=files or QuickFiles()
+    )
 
 
 def record(
@@ -148,7 +150,9 @@ def queue_path(root: Path, topic: str = TOPIC, queue_id: int = 0) -> Path:
 
 def queue_bytes(root: Path, count: int, topic: str = TOPIC, queue_id: int = 0) -> bytes:
     """Return the first entries of a queue, over its files."""
-    data = b"".join(path.read_bytes() for path in sorted(queue_path(root, topic, queue_id).iterdir()))
+    data = b"".join(
+        path.read_bytes() for path in sorted(queue_path(root, topic, queue_id).iterdir())
+    )
     return data[: count * ENTRY_BYTES]
 
 
@@ -162,5 +166,3 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
 def seeded(seed: int) -> random.Random:
     print(f"seed {seed}")
     return random.Random(seed)
-
-

@@ -2,14 +2,12 @@
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from pymq.errors import DiskFull, FlushFailed, StoreError
-from pymq.store import FlushMode, MessageStore, PutStatus
-
 from tests.unit.store.stores import (
     HOST,
     TOPIC,
@@ -20,11 +18,16 @@ from tests.unit.store.stores import (
     crashed_copy,
     log_files,
     open_store,
+    overwrite,
     put_ok,
+    queue_path,
     record,
     record_of_size,
     seeded,
 )
+
+from pymq.errors import DiskFull, FlushFailed, StoreError
+from pymq.store import FlushMode, MessageStore, PutStatus
 
 
 class FaultyFiles(QuickFiles):
@@ -265,6 +268,73 @@ def test_full_disk_at_the_nth_call(tmp_path: Path, seed: int) -> None:
             store = open_store(path, clock, **settings)
             assert [bodies(store, TOPIC, number) for number in range(3)] == acknowledged, nth
             store.close()
+
+
+class FailingOnce(QuickFiles):
+    """Fails at the n-th call that changes anything."""
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise DiskFull("the n-th call")
+
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> None:
+        self._count()
+        super().pwrite(fd, data, position)
+
+    def create(self, path: Path, size_bytes: int, *, reserve: bool) -> int:
+        self._count()
+        return super().create(path, size_bytes, reserve=reserve)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._count()
+        super().rename(source, target)
+
+    def remove(self, path: Path) -> None:
+        self._count()
+        super().remove(path)
+
+    def sync_data(self, fd: int) -> None:
+        self._count()
+        super().sync_data(fd)
+
+
+@pytest.mark.parametrize("lost_queue", [False, True])
+def test_recovery_that_fails_half_way_can_be_repeated(tmp_path: Path, lost_queue: bool) -> None:
+    """Unsynced records, torn in the middle of the log, over two segments."""
+    live, clock = tmp_path / "live", FakeClock()
+    settings = {"segment_bytes": 1024}
+    store = open_store(live, clock, **settings)
+    texts = [b"%d" % number for number in range(16)]
+    put_ok(store, *(record(text, queue_id=number % 2) for number, text in enumerate(texts)))
+    template = crashed_copy(live, tmp_path / "template")
+    store.close()
+    path = log_files(template)[1]
+    data = path.read_bytes()
+    cut = data.index(b"TopicTest", data.index(b"TopicTest") + 1) - 1
+    overwrite(path, cut, b"\xff")
+    if lost_queue:
+        shutil.rmtree(queue_path(template, TOPIC, 1))
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for nth in range(1, 200):
+        root = crashed_copy(template, tmp_path / str(nth))
+        files = FailingOnce(nth)
+        try:
+            store = open_store(root, clock, files, **settings)
+        except DiskFull:
+            assert len(os.listdir("/proc/self/fd")) == descriptors
+            second = crashed_copy(root, tmp_path / f"{nth} again")
+            store = open_store(second, clock, **settings)
+        found = [*bodies(store), *bodies(store, TOPIC, 1)]
+        assert sorted(found, key=int) == texts[: len(found)] and len(found) == 10, nth
+        put_ok(store, record(b"more"))
+        store.close()
+        if files.left > 0:
+            break
+    assert 10 < nth < 199
 
 
 @pytest.fixture

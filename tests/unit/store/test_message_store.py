@@ -7,17 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pymq.errors import (
-    CorruptRecord,
-    OffsetOutOfRange,
-    StoreClosed,
-    StoreLocked,
-    StoreMismatch,
-)
-from pymq.protocol.hashes import java_hash
-from pymq.protocol.record import decode_records
-from pymq.store import Arrival, FlushMode, PutStatus, ReadStatus
-
 from tests.unit.store.stores import (
     HOST,
     TOPIC,
@@ -31,6 +20,17 @@ from tests.unit.store.stores import (
     record,
     record_of_size,
 )
+
+from pymq.errors import (
+    CorruptRecord,
+    OffsetOutOfRange,
+    StoreClosed,
+    StoreLocked,
+    StoreMismatch,
+)
+from pymq.protocol.hashes import java_hash
+from pymq.protocol.record import decode_records
+from pymq.store import Arrival, FlushMode, PutStatus, ReadStatus
 
 
 def test_results_and_bounds(tmp_path: Path) -> None:
@@ -178,7 +178,11 @@ def test_filtered_reads_stop_where_rocketmqs_loop_stops(tmp_path: Path, seed: in
     for _ in range(50):
         chosen = {java_hash(tag) for tag in dice.sample(tags, dice.randint(0, 3))} | {77}
         offset = dice.randrange(200)
-        limits = dice.randint(1, 40), dice.choice([1, 500, 2000, 100_000]), dice.choice([1, 20, 800])
+        limits = (
+            dice.randint(1, 40),
+            dice.choice([1, 500, 2000, 100_000]),
+            dice.choice([1, 20, 800]),
+        )
         found, consumed = _reference_read(entries[offset:], chosen, *limits)
         result = store.read(
             TOPIC,
@@ -367,9 +371,7 @@ def test_a_second_store_on_the_directory_is_refused(tmp_path: Path) -> None:
 
 def _tree(root: Path) -> dict[str, bytes]:
     return {
-        str(path.relative_to(root)): path.read_bytes()
-        for path in root.rglob("*")
-        if path.is_file()
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
     }
 
 

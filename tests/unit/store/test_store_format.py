@@ -5,12 +5,6 @@ import struct
 from pathlib import Path
 
 import pytest
-from pymq.errors import ConfigurationError
-from pymq.protocol.hashes import java_hash
-from pymq.store import PutStatus, StoreConfig
-from pymq.store.checkpoint import Checkpoint
-from pymq.store.files import Files
-
 from tests.unit.store.stores import (
     BORN,
     HOST,
@@ -25,6 +19,12 @@ from tests.unit.store.stores import (
     record,
     record_of_size,
 )
+
+from pymq.errors import ConfigurationError
+from pymq.protocol.hashes import java_hash
+from pymq.store import PutStatus, StoreConfig
+from pymq.store.checkpoint import Checkpoint
+from pymq.store.files import Files
 
 VECTOR_TIME = 0x1A1F982784D
 
@@ -100,7 +100,7 @@ def test_blank_record_vector(tmp_path: Path) -> None:
     assert second.read_bytes()[:8] == bytes.fromhex("000000aadaa320a7")
 
 
-@pytest.mark.parametrize("left", range(0, 160))
+@pytest.mark.parametrize("left", range(160))
 def test_a_record_leaves_eight_bytes_or_opens_the_next_file(tmp_path: Path, left: int) -> None:
     size = 120
     store = open_store(tmp_path, segment_bytes=1024)

@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pymq.store import FlushMode, MessageStore, PutStatus
-
 from tests.unit.store.stores import (
     HOST,
     FakeClock,
@@ -16,6 +14,8 @@ from tests.unit.store.stores import (
     record,
     seeded,
 )
+
+from pymq.store import FlushMode, MessageStore, PutStatus
 
 TOPICS = ("A", "B", "%RETRY%group")
 Key = tuple[str, int]

@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+
 from pymq.errors import CorruptRecord, DiskFull
 from pymq.store import Files
 from pymq.store.tables import StateTable

@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 
-from pymq.broker.answers import Handler, refusal
 from pymq.broker.config import BrokerConfig
+from pymq.broker.handling import Handler
 from pymq.broker.state.clients import Client, ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.topics import TopicTable
 from pymq.clock import Clock
+from pymq.errors import refusal
 from pymq.net.server import ServerConnection
 from pymq.protocol import names
 from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, ConsumerIds, Heartbeat

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from pymq.broker.answers import Handler, refusal
 from pymq.broker.config import BrokerConfig
+from pymq.broker.handling import Handler
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
-from pymq.errors import LocalProtocolError
+from pymq.errors import LocalProtocolError, refusal
 from pymq.net.server import ServerConnection
 from pymq.protocol import names
 from pymq.protocol.bodies import (

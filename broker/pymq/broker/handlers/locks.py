@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from pymq.broker.answers import Handler
 from pymq.broker.config import BrokerConfig
+from pymq.broker.handling import Handler
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.net.server import ServerConnection
 from pymq.protocol.bodies import LockRequest, LockResponse, MessageQueue

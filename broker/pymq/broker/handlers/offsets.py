@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from pymq.broker.answers import Handler, refusal
+from pymq.broker.handling import Handler
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
+from pymq.errors import refusal
 from pymq.net.server import ServerConnection
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command

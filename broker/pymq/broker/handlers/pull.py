@@ -9,15 +9,15 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from pymq.broker.answers import Handler, refusal
 from pymq.broker.config import BrokerConfig
+from pymq.broker.handling import Handler
 from pymq.broker.long_poll import HeldPull, LongPoll
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.clock import Clock
-from pymq.errors import LocalProtocolError
+from pymq.errors import LocalProtocolError, refusal
 from pymq.net.server import ServerConnection
 from pymq.protocol.bodies import Subscription
 from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode

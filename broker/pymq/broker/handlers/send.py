@@ -14,12 +14,12 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from pymq.broker.answers import Handler, refusal
 from pymq.broker.config import BrokerConfig
+from pymq.broker.handling import Handler
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable
-from pymq.errors import BrokerError, LocalProtocolError, ProtocolError
+from pymq.errors import BrokerError, LocalProtocolError, ProtocolError, refusal
 from pymq.net.server import ServerConnection
 from pymq.protocol import names
 from pymq.protocol.bodies import TopicConfig
@@ -86,6 +86,7 @@ class SendHandlers:
         message_bytes_max: int,
     ) -> None:
         self._config = config
+        self._is_writable = config.is_writable
         self._topics = topics
         self._groups = groups
         self._locks = locks
@@ -131,7 +132,7 @@ class SendHandlers:
         config = self._topics.find(topic)
         if config is None or topic in names.NO_SEND_TOPICS:
             config = self._create_topic(request)
-        if not config.perm & _WRITE or not self._config.is_writable:
+        if not (config.perm & _WRITE and self._is_writable):
             raise refusal(
                 ResponseCode.NO_PERMISSION,
                 f"sending to topic {topic} on broker {self._config.name} is forbidden: "

@@ -6,8 +6,8 @@ Source: RocketMQ SubscriptionGroupManager.
 import logging
 from collections.abc import Callable
 
-from pymq.broker.answers import refusal
 from pymq.clock import Clock
+from pymq.errors import refusal
 from pymq.protocol import fastjson, names
 from pymq.protocol.bodies import DataVersion, GroupConfig
 from pymq.protocol.bodies import GroupTable as GroupTableBody

@@ -6,9 +6,9 @@ Source: RocketMQ TopicConfigManager.
 import logging
 from collections.abc import Callable
 
-from pymq.broker.answers import refusal
 from pymq.broker.config import BrokerConfig
 from pymq.clock import Clock
+from pymq.errors import refusal
 from pymq.protocol import fastjson, names
 from pymq.protocol.bodies import DataVersion, TopicConfig
 from pymq.protocol.bodies import TopicTable as TopicTableBody

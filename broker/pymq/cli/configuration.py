@@ -1,0 +1,197 @@
+"""RocketMQ's properties files and environment -> configurations of name server and broker.
+
+What wins, from the last resort to the first: the default, ``NAMESRV_ADDR`` of the environment, the
+file, the argument. Defaults that differ from RocketMQ's, all of them to the safe side:
+
+=====================  ===================  ==========================================================
+key                    RocketMQ             here
+=====================  ===================  ==========================================================
+``flushDiskType``      ``ASYNC_FLUSH``      ``SYNC_FLUSH``: what was acknowledged survives a power loss
+``bindAddress``        ``0.0.0.0``          ``127.0.0.1``: the network gets in when it is let in
+=====================  ===================  ==========================================================
+"""
+
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pymq.broker.config import BrokerConfig
+from pymq.errors import ConfigurationError
+from pymq.namesrv.config import NamesrvConfig
+from pymq.net.channel import split_address
+from pymq.settings import (
+    format_properties,
+    from_properties,
+    keys_of,
+    parse_properties,
+    review_keys,
+    to_properties,
+)
+from pymq.store import StoreConfig
+
+_log = logging.getLogger(__name__)
+
+NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
+DEFAULT_NAME_SERVER = "127.0.0.1:9876"
+
+#: Read here, besides what the configuration classes read.
+_ROLE = "brokerRole"
+_NO_FILE = "defaults"
+
+
+def _is_true(value: str) -> bool:
+    return value.strip().lower() == "true"
+
+
+#: Keys that promise something this broker does not do: when they do, and what happens instead.
+_UNKEPT: dict[str, tuple[Callable[[str], bool], str]] = {
+    "aclEnable": (_is_true, "there is no access control: every client may do everything"),
+    "authenticationEnabled": (_is_true, "there is no access control: every client is let in"),
+    "authorizationEnabled": (_is_true, "there is no access control: every client may do everything"),
+    "enableDLegerCommitLog": (_is_true, "there is no DLedger: this broker keeps one copy"),
+    "enableControllerMode": (_is_true, "there is no controller: this broker keeps one copy"),
+    "duplicationEnable": (_is_true, "this broker keeps one copy"),
+    _ROLE: (lambda role: role.strip() == "SYNC_MASTER", "no slave is served: one copy is kept"),
+    "storeType": (
+        lambda kind: kind.strip() not in ("", "default"),
+        "consume queues are files, as with storeType=default",
+    ),
+}
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """Return the keys and values of a properties file.
+
+    UTF-8 is expected; what is not is read as Latin-1, as Java would read all of it.
+
+    Raises:
+        ConfigurationError: it cannot be read, or is no properties text.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(
+            f"configuration file {path}: {error.strerror or error}; give -c a file that can be read"
+        ) from error
+    if b"\0" in raw:
+        raise ConfigurationError(
+            f"configuration file {path}: binary data, expected lines of key=value"
+        )
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    return parse_properties(text, source=str(path))
+
+
+def name_server_config(file: Path | None, *, home: Path) -> NamesrvConfig:
+    """Return how ``pymq namesrv`` behaves.
+
+    Args:
+        file: RocketMQ's ``namesrv.conf``, if there is one.
+        home: the user's directory, where RocketMQ keeps the key-value configuration.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a value in it is wrong.
+    """
+    properties = {} if file is None else read_properties(file)
+    _review(properties, keys_of(NamesrvConfig), file)
+    defaults = {"kvConfigPath": str(home / "namesrv" / "kvConfig.json")}
+    return from_properties(NamesrvConfig, defaults | properties, source=_source(file))
+
+
+def broker_configs(
+    file: Path | None,
+    *,
+    name_servers: str | None,
+    environment: Mapping[str, str],
+    home: Path,
+) -> tuple[BrokerConfig, StoreConfig]:
+    """Return how ``pymq broker`` and its store behave.
+
+    Args:
+        file: RocketMQ's ``broker.conf``, if there is one.
+        name_servers: the argument ``-n``.
+        environment: of the process.
+        home: the user's directory, below which RocketMQ keeps its store.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a value in it is wrong.
+    """
+    properties = {} if file is None else read_properties(file)
+    source = _source(file)
+    _review(properties, keys_of(BrokerConfig, StoreConfig) | {_ROLE}, file)
+    _warn_of_unkept(properties, source)
+    settings = {
+        "storePathRootDir": str(home / "store"),
+        "flushDiskType": "SYNC_FLUSH",
+        "brokerName": socket.gethostname(),
+        "namesrvAddr": environment.get(NAME_SERVER_VARIABLE, ""),
+        **properties,
+    }
+    if name_servers is not None:
+        settings["namesrvAddr"] = name_servers
+    store = from_properties(StoreConfig, settings, source=source)
+    _check_log_path(settings, source)
+    broker = from_properties(BrokerConfig, _with_role(settings, source), source=source)
+    _check_addresses(broker, source)
+    return broker, replace(store, commit_log_path=store.log_path)
+
+
+def effective_text(*configs: object) -> str:
+    """Return the properties text that describes configurations: the output of ``-p``."""
+    return "".join(format_properties(to_properties(config)) for config in configs)
+
+
+def _source(file: Path | None) -> str:
+    return _NO_FILE if file is None else str(file)
+
+
+def _review(properties: Mapping[str, str], used: set[str], file: Path | None) -> None:
+    """Note keys that are not used, by name only: their values may be secrets."""
+    ignored, unknown = review_keys(properties, used)
+    if ignored:
+        _log.debug("%s: RocketMQ's keys that pymq does not use: %s", file, ", ".join(ignored))
+    for key, nearest in unknown:
+        hint = f"did you mean {nearest}?" if nearest else "RocketMQ has none of that name"
+        _log.warning("%s: unknown key %s is ignored; %s", file, key, hint)
+
+
+def _warn_of_unkept(properties: Mapping[str, str], source: str) -> None:
+    for key, (is_promise, instead) in _UNKEPT.items():
+        if key in properties and is_promise(properties[key]):
+            _log.warning("%s: %s=%s: %s", source, key, properties[key].strip(), instead)
+
+
+def _with_role(settings: dict[str, str], source: str) -> dict[str, str]:
+    """Apply RocketMQ's rule that a master's id is 0, whatever the file says."""
+    role = settings.get(_ROLE, "ASYNC_MASTER").strip()
+    if role == "SLAVE":
+        raise ConfigurationError(
+            f"{source}: brokerRole=SLAVE: pymq cannot follow a master yet, and a slave without "
+            "one would serve an empty store; start it as ASYNC_MASTER under a brokerName of its own"
+        )
+    if role not in ("ASYNC_MASTER", "SYNC_MASTER"):
+        raise ConfigurationError(
+            f"{source}: brokerRole={role!r}: expected ASYNC_MASTER or SYNC_MASTER"
+        )
+    return settings | {"brokerId": "0"}
+
+
+def _check_log_path(settings: Mapping[str, str], source: str) -> None:
+    path = settings.get("storePathCommitLog", "")
+    if "," in path:
+        raise ConfigurationError(
+            f"{source}: storePathCommitLog={path!r}: expected one directory, several are not "
+            "supported; move the files into one"
+        )
+
+
+def _check_addresses(broker: BrokerConfig, source: str) -> None:
+    for address in broker.name_servers:
+        try:
+            split_address(address)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{source}: namesrvAddr: {error}") from error

@@ -1,0 +1,41 @@
+"""What the exit status of ``pymq`` says, and which error ends with which."""
+
+from enum import IntEnum
+
+from pymq.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    LocalProtocolError,
+    PymqError,
+    RequestTimeout,
+    TooManyPending,
+)
+
+
+class Exit(IntEnum):
+    """Exit status of the process."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
+
+#: For ``--help``.
+EXIT_TEXTS = {
+    Exit.OK: "done; a server was stopped by SIGTERM or Ctrl-C",
+    Exit.REFUSED: "the name server or the broker refused, or nothing was found",
+    Exit.USAGE: "wrong arguments or settings; a server could not start",
+    Exit.UNREACHABLE: "not reachable, or no answer in time",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C",
+}
+
+
+def exit_for(error: PymqError) -> Exit:
+    """Return the status with which a client command ends because of an error."""
+    if isinstance(error, ConfigurationError | LocalProtocolError):
+        return Exit.USAGE
+    if isinstance(error, ConnectionFailed | RequestTimeout | TooManyPending):
+        return Exit.UNREACHABLE
+    return Exit.REFUSED

@@ -1,0 +1,75 @@
+"""One event loop that runs servers until a signal ends them."""
+
+import asyncio
+import logging
+import os
+import resource
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+_log = logging.getLogger(__name__)
+
+#: Within this a clean stop is done; a signal after it ends the process on the spot.
+STOP_S = 3.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def run(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run ``serve`` until it returns, or until a signal cancels it.
+
+    SIGTERM, Ctrl-C and the end of the terminal cancel it once; what it does then to close its
+    servers is not disturbed by further signals within ``STOP_S``, because shells and wrappers
+    tend to send the same signal twice.
+
+    Raises:
+        PymqError: what ``serve`` raises.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_until_signal(serve))
+
+
+async def _until_signal(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    stopping_at: float | None = None
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal stopping_at
+        if stopping_at is None:
+            stopping_at = loop.time()
+            _log.info("%s: stopping", number.name)
+            task.cancel()
+        elif loop.time() - stopping_at > STOP_S:
+            _log.error("%s again: ending at once, the next start recovers the store", number.name)
+            os._exit(128 + number)
+
+    for number in _SIGNALS:
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            loop.add_signal_handler(number, stop, number)
+    try:
+        await serve()
+    except asyncio.CancelledError:
+        if stopping_at is None:
+            raise
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def raise_file_limit() -> None:
+    """Allow this process as many open files as the system lets it have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # macOS reports a hard limit it does not grant
+        _log.debug("the limit of open files stays at %d: %s", soft, error)

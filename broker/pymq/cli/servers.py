@@ -1,0 +1,315 @@
+"""``pymq namesrv``, ``pymq broker`` and ``pymq up``.
+
+These three parse their arguments with argparse: typer would double the time to be ready that is
+ours to spend, and a machine that only serves need not have it.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol, TypeVar
+
+from pymq.cli import logs
+from pymq.cli.exits import EXIT_TEXTS, Exit
+from pymq.errors import ConfigurationError, PymqError
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_STORE = "pymq-store"
+DEFAULT_NAMESRV_PORT = 9876
+DEFAULT_BROKER_PORT = 10911
+
+#: One line on each command, for ``pymq --help`` and its own.
+SUMMARIES = {
+    "up": "Run a name server and a broker in one process.",
+    "namesrv": "Run a name server, from RocketMQ's own properties file if you have one.",
+    "broker": "Run a broker, from RocketMQ's own properties file if you have one.",
+}
+
+#: What an acknowledged message survives, by flush mode.
+DURABILITY = {
+    "sync": "an acknowledged message survives a crash and a power loss",
+    "async": "an acknowledged message survives a crash of pymq; a power loss may take the last "
+    "moments",
+}
+
+
+class _OneLineParser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(Exit.USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
+def run(command: str, arguments: Sequence[str]) -> Exit:
+    """Run one of the servers until it is told to stop.
+
+    Args:
+        command: ``namesrv``, ``broker`` or ``up``.
+        arguments: what stands behind the command.
+
+    Returns:
+        ``Exit.OK``, or ``Exit.USAGE`` when it could not start; standard error says why.
+    """
+    options = _parser(command).parse_args(arguments)
+    usual = logging.WARNING if command == "up" else logging.INFO
+    logs.set_up(logs.level_for(usual, verbose=options.verbose, quiet=options.quiet))
+    try:
+        _COMMANDS[command](options)
+    except PymqError as error:
+        _log.debug("stopped by", exc_info=error)
+        sys.stderr.write(f"pymq {command}: {error}\n")
+        return Exit.USAGE
+    return Exit.OK
+
+
+# ---------------------------------------------------------------------------------- arguments
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    parser = _OneLineParser(
+        prog=f"pymq {command}",
+        description=SUMMARIES[command],
+        epilog="exit status: "
+        + "; ".join(f"{code} {EXIT_TEXTS[code]}" for code in (Exit.OK, Exit.USAGE)),
+        allow_abbrev=False,
+    )
+    if command == "up":
+        _add_up_arguments(parser)
+    else:
+        _add_server_arguments(parser, command)
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "json"),
+        default="text",
+        help="form of what is printed once it is ready (default: text)",
+    )
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="log more")
+    parser.add_argument("-q", "--quiet", action="count", default=0, help="log less")
+    return parser
+
+
+def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--store",
+        type=Path,
+        default=Path(DEFAULT_STORE),
+        metavar="DIR",
+        help=f"directory of the messages (default: ./{DEFAULT_STORE}), made when it is not there",
+    )
+    for name, default in (
+        ("--namesrv-port", DEFAULT_NAMESRV_PORT),
+        ("--broker-port", DEFAULT_BROKER_PORT),
+    ):
+        parser.add_argument(
+            name,
+            type=_port,
+            default=default,
+            metavar="N",
+            help=f"port on 127.0.0.1, 0 for any free one (default: {default})",
+        )
+    parser.add_argument(
+        "--flush",
+        choices=tuple(DURABILITY),
+        default="sync",
+        help="acknowledge a message when it is on the disk, or before (default: sync)",
+    )
+
+
+def _add_server_arguments(parser: argparse.ArgumentParser, command: str) -> None:
+    parser.add_argument(
+        "-c",
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="RocketMQ's properties file (4.5 to 5.4)",
+    )
+    if command == "broker":
+        parser.add_argument(
+            "-n",
+            "--namesrv-addr",
+            metavar="HOST:PORT[;HOST:PORT...]",
+            help="name servers to register with (default: namesrvAddr of the file, else "
+            "NAMESRV_ADDR of the environment)",
+        )
+    parser.add_argument(
+        "-p",
+        "--print-config",
+        action="store_true",
+        help="print the effective configuration as properties and exit",
+    )
+
+
+def _port(text: str) -> int:
+    if text.isascii() and text.isdigit() and int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no port, expected 0..65535")
+
+
+# ----------------------------------------------------------------------------------- commands
+
+
+def _namesrv(options: argparse.Namespace) -> None:
+    from pymq.cli import configuration, running
+    from pymq.namesrv.server import NameServer
+
+    config = configuration.name_server_config(options.config, home=Path.home())
+    if options.print_config:
+        _write(configuration.effective_text(config))
+        return
+    running.raise_file_limit()
+
+    async def serve() -> None:
+        async with _serving(NameServer(config)) as name_server:
+            _announce(options.output, {"nameServer": name_server.address})
+            await _forever()
+
+    running.run(serve)
+
+
+def _broker(options: argparse.Namespace) -> None:
+    from pymq.broker.broker import Broker
+    from pymq.cli import configuration, running
+
+    config, store = configuration.broker_configs(
+        options.config,
+        name_servers=options.namesrv_addr,
+        environment=os.environ,
+        home=Path.home(),
+    )
+    if options.print_config:
+        _write(configuration.effective_text(config, store))
+        return
+    running.raise_file_limit()
+    if not config.name_servers:
+        _log.warning(
+            "no name server: clients find this broker's topics only where one knows them; "
+            "give -n host:port, or namesrvAddr in the file"
+        )
+
+    async def serve() -> None:
+        async with _serving(Broker(config, store)) as broker:
+            _announce(
+                options.output,
+                {
+                    "broker": broker.address,
+                    "brokerName": config.name,
+                    "cluster": config.cluster,
+                    "registeredWith": ";".join(config.name_servers),
+                    **_store_facts(store.root_path, store.flush_mode.value),
+                },
+            )
+            await _forever()
+
+    running.run(serve)
+
+
+def _up(options: argparse.Namespace) -> None:
+    from pymq.broker.broker import Broker
+    from pymq.broker.config import BrokerConfig
+    from pymq.cli import running
+    from pymq.namesrv.config import NamesrvConfig
+    from pymq.namesrv.server import NameServer
+    from pymq.store import FlushMode, StoreConfig
+
+    root = options.store.absolute()
+    running.raise_file_limit()
+
+    async def serve() -> None:
+        name_server = NameServer(
+            NamesrvConfig(
+                port=options.namesrv_port, kv_config_path=root / "namesrv" / "kvConfig.json"
+            )
+        )
+        async with _serving(name_server):
+            config = BrokerConfig(
+                listen_port=options.broker_port, name_servers=(name_server.address,)
+            )
+            store = StoreConfig(root_path=root, flush_mode=FlushMode(options.flush))
+            async with _serving(Broker(config, store)) as broker:
+                _announce(
+                    options.output,
+                    {
+                        "nameServer": name_server.address,
+                        "broker": broker.address,
+                        "brokerName": config.name,
+                        **_store_facts(root, options.flush),
+                    },
+                )
+                await _forever()
+
+    running.run(serve)
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "namesrv": _namesrv,
+    "broker": _broker,
+    "up": _up,
+}
+
+
+# -------------------------------------------------------------------------------------- parts
+
+
+class _Server(Protocol):
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+_S = TypeVar("_S", bound=_Server)
+
+
+@contextlib.asynccontextmanager
+async def _serving(server: _S) -> AsyncIterator[_S]:
+    """Start a server, and close it whatever happens."""
+    try:
+        await server.start()
+        yield server
+    finally:
+        await server.close()
+
+
+async def _forever() -> None:
+    """Wait for the cancellation that a signal brings."""
+    await asyncio.get_running_loop().create_future()
+
+
+def _store_facts(root: Path, flush: str) -> dict[str, str]:
+    return {"store": str(root), "flush": flush, "durability": DURABILITY[flush]}
+
+
+def _announce(form: str, facts: dict[str, str]) -> None:
+    """Print what listens where, and that it is ready."""
+    if form == "json":
+        _write(json.dumps({**facts, "ready": True}) + "\n")
+        return
+    lines = [f"{label:<14}{facts[name]}" for name, label in _LABELS.items() if facts.get(name)]
+    _write("\n".join([*lines, "ready; Ctrl-C or SIGTERM stops it"]) + "\n")
+
+
+_LABELS = {
+    "nameServer": "name server",
+    "broker": "broker",
+    "brokerName": "broker name",
+    "cluster": "cluster",
+    "registeredWith": "registers at",
+    "store": "store",
+    "flush": "flush",
+    "durability": "durability",
+}
+
+
+def _write(text: str) -> None:
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError as error:  # nobody reads it any more; the servers go on
+        _log.debug("standard output is closed: %s", error)

@@ -1,0 +1,151 @@
+"""Sending encoded batches to one queue, several on their way at a time."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from pymq.client.blocking_pool import PAUSE_S, BlockingPool, advertised, timed_out
+from pymq.client.operations import SEND_RETRY_CODES, PreparedMessage, Send, SendResult
+from pymq.errors import (
+    BrokerError,
+    ConnectionFailed,
+    LocalProtocolError,
+    PymqError,
+    RequestTimeout,
+)
+from pymq.net.blocking import BlockingChannel
+from pymq.protocol.bodies import MessageQueue
+
+#: Batches, and bytes of them, that are on their way unacknowledged.
+BATCHES_IN_FLIGHT = 8
+BATCH_BYTES_IN_FLIGHT = 16 << 20
+
+
+def may_send_again(error: PymqError) -> bool:
+    """Does RocketMQ's rule allow another try? It may make a second copy of the message."""
+    if isinstance(error, BrokerError):
+        return error.code in SEND_RETRY_CODES
+    return isinstance(error, (ConnectionFailed, RequestTimeout))
+
+
+def never_sent(error: PymqError) -> bool:
+    """Is it certain that nothing reached the broker?"""
+    return isinstance(error, ConnectionFailed) and error.outcome_known
+
+
+class BatchRun:
+    """One call of ``send_batches``: what is on its way, and what has to be sent again."""
+
+    def __init__(
+        self,
+        pool: BlockingPool,
+        operation: Callable[[PreparedMessage], Send],
+        queue: MessageQueue,
+        in_flight_max: int,
+    ) -> None:
+        """Prepare a run.
+
+        Args:
+            pool: connections and routes.
+            operation: makes one try to send something to the queue.
+            queue: where all go.
+            in_flight_max: batches on their way at a time.
+        """
+        self._pool = pool
+        self._operation = operation
+        self._queue = queue
+        self._in_flight_max = in_flight_max
+        self._waiting: deque[tuple[int, PreparedMessage, Send, int]] = deque()
+        self._again: deque[tuple[int, PreparedMessage]] = deque()
+        self._waiting_bytes = 0
+        self._results: dict[int, SendResult] = {}
+
+    def run(self, bodies: Iterable[bytes | bytearray | memoryview]) -> list[SendResult]:
+        """Send all, and return a result for each, in their order; raises what it cannot mend."""
+        pool, queue = self._pool, self._queue
+        source = enumerate(bodies)
+        retries = left = pool.config.send_retries
+        channel: BlockingChannel | None = None
+        more = True
+        try:
+            while more or self._again or self._waiting:
+                try:
+                    if channel is None:
+                        address = pool.write_route(queue.topic).address(queue.broker_name)
+                        channel = pool.channel(address, advertised(queue.broker_name))
+                    while (more or self._again) and self._has_room():
+                        task = self._again.popleft() if self._again else self._next(source)
+                        if task is None:
+                            more = False
+                        else:
+                            self._begin(channel, *task)
+                    if self._waiting:
+                        self._finish(channel)
+                        left = retries
+                except (BrokerError, ConnectionFailed, RequestTimeout) as error:
+                    if left == 0 or not may_send_again(error):
+                        raise
+                    if not isinstance(error, BrokerError):
+                        self._take_back(channel)
+                        channel = None
+                    pool.routes.doubt(queue.topic)
+                    pool.pause(PAUSE_S * 2 ** (retries - left))
+                    left -= 1
+        except PymqError as error:
+            error.add_note(f"{len(self._results)} batches were acknowledged before")
+            raise
+        finally:
+            self._take_back(channel)
+        return [self._results[index] for index in range(len(self._results))]
+
+    def _has_room(self) -> bool:
+        waiting = len(self._waiting)
+        return waiting == 0 or (
+            waiting < self._in_flight_max and self._waiting_bytes < BATCH_BYTES_IN_FLIGHT
+        )
+
+    def _next(
+        self, source: Iterator[tuple[int, bytes | bytearray | memoryview]]
+    ) -> tuple[int, PreparedMessage] | None:
+        for index, body in source:
+            limit = self._pool.config.body_bytes_max
+            view = memoryview(body).cast("B")
+            if not 0 < len(view) <= limit:
+                raise LocalProtocolError(
+                    f"batch {index} to topic {self._queue.topic!r} has {len(view)} B, expected "
+                    f"1..{limit} (body_bytes_max); send fewer messages at once"
+                )
+            return index, PreparedMessage(self._queue.topic, view, "", None, batch=True)
+        return None
+
+    def _begin(self, channel: BlockingChannel, index: int, prepared: PreparedMessage) -> None:
+        send = self._operation(prepared)
+        try:
+            opaque = channel.send(send.request, self._pool.deadline_s())
+        except (ConnectionFailed, RequestTimeout):
+            self._again.appendleft((index, prepared))
+            raise
+        self._waiting.append((index, prepared, send, opaque))
+        self._waiting_bytes += len(prepared.body)
+
+    def _finish(self, channel: BlockingChannel) -> None:
+        index, prepared, send, opaque = self._waiting[0]
+        try:
+            response = channel.receive(opaque, self._pool.deadline_s())
+        except RequestTimeout as error:
+            raise timed_out(channel.peer, send, self._pool.config.timeout_s) from error
+        self._waiting.popleft()
+        self._waiting_bytes -= len(prepared.body)
+        try:
+            self._results[index] = send.result(response, peer=channel.peer)
+        except BrokerError:
+            self._again.append((index, prepared))
+            raise
+
+    def _take_back(self, channel: BlockingChannel | None) -> None:
+        """Give up what is on its way, and queue it to be sent again."""
+        for index, prepared, _, opaque in reversed(self._waiting):
+            if channel is not None:
+                channel.forget(opaque)
+            self._again.appendleft((index, prepared))
+        self._waiting.clear()
+        self._waiting_bytes = 0

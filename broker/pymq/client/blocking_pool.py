@@ -1,0 +1,270 @@
+"""Connections, routes and patience of a blocking client: what ``pool`` is to asyncio."""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+from typing import TypeVar
+
+from pymq.client import operations
+from pymq.client.config import ClientConfig, split_address
+from pymq.client.operations import Operation, check_send_topic
+from pymq.client.routes import Route, RouteTable, no_route, no_write_queue
+from pymq.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    PymqError,
+    RemoteProtocolError,
+    RequestTimeout,
+    RouteNotFound,
+    ServiceNotAvailable,
+    SystemBusy,
+    TopicNotExist,
+)
+from pymq.net.blocking import BlockingChannel
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.names import DEFAULT_TOPIC, check_topic
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Pause between two tries: first, and longest.
+PAUSE_S = 0.05
+PAUSE_S_MAX = 1.0
+
+#: What a read survives: another try, perhaps elsewhere, can succeed.
+PASSING = (
+    ConnectionFailed,
+    RequestTimeout,
+    RouteNotFound,
+    TopicNotExist,
+    SystemBusy,
+    ServiceNotAvailable,
+)
+
+
+class BlockingPool:
+    """One connection per address, opened when first used, and the routes; for one thread."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self.config = config
+        self.routes = RouteTable(config.route_age_s)
+        self._name_servers = config.name_servers
+        self._first_name_server = 0
+        self._channels: dict[str, BlockingChannel] = {}
+        self._closed = threading.Event()  # close() may come from a signal handler
+
+    def close(self) -> None:
+        """Close all connections. Harmless when done twice."""
+        self._closed.set()
+        for channel in list(self._channels.values()):
+            channel.close()
+        self._channels.clear()
+
+    # --- routes
+
+    def route(self, topic: str) -> Route:
+        """Return the route of an existing topic; an old one while no name server answers.
+
+        Raises:
+            RouteNotFound: no name server knows it.
+            ConnectionFailed: no name server could be asked, and none ever was about this topic.
+        """
+        now_s = time.monotonic()
+        route = self.routes.fresh(topic, now_s)
+        if route is not None and not route.is_provisional:
+            return route
+        check_topic(topic)
+        try:
+            route = Route.of(topic, self.ask_name_servers(operations.route(topic), topic))
+        except ConnectionFailed as error:
+            old = self.routes.find(topic)
+            if old is None or self._closed.is_set():
+                raise
+            _log.warning("going on with the old route of topic %s: %s", topic, error)
+            route = old
+        self.routes.put(route, now_s)
+        return route
+
+    def write_route(self, topic: str) -> Route:
+        """Return a route with something to send to; of a topic to be created if need be.
+
+        Raises:
+            LocalProtocolError: the topic is illegal, or the broker's own.
+            RouteNotFound: no name server knows the topic, or nothing of it can be written.
+            ConnectionFailed: as ``route``.
+        """
+        now_s = time.monotonic()
+        route = self.routes.fresh(topic, now_s)
+        if route is None:
+            check_send_topic(topic)
+            try:
+                route = self.route(topic)
+            except RouteNotFound as missing:
+                try:
+                    template = self.ask_name_servers(operations.route(DEFAULT_TOPIC), topic)
+                except RouteNotFound:
+                    raise missing from None
+                route = Route.to_create(topic, template, self.config.default_queue_count)
+                self.routes.put(route, now_s)
+        if not route.write_queues:
+            raise no_write_queue(route)
+        return route
+
+    def ask_name_servers(self, operation: Operation[T], topic: str | None = None) -> T:
+        """Return the answer of the first name server that has one.
+
+        Name servers know nothing of each other: when one does not know a topic, the others are
+        asked, too.
+
+        Args:
+            operation: what to ask.
+            topic: the topic it is about, for the error's text.
+
+        Raises:
+            RouteNotFound: those that answered do not know the topic.
+            ConnectionFailed: none answered.
+            BrokerError: the name server refused.
+        """
+        unknown, failures = 0, []
+        count = len(self._name_servers)
+        for step in range(count):
+            index = (self._first_name_server + step) % count
+            address = self._name_servers[index]
+            try:
+                answer = self.ask(address, operation, hint="it was given as a name server")
+            except TopicNotExist:
+                unknown += 1
+            except (ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
+                failures.append(str(error))
+            else:
+                self._first_name_server = index
+                return answer
+        if unknown:
+            missing = no_route(topic or "?", self._name_servers)
+            if failures:
+                missing.add_note(f"not all of them could be asked: {'; '.join(failures)}")
+            raise missing
+        raise ConnectionFailed(
+            f"no name server answered: {'; '.join(failures)}. Is it running, and is the address "
+            "right?"
+        )
+
+    # --- one request
+
+    def ask(
+        self,
+        address: str,
+        operation: Operation[T],
+        *,
+        timeout_s: float | None = None,
+        hint: str = "",
+    ) -> T:
+        """Send one request to an address and return its result; once, without a retry.
+
+        Args:
+            address: ``host:port`` of a broker or name server.
+            operation: what to ask.
+            timeout_s: for the answer; the client's own unless given.
+            hint: where the address is from, for the text when it cannot be reached.
+
+        Raises:
+            PymqError: whatever went wrong.
+        """
+        channel = self.channel(address, hint)
+        wait_s = self.config.timeout_s if timeout_s is None else timeout_s
+        try:
+            response = channel.request(operation.request, wait_s)
+        except RequestTimeout as error:
+            raise timed_out(address, operation, wait_s) from error
+        return operation.result(response, peer=address)
+
+    def channel(self, address: str, hint: str) -> BlockingChannel:
+        """Return the connection to an address, opened if need be.
+
+        Raises:
+            ConnectionFailed: it cannot be reached.
+            ClientClosed: we are closed.
+        """
+        if self._closed.is_set():
+            raise ClientClosed("the client is closed; make another one")
+        channel = self._channels.get(address)
+        if channel is None or not channel.check_alive():
+            host, port = split_address(address)
+            channel = BlockingChannel.connect(
+                host,
+                port,
+                timeout_s=self.config.connect_timeout_s,
+                hint=hint,
+                frame_bytes_max=self.config.frame_bytes_max,
+            )
+            self._channels[address] = channel
+        return channel
+
+    def read_channel(self, queue: MessageQueue) -> BlockingChannel:
+        """Return the connection to a broker that has the queue."""
+        address = self.route(queue.topic).read_address(queue.broker_name)
+        return self.channel(address, advertised(queue.broker_name))
+
+    def pause(self, pause_s: float) -> None:
+        """Wait before another try; ends at once when the client is closed."""
+        self._closed.wait(pause_s)
+
+    def deadline_s(self) -> float:
+        """Return when a request that is sent now times out."""
+        return time.monotonic() + self.config.timeout_s
+
+    def patience(self) -> "Patience":
+        """Return the patience of one read."""
+        return Patience(self.config.read_deadline_s, self.routes, self._closed)
+
+
+class Patience:
+    """How long failures are borne: until a deadline has passed without progress."""
+
+    def __init__(self, deadline_s: float, routes: RouteTable, closed: threading.Event) -> None:
+        self._limit_s = deadline_s
+        self._routes = routes
+        self._closed = closed
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Start anew: something succeeded."""
+        self._failed_at: float | None = None
+        self._pause_s = PAUSE_S
+
+    def bear(self, error: PymqError, topics: Iterable[str]) -> None:
+        """Wait a little before the next try, or raise the error when it is time to give up.
+
+        A topic that never had a route is nobody's broker restarting, but a mistake: it is
+        raised at once.
+        """
+        now = time.monotonic()
+        if self._failed_at is None:
+            self._failed_at = now
+        known = all(self._routes.find(topic) is not None for topic in topics)
+        if self._closed.is_set() or not known:
+            raise error
+        if now + self._pause_s > self._failed_at + self._limit_s:
+            raise error
+        for topic in topics:
+            self._routes.doubt(topic)
+        self._closed.wait(self._pause_s)
+        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
+
+
+def advertised(broker_name: str) -> str:
+    """Return where a broker's address is from, for the text when it cannot be reached."""
+    return (
+        f"broker {broker_name!r} advertises that address; can this machine reach it, and is "
+        "brokerIP1 in the broker's configuration right?"
+    )
+
+
+def timed_out(peer: str, operation: Operation[T], timeout_s: float) -> RequestTimeout:
+    """Return the error of a request that nobody answered."""
+    return RequestTimeout(
+        f"{peer} did not answer {operation.asked} within {timeout_s:g} s; whether it was done is "
+        "unknown"
+    )

@@ -1,0 +1,230 @@
+"""One outgoing connection on real sockets: matching, deadlines, loss, the server's requests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from pymq.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    LocalProtocolError,
+    PymqError,
+    RequestTimeout,
+    TooManyPending,
+)
+from pymq.net.channel import AsyncChannel, split_address
+from pymq.net.server import Server, ServerConfig, ServerConnection
+from pymq.protocol.command import Command
+from pymq.protocol.framing import encode_frame
+
+DEADLINE_S = 10.0
+
+
+class Peer:
+    """Keeps requests until the test answers them."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[ServerConnection, Command]] = []
+        self.arrived = asyncio.Event()
+
+    def on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
+        self.requests += [(connection, command) for command in commands]
+        self.arrived.set()
+
+    async def wait_requests(self, count: int) -> None:
+        while len(self.requests) < count:
+            self.arrived.clear()
+            await self.arrived.wait()
+
+    def answer(self, index: int, body: bytes = b"") -> None:
+        connection, request = self.requests[index]
+        connection.respond(request, request.reply(0, body=body))
+
+
+def check(test: Callable[[Peer, str], Awaitable[None]]) -> None:
+    async def run() -> None:
+        peer = Peer()
+        server = Server(ServerConfig(), peer.on_commands, lambda connection: None)
+        await server.start()
+        try:
+            await asyncio.wait_for(test(peer, f"127.0.0.1:{server.port}"), DEADLINE_S)
+        finally:
+            await server.close()
+
+    asyncio.run(run())
+
+
+def test_answers_come_in_any_order() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, 1)
+        futures = [channel.request_nowait(Command(n, {"n": str(n)}), 5) for n in range(1, 6)]
+        await peer.wait_requests(5)
+        for index in (3, 0, 4, 2, 1):
+            peer.answer(index, b"%d" % peer.requests[index][1].code)
+        answers = await asyncio.gather(*futures)
+        assert [answer.body for answer in answers] == [b"1", b"2", b"3", b"4", b"5"]
+        assert channel.pending_count == 0
+        channel.close()
+
+    check(test)
+
+
+def test_deadlines_differ_and_late_answers_are_dropped() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, 1)
+        long = channel.request_nowait(Command(1), 5, asked="the long one")
+        short = channel.request_nowait(Command(2), 0.1, asked="the short one")
+        with pytest.raises(RequestTimeout, match=f"{address} did not answer the short one") as late:
+            await short
+        assert not late.value.outcome_known
+        assert not long.done()
+        peer.answer(1)
+        peer.answer(0, b"x")
+        assert (await long).body == b"x"
+        channel.close()
+
+    check(test)
+
+
+def test_a_lost_connection_fails_what_is_unanswered_and_sends_no_more() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        ended: list[AsyncChannel] = []
+        channel = await AsyncChannel.connect(address, 1, on_ended=ended.append)
+        futures = [channel.request_nowait(Command(1), 5) for _ in range(3)]
+        await peer.wait_requests(3)
+        peer.requests[0][0].abort()
+        for future in futures:
+            with pytest.raises(ConnectionFailed, match="was lost before") as lost:
+                await future
+            assert not lost.value.outcome_known
+        assert ended == [channel]
+        for refuse in (
+            lambda: channel.request_nowait(Command(1), 5),
+            lambda: channel.send_one_way(Command(1)),
+        ):
+            with pytest.raises(ConnectionFailed) as closed:
+                refuse()
+            assert closed.value.outcome_known
+
+    check(test)
+
+
+def test_unanswered_requests_are_bounded() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, 1, pending_max=2)
+        futures = [channel.request_nowait(Command(1), 5) for _ in range(2)]
+        with pytest.raises(TooManyPending, match="pending_max"):
+            channel.request_nowait(Command(1), 5)
+        await peer.wait_requests(2)
+        peer.answer(0)
+        await futures[0]
+        third = channel.request_nowait(Command(1), 5)
+        await peer.wait_requests(3)
+        peer.answer(1)
+        peer.answer(2)
+        await asyncio.gather(futures[1], third)
+        channel.close()
+
+    check(test)
+
+
+def test_a_request_that_cannot_be_encoded_is_not_pending() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, 1, frame_bytes_max=1000)
+        with pytest.raises(LocalProtocolError, match="frame_bytes_max"):
+            channel.request_nowait(Command(1, body=b"x" * 1000), 5)
+        assert channel.pending_count == 0
+        channel.close()
+
+    check(test)
+
+
+def test_one_way_requests_wait_for_nothing() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, 1)
+        channel.send_one_way(Command(15, body=b"x" * 10_000))
+        await peer.wait_requests(1)
+        assert peer.requests[0][1].is_one_way
+        assert peer.requests[0][1].body == b"x" * 10_000
+        assert channel.pending_count == 0
+        channel.close()
+
+    check(test)
+
+
+def test_the_servers_own_requests_reach_their_handler_and_can_be_answered() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        def on_request(channel: AsyncChannel, request: Command) -> None:
+            channel.respond(request, request.reply(0, body=b"here"))
+
+        channel = await AsyncChannel.connect(address, 1, on_request=on_request)
+        mine = channel.request_nowait(Command(1), 5)
+        await peer.wait_requests(1)
+        connection = peer.requests[0][0]
+        # The server counts for itself: the same number does not answer our request.
+        connection.send(encode_frame(Command(221, opaque=peer.requests[0][1].opaque)))
+        await peer.wait_requests(2)
+        assert peer.requests[1][1].body == b"here"
+        assert peer.requests[1][1].is_response
+        assert not mine.done()
+        peer.answer(0)
+        await mine
+        channel.close()
+
+    check(test)
+
+
+def test_a_cancelled_request_leaves_the_others_alone() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, 1)
+        first = asyncio.ensure_future(channel.request(Command(1), 5))
+        second = channel.request_nowait(Command(2), 5)
+        await peer.wait_requests(2)
+        first.cancel()
+        peer.answer(0)
+        peer.answer(1)
+        await second
+        channel.close()
+
+    check(test)
+
+
+def test_nobody_there_is_told_with_the_address() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        server = Server(ServerConfig(), peer.on_commands, lambda connection: None)
+        await server.start()
+        gone = f"127.0.0.1:{server.port}"
+        await server.close()
+        with pytest.raises(ConnectionFailed, match=gone) as failed:
+            await AsyncChannel.connect(gone, 1)
+        assert failed.value.outcome_known
+
+    check(test)
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])
+def test_what_is_no_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected host:port"):
+        split_address(address)
+
+
+def test_addresses_are_split_at_the_last_colon() -> None:
+    assert split_address("[::1]:10911") == ("::1", 10911)
+    assert split_address("broker.example:1") == ("broker.example", 1)
+
+
+def test_many_requests_share_one_timer() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, 1)
+        answers: list[Command | PymqError] = []
+        for _ in range(1000):
+            channel.register("a thing", 0.05, answers.append)
+        timers = len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
+        assert timers < 20
+        while len(answers) < 1000:
+            await asyncio.sleep(0.01)
+        assert all(isinstance(answer, RequestTimeout) for answer in answers)
+        channel.close()
+
+    check(test)

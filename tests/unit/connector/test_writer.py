@@ -1,0 +1,282 @@
+"""The sink: which columns it takes, where rows go, what is sent together."""
+
+import pickle
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import datasource
+from pyspark.sql import types as spark
+from pyspark_pymq import writer
+from pyspark_pymq.options import SinkOptions
+from pyspark_pymq.writer import (
+    PymqBatchWriter,
+    PymqStreamWriter,
+    SendTask,
+    Written,
+    check_columns,
+    month_ms,
+)
+
+from pymq.errors import (
+    BrokerError,
+    ConfigurationError,
+    ConnectionFailed,
+    LocalProtocolError,
+    RouteNotFound,
+)
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.message import decode_properties
+from pymq.protocol.record import Record, decode_record
+from tests.unit.connector.fake import FakeBroker
+
+TEXT, BYTES = spark.StringType(), spark.BinaryType()
+MAP = spark.MapType(TEXT, TEXT)
+OPTIONS = SinkOptions(name_servers=("a:1",), topic="orders", retry_timeout_s=0.1)
+NO_TOPIC = SinkOptions(name_servers=("a:1",), retry_timeout_s=0.1)
+
+
+def schema(**columns: spark.DataType) -> spark.StructType:
+    return spark.StructType([spark.StructField(name, kind) for name, kind in columns.items()])
+
+
+def queue(number: int, topic: str = "orders", broker: str = "broker-a") -> MessageQueue:
+    return MessageQueue(topic, broker, number)
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
+    fake = FakeBroker({queue(number): [] for number in range(4)})
+    monkeypatch.setattr(writer, "BlockingClient", fake.client)
+    yield fake
+    assert fake.open_clients == 0
+
+
+def stored(broker: FakeBroker) -> dict[MessageQueue, list[Record]]:
+    return {
+        key: [decode_record(item) for item in items] for key, items in broker.queues.items() if items
+    }
+
+
+def write(batches: list[pa.RecordBatch], options: SinkOptions = OPTIONS) -> Written:
+    columns = {name: name for name in batches[0].schema.names}
+    if options.topic is not None:
+        columns.pop("topic", None)
+    return PymqBatchWriter(options, columns).write(iter(batches))
+
+
+# ----------------------------------------------------------------------------------- columns
+
+
+def test_columns() -> None:
+    everything = schema(
+        body=BYTES,
+        topic=TEXT,
+        tags=TEXT,
+        keys=spark.ArrayType(TEXT),
+        properties=MAP,
+        queueId=spark.LongType(),
+        brokerName=TEXT,
+    )
+    assert check_columns(everything, NO_TOPIC) == {name: name for name in everything.names}
+    assert "topic" not in check_columns(everything, OPTIONS)  # the option comes first
+    assert check_columns(schema(value=TEXT), OPTIONS) == {"body": "value"}
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "pieces"),
+    [
+        ({"bdy": TEXT}, OPTIONS, ["'bdy'", "did you mean body?", "tags string", "select()"]),
+        ({"tags": TEXT}, OPTIONS, ["body is missing"]),
+        ({"body": TEXT, "value": BYTES}, OPTIONS, ["body and value are the same"]),
+        ({"body": spark.LongType()}, OPTIONS, ["body is bigint", "string or binary", "cast"]),
+        ({"body": TEXT, "keys": MAP}, OPTIONS, ["keys", "string or array<string>"]),
+        ({"body": TEXT, "queueId": TEXT}, OPTIONS, ["queueId is string", "int or bigint"]),
+        ({"body": TEXT}, NO_TOPIC, ["no topic", "option topic", "column topic"]),
+        ({"body": TEXT, "brokerName": TEXT}, OPTIONS, ["queueId"]),
+        ({"body": TEXT}, SinkOptions(name_servers=("a:1",), topic="%RETRY%g"), ["%RETRY%g"]),
+        (
+            {"body": TEXT},
+            SinkOptions(name_servers=("a:1",), topic="SCHEDULE_TOPIC_XXXX"),
+            ["broker's own"],
+        ),
+    ],
+)
+def test_columns_that_cannot_be_written(
+    columns: dict[str, spark.DataType], options: SinkOptions, pieces: list[str]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_columns(schema(**columns), options)
+    for piece in pieces:
+        assert piece in str(caught.value)
+
+
+# ------------------------------------------------------------------------------ where rows go
+
+
+def test_rows_become_messages(broker: FakeBroker) -> None:
+    keys = pa.array(
+        [["k1", "k2"], None, []], pa.list_(pa.field("element", pa.string(), nullable=False))
+    )
+    batch = pa.RecordBatch.from_pydict(
+        {
+            "body": pa.array(["a", "b", ""]),
+            "tags": pa.array(["T", None, "U"]),
+            "keys": keys,
+            "properties": pa.array([[("x", "1")], None, []], pa.map_(pa.string(), pa.string())),
+        }
+    )
+    done = write([batch])
+    assert done.rows == 3 and done.sent_bytes > 0
+    ((key, messages),) = stored(broker).items()
+    assert key.topic == "orders"
+    assert [message.body for message in messages] == [b"a", b"b", b""]
+    properties = [decode_properties(message.properties) for message in messages]
+    assert len({found.pop("UNIQ_KEY") for found in properties}) == 3
+    assert properties == [{"TAGS": "T", "KEYS": "k1 k2", "x": "1"}, {}, {"TAGS": "U"}]
+
+
+def test_keys_with_nulls_in_them(broker: FakeBroker) -> None:
+    write([pa.RecordBatch.from_pydict({"body": ["a"], "keys": [["k1", None, "k2"]]})])
+    ((message,),) = stored(broker).values()
+    assert decode_properties(message.properties)["KEYS"] == "k1 k2"
+
+
+def test_large_loads_take_turns_between_queues(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "GATHERED_BYTES_MAX", 10_000)
+    batches = [
+        pa.RecordBatch.from_pydict({"body": [bytes([number]) * 200 for _ in range(40)]})
+        for number in range(8)
+    ]
+    assert write(batches).rows == 320
+    found = stored(broker)
+    assert {key: len(messages) for key, messages in found.items()} == {
+        queue(number): 80 for number in range(4)
+    }
+    # One request for one batch: its messages stay together and in order.
+    assert [message.body[0] for message in found[queue(0)]] == [0] * 40 + [4] * 40
+
+
+def test_requests_are_bounded(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = SinkOptions(name_servers=("a:1",), topic="orders", message_bytes_max=4096)
+    write([pa.RecordBatch.from_pydict({"body": [bytes(1000)] * 10})], options)
+    assert [call[2] for call in broker.calls if call[0] == "send"] == [4]
+    with pytest.raises(LocalProtocolError, match=r"row 1 of the task, for topic orders: .*4096"):
+        write([pa.RecordBatch.from_pydict({"body": [b"", bytes(4096)]})], options)
+
+
+def test_rows_with_a_queue_go_there_in_order(broker: FakeBroker) -> None:
+    ids = [3, None, 0, 3, 0, 3, None]
+    batch = pa.RecordBatch.from_pydict(
+        {"body": [b"%d" % n for n in range(7)], "queueId": pa.array(ids, pa.int32())}
+    )
+    PymqBatchWriter(OPTIONS, {"body": "body", "queueId": "queueId"}).write(iter([batch]))
+    bodies = {
+        key.queue_id: [int(message.body) for message in messages]
+        for key, messages in stored(broker).items()
+    }
+    assert bodies[3][:3] == [0, 3, 5] or bodies[3][-3:] == [0, 3, 5]
+    assert [n for n in bodies[0] if n in (2, 4)] == [2, 4]
+    assert sorted(n for found in bodies.values() for n in found) == list(range(7))
+
+
+def test_rows_with_a_topic_go_there(broker: FakeBroker) -> None:
+    broker.queues[queue(0, "other")] = []
+    names = ["other", "orders", "other"]
+    batch = pa.RecordBatch.from_pydict({"body": ["a", "b", "c"], "topic": names})
+    write([batch], NO_TOPIC)
+    found = {key.topic: [m.body for m in messages] for key, messages in stored(broker).items()}
+    assert found == {"other": [b"a", b"c"], "orders": [b"b"]}
+    write([batch])  # the option comes first
+    assert sum(len(m) for key, m in stored(broker).items() if key.topic == "orders") == 4
+
+
+def test_the_broker_of_a_queue_can_be_chosen(broker: FakeBroker) -> None:
+    broker.queues[queue(0, broker="broker-b")] = []
+    batch = pa.RecordBatch.from_pydict(
+        {"body": ["a", "b"], "queueId": [0, 0], "brokerName": ["broker-b", None]}
+    )
+    write([batch])
+    assert {key.broker_name: len(items) for key, items in stored(broker).items()} == {
+        "broker-a": 1,
+        "broker-b": 1,
+    }
+
+
+def test_rows_that_cannot_be_sent(broker: FakeBroker) -> None:
+    cases = [
+        ({"body": ["a"], "queueId": [9]}, OPTIONS, r"no queue 9; there are broker-a/0"),
+        ({"body": ["a", "b"], "topic": ["orders", None]}, NO_TOPIC, "no topic: set the option"),
+        ({"body": ["a", None]}, OPTIONS, r"row 1 of the task, for topic orders: body is null"),
+        ({"body": ["a"], "tags": ["x\x01"]}, OPTIONS, r"row 0 .*tags.*U\+0001"),
+    ]
+    for columns, options, text in cases:
+        with pytest.raises(LocalProtocolError, match=text):
+            write([pa.RecordBatch.from_pydict(columns)], options)
+    with pytest.raises(ConfigurationError, match="broker's own"):
+        write([pa.RecordBatch.from_pydict({"body": ["a"], "topic": ["%RETRY%g"]})], NO_TOPIC)
+    with pytest.raises(RouteNotFound, match="nowhere"):
+        write([pa.RecordBatch.from_pydict({"body": ["a"], "topic": ["nowhere"]})], NO_TOPIC)
+    assert stored(broker) == {}
+
+
+def test_rows_are_numbered_through_the_task(broker: FakeBroker) -> None:
+    good = pa.RecordBatch.from_pydict({"body": ["a"] * 5, "topic": ["orders"] * 5})
+    bad = pa.RecordBatch.from_pydict({"body": ["b", None, "c"], "topic": ["x", "orders", "x"]})
+    with pytest.raises(LocalProtocolError, match="row 6 of the task, for topic orders"):
+        write([good, bad], NO_TOPIC)
+
+
+def test_a_name_server_that_is_away_for_a_moment(broker: FakeBroker) -> None:
+    broker.errors = [ConnectionFailed("nobody there")]
+    assert write([pa.RecordBatch.from_pydict({"body": ["a"]})]).rows == 1
+
+
+def test_a_refusal_ends_the_task(broker: FakeBroker) -> None:
+    broker.errors = [BrokerError.of(16, "no", peer="a:1", asked="send")]
+    with pytest.raises(BrokerError, match="code 16"):
+        write([pa.RecordBatch.from_pydict({"body": ["a"]})])
+
+
+def test_a_task_without_rows(broker: FakeBroker) -> None:
+    empty = pa.RecordBatch.from_pydict({"body": pa.array([], pa.string())})
+    assert PymqBatchWriter(OPTIONS, {"body": "body"}).write(iter([])) == Written(0, 0)
+    assert write([empty]) == Written(0, 0)
+    assert broker.calls == []
+
+
+# ------------------------------------------------------------------------------- as Spark sees
+
+
+def test_writers_travel(broker: FakeBroker) -> None:
+    for kind in (PymqBatchWriter, PymqStreamWriter):
+        copy = pickle.loads(pickle.dumps(kind(OPTIONS, {"body": "body"})))
+        assert isinstance(copy, kind)
+    assert pickle.loads(pickle.dumps(Written(3, 5))) == Written(3, 5)
+    assert isinstance(copy, datasource.DataSourceStreamWriter)
+    assert isinstance(Written(0, 0), datasource.WriterCommitMessage)
+
+
+def test_commit_and_abort_never_raise() -> None:
+    messages = [Written(1, 2), None]
+    PymqBatchWriter(OPTIONS, {}).commit(messages)
+    PymqBatchWriter(OPTIONS, {}).abort(messages)
+    PymqStreamWriter(OPTIONS, {}).commit(messages, 3)
+    PymqStreamWriter(OPTIONS, {}).abort([], 3)
+
+
+def test_ids_know_their_month() -> None:
+    first_of_a_month_s = 1_698_796_800 - 3600 * 24  # whatever the zone, a day at most beside it
+    assert 0 <= month_ms(first_of_a_month_s) < 32 * 86_400_000
+    assert month_ms(first_of_a_month_s + 1.5) - month_ms(first_of_a_month_s) in (1500, 1499)
+
+
+def test_send_task_numbers_queues_from_where_it_is_told(broker: FakeBroker) -> None:
+    client = broker.client(("a:1",))
+    task = SendTask(client, OPTIONS, {"body": "body"}, first_queue=6)  # type: ignore[arg-type]
+    task.send(pa.RecordBatch.from_pydict({"body": ["a"]}))
+    assert task.finish().rows == 1
+    client.close()
+    assert list(stored(broker)) == [queue(2)]
