@@ -151,7 +151,7 @@ class _Sink:
             send_retries=send_retries(options.retry_timeout_s),
         )
         try:
-            task = SendTask(client, options, self._columns, first_queue=_partition_id())
+            task = SendTask(client, options, self._columns, first_queue=_task_number())
             for batch in iterator:
                 task.send(batch)
             return task.finish()
@@ -209,11 +209,12 @@ class PymqBatchWriter(_Sink, datasource.DataSourceArrowWriter):
         _aborted(messages, "batch write")
 
 
-def _partition_id() -> int:
+def _task_number() -> int:
+    """Return a number that neighbouring tasks and batches do not share."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return 0 if context is None else context.partitionId()
+    return 0 if context is None else context.taskAttemptId()
 
 
 # ---------------------------------------------------------------------------------- one task

@@ -98,8 +98,8 @@ def test_one_way_requests_get_no_answer() -> None:
         pytest.param(struct.pack(">II", 2, 0) + b"ab", "frame of 6 B", id="too short"),
         pytest.param(struct.pack(">II", 14, 100) + b"x" * 10, "header of 100 B", id="header"),
         pytest.param(struct.pack(">II", 14, 10) + b"{not json}", "JSON header", id="json"),
-        pytest.param(struct.pack(">II", 14, 7 << 24 | 10) + b"x" * 10, "serialization 7", id="form"),
-        pytest.param(struct.pack(">II", 14, 1 << 24 | 10) + b"x" * 10, "binary header", id="binary"),
+        pytest.param(struct.pack(">II", 14, 7 << 24) + b"x" * 10, "serialization 7", id="form"),
+        pytest.param(struct.pack(">II", 14, 1 << 24) + b"x" * 10, "binary header", id="binary"),
     ],
 )
 def test_foreign_bytes_close_their_connection_and_no_other(

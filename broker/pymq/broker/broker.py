@@ -114,6 +114,9 @@ class Broker:
             expiry_s=config.client_expiry_ms / 1000,
             on_members_changed=notify_members,
         )
+        self._registration = Registration(
+            config, address=self.address, topics=self._topics.body
+        )
         self._open_state_files()
         self._adopt_topics(store)
 
@@ -126,9 +129,6 @@ class Broker:
             interval_s=self.store_config.flush_interval_ms / 1000,
             queue_interval_s=self.store_config.queue_flush_interval_ms / 1000,
             timeout_s=config.sync_flush_timeout_ms / 1000,
-        )
-        self._registration = Registration(
-            config, address=self.address, topics=self._topics.body
         )
         self._requests = Requests(
             {

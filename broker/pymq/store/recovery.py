@@ -22,8 +22,8 @@ import logging
 import numpy as np
 import numpy.typing as npt
 
-from pymq.errors import CorruptRecord
-from pymq.protocol.record import Record
+from pymq.errors import CorruptRecord, OffsetOutOfRange
+from pymq.protocol.record import Record, decode_record
 from pymq.protocol.record_batch import RecordColumns
 from pymq.store.checkpoint import AbortMarker, Checkpoint
 from pymq.store.commit_log import CommitLog
@@ -129,14 +129,30 @@ class Recovery:
             return False
         if set(known) != set(self._queues.by_key):
             return False
-        newest = -1
+        newest: ConsumeQueue | None = None
         for queue in self._queues:
             if not self._queue_as_left(queue, known[queue.topic, queue.queue_id], end):
                 return False
-            newest = max(newest, queue.max_physical)
+            if newest is None or queue.max_physical > newest.max_physical:
+                newest = queue
+        if newest is not None and not self._last_record_whole(newest):
+            return False
         self._log.end = self._log.flushed = end
         self._log.store_timestamp = max(self._known.store_timestamp, self._checkpoint.log_timestamp)
         return True
+
+    def _last_record_whole(self, queue: ConsumeQueue) -> bool:
+        offset = queue.end_offset - 1
+        physical, size, _ = queue.entry(offset)
+        try:
+            segment = self._log.segments.find(physical)
+            record = decode_record(segment.view, physical - segment.first, verify=True)
+        except (CorruptRecord, OffsetOutOfRange):
+            return False
+        found = (record.physical_offset, record.size, record.topic, record.queue_id)
+        return (
+            found == (physical, size, queue.topic, queue.queue_id) and record.queue_offset == offset
+        )
 
     def _queue_as_left(self, queue: ConsumeQueue, end: int, log_end: int) -> bool:
         if not queue.bases or not _adjacent(queue):

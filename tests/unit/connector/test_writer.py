@@ -53,9 +53,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
 
 
 def stored(broker: FakeBroker) -> dict[MessageQueue, list[Record]]:
-    return {
-        key: [decode_record(item) for item in items] for key, items in broker.queues.items() if items
-    }
+    filled = {key: items for key, items in broker.queues.items() if items}
+    return {key: [decode_record(item) for item in items] for key, items in filled.items()}
 
 
 def write(batches: list[pa.RecordBatch], options: SinkOptions = OPTIONS) -> Written:

@@ -329,7 +329,7 @@ def test_recovery_that_fails_half_way_can_be_repeated(tmp_path: Path, lost_queue
             second = crashed_copy(root, tmp_path / f"{nth} again")
             store = open_store(second, clock, **settings)
         found = [*bodies(store), *bodies(store, TOPIC, 1)]
-        assert sorted(found, key=int) == texts[: len(found)] and len(found) == 10, nth
+        assert sorted(found, key=int) == texts[: len(found)] and len(found) == 11, nth
         put_ok(store, record(b"more"))
         store.close()
         if files.left > 0:

@@ -355,7 +355,10 @@ def test_a_second_store_on_the_directory_is_refused(tmp_path: Path) -> None:
     # The same-process refusal must not have given the lock away, so ask another process now.
     other = subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=60, check=False)
     assert other.returncode == 7
-    java = "import fcntl,sys; f=open(sys.argv[1],'r+'); fcntl.lockf(f, fcntl.LOCK_EX|fcntl.LOCK_NB, 1, 0)"
+    java = (
+        "import fcntl, sys; f = open(sys.argv[1], 'r+')\n"
+        "fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)"
+    )
     other = subprocess.run(
         [sys.executable, "-c", java, str(tmp_path / "lock")],
         timeout=60,

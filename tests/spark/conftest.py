@@ -1,0 +1,71 @@
+"""One local Spark and one embedded cluster for all tests of this folder."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pymq.client.blocking import BlockingClient
+from pymq.testing import Cluster
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["object"]:
+    """A session that nobody told of pymq: Spark finds the installed package by itself."""
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("pymq tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+        .config("spark.local.dir", str(folder))
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def client(cluster: Cluster) -> Iterator[BlockingClient]:
+    with BlockingClient((cluster.name_server,)) as open_client:
+        yield open_client
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic of this test alone."""
+    return request.node.name.removeprefix("test_").replace("[", "-").replace("]", "")
+
+
+@pytest.fixture
+def send(client: BlockingClient) -> Callable[..., None]:
+    """Sends messages with these bodies, a batch to each queue of the topic in turn."""
+    from pymq.protocol.message import Message
+
+    def send(topic: str, bodies: list[bytes], **properties: str) -> None:
+        queues = client.write_queues(topic)
+        for number, queue in enumerate(queues):
+            some = bodies[number :: len(queues)]
+            if some:
+                client.send_batch(queue, [Message(topic, body, **properties) for body in some])
+
+    return send
