@@ -162,12 +162,7 @@ def end_of_batch(start: Position, bounds: Bounds, *, offsets_max: int | None = N
         queue: max(offset, bounds[queue][0]) if queue in bounds else offset
         for queue, offset in start.offsets.items()
     }
-    backlog = {
-        queue: bounds[queue][1] - offset
-        for queue, offset in offsets.items()
-        if queue in bounds and bounds[queue][1] > offset
-    }
-    for queue, count in share(backlog, offsets_max).items():
+    for queue, count in share(backlog(offsets, bounds), offsets_max).items():
         offsets[queue] += count
     # What is new is journaled first and read from the next batch on, see above.
     for queue, (first, _) in bounds.items():
@@ -175,18 +170,27 @@ def end_of_batch(start: Position, bounds: Bounds, *, offsets_max: int | None = N
     return Position(offsets)
 
 
-def share(backlog: Mapping[_Item, int], most: int | None) -> dict[_Item, int]:
-    """Return how much of its backlog each gets when ``most`` are shared out in proportion.
+def backlog(offsets: Offsets, bounds: Bounds) -> dict[MessageQueue, int]:
+    """Return how many messages wait in each queue that has any."""
+    return {
+        queue: bounds[queue][1] - offset
+        for queue, offset in offsets.items()
+        if queue in bounds and bounds[queue][1] > offset
+    }
 
-    Everybody who has a backlog gets one at least, so that a small queue beside a large one
+
+def share(waiting: Mapping[_Item, int], most: int | None) -> dict[_Item, int]:
+    """Return how much of what waits each gets when ``most`` are shared out in proportion.
+
+    Everybody who has something gets one at least, so that a small queue beside a large one
     does not starve; the sum may exceed ``most`` by that.
     """
-    total = sum(backlog.values())
+    total = sum(waiting.values())
     if most is None or total <= most:
-        return dict(backlog)
+        return dict(waiting)
     return {
         item: min(count, max(1, math.floor(most * count / total)))
-        for item, count in backlog.items()
+        for item, count in waiting.items()
         if count
     }
 

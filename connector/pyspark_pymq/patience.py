@@ -1,4 +1,4 @@
-"""Finding one's way while name servers are away for a moment: repeated until a deadline.
+"""Waiting: for name servers that are away for a moment, and between two questions.
 
 Once it has a route the client is patient by itself, in reads and in sends; but every task begins
 with a new client, and Spark retries nothing on its driver, and in local mode no task either.
@@ -42,10 +42,16 @@ def persist(action: Callable[[], _Result], *, limit_s: float, what: str) -> _Res
             if left_s < pause_s:
                 raise
             LOG.warning("%s failed, trying for another %.0f s: %s", what, left_s, error)
-        # There is no event loop or thread here, and nothing whose change could be waited for:
-        # the peer is away. select is a wait that a signal ends.
-        select.select((), (), (), pause_s)
+        pause(pause_s)
         pause_s = min(2 * pause_s, PAUSE_MAX_S)
+
+
+def pause(seconds: float) -> None:
+    """Wait where there is no loop and no thread, and nothing here whose change could be awaited.
+
+    What is waited for is in another process, and does not announce itself.
+    """
+    select.select((), (), (), seconds)
 
 
 def send_retries(limit_s: float) -> int:

@@ -28,6 +28,7 @@ from pyspark_pymq.offsets import (
     Bounds,
     Position,
     QueueRange,
+    backlog,
     bounded,
     end_of_batch,
     losses,
@@ -155,7 +156,7 @@ class _Source:
             OffsetOutOfRange: something is not, and ``failOnDataLoss`` is true.
         """
         if losses(offsets, bounds):
-            bounds = self._watch.bounds(fresh=True)  # the answer may be older than the offsets
+            bounds = self._watch.bounds(at_once=True)  # the answer may be older than the offsets
             found = losses(offsets, bounds)
             if self._options.fail_on_data_loss:
                 refuse_losses(found)
@@ -234,12 +235,12 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
             position = self._planned or self._start()
         if position.initial:
             return position_to_json(Position(position.offsets))
-        bounds = self._check_losses(position.offsets, self._watch.bounds())
+        unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
+        offsets_max = None if unlimited else self._options.offsets_max
+        bounds = self._check_losses(position.offsets, self._bounds(position, offsets_max))
         position = Position(within(position.offsets, bounds))
         if self._target is not None:
             bounds = bounded(bounds, self._target)
-        unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
-        offsets_max = None if unlimited else self._options.offsets_max
         return position_to_json(end_of_batch(position, bounds, offsets_max=offsets_max))
 
     def getDefaultReadLimit(self) -> Any:
@@ -257,9 +258,8 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix where the query ends: at what there is now."""
-        self._target = {
-            queue: end for queue, (_, end) in self._watch.bounds(fresh=True).items()
-        }
+        bounds = self._watch.bounds(at_once=True)
+        self._target = {queue: end for queue, (_, end) in bounds.items()}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueuesPartition]:
         """Return the tasks of a batch: a pure function of its two offsets."""
@@ -269,6 +269,20 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
     def stop(self) -> None:
         """Close connections. Spark mostly ends the process instead, and nothing depends on it."""
         self._watch.close()
+
+    def _bounds(self, position: Position, offsets_max: int | None) -> Bounds:
+        """Return bounds that tell what the next batch has; asks only if it must.
+
+        What was known before is enough when the query ends there (AvailableNow), or when it
+        fills a batch up to its cap.
+        """
+        known = self._watch.known()
+        if known and self._target is not None:
+            return known
+        waiting = sum(backlog(position.offsets, known).values())
+        if offsets_max is not None and waiting >= offsets_max:
+            return known
+        return self._watch.bounds()
 
     def _start(self) -> Position:
         """Return the initial position, asked for once."""

@@ -1,7 +1,8 @@
 """What the driver knows of the queues: their first and next offsets, asked for sparingly.
 
-An idle query asks for its latest offset about ninety times a second. Brokers are asked at most
-every ``AGE_MIN_S`` while messages arrive, and the less often the longer nothing does.
+An idle query asks for its latest offset about ninety times a second. So the answer is held back:
+brokers are asked at most every ``PAUSE_MIN_S`` while messages arrive, and the less often the longer
+nothing does. An answer is never older than the question; ``processAllAvailable`` relies on it.
 """
 
 import logging
@@ -13,12 +14,12 @@ from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Bounds
 from pyspark_pymq.options import SourceOptions
-from pyspark_pymq.patience import persist
+from pyspark_pymq.patience import pause, persist
 
 LOG = logging.getLogger(__name__)
 
-AGE_MIN_S = 0.01
-AGE_MAX_S = 0.2
+PAUSE_MIN_S = 0.01
+PAUSE_MAX_S = 0.2  # other sources of the same query wait, too
 #: Patience at the start of a query: then a wrong address is likelier than a broker that restarts.
 START_PATIENCE_S = 3.0
 
@@ -29,6 +30,7 @@ class QueueWatch:
     Args:
         options: of the source.
         monotonic_s: the clock.
+        wait: waits so many seconds.
         connect: makes the client.
     """
 
@@ -37,33 +39,36 @@ class QueueWatch:
         options: SourceOptions,
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], None] = pause,
         connect: Callable[..., BlockingClient] = BlockingClient,
     ) -> None:
         self._options = options
         self._monotonic_s = monotonic_s
+        self._wait = wait
         self._connect = connect
         self._client: BlockingClient | None = None
         self._queues: list[MessageQueue] = []
         self._bounds: Bounds = {}
-        self._bounds_at: float | None = None
-        self._age_s = AGE_MIN_S
+        self._asked_at: float | None = None
+        self._pause_s = PAUSE_MIN_S
 
-    def bounds(self, *, fresh: bool = False) -> Bounds:
+    def bounds(self, *, at_once: bool = False) -> Bounds:
         """Return (first kept, next to be assigned) of every queue that has a route.
 
         Args:
-            fresh: ask, however new the last answer is.
+            at_once: without a pause, however short ago the last question was.
 
         Raises:
             PymqError: no answer within the patience the options give.
         """
-        now = self._monotonic_s()
-        if not fresh and self._bounds_at is not None and now - self._bounds_at < self._age_s:
-            return self._bounds
+        if self._asked_at is not None and not at_once:
+            rest_s = self._asked_at + self._pause_s - self._monotonic_s()
+            if rest_s > 0:
+                self._wait(rest_s)
         bounds = self._ask()
         changed = bounds != self._bounds
-        self._age_s = AGE_MIN_S if changed else min(2 * self._age_s, AGE_MAX_S)
-        self._bounds, self._bounds_at = bounds, self._monotonic_s()
+        self._pause_s = PAUSE_MIN_S if changed else min(2 * self._pause_s, PAUSE_MAX_S)
+        self._bounds, self._asked_at = bounds, self._monotonic_s()
         return bounds
 
     def known(self) -> Bounds:
@@ -77,7 +82,7 @@ class QueueWatch:
             client.close()
 
     def _ask(self) -> Bounds:
-        started = self._bounds_at is not None
+        started = self._asked_at is not None
         if self._client is None:
             options = self._options
             patience_s = options.retry_timeout_s if started else START_PATIENCE_S

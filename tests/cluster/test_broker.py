@@ -114,9 +114,7 @@ def serve(
     async def run() -> None:
         broker = Broker(
             BrokerConfig(listen_port=0, **settings),
-            StoreConfig(
-                root_path=path, flush_mode=flush, segment_bytes=1 << 20, **(store or {})
-            ),
+            StoreConfig(root_path=path, flush_mode=flush, segment_bytes=1 << 20, **(store or {})),
         )
         await broker.start()
         peer = await connect(broker)
@@ -193,9 +191,7 @@ def test_a_sent_message_is_pulled_as_it_was(
 
 def test_a_batch_becomes_consecutive_records(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
-        body = encode_batch(
-            [(n, b"body-%d" % n, b"TAGS\x01t%d" % (n % 2)) for n in range(20)]
-        )
+        body = encode_batch([(n, b"body-%d" % n, b"TAGS\x01t%d" % (n % 2)) for n in range(20)])
         sent = await peer.send("T", body, code=RequestCode.SEND_BATCH_MESSAGE, batch=True)
         assert sent.code == ResponseCode.SUCCESS
         ids = fields(sent)["msgId"].split(",")
@@ -336,9 +332,7 @@ def test_a_malformed_batch_is_refused_whole(tmp_path: Path, body: bytes) -> None
 def test_a_retry_topic_sends_to_dead_letters_when_it_was_tried_enough(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         assert (await peer.send("%RETRY%g", b"again", reconsume_times=1)).code == 0
-        answer = await peer.send(
-            "%RETRY%g", b"dead", reconsume_times=4, max_reconsume_times=3
-        )
+        answer = await peer.send("%RETRY%g", b"dead", reconsume_times=4, max_reconsume_times=3)
         assert answer.code == ResponseCode.SUCCESS
         (dead,) = records(await peer.pull("%DLQ%g", 0))
         assert (dead.body, dead.topic) == (b"dead", "%DLQ%g")
@@ -393,9 +387,7 @@ def test_a_pull_is_capped_unless_it_asks_with_the_extension(tmp_path: Path) -> N
         await peer.send("T", body, code=RequestCode.SEND_BATCH_MESSAGE)
         plain = await peer.pull("T", 0, maxMsgNums=3000)
         assert len(records(plain)) == 32
-        much = await peer.pull(
-            "T", 0, maxMsgNums=3000, **{PULL_BYTES_FIELD: 1 << 20}
-        )
+        much = await peer.pull("T", 0, maxMsgNums=3000, **{PULL_BYTES_FIELD: 1 << 20})
         assert len(records(much)) == 3000
         some = await peer.pull("T", 0, maxMsgNums=3000, **{PULL_BYTES_FIELD: 1000})
         assert 1 <= len(some.body) <= 1000
@@ -407,9 +399,7 @@ def test_a_held_pull_wakes_for_a_message_it_wants(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         await peer.send("T", b"old", properties="TAGS\x01a")
         flags = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
-        held = peer.pull_later(
-            "T", 1, subscription="a", sysFlag=flags, suspendTimeoutMillis=60_000
-        )
+        held = peer.pull_later("T", 1, subscription="a", sysFlag=flags, suspendTimeoutMillis=60_000)
         await peer.send("T", b"unwanted", properties="TAGS\x01b")
         assert not held.done()
         await peer.send("T", b"wanted", properties="TAGS\x01a")
@@ -584,9 +574,7 @@ def test_offsets_of_new_groups_start_where_nothing_is_skipped(tmp_path: Path) ->
         query = {"consumerGroup": "new", "topic": "T", "queueId": 0}
         answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, **query)
         assert (answer.code, fields(answer)["offset"]) == (0, "0")
-        answer = await peer.ask(
-            RequestCode.QUERY_CONSUMER_OFFSET, **query, setZeroIfNotFound=False
-        )
+        answer = await peer.ask(RequestCode.QUERY_CONSUMER_OFFSET, **query, setZeroIfNotFound=False)
         assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
     serve(tmp_path, check)

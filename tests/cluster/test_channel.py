@@ -1,6 +1,7 @@
 """One outgoing connection on real sockets: matching, deadlines, loss, the server's requests."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -218,13 +219,65 @@ def test_many_requests_share_one_timer() -> None:
     async def test(peer: Peer, address: str) -> None:
         channel = await AsyncChannel.connect(address, 1)
         answers: list[Command | PymqError] = []
+        complete = asyncio.Event()
+
+        def on_answer(answer: Command | PymqError) -> None:
+            answers.append(answer)
+            if len(answers) == 1000:
+                complete.set()
+
         for _ in range(1000):
-            channel.register("a thing", 0.05, answers.append)
+            channel.register("a thing", 0.05, on_answer)
         timers = len(asyncio.get_running_loop()._scheduled)  # type: ignore[attr-defined]
         assert timers < 20
-        while len(answers) < 1000:
-            await asyncio.sleep(0.01)
+        await complete.wait()
         assert all(isinstance(answer, RequestTimeout) for answer in answers)
         channel.close()
+
+    check(test)
+
+
+def test_a_peer_that_answers_much_while_much_is_sent_blocks_nobody() -> None:
+    count, body = 3000, b"x" * 10_000
+
+    async def test(peer: Peer, address: str) -> None:
+        def echo(connection: ServerConnection, commands: list[Command]) -> None:
+            for command in commands:
+                connection.respond(command, command.reply(0, body=body))
+
+        server = Server(ServerConfig(write_stuck_s=1000), echo, lambda connection: None)
+        await server.start()
+        channel = await AsyncChannel.connect(f"127.0.0.1:{server.port}", 1)
+        futures = [channel.request_nowait(Command(1, body=body), DEADLINE_S) for _ in range(count)]
+        answers = await asyncio.gather(*futures)
+        assert all(answer.body == body for answer in answers)
+        channel.close()
+        await server.close()
+
+    check(test)
+
+
+def test_waiting_until_the_peer_reads() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        loop = asyncio.get_running_loop()
+        channel = await AsyncChannel.connect(f"127.0.0.1:{listener.getsockname()[1]}", 1)
+        accepted, _ = await loop.sock_accept(listener)
+        await channel.wait_writable()
+        for _ in range(40):
+            channel.send_one_way(Command(1, body=b"x" * 1_000_000))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(channel.wait_writable())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        while not waiting.done():
+            await loop.sock_recv(accepted, 1 << 20)
+        also = asyncio.ensure_future(channel.wait_writable())
+        channel.abort()
+        await also
+        accepted.close()
+        listener.close()
 
     check(test)

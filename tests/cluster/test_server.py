@@ -32,9 +32,7 @@ class Echo:
         self.ended += 1
 
 
-def serve(
-    check: Callable[[Server, Echo], Awaitable[None]], **settings: float
-) -> None:
+def serve(check: Callable[[Server, Echo], Awaitable[None]], **settings: float) -> None:
     """Run ``check`` against a server that echoes."""
 
     async def run() -> None:
@@ -183,9 +181,7 @@ def test_large_answers_arrive_whole_while_small_ones_follow() -> None:
 
 def test_a_port_in_use_is_named_with_what_to_do() -> None:
     async def check(server: Server, echo: Echo) -> None:
-        second = Server(
-            ServerConfig(port=server.port), echo.on_commands, echo.on_ended
-        )
+        second = Server(ServerConfig(port=server.port), echo.on_commands, echo.on_ended)
         with pytest.raises(ConfigurationError, match=f"{server.port}.*in use.*choose another"):
             await second.start()
 

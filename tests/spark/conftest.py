@@ -1,18 +1,13 @@
 """One local Spark and one embedded cluster for all tests of this folder."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from pymq.client.blocking import BlockingClient
+from pymq.protocol.message import Message
 from pymq.testing import Cluster
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker("spark")
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +17,8 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["object"]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session that nobody told of pymq: Spark finds the installed package by itself."""
-    from pyspark.sql import SparkSession
-
     folder = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")
@@ -58,14 +51,13 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def send(client: BlockingClient) -> Callable[..., None]:
-    """Sends messages with these bodies, a batch to each queue of the topic in turn."""
-    from pymq.protocol.message import Message
+    """Sends messages with these bodies, spread over the queues of the topic."""
 
-    def send(topic: str, bodies: list[bytes], **properties: str) -> None:
+    def send(topic: str, bodies: list[bytes], tags: str | None = None) -> None:
         queues = client.write_queues(topic)
         for number, queue in enumerate(queues):
             some = bodies[number :: len(queues)]
             if some:
-                client.send_batch(queue, [Message(topic, body, **properties) for body in some])
+                client.send_batch(queue, [Message(topic, body, tags=tags) for body in some])
 
     return send

@@ -1,14 +1,12 @@
 """RocketMQ's properties files and environment -> configurations of name server and broker.
 
-What wins, from the last resort to the first: the default, ``NAMESRV_ADDR`` of the environment, the
-file, the argument. Defaults that differ from RocketMQ's, all of them to the safe side:
+What wins, from the last resort on: the default, ``NAMESRV_ADDR`` of the environment, the file,
+the argument. Two defaults differ from RocketMQ's, both to the safe side:
 
-=====================  ===================  ==========================================================
-key                    RocketMQ             here
-=====================  ===================  ==========================================================
-``flushDiskType``      ``ASYNC_FLUSH``      ``SYNC_FLUSH``: what was acknowledged survives a power loss
-``bindAddress``        ``0.0.0.0``          ``127.0.0.1``: the network gets in when it is let in
-=====================  ===================  ==========================================================
+* ``flushDiskType`` is ``SYNC_FLUSH`` (there: ``ASYNC_FLUSH``), so that what was acknowledged
+  survives a power loss;
+* ``bindAddress`` is ``127.0.0.1`` (there: ``0.0.0.0``), so that the network gets in only when it
+  is let in.
 """
 
 import logging
@@ -49,7 +47,7 @@ def _is_true(value: str) -> bool:
 _UNKEPT: dict[str, tuple[Callable[[str], bool], str]] = {
     "aclEnable": (_is_true, "there is no access control: every client may do everything"),
     "authenticationEnabled": (_is_true, "there is no access control: every client is let in"),
-    "authorizationEnabled": (_is_true, "there is no access control: every client may do everything"),
+    "authorizationEnabled": (_is_true, "there is no access control: everything is allowed"),
     "enableDLegerCommitLog": (_is_true, "there is no DLedger: this broker keeps one copy"),
     "enableControllerMode": (_is_true, "there is no controller: this broker keeps one copy"),
     "duplicationEnable": (_is_true, "this broker keeps one copy"),

@@ -26,7 +26,7 @@ class Exit(IntEnum):
 EXIT_TEXTS = {
     Exit.OK: "done; a server was stopped by SIGTERM or Ctrl-C",
     Exit.REFUSED: "the name server or the broker refused, or nothing was found",
-    Exit.USAGE: "wrong arguments or settings; a server could not start",
+    Exit.USAGE: "wrong arguments or settings; a server could not start, or not end cleanly",
     Exit.UNREACHABLE: "not reachable, or no answer in time",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
 }

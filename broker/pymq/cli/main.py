@@ -4,8 +4,12 @@ import sys
 
 from pymq.cli.exits import Exit
 
-#: Handled by ``servers`` without the packages that the rest stands on.
-_SERVERS = ("namesrv", "broker", "up")
+#: Handled by ``servers`` without the packages that the rest stands on; each with its summary.
+SERVERS = {
+    "up": "Run a name server and a broker in one process.",
+    "namesrv": "Run a name server; takes RocketMQ's own properties file.",
+    "broker": "Run a broker; takes RocketMQ's own properties file.",
+}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -16,10 +20,10 @@ def main(arguments: list[str] | None = None) -> int:
     """
     given = sys.argv[1:] if arguments is None else arguments
     try:
-        if given and given[0] in _SERVERS:
+        if given and given[0] in SERVERS:
             from pymq.cli import servers
 
-            return servers.run(given[0], given[1:])
+            return servers.run(given[0], SERVERS[given[0]], given[1:])
         try:
             from pymq.cli import application
         except ModuleNotFoundError as error:
@@ -27,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
                 raise
             sys.stderr.write(
                 f"pymq: {error.name} is not installed, and all commands but "
-                f"{', '.join(_SERVERS)} need it: pip install 'pymq-rocketmq[cli]'\n"
+                f"{', '.join(SERVERS)} need it: pip install 'pymq-rocketmq[cli]'\n"
             )
             return Exit.USAGE
         return application.run(given)

@@ -5,7 +5,6 @@ ours to spend, and a machine that only serves need not have it.
 """
 
 import argparse
-import asyncio
 import contextlib
 import json
 import logging
@@ -17,20 +16,13 @@ from typing import NoReturn, Protocol, TypeVar
 
 from pymq.cli import logs
 from pymq.cli.exits import EXIT_TEXTS, Exit
-from pymq.errors import ConfigurationError, PymqError
+from pymq.errors import PymqError
 
 _log = logging.getLogger(__name__)
 
 DEFAULT_STORE = "pymq-store"
 DEFAULT_NAMESRV_PORT = 9876
 DEFAULT_BROKER_PORT = 10911
-
-#: One line on each command, for ``pymq --help`` and its own.
-SUMMARIES = {
-    "up": "Run a name server and a broker in one process.",
-    "namesrv": "Run a name server, from RocketMQ's own properties file if you have one.",
-    "broker": "Run a broker, from RocketMQ's own properties file if you have one.",
-}
 
 #: What an acknowledged message survives, by flush mode.
 DURABILITY = {
@@ -47,17 +39,18 @@ class _OneLineParser(argparse.ArgumentParser):
         self.exit(Exit.USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def run(command: str, arguments: Sequence[str]) -> Exit:
+def run(command: str, summary: str, arguments: Sequence[str]) -> Exit:
     """Run one of the servers until it is told to stop.
 
     Args:
         command: ``namesrv``, ``broker`` or ``up``.
+        summary: what it does, for its ``--help``.
         arguments: what stands behind the command.
 
     Returns:
         ``Exit.OK``, or ``Exit.USAGE`` when it could not start; standard error says why.
     """
-    options = _parser(command).parse_args(arguments)
+    options = _parser(command, summary).parse_args(arguments)
     usual = logging.WARNING if command == "up" else logging.INFO
     logs.set_up(logs.level_for(usual, verbose=options.verbose, quiet=options.quiet))
     try:
@@ -72,10 +65,10 @@ def run(command: str, arguments: Sequence[str]) -> Exit:
 # ---------------------------------------------------------------------------------- arguments
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
+def _parser(command: str, summary: str) -> argparse.ArgumentParser:
     parser = _OneLineParser(
         prog=f"pymq {command}",
-        description=SUMMARIES[command],
+        description=summary,
         epilog="exit status: "
         + "; ".join(f"{code} {EXIT_TEXTS[code]}" for code in (Exit.OK, Exit.USAGE)),
         allow_abbrev=False,
@@ -279,6 +272,8 @@ async def _serving(server: _S) -> AsyncIterator[_S]:
 
 async def _forever() -> None:
     """Wait for the cancellation that a signal brings."""
+    import asyncio  # here, as all that servers stand on: --help and refusals are quick
+
     await asyncio.get_running_loop().create_future()
 
 

@@ -327,11 +327,14 @@ class Consumer:
                 error,
             )
             message.reconsume_times += 1
-            self._pool.loop.call_later(LOCAL_RETRY_S, self._inbox.put_back, delivery)
+            again = self._give_back_soon if delivery.is_held else self._inbox.put_back
+            self._pool.loop.call_later(LOCAL_RETRY_S, again, delivery)
         else:
             self._inbox.finished(delivery)
 
     def _give_back_soon(self, delivery: Delivery) -> None:
+        if self._is_closing or delivery.process_queue.dropped:
+            return
         self._pool.spawn("give back", self.give_back(delivery))
 
     # --- members and queues
@@ -355,7 +358,7 @@ class Consumer:
         self._wake.set()
 
     async def _keep_balanced(self) -> None:
-        while True:
+        while not self._is_closing:
             self._wake.clear()
             try:
                 settled = await self.rebalance()
@@ -398,6 +401,8 @@ class Consumer:
             if topic not in self._routeless and topic != retry_topic(self.group):
                 _log.warning("group %r waits for a route: %s", self.group, error)
             self._routeless.add(topic)
+        except ClientClosed:
+            pass
         except PymqError as error:
             _log.warning("group %r: %s", self.group, error)
         else:
@@ -415,7 +420,7 @@ class Consumer:
             return False
         ours = set(allocate(route.read_queues, members, self.client_id))
         held = {queue for queue in self._readers if queue.topic == topic}
-        if ours != held:
+        if ours != held and topic != retry_topic(self.group):
             _log.info(
                 "group %r, topic %r: %d of %d queues are ours, %d members",
                 self.group,

@@ -45,6 +45,8 @@ class Delivery:
 
     message: ReceivedMessage
     process_queue: ProcessQueue
+    #: Its body cannot be decompressed: no handler gets it, it only goes back to the broker.
+    is_held: bool = False
 
 
 class Inbox:
@@ -84,7 +86,9 @@ class Inbox:
         self.message_bytes += process_queue.message_bytes - before
         deliveries = [Delivery(message, process_queue) for message in messages]
         held = [d for d in deliveries if d.message.queue_offset in hold] if hold else []
-        self._ready.extend([d for d in deliveries if d not in held] if held else deliveries)
+        for delivery in held:
+            delivery.is_held = True
+        self._ready.extend([d for d in deliveries if not d.is_held] if held else deliveries)
         self._wake_takers(len(deliveries))
         return held
 

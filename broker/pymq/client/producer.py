@@ -12,7 +12,7 @@ stored the message. The retry then stores it twice, with the same message id.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -47,6 +47,8 @@ _log = logging.getLogger(__name__)
 IN_FLIGHT_MAX = 10_000
 #: A broker that failed gets no new message for this long while another can take it.
 AVOID_BROKER_S = 5.0
+#: How often is looked whether a broker's time is over, while there is one.
+FORGIVE_CHECK_S = 0.5
 #: Pause before a retry when no other broker is there to take it.
 RETRY_PAUSE_S = 0.1
 #: Bodies up to this size are copied behind their header.
@@ -123,6 +125,7 @@ class Producer:
         )
         self._topics: dict[str, TopicQueues] = {}
         self._avoided = AvoidedBrokers()
+        self._forgiving: asyncio.TimerHandle | None = None
         self._in_flight = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._idle: asyncio.Future[None] | None = None
@@ -238,7 +241,9 @@ class Producer:
         """
         send = self._prepare(message, queue, None)
         template = await self._choose(send)
-        send.write(await self._channel(template), template, 0, _ONE_WAY)
+        channel = await self._channel(template)
+        await channel.wait_writable()
+        send.write(channel, template, 0, _ONE_WAY)
 
     async def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None
@@ -421,8 +426,7 @@ class Producer:
             else:
                 future.set_result(answer)
 
-        opaque = channel.register(template.asked, self._config.timeout_s, on_answer)
-        send.write(channel, template, opaque)
+        send.request(channel, template, self._config.timeout_s, on_answer)
         return sending.read_result(await future, template, send.message_id)
 
     async def _recover(self, send: "_Send", error: PymqError) -> None:
@@ -485,10 +489,14 @@ class Producer:
         until_s = self._clock.monotonic_s() + AVOID_BROKER_S
         self._avoided.add(template.queue.broker_name, until_s)
         self._pool.doubt(template.queue.topic)
-        self._pool.loop.call_later(AVOID_BROKER_S, self._forgive)
+        if self._forgiving is None:
+            self._forgiving = self._pool.loop.call_later(AVOID_BROKER_S, self._forgive)
 
     def _forgive(self) -> None:
+        self._forgiving = None
         self._avoided.expire(self._clock.monotonic_s())
+        if self._avoided.names and self._pool.is_open:
+            self._forgiving = self._pool.loop.call_later(FORGIVE_CHECK_S, self._forgive)
 
     def ended(self) -> None:
         """Count a send as answered and let the next one begin."""
@@ -626,8 +634,22 @@ class _Send:
             TooManyPending: the connection has too many unanswered requests.
         """
         self.template = template
-        opaque = channel.register(template.asked, timeout_s, self.answered)
-        self.write(channel, template, opaque)
+        self.request(channel, template, timeout_s, self.answered)
+
+    def request(
+        self,
+        channel: AsyncChannel,
+        template: SendTemplate,
+        timeout_s: float,
+        on_answer: Callable[[Command | PymqError], None],
+    ) -> None:
+        """Send it; ``on_answer`` gets the outcome. Raises what ``attempt`` does."""
+        opaque = channel.register(template.asked, timeout_s, on_answer)
+        try:
+            self.write(channel, template, opaque)
+        except BaseException:
+            channel.forget(opaque)
+            raise
 
     def write(
         self, channel: AsyncChannel, template: SendTemplate, opaque: int, command_flag: int = 0

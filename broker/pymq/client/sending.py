@@ -172,6 +172,10 @@ def _tag_piece(tags: str | None) -> str:
         return ""
     if not isinstance(tags, str):
         raise LocalProtocolError(f"tags is a {type(tags).__name__}, expected one tag, a str")
+    try:
+        tags.encode()
+    except UnicodeEncodeError as error:
+        raise LocalProtocolError(f"tag {tags[:80]!r} is not Unicode: {error}") from error
     piece = _piece("TAGS", tags)
     if piece is None:
         raise LocalProtocolError(
@@ -266,7 +270,10 @@ def encode_batches(
         if message.properties or message.keys or message.delay_level or message.flag:
             properties = _batch_properties(message, key)
         else:
-            properties = f"UNIQ_KEY\x01{key}\x02".encode() + _tag_bytes(message.tags)
+            try:
+                properties = f"UNIQ_KEY\x01{key}\x02".encode() + _tag_bytes(message.tags)
+            except TypeError as error:
+                raise wrong_type(message, error) from error
         size = BATCH_ENTRY_BYTES + len(body) + len(properties)
         if total + size > bytes_max:
             if size > bytes_max:

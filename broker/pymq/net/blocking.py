@@ -174,6 +174,8 @@ class BlockingChannel:
             LocalProtocolError: it does not fit a frame; nothing was sent.
             ConnectionFailed: the connection is gone.
         """
+        if isinstance(self._failure, (ConnectionFailed, RemoteProtocolError)):
+            raise ConnectionFailed(f"nothing was sent: {self._failure}") from self._failure
         self._check_open()
         request.opaque = opaque = self._requests.register(deadline_s, request.code)
         try:

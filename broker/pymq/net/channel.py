@@ -57,6 +57,7 @@ class AsyncChannel(Wire):
             pending_max=pending_max
         )
         self._sweep: asyncio.TimerHandle | None = None
+        self._writers: list[asyncio.Future[None]] = []
 
     @staticmethod
     async def connect(
@@ -127,6 +128,10 @@ class AsyncChannel(Wire):
             self._schedule_sweep()
         return opaque
 
+    def forget(self, opaque: int) -> None:
+        """Give a registered request up; its ``on_answer`` is not called."""
+        self._table.forget(opaque)
+
     def request_nowait(
         self, command: Command, timeout_s: float, *, asked: str | None = None
     ) -> asyncio.Future[Command]:
@@ -155,12 +160,11 @@ class AsyncChannel(Wire):
             else:
                 future.set_exception(answer)
 
-        opaque = self.register(asked or f"request {command.code}", timeout_s, on_answer)
-        command.opaque = opaque
+        command.opaque = self.register(asked or f"request {command.code}", timeout_s, on_answer)
         try:
             self._send_command(command)
         except BaseException:
-            self._table.forget(opaque)
+            self.forget(command.opaque)
             raise
         return future
 
@@ -200,6 +204,37 @@ class AsyncChannel(Wire):
         else:
             self.send(*encode_parts(command, frame_bytes_max=limit))
 
+    # --- back-pressure
+
+    def pause_writing(self) -> None:
+        """Called by asyncio: the peer reads slower than we write.
+
+        Unlike a server we go on reading. If we did not, the peer could neither answer nor,
+        therefore, read, and both would wait for ever.
+        """
+        self._paused = True
+        self.write_stuck_at = self._loop.time()
+
+    def resume_writing(self) -> None:
+        """Called by asyncio."""
+        self._paused = False
+        self.write_stuck_at = None
+        self._flush()
+        self._wake_writers()
+
+    async def wait_writable(self) -> None:
+        """Wait until the peer has read most of what was sent, or is gone."""
+        while self._paused and self.is_open:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._writers.append(future)
+            await future
+
+    def _wake_writers(self) -> None:
+        writers, self._writers = self._writers, []
+        for future in writers:
+            if not future.done():
+                future.set_result(None)
+
     # --- answers
 
     def commands_received(self, commands: list[Command]) -> None:
@@ -229,6 +264,7 @@ class AsyncChannel(Wire):
                     sent=True,
                 )
             )
+        self._wake_writers()
         on_ended, self._on_ended = self._on_ended, None
         if on_ended is not None:
             on_ended(self)

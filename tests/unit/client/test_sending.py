@@ -173,6 +173,9 @@ def test_batches_decode_to_their_messages_and_keep_the_limit(seed: int) -> None:
         (Message("T", b"x", flag=1 << 40), "32-bit"),
         (Message("T", "x"), "expected bytes"),  # type: ignore[arg-type]
         (Message("T", b"x", tags="\x02"), r"U\+0002"),
+        (Message("T", b"x", tags="\ud800"), "not Unicode"),
+        (Message("T", b"x", tags=["a"]), "tags to be a str"),  # type: ignore[arg-type]
+        (Message("T", b"x", keys=7), "tags to be a str"),  # type: ignore[arg-type]
     ],
 )
 def test_messages_that_cannot_be_in_a_batch_are_refused(message: Message, reason: str) -> None:

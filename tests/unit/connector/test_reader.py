@@ -5,15 +5,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from tests.unit.connector.fake import FakeBroker, record
+
+from pymq.errors import ConnectionFailed, OffsetOutOfRange, RemoteProtocolError
+from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import reader
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.reader import read_ranges
 from pyspark_pymq.rows import default_schema
-
-from pymq.errors import ConnectionFailed, OffsetOutOfRange, RemoteProtocolError
-from pymq.protocol.bodies import MessageQueue
-from tests.unit.connector.fake import FakeBroker, record
 
 Q0, Q1 = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from pyspark.sql import types as spark
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.unit.connector.fake import FakeBroker
+
+from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
+from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import DefaultSource, patience, watch
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import source_options
 from pyspark_pymq.rows import default_schema
 from pyspark_pymq.source import PymqBatchReader, PymqSource, PymqStreamReader, QueuesPartition
 from pyspark_pymq.watch import QueueWatch
-
-from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
-from pymq.protocol.bodies import MessageQueue
-from tests.unit.connector.fake import FakeBroker
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
 OPTIONS = {"nameserver": "a:1", "subscribe": "orders"}
@@ -30,6 +30,10 @@ class Time:
 
     def __call__(self) -> float:
         return self.now_s
+
+    def wait(self, seconds: float) -> None:
+        assert 0 < seconds < watch.PAUSE_MAX_S + 1e-6
+        self.now_s += seconds
 
 
 @pytest.fixture
@@ -44,6 +48,7 @@ def broker(monkeypatch: pytest.MonkeyPatch, clock: Time) -> FakeBroker:
     fake.add(Q1, *[(b"x", {})] * 10)
     monkeypatch.setitem(QueueWatch.__init__.__kwdefaults__, "connect", fake.client)
     monkeypatch.setitem(QueueWatch.__init__.__kwdefaults__, "monotonic_s", clock)
+    monkeypatch.setitem(QueueWatch.__init__.__kwdefaults__, "wait", clock.wait)
     return fake
 
 
@@ -159,9 +164,9 @@ def test_data_loss(broker: FakeBroker, clock: Time, caplog: pytest.LogCaptureFix
     assert "7..11 are gone" in caplog.text and "ends at 10" in caplog.text
 
 
-def test_an_old_answer_is_no_loss(broker: FakeBroker, clock: Time) -> None:
-    reader = stream()
-    reader.latestOffset(offsets(15, 10), None)
+def test_an_old_answer_is_no_loss(broker: FakeBroker) -> None:
+    reader = stream(maxoffsetspertrigger="1")
+    reader.prepareForTriggerAvailableNow()
     broker.add(Q0, (b"x", {}))
     assert reader.latestOffset(offsets(16, 10), None) == offsets(16, 10)
 
@@ -169,16 +174,29 @@ def test_an_old_answer_is_no_loss(broker: FakeBroker, clock: Time) -> None:
 def test_an_idle_query_asks_rarely(broker: FakeBroker, clock: Time) -> None:
     reader = stream()
     reader.latestOffset(offsets(15, 10), None)
-    before = len(broker.calls)
-    for _ in range(1000):  # ten seconds of Spark's polling
-        clock.now_s += 0.01
+    before, started_s = len(broker.calls), clock.now_s
+    while clock.now_s < started_s + 10:
+        clock.now_s += 0.01  # Spark's own pause
         assert reader.latestOffset(offsets(15, 10), None) == offsets(15, 10)
         assert reader.reportLatestOffset() == offsets(15, 10)
     asked = sum(call[0] == "bounds" for call in broker.calls[before:])
     assert 40 <= asked <= 65
-    broker.add(Q0, (b"x", {}))
-    clock.now_s += watch.AGE_MAX_S
+    broker.add(Q0, (b"x", {}))  # and yet no answer is older than its question
     assert reader.latestOffset(offsets(15, 10), None) == offsets(16, 10)
+    started_s = clock.now_s
+    reader.latestOffset(offsets(16, 10), None)
+    assert clock.now_s - started_s < watch.PAUSE_MIN_S + 1e-6
+
+
+def test_a_backlog_is_worked_off_without_asking(broker: FakeBroker, clock: Time) -> None:
+    reader = stream(maxoffsetspertrigger="4")
+    limit = reader.getDefaultReadLimit()
+    position = reader.latestOffset(offsets(5, 0), limit)
+    before, started_s = len(broker.calls), clock.now_s
+    for _ in range(4):
+        position = reader.latestOffset(position, limit)
+    assert position == offsets(15, 10)
+    assert len(broker.calls) == before and clock.now_s == started_s
 
 
 def test_the_progress_of_a_query_without_an_answer_yet() -> None:

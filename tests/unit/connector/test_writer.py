@@ -7,16 +7,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import datasource
 from pyspark.sql import types as spark
-from pyspark_pymq import writer
-from pyspark_pymq.options import SinkOptions
-from pyspark_pymq.writer import (
-    PymqBatchWriter,
-    PymqStreamWriter,
-    SendTask,
-    Written,
-    check_columns,
-    month_ms,
-)
+from tests.unit.connector.fake import FakeBroker
 
 from pymq.errors import (
     BrokerError,
@@ -28,7 +19,16 @@ from pymq.errors import (
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_record
-from tests.unit.connector.fake import FakeBroker
+from pyspark_pymq import writer
+from pyspark_pymq.options import SinkOptions
+from pyspark_pymq.writer import (
+    PymqBatchWriter,
+    PymqStreamWriter,
+    SendTask,
+    Written,
+    check_columns,
+    month_ms,
+)
 
 TEXT, BYTES = spark.StringType(), spark.BinaryType()
 MAP = spark.MapType(TEXT, TEXT)

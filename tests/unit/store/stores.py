@@ -38,6 +38,9 @@ class QuickFiles(Files):
     def sync_data(self, fd: int) -> None:
         os.fstat(fd)
 
+    def start_sync_of_all(self) -> None:
+        pass
+
     def sync_directory(self, path: Path) -> None:
         path.stat()
 

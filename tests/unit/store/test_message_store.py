@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -421,6 +422,49 @@ def test_directories_and_files_of_rocketmq_are_left_alone(tmp_path: Path) -> Non
     store.close()
     after = _tree(tmp_path)
     assert {name: after[name] for name in before} == before
+
+
+def test_flushes_and_segments_made_in_another_thread(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=4096, flush_mode=FlushMode.SYNC)
+    with ThreadPoolExecutor(2) as executor:
+        prepared: Future[None] | None = None
+        for number in range(300):
+            put_ok(store, record(b"%d" % number), record(400, queue_id=1))
+            if store.next_segment_due and (prepared is None or prepared.done()):
+                prepared = executor.submit(store.prepare_next)
+            if number % 7 == 0:
+                job, end = store.flush_target(), store.log_end
+                running = executor.submit(job.run)
+                put_ok(store, record(b"meanwhile", queue_id=2))
+                running.result(timeout=60)
+                store.flush_done(job)
+                assert store.flushed_end == job.end == end
+                assert store.queue_bounds(TOPIC, 0) == (0, number + 1)
+            if number % 50 == 0:
+                queue_job = store.queue_flush_target()
+                executor.submit(queue_job.run).result(timeout=60)
+                store.queue_flush_done(queue_job)
+    store.close()
+    store = open_store(tmp_path, segment_bytes=4096)
+    assert bodies(store) == [b"%d" % number for number in range(300)]
+    assert len(bodies(store, TOPIC, 1)) == 300 and len(bodies(store, TOPIC, 2)) == 43
+    store.close()
+
+
+def test_thousands_of_queues(tmp_path: Path) -> None:
+    settings = {"segment_bytes": 1 << 20, "queue_file_bytes": 2000, "queue_files_open_max": 64}
+    store = open_store(tmp_path, **settings)
+    for turn in range(2):
+        put_ok(store, *(record(b"%d" % turn, queue_id=number) for number in range(2000)))
+    job = store.queue_flush_target()
+    job.run()
+    store.queue_flush_done(job)
+    store.close()
+    store = open_store(tmp_path, **settings)
+    assert len(store.queues(TOPIC)) == 2000
+    for number in (0, 999, 1999):
+        assert bodies(store, TOPIC, number) == [b"0", b"1"]
+    store.close()
 
 
 def test_many_queues_share_few_descriptors(tmp_path: Path) -> None:

@@ -1,0 +1,99 @@
+"""The typer application: every command but the servers, which it only lists and hands over.
+
+Rich stays out of help and usage errors, for the sake of the time they take.
+"""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+import typer.core
+
+import pymq
+from pymq.cli import groups, messages, servers, topics
+from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
+from pymq.cli.main import SERVERS
+from pymq.errors import PymqError
+
+# A line that holds only \b keeps the lines below it as they are.
+_EPILOG = "\b\nExit status:\n" + "\n".join(
+    f"  {int(code):<5}{text}" for code, text in EXIT_TEXTS.items()
+)
+
+
+class _Commands(typer.core.TyperGroup):
+    """Turns what a command raises into one line and an exit status."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except PymqError as error:
+            sys.stderr.write(f"pymq {ctx.invoked_subcommand}: {error}\n")
+            raise typer.Exit(exit_for(error)) from error
+        except BrokenPipeError as error:
+            # Whoever read our output has enough. Python flushes again at exit: to nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(Exit.OK) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(Exit.INTERRUPTED) from error
+
+
+application = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=_EPILOG,
+)
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit status."""
+    try:
+        application(arguments, prog_name="pymq")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else Exit.OK
+    return Exit.OK
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"pymq {pymq.__version__}\n")
+        raise typer.Exit
+
+
+@application.callback()
+def _top(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """RocketMQ for Python and Spark: servers, topics, groups and messages."""
+
+
+def _server(name: str) -> Callable[[typer.Context], None]:
+    def serve(context: typer.Context) -> None:
+        raise typer.Exit(servers.run(name, SERVERS[name], context.args))
+
+    return serve
+
+
+for _name, _summary in SERVERS.items():
+    application.command(
+        _name,
+        help=_summary,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )(_server(_name))
+application.command(no_args_is_help=True)(messages.send)
+application.command(no_args_is_help=True)(messages.consume)
+application.add_typer(topics.commands, name="topic", help="List, create, delete topics.")
+application.add_typer(groups.commands, name="group", help="List consumer groups and their lag.")

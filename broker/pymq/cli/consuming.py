@@ -1,0 +1,111 @@
+"""What ``pymq consume`` does, apart from its arguments."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from pymq.cli import reading
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.errors import ConfigurationError, PymqError
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.message import ReceivedMessage
+
+
+def consume(
+    client: BlockingClient,
+    topic: str,
+    *,
+    group: str | None,
+    start: str | None,
+    tags: str,
+    follow: bool,
+    count: int | None,
+    show: Callable[[ReceivedMessage], None],
+) -> None:
+    """Show messages as they come, or those that are there.
+
+    Raises:
+        ConfigurationError: ``start`` is not understood, or does not go with the rest.
+        PymqError: there is no such topic, it could not be read, or has less than ``count``.
+    """
+    begin = reading.parse_start(
+        start or ("latest" if follow else "earliest"), now=datetime.now().astimezone()
+    )
+    shown = _Shown(show, count)
+    if group is None:
+        positions = reading.start_positions(client, topic, begin)
+        source = reading.tail if follow else reading.backlog
+        for message in source(client, positions, tags=tags):
+            if not shown.add(message):
+                break
+    elif follow:
+        _join(client, topic, group, begin, tags, shown)
+    else:
+        _drain(client, topic, group, begin, tags, shown)
+    if count is not None and shown.count < count:
+        raise PymqError(f"topic {topic!r} has {shown.count} messages, --count wanted {count}")
+
+
+class _Shown:
+    """Shows messages up to a count."""
+
+    def __init__(self, show: Callable[[ReceivedMessage], None], count_max: int | None) -> None:
+        self._show = show
+        self._count_max = count_max
+        self.count = 0
+
+    def add(self, message: ReceivedMessage) -> bool:
+        """Show one, and return whether another is wanted."""
+        self._show(message)
+        self.count += 1
+        return self.count != self._count_max
+
+
+def _join(
+    client: BlockingClient,
+    topic: str,
+    group: str,
+    begin: reading.Start,
+    tags: str,
+    shown: _Shown,
+) -> None:
+    """Share the topic with the other members of a group; a message that was printed is done."""
+    from pymq.client.sync import Consumer  # asyncio: only this way of reading needs it
+
+    if isinstance(begin, int):
+        raise ConfigurationError(
+            f"--from {begin} with --group: expected earliest, latest or a time; an offset goes "
+            "without --group, or with --no-follow"
+        )
+    client.route(topic)  # a consumer would wait for a topic that is not there, in silence
+    moment = begin.astimezone() if isinstance(begin, datetime) else begin
+    with Consumer(client.name_servers, group, from_where=moment).subscribe(topic, tags) as consumer:
+        for message in consumer.messages():
+            if not shown.add(message):
+                break
+
+
+def _drain(
+    client: BlockingClient,
+    topic: str,
+    group: str,
+    begin: reading.Start,
+    tags: str,
+    shown: _Shown,
+) -> None:
+    """Read what is there from where a group is, and commit for it; it must have no members."""
+    members = BlockingAdmin(client).consumer_connections(group).connections
+    if members:
+        raise PymqError(
+            f"group {group!r} has {len(members)} members that are connected: stop them, or leave "
+            "out --no-follow to join them"
+        )
+    positions = reading.committed_positions(client, topic, group, begin)
+    try:
+        for message in reading.backlog(client, positions, tags=tags, group=group):
+            if not shown.add(message):
+                queue = MessageQueue(topic, message.broker_name, message.queue_id)
+                positions[queue] = message.queue_offset + 1
+                break
+    finally:
+        reading.commit(client, group, positions)

@@ -1,0 +1,72 @@
+"""``pymq group``: list, lag."""
+
+from typing import Annotated
+
+import typer
+
+from pymq.cli import arguments, output
+from pymq.errors import PymqError
+
+commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@commands.command("list")
+def list_groups(
+    system: Annotated[
+        bool, typer.Option("--system", help="Also those that every broker has from the start.")
+    ] = False,
+    name_server: arguments.NameServer = arguments.DEFAULT_NAME_SERVER,
+    form: arguments.Output = output.Form.TEXT,
+    timeout: arguments.Timeout = arguments.DEFAULT_TIMEOUT_S,
+    verbose: arguments.Verbose = 0,
+    quiet: arguments.Quiet = 0,
+) -> None:
+    """List all consumer groups and how many members of each are connected."""
+    with arguments.admin(name_server, timeout) as admin:
+        rows = [
+            {"group": group, "members": len(admin.consumer_connections(group).connections)}
+            for group in admin.groups(with_system=system)
+        ]
+    output.table(form, rows, {"group": "GROUP", "members": "MEMBERS"})
+
+
+@commands.command()
+def lag(
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")],
+    topic: Annotated[str | None, typer.Option("--topic", help="Only in this topic.")] = None,
+    name_server: arguments.NameServer = arguments.DEFAULT_NAME_SERVER,
+    form: arguments.Output = output.Form.TEXT,
+    timeout: arguments.Timeout = arguments.DEFAULT_TIMEOUT_S,
+    verbose: arguments.Verbose = 0,
+    quiet: arguments.Quiet = 0,
+) -> None:
+    """Show how many messages a group has not consumed yet, per queue."""
+    with arguments.admin(name_server, timeout) as admin:
+        found = admin.group_lag(group, topic)
+    if not found:
+        where = f" in topic {topic!r}" if topic else ""
+        raise PymqError(f"group {group!r} has committed no offset{where}; see `pymq group list`")
+    rows = [
+        {
+            "topic": progress.queue.topic,
+            "broker": progress.queue.broker_name,
+            "queue": progress.queue.queue_id,
+            "consumerOffset": progress.consumer_offset,
+            "maxOffset": progress.broker_offset,
+            "lag": progress.lag,
+            "lastConsumedTimestamp": progress.last_timestamp_ms,
+        }
+        for progress in found
+    ]
+    headings = {
+        "topic": "TOPIC",
+        "broker": "BROKER",
+        "queue": "QUEUE",
+        "consumerOffset": "CONSUMED UP TO",
+        "maxOffset": "NEXT",
+        "lag": "LAG",
+        "lastConsumedTimestamp": "LAST CONSUMED, STORED AT",
+    }
+    output.table(form, rows, headings)
+    if form is output.Form.TEXT:
+        output.line(f"total lag {sum(progress.lag for progress in found)}")

@@ -1,0 +1,129 @@
+"""``pymq send`` and ``pymq consume``: their arguments."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pymq.cli import arguments, output
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
+
+
+# --------------------------------------------------------------------------------------- send
+
+
+def send(
+    topic: Topic,
+    body: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[BODY]",
+            help="The message. Without it and --file, each line of standard input is one.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="FILE", help="Send what is in a file.")
+    ] = None,
+    tags: Annotated[str | None, typer.Option("--tags", help="The tag.")] = None,
+    keys: Annotated[
+        list[str] | None, typer.Option("--keys", metavar="KEY", help="A key; may be repeated.")
+    ] = None,
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--property", metavar="K=V", help="A property; may be repeated."),
+    ] = None,
+    queue: Annotated[
+        str | None,
+        typer.Option(
+            "--queue", metavar="[BROKER:]ID", help="Send to this queue; otherwise they take turns."
+        ),
+    ] = None,
+    count: Annotated[int, typer.Option("--count", min=1, help="Send it so many times.")] = 1,
+    name_server: arguments.NameServer = arguments.DEFAULT_NAME_SERVER,
+    form: arguments.Output = output.Form.TEXT,
+    timeout: arguments.Timeout = arguments.DEFAULT_TIMEOUT_S,
+    verbose: arguments.Verbose = 0,
+    quiet: arguments.Quiet = 0,
+) -> None:
+    """Send messages; print where each is stored.
+
+    A message is reported when its broker has acknowledged it. Status other than SEND_OK: it
+    is stored, but not proven to be as safe as the broker's settings promise (exit status 1).
+    """
+    from pymq.cli import sending  # what it stands on would delay --help
+
+    named = sending.parse_properties(properties or ())
+    bodies = sending.bodies(body, file, count)
+    with arguments.client(name_server, timeout) as client:
+        sending.send(
+            client,
+            topic,
+            bodies,
+            tags=tags,
+            keys=keys,
+            properties=named,
+            queue=queue,
+            form=form,
+        )
+
+
+# ------------------------------------------------------------------------------------ consume
+
+
+def consume(
+    topic: Topic,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group",
+            help="Consume as a member of this group. Without it nobody's offsets are touched.",
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="earliest|latest|OFFSET|TIME",
+            help="Where to begin; with --group, only where it has committed nothing. TIME is like "
+            "2026-01-31T12:00, or 15m for 15 minutes ago.  [default: latest; with --no-follow: "
+            "earliest]",
+            show_default=False,
+        ),
+    ] = None,
+    tags: Annotated[
+        str, typer.Option("--tags", metavar="'A || B'", help="Only messages with these tags.")
+    ] = "*",
+    count: Annotated[
+        int | None, typer.Option("--count", min=1, help="End after so many messages.")
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", help="Wait for more, or end with what is there.")
+    ] = True,
+    body_only: Annotated[
+        bool, typer.Option("--body-only", help="Print the bodies as they are, and nothing else.")
+    ] = False,
+    name_server: arguments.NameServer = arguments.DEFAULT_NAME_SERVER,
+    form: arguments.Output = output.Form.TEXT,
+    timeout: arguments.Timeout = arguments.DEFAULT_TIMEOUT_S,
+    verbose: arguments.Verbose = 0,
+    quiet: arguments.Quiet = 0,
+) -> None:
+    """Print messages as they come (Ctrl-C ends), or those that are there.
+
+    With --no-follow and --count, fewer messages than that are exit status 1.
+    """
+    from pymq.cli import consuming  # what it stands on would delay --help
+
+    with arguments.client(name_server, timeout) as client:
+        consuming.consume(
+            client,
+            topic,
+            group=group,
+            start=start,
+            tags=tags,
+            follow=follow,
+            count=count,
+            show=output.message_printer(form, body_only=body_only),
+        )

@@ -1,0 +1,153 @@
+"""What commands print: a table or lines for people, JSON for programs."""
+
+import base64
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pymq.client.operations import SendResult
+    from pymq.protocol.message import ReceivedMessage
+
+#: Not a cell: terminals obey some of these, and a line must stay one.
+_CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
+
+Row = dict[str, Any]
+
+
+class Form(StrEnum):
+    """The choices of ``-o``."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+def table(form: Form, rows: Sequence[Row], columns: dict[str, str]) -> None:
+    """Print rows: a table of the columns named, or one JSON array of all there is.
+
+    Args:
+        form: which.
+        rows: the same members in each; those that end in ``Timestamp`` are ms since 1970.
+        columns: member -> heading.
+    """
+    if form is Form.JSON:
+        line(json.dumps(rows, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(box=None, header_style="bold", pad_edge=False)
+    for member, heading in columns.items():
+        is_number = any(type(row[member]) is int for row in rows)
+        grid.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*(_cell(member, row[member]) for member in columns))
+    # What goes into a pipe is not cut or folded at the width of a terminal.
+    width = None if sys.stdout.isatty() else 10_000
+    Console(markup=False, highlight=False, emoji=False, width=width).print(grid)
+
+
+def _cell(member: str, value: Any) -> str:
+    if member.endswith("Timestamp"):
+        value = time_text(value)
+    return "-" if value is None else printable(str(value))
+
+
+def line(text: str) -> None:
+    """Print one line now, so that a reader at the other end of a pipe need not wait."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def note(text: str) -> None:
+    """Tell the person at the terminal something that is no result."""
+    sys.stderr.write(text + "\n")
+
+
+def printable(text: str) -> str:
+    """Return a text with control characters written out (``\\n``, ``\\x1b``)."""
+    return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def time_text(timestamp_ms: int | None) -> str | None:
+    """Return a moment as local time, to the millisecond; ``None`` for none."""
+    if not timestamp_ms:
+        return None
+    moment = datetime.fromtimestamp(timestamp_ms / 1000)
+    return moment.isoformat(sep=" ", timespec="milliseconds")
+
+
+# ----------------------------------------------------------------------------------- messages
+
+
+def sent_rows(result: "SendResult") -> Iterable[Row]:
+    """Yield what is known of each message of a send or a batch."""
+    ids = (result.message_id or "").split(",")
+    for index, message_id in enumerate(ids):
+        yield {
+            "topic": result.queue.topic,
+            "broker": result.queue.broker_name,
+            "queue": result.queue.queue_id,
+            "offset": result.queue_offset + index,
+            "id": message_id,
+            "status": result.status.value,
+        }
+
+
+def sent_text(row: Row) -> str:
+    """Return one line on a stored message."""
+    return f"{row['broker']}/{row['queue']} @{row['offset']} {row['id']} {row['status']}"
+
+
+def message_row(message: "ReceivedMessage") -> Row:
+    """Return a message for JSON; a body that is no UTF-8 is in base64, as ``bodyBase64``."""
+    row: Row = {
+        "topic": message.topic,
+        "broker": message.broker_name,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "id": message.message_id,
+        "tags": message.tags,
+        "keys": message.keys,
+        "bornTimestamp": message.born_timestamp_ms,
+        "storeTimestamp": message.store_timestamp_ms,
+        "reconsumeTimes": message.reconsume_times,
+        "properties": message.properties,
+    }
+    try:
+        row["body"] = message.body.decode()
+    except UnicodeDecodeError:
+        row["bodyBase64"] = base64.b64encode(message.body).decode()
+    return row
+
+
+def message_text(message: "ReceivedMessage") -> str:
+    """Return a message as one line: when and where it was stored, tag, keys, body."""
+    parts = [
+        time_text(message.store_timestamp_ms) or "-",
+        f"{message.broker_name}/{message.queue_id}",
+        f"@{message.queue_offset}",
+    ]
+    if message.tags:
+        parts.append(f"[{message.tags}]")
+    parts += [f"#{key}" for key in message.keys]
+    parts.append(message.body.decode("utf-8", "backslashreplace"))
+    return printable(" ".join(parts))
+
+
+def message_printer(form: Form, *, body_only: bool) -> "Callable[[ReceivedMessage], None]":
+    """Return what prints each message of a stream."""
+    if body_only:
+        return _print_body
+    if form is Form.JSON:
+        return lambda message: line(json.dumps(message_row(message), ensure_ascii=False))
+    return lambda message: line(message_text(message))
+
+
+def _print_body(message: "ReceivedMessage") -> None:
+    sys.stdout.buffer.write(message.body + b"\n")
+    sys.stdout.buffer.flush()

@@ -1,0 +1,152 @@
+"""What ``pymq send`` does, apart from its arguments."""
+
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from pymq.cli import output
+from pymq.client.blocking import BlockingClient
+from pymq.errors import ConfigurationError, PymqError
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.message import Message
+
+#: Lines that arrive together are sent together, up to these.
+BATCH_COUNT = 256
+BATCH_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
+
+
+def send(
+    client: BlockingClient,
+    topic: str,
+    arrivals: Iterable[list[bytes]],
+    *,
+    tags: str | None,
+    keys: list[str] | None,
+    properties: dict[str, str],
+    queue: str | None,
+    form: output.Form,
+) -> None:
+    """Send bodies, those that arrive together as batches, and print where each is stored.
+
+    Raises:
+        ConfigurationError: there is nothing to send, or no such queue.
+        PymqError: a message was refused, could not be sent, or is not proven to be safe.
+    """
+    sent = unproven = 0
+    target = None if queue is None else find_queue(client, topic, queue)
+    for group in groups(arrivals):
+        messages = [
+            Message(topic, body, tags=tags, keys=keys or None, properties=properties)
+            for body in group
+        ]
+        if len(messages) == 1:
+            result = client.send(messages[0], target)
+        else:
+            result = client.send_batch(target, messages)
+        sent += len(messages)
+        unproven += result.durability_unknown * len(messages)
+        for row in output.sent_rows(result):
+            is_json = form is output.Form.JSON
+            output.line(json.dumps(row) if is_json else output.sent_text(row))
+    if not sent:
+        raise ConfigurationError("nothing to send: standard input has no line that is not empty")
+    if unproven:
+        raise PymqError(f"{unproven} of {sent} messages are stored, but not proven to be safe")
+
+
+def parse_properties(pairs: Iterable[str]) -> dict[str, str]:
+    """Return the properties that ``NAME=VALUE`` texts give.
+
+    Raises:
+        ConfigurationError: one is not of that form.
+    """
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise ConfigurationError(f"--property {pair!r}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def bodies(body: str | None, file: Path | None, count: int) -> Iterator[list[bytes]]:
+    """Yield the bodies to send, those together that are there at the same time.
+
+    Args:
+        body: from the command line.
+        file: the file that holds it instead; without both, standard input has one on each line.
+        count: how often it is to be sent.
+
+    Raises:
+        ConfigurationError: the three do not go together, or the file cannot be read.
+    """
+    if body is not None and file is not None:
+        raise ConfigurationError("BODY and --file: expected one of them")
+    if body is None and file is None:
+        if count != 1:
+            raise ConfigurationError("--count: expected with BODY or --file only")
+        yield from _lines_of_input()
+        return
+    if file is not None:
+        try:
+            raw = file.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"--file {file}: {error.strerror or error}") from error
+    else:
+        assert body is not None
+        raw = body.encode("utf-8", "surrogateescape")  # as it was on the command line
+    for first in range(0, count, BATCH_COUNT):
+        yield [raw] * min(BATCH_COUNT, count - first)
+
+
+def _lines_of_input() -> Iterator[list[bytes]]:
+    """Yield lines of standard input as they arrive, without their ends; empty ones are skipped."""
+    if sys.stdin.isatty():
+        output.note("each line is a message; Ctrl-D ends")
+    rest = b""
+    while data := os.read(sys.stdin.fileno(), _READ_BYTES):
+        *lines, rest = (rest + data).split(b"\n")
+        yield [line for line in lines if line]
+    if rest:
+        yield [rest]
+
+
+def groups(arrivals: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """Split what arrived together so that each group is one batch."""
+    for together in arrivals:
+        group: list[bytes] = []
+        size = 0
+        for body in together:
+            if group and (len(group) == BATCH_COUNT or size + len(body) > BATCH_BYTES):
+                yield group
+                group, size = [], 0
+            group.append(body)
+            size += len(body)
+        if group:
+            yield group
+
+
+def find_queue(client: BlockingClient, topic: str, text: str) -> MessageQueue:
+    """Return the queue that ``--queue`` names.
+
+    Raises:
+        ConfigurationError: it names none of the topic's, or several.
+        PymqError: the topic's route could not be had.
+    """
+    broker, colon, number = text.rpartition(":")
+    if not (number.isascii() and number.isdigit()):
+        raise ConfigurationError(f"--queue {text!r}: expected a queue id, such as 3 or broker-a:3")
+    queues = client.write_queues(topic)
+    found = [
+        queue
+        for queue in queues
+        if queue.queue_id == int(number) and (not colon or queue.broker_name == broker)
+    ]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in found or queues)
+    what = "is on several brokers, name one" if found else "is not writable"
+    raise ConfigurationError(f"--queue {text!r} of topic {topic!r} {what}: {known}")

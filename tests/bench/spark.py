@@ -1,0 +1,231 @@
+"""Speed of the Spark source and sink, beside the most that Spark's Python data sources reach.
+
+Run it with ``./build.sh bench-spark [MILLIONS]``. In one run, taking turns:
+
+* read a topic into ``noop``, beside a data source that yields prebuilt Arrow batches with the same
+  columns and rows: what is left of the ceiling after fetching and decoding;
+* write generated rows to a topic, beside a data source that only counts them.
+
+Messages have bodies of 100 B, a tag, a key and an id. Broker, JVM and Python workers share the
+machine, as in ``local[2]``; ratios mean more than rates. The best of each side's rounds counts.
+"""
+
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pymq.client.blocking import BlockingClient
+from pymq.protocol.record_batch import read_columns
+from pymq.testing import Cluster
+from pyspark_pymq.entries import MessageKeys, encode_entries
+from pyspark_pymq.rows import arrow_schema, default_schema, record_batches
+
+ROUNDS = 4
+TASKS = 2
+BODY_BYTES = 100
+CHUNK_ROWS = 10_000
+READ_TARGET, WRITE_TARGET, DECODE_TARGET = 0.55, 0.60, 1.5e6
+
+
+class Prebuilt(DataSource):
+    """Yields one Arrow batch again and again: the ceiling of every source."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "prebuilt"
+
+    def schema(self) -> StructType:
+        return default_schema(properties=False)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return PrebuiltReader(bytes.fromhex(self.options["batch"]), int(self.options["rows"]))
+
+
+class PrebuiltReader(DataSourceReader):
+    def __init__(self, stream: bytes, rows: int) -> None:
+        self._stream = stream
+        self._rows = rows
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(self._rows // TASKS)] * TASKS
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        batch = pa.ipc.open_stream(self._stream).read_next_batch()
+        left = partition.value
+        while left > 0:
+            yield batch.slice(0, min(left, batch.num_rows))
+            left -= batch.num_rows
+
+
+class Counted(WriterCommitMessage):
+    pass
+
+
+class Counting(DataSource):
+    """Takes Arrow batches and counts their rows: the ceiling of every sink."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "counting"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return CountingWriter()
+
+
+class CountingWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        assert sum(batch.num_rows for batch in iterator) >= 0
+        return Counted()
+
+
+def main() -> int:
+    rows = int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 1_000_000
+    describe()
+    missed = []
+    with Cluster() as cluster, BlockingClient((cluster.name_server,)) as client:
+        spark = session()
+        rate, batch = codec(client, rows)
+        missed += verdict("decode to default columns, one core", rate, DECODE_TARGET, "msg/s")
+        spark.dataSource.register(Prebuilt)
+        spark.dataSource.register(Counting)
+        read = spark.read.format("pymq").options(
+            nameServer=cluster.name_server, subscribe="bench", minPartitions=TASKS
+        )
+        ceiling = spark.read.format("prebuilt").options(batch=batch.hex(), rows=rows)
+        sides = turns(
+            {
+                "read a topic -> noop": lambda: to_noop(read.load()),
+                "read prebuilt batches -> noop": lambda: to_noop(ceiling.load()),
+            },
+            rows,
+        )
+        missed += verdict("read / prebuilt", sides[0] / sides[1], READ_TARGET)
+        generated = spark.range(0, rows, 1, TASKS).selectExpr(
+            f"lpad(cast(id as string), {BODY_BYTES}, '.') as body",
+            "concat('tag-', id % 8) as tags",
+            "concat('key-', id) as keys",
+        )
+        to_topic = generated.write.format("pymq").mode("append")
+        to_topic.options(nameServer=cluster.name_server, topic="bench-written")
+        sides = turns(
+            {
+                "write a topic": to_topic.save,
+                "write to a counter": generated.write.format("counting").mode("append").save,
+            },
+            rows,
+        )
+        missed += verdict("write / counter", sides[0] / sides[1], WRITE_TARGET)
+        spark.stop()
+    if missed:
+        print(f"below target: {', '.join(missed)}")
+    return 0
+
+
+def session() -> SparkSession:
+    spark = (
+        SparkSession.builder.master(f"local[{TASKS}]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.buffer.size", str(1 << 20))
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def codec(client: BlockingClient, rows: int) -> tuple[float, bytes]:
+    """Fill the topic; return the rate of decoding and one decoded batch as an Arrow stream."""
+    keys = MessageKeys(address=bytes(4), pid=1, salt=b"salt")
+    queues = client.write_queues("bench")
+    encoding_s = 0.0
+    for number, first in enumerate(range(0, rows, CHUNK_ROWS)):
+        ids = range(first, min(first + CHUNK_ROWS, rows))
+        columns = {
+            "body": pa.array([b"%0*d" % (BODY_BYTES, i) for i in ids], pa.binary()),
+            "tags": pa.array([b"tag-%d" % (i % 8) for i in ids], pa.binary()),
+            "keys": pa.array([b"key-%d" % i for i in ids], pa.binary()),
+        }
+        started = time.perf_counter()
+        entries = encode_entries(
+            columns, keys, month_ms=1, message_bytes_max=1 << 22, place="row {}".format
+        )
+        encoding_s += time.perf_counter() - started
+        bodies = entries.requests(0, len(ids), bytes_max=1 << 20)
+        client.send_batches(queues[number % len(queues)], bodies)
+    print(f"{'encode columns to entries, one core':44} {rows / encoding_s / 1e6:8.2f} M msg/s")
+    schema = arrow_schema(default_schema(properties=False))
+    queue = queues[0]
+    end = client.bounds([queue])[queue][1]
+    buffers = [chunk.buffer for chunk in client.pull_range(queue, 0, min(end, 100_000))]
+    best_s, count, first_batch = float("inf"), 0, None
+    for _ in range(5):
+        started = time.perf_counter()
+        for buffer in buffers:
+            batches = list(record_batches(read_columns(buffer), queue, schema))
+            first_batch = first_batch or batches[0]
+        best_s = min(best_s, time.perf_counter() - started)
+    count = sum(len(read_columns(buffer)) for buffer in buffers)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(first_batch)
+    return count / best_s, sink.getvalue().to_pybytes()
+
+
+def to_noop(rows: Any) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def turns(actions: dict[str, Callable[[], None]], rows: int) -> list[float]:
+    """Run the actions in turns; print and return the best rate of each."""
+    best_s = dict.fromkeys(actions, float("inf"))
+    for _ in range(ROUNDS + 1):  # the first one warms up
+        for name, action in actions.items():
+            started = time.perf_counter()
+            action()
+            best_s[name] = min(best_s[name], time.perf_counter() - started)
+    for name, seconds in best_s.items():
+        print(f"{name:44} {rows / seconds / 1e6:8.2f} M rows/s")
+    return [rows / seconds for seconds in best_s.values()]
+
+
+def verdict(name: str, value: float, target: float, unit: str = "") -> list[str]:
+    """Print a figure beside its target; return its name if it is below."""
+    shown = f"{value / 1e6:8.2f} M {unit}" if unit else f"{value:8.0%}"
+    wanted = f"{target / 1e6:.2f} M {unit}" if unit else f"{target:.0%}"
+    print(f"{name:44} {shown} (target {wanted})")
+    return [] if value >= target else [name]
+
+
+def describe() -> None:
+    """Print what the figures depend on."""
+    model = platform.processor() or platform.machine()
+    if os.path.exists("/proc/cpuinfo"):
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            found = [line.split(":", 1)[1] for line in lines if line.startswith("model name")]
+        model = found[0].strip() if found else model
+    load = os.getloadavg()[0]
+    print(f"{os.cpu_count()} CPUs ({model}), load {load:.1f}, {platform.platform()}")
+    print(
+        f"Python {platform.python_version()}, pyspark {pyspark.__version__}, pyarrow "
+        f"{pa.__version__}; local[{TASKS}], bodies of {BODY_BYTES} B, best of {ROUNDS} rounds"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""What lies in a store directory, read without the store's own code: files, numbers, no cleverness.
+
+Only ``decode_record`` is shared with the product; it is checked against vectors of its own.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from tests.crash.checkers import IndexEntry
+
+from pymq.protocol.hashes import java_hash
+from pymq.protocol.record import BLANK_BYTES, MAGIC_BLANK, Record, decode_record
+
+_HEAD: Final = struct.Struct(">II")
+_ENTRY: Final = struct.Struct(">qiq")
+
+
+def log_records(store: Path) -> Iterator[Record]:
+    """Yield all records of the commit log, in order, checksums verified.
+
+    Raises:
+        CorruptRecord: something before the first zero byte of a file is no record.
+        AssertionError: a record says that it stands elsewhere.
+    """
+    for path in sorted((store / "commitlog").iterdir()):
+        data, base, position = path.read_bytes(), int(path.name), 0
+        while position + BLANK_BYTES <= len(data):
+            size, magic = _HEAD.unpack_from(data, position)
+            if size == 0 or magic == MAGIC_BLANK:
+                break
+            record = decode_record(data, position, verify=True)
+            assert record.physical_offset == base + position, f"{path} at {position}: {record}"
+            yield record
+            position += size
+
+
+def log_entries(store: Path, topic: str) -> list[IndexEntry]:
+    """Return what the consume queues of a topic should hold, by the log."""
+    return [
+        IndexEntry(
+            record.queue_id,
+            record.queue_offset,
+            record.physical_offset,
+            record.size,
+            _tag_code(record.properties),
+        )
+        for record in log_records(store)
+        if record.topic == topic
+    ]
+
+
+def queue_entries(store: Path, topic: str) -> list[IndexEntry]:
+    """Return what the consume queues of a topic hold, up to the first empty entry of each."""
+    entries = []
+    for directory in sorted((store / "consumequeue" / topic).iterdir()):
+        for path in sorted(directory.iterdir()):
+            base = int(path.name) // _ENTRY.size
+            for index, (physical, size, code) in enumerate(_ENTRY.iter_unpack(path.read_bytes())):
+                if size == 0:
+                    break
+                entries.append(IndexEntry(int(directory.name), base + index, physical, size, code))
+    return entries
+
+
+def file_count(store: Path, folder: str) -> int:
+    """Return how many files lie below a folder of the store."""
+    return sum(path.is_file() for path in (store / folder).rglob("*"))
+
+
+def _tag_code(properties: bytes) -> int:
+    for piece in properties.split(b"\x02"):
+        if piece.startswith(b"TAGS\x01"):
+            return java_hash(piece[5:].decode())
+    return 0

@@ -1,0 +1,153 @@
+"""Queues and addresses out of routes, and when a route is asked for again."""
+
+import pytest
+
+from pymq.client.routes import (
+    PROVISIONAL_AGE_S,
+    Route,
+    RouteTable,
+    difference,
+    no_route,
+    pick_queue,
+)
+from pymq.errors import RouteNotFound
+from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
+
+READ_WRITE = 6
+
+
+def found(
+    *brokers: tuple[str, dict[int, str], int, int, int], order: str | None = None
+) -> TopicRoute:
+    """A route of brokers: name, addresses, read queues, write queues, permission."""
+    return TopicRoute(
+        brokers=[BrokerData(broker_name=name, addresses=at) for name, at, *_ in brokers],
+        queues=[
+            QueueData(broker_name=name, read_queue_count=r, write_queue_count=w, perm=perm)
+            for name, _, r, w, perm in brokers
+        ],
+        order_topic_conf=order,
+    )
+
+
+def queues(*places: tuple[str, int]) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue("T", name, number) for name, number in places)
+
+
+A = ("a", {0: "a:1", 2: "a:3", 1: "a:2"}, 2, 1, READ_WRITE)
+
+
+@pytest.mark.parametrize(
+    ("broker", "write", "read"),
+    [
+        (A, [("a", 0)], [("a", 0), ("a", 1)]),
+        (("a", {0: "a:1"}, 1, 1, 4), [], [("a", 0)]),
+        (("a", {0: "a:1"}, 1, 1, 2), [("a", 0)], []),
+        (("a", {1: "a:2"}, 1, 1, READ_WRITE), [], [("a", 0)]),  # no master
+        (("a", {}, 1, 1, READ_WRITE), [], []),
+        (("a", {0: "a:1"}, 0, 0, READ_WRITE), [], []),
+    ],
+)
+def test_queues_of_a_route(
+    broker: tuple[str, dict[int, str], int, int, int],
+    write: list[tuple[str, int]],
+    read: list[tuple[str, int]],
+) -> None:
+    route = Route.of("T", found(broker))
+    assert route.write_queues == queues(*write)
+    assert route.read_queues == queues(*read)
+    assert not route.is_provisional
+
+
+def test_queues_are_sorted_by_broker_and_number() -> None:
+    b = ("b", {0: "b:1"}, 1, 2, READ_WRITE)
+    assert Route.of("T", found(b, A)).write_queues == queues(("a", 0), ("b", 0), ("b", 1))
+
+
+def test_an_order_topic_keeps_its_queues() -> None:
+    route = Route.of("T", found(A, order="a:3;gone:2;broken"))
+    assert route.write_queues == queues(("a", 0), ("a", 1), ("a", 2))
+
+
+def test_a_new_topic_borrows_the_template_and_its_limit() -> None:
+    template = found(("a", {0: "a:1"}, 8, 8, 7), ("b", {0: "b:1"}, 1, 1, 7))
+    route = Route.to_create("T", template, 2)
+    assert route.is_provisional
+    assert route.write_queues == queues(("a", 0), ("a", 1), ("b", 0))
+
+
+def test_addresses() -> None:
+    route = Route.of("T", found(A, ("slaves", {2: "s:2", 1: "s:1"}, 1, 1, READ_WRITE)))
+    assert (route.address("a"), route.address("a", 2)) == ("a:1", "a:3")
+    assert route.read_address("a") == "a:1"
+    assert route.read_address("a", 1) == "a:2"
+    assert route.read_address("a", 9) == "a:1"
+    assert route.read_address("slaves") == "s:1"
+    assert route.masters() == {"a": "a:1"}
+    with pytest.raises(RouteNotFound, match=r"no master of broker 'slaves'.*1: s:1"):
+        route.address("slaves")
+    with pytest.raises(RouteNotFound, match="'gone'"):
+        route.read_address("gone")
+
+
+def test_a_missing_route_says_who_was_asked_and_what_to_do() -> None:
+    text = str(no_route("T", ["n1:9876", "n2:9876"]))
+    for part in ("'T'", "n1:9876, n2:9876", "pymq topic create T", "autoCreateTopicEnable"):
+        assert part in text
+
+
+def test_the_turn_goes_round_and_avoids_what_failed() -> None:
+    all_queues = queues(("a", 0), ("a", 1), ("b", 0))
+    assert [pick_queue(all_queues, turn) for turn in range(4)] == [*all_queues, all_queues[0]]
+    for turn in range(5):
+        assert pick_queue(all_queues, turn, avoid={"a"}).broker_name == "b"
+        assert pick_queue(all_queues, turn, avoid={"a", "b"}) == all_queues[turn % 3]
+
+
+def test_differences() -> None:
+    old = Route.of("T", found(A))
+    new = Route.of("T", found(("a", {0: "a:9", 1: "a:2"}, 1, 2, READ_WRITE)))
+    change = difference(old, new)
+    assert change.write_added == {MessageQueue("T", "a", 1)} and not change.write_removed
+    assert change.read_removed == {MessageQueue("T", "a", 1)} and not change.read_added
+    assert change.addresses_gone == {"a:1", "a:3"}
+    assert change and not difference(new, new)
+    assert difference(None, old).read_added == set(old.read_queues)
+
+
+def test_routes_grow_old() -> None:
+    table = RouteTable(30.0)
+    assert (table.find("T"), table.fresh("T", 0.0), table.topics) == (None, None, [])
+    route = Route.of("T", found(A))
+    assert table.put(route, 100.0)
+    assert table.fresh("T", 129.9) is route
+    assert table.fresh("T", 130.0) is None
+    assert table.find("T") is route
+    assert (table.stale(129.9), table.stale(130.0)) == ([], ["T"])
+    assert not table.put(route, 130.0)
+    assert table.stale(131.0) == []
+
+
+def test_doubted_and_provisional_routes_are_old_soon() -> None:
+    table = RouteTable(30.0)
+    route = Route.of("T", found(A))
+    for doubt in (lambda: table.doubt("T"), lambda: table.doubt_address("a:2")):
+        table.put(route, 100.0)
+        table.doubt("other")
+        table.doubt_address("x:1")
+        assert table.fresh("T", 100.0) is route
+        doubt()
+        assert table.fresh("T", 100.0) is None
+    borrowed = Route.to_create("T", found(A), 4)
+    table.put(borrowed, 200.0)
+    assert table.fresh("T", 200.0 + PROVISIONAL_AGE_S / 2) is borrowed
+    assert table.fresh("T", 200.0 + PROVISIONAL_AGE_S) is None
+    table.forget("T")
+    assert table.find("T") is None
+
+
+def test_all_addresses_of_all_routes() -> None:
+    table = RouteTable(30.0)
+    table.put(Route.of("T", found(A)), 0.0)
+    table.put(Route.of("U", found(("b", {0: "b:1"}, 1, 1, READ_WRITE))), 0.0)
+    assert table.addresses() == {"a": {0: "a:1", 1: "a:2", 2: "a:3"}, "b": {0: "b:1"}}
