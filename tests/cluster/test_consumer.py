@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import os
+import signal
+import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -268,6 +271,31 @@ def test_closing_lets_handlers_finish_and_commits(pymq_cluster: Cluster) -> None
     run(test())
 
 
+def test_progress_is_committed_while_it_runs(pymq_cluster: Cluster) -> None:
+    async def test() -> None:
+        await send_numbers(pymq_cluster.name_server, "T", range(40))
+        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+        async with consumer:
+            running = asyncio.ensure_future(consumer.run(ignore))
+            await wait_until(lambda: len(consumer.assignment) == 5, "all queues are ours")
+            queues = [queue for queue in consumer.assignment if queue.topic == "T"]
+            committed = 0
+            while committed < 40:
+                consumer.commit_nowait()
+                offsets = [
+                    await ask(pymq_cluster.broker_address, operations.query_offset("g", queue))
+                    for queue in queues
+                ]
+                committed = sum(offset or 0 for offset in offsets)
+        await running
+
+    run(test())
+
+
+async def ignore(message: ReceivedMessage) -> None:
+    """Handle a message by doing nothing."""
+
+
 def test_a_handler_that_does_not_end_is_cancelled_and_its_message_comes_again(
     pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -512,3 +540,14 @@ def test_blocking_consumer_whose_body_fails_gets_the_message_again(pymq_cluster:
             raise ZeroDivisionError
     with sync.Consumer(name_server, "g").subscribe("T") as consumer:
         assert sorted(int(m.body) for m in consumer.messages(timeout_s=1)) == list(range(5))
+
+
+def test_ctrl_c_interrupts_a_blocking_consumer(pymq_cluster: Cluster) -> None:
+    consumer = sync.Consumer(pymq_cluster.name_server, "g").subscribe("T")
+    with pytest.raises(KeyboardInterrupt), consumer:
+        interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        interrupt.start()
+        consumer.receive(timeout_s=DEADLINE_S)
+    interrupt.join()
+    with pytest.raises(ClientClosed):
+        consumer.receive()

@@ -11,7 +11,7 @@ the argument. Two defaults differ from RocketMQ's, both to the safe side:
 
 import logging
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,6 @@ from pymq.store import StoreConfig
 _log = logging.getLogger(__name__)
 
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 
 #: Read here, besides what the configuration classes read.
 _ROLE = "brokerRole"
@@ -134,7 +133,12 @@ def broker_configs(
     store = from_properties(StoreConfig, settings, source=source)
     _check_log_path(settings, source)
     broker = from_properties(BrokerConfig, _with_role(settings, source), source=source)
-    _check_addresses(broker, source)
+    if name_servers is not None:
+        _check_addresses(broker.name_servers, "-n")
+    elif "namesrvAddr" in properties:
+        _check_addresses(broker.name_servers, f"{source}: namesrvAddr")
+    else:
+        _check_addresses(broker.name_servers, NAME_SERVER_VARIABLE)
     return broker, replace(store, commit_log_path=store.log_path)
 
 
@@ -187,9 +191,9 @@ def _check_log_path(settings: Mapping[str, str], source: str) -> None:
         )
 
 
-def _check_addresses(broker: BrokerConfig, source: str) -> None:
-    for address in broker.name_servers:
+def _check_addresses(addresses: Iterable[str], where: str) -> None:
+    for address in addresses:
         try:
             split_address(address)
         except ConfigurationError as error:
-            raise ConfigurationError(f"{source}: namesrvAddr: {error}") from error
+            raise ConfigurationError(f"{where}: {error}") from error

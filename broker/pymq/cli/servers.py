@@ -181,14 +181,14 @@ def _broker(options: argparse.Namespace) -> None:
         _write(configuration.effective_text(config, store))
         return
     running.raise_file_limit()
-    if not config.name_servers:
-        _log.warning(
-            "no name server: clients find this broker's topics only where one knows them; "
-            "give -n host:port, or namesrvAddr in the file"
-        )
 
     async def serve() -> None:
         async with _serving(Broker(config, store)) as broker:
+            if not config.name_servers:
+                _log.warning(
+                    "no name server: clients find this broker's topics only where one knows "
+                    "them; give -n host:port, or namesrvAddr in the file"
+                )
             _announce(
                 options.output,
                 {

@@ -203,6 +203,8 @@ class Server:
 
 
 def _listen_error(error: OSError) -> str:
+    if isinstance(error, socket.gaierror):
+        return "no address is known for this host; choose one of this machine's addresses"
     if error.errno == errno.EADDRINUSE:
         return "the port is in use; stop the other program or choose another port"
     if error.errno == errno.EACCES:

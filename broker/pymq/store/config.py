@@ -138,6 +138,11 @@ class StoreConfig:
         object.__setattr__(self, "queue_file_bytes", whole)
         object.__setattr__(self, "root_path", Path(self.root_path))
         if self.commit_log_path is not None:
+            if "," in str(self.commit_log_path):
+                raise ConfigurationError(
+                    f"commit_log_path={self.commit_log_path}: expected one directory, a commit "
+                    "log over several (storePathCommitLog with commas) cannot be opened"
+                )
             object.__setattr__(self, "commit_log_path", Path(self.commit_log_path))
 
     @property

@@ -142,12 +142,23 @@ class Files:
             raise _failure(error, f"read at {position}", _path_of(fd)) from error
         return data
 
-    def map_for_reading(self, fd: int, size_bytes: int) -> mmap.mmap:
-        """Return a shared read-only map of a whole file; it outlives the descriptor."""
+    def map_for_reading(self, fd: int, size_bytes: int) -> memoryview:
+        """Return a whole file as a shared read-only map; it outlives the descriptor."""
         try:
-            return mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+            mapped = mmap.mmap(fd, size_bytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+            return memoryview(mapped)
         except (OSError, ValueError) as error:
             raise StoreError(f"map {_path_of(fd)} ({size_bytes} B): {error}") from error
+
+    def unmap(self, view: memoryview) -> None:
+        """Give a map back; slices of the view stay valid, and the map goes with the last one."""
+        mapped = view.obj
+        view.release()
+        assert isinstance(mapped, mmap.mmap)
+        try:
+            mapped.close()
+        except BufferError:
+            pass  # Somebody still holds a slice; dropping our reference is all we can do.
 
     def data_ranges(self, fd: int, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of [first, end) that are not holes, in order."""

@@ -1,6 +1,5 @@
 """One fixed-size file of the commit log: written by ``pwrite``, read through a map."""
 
-import mmap
 from pathlib import Path
 
 from pymq.store.files import Files
@@ -28,14 +27,13 @@ class Segment:
     Source: RocketMQ MappedFile.
     """
 
-    __slots__ = ("_fd", "_files", "_map", "_view", "end", "first", "path", "size_bytes")
+    __slots__ = ("_fd", "_files", "_view", "end", "first", "path", "size_bytes")
 
     def __init__(
         self, files: Files, path: Path, first: int, size_bytes: int, fd: int | None = None
     ) -> None:
         self._files = files
         self._fd = fd
-        self._map: mmap.mmap | None = None
         self._view: memoryview | None = None
         self.path = path
         self.first = first
@@ -53,8 +51,7 @@ class Segment:
     def view(self) -> memoryview:
         """All bytes of the file, read-only; slices of it may be kept as long as wanted."""
         if self._view is None:
-            self._map = self._files.map_for_reading(self.fd, self.size_bytes)
-            self._view = memoryview(self._map)
+            self._view = self._files.map_for_reading(self.fd, self.size_bytes)
         return self._view
 
     def write(self, data: bytes | memoryview, position: int) -> None:
@@ -71,13 +68,9 @@ class Segment:
 
     def close(self) -> None:
         """Close the file. Views handed out stay valid: the map goes with the last of them."""
-        if self._view is not None and self._map is not None:
-            self._view.release()
-            try:
-                self._map.close()
-            except BufferError:
-                pass  # Somebody still holds a view; dropping our reference is all we can do.
-            self._view = self._map = None
+        if self._view is not None:
+            self._files.unmap(self._view)
+            self._view = None
         if self._fd is not None:
             self._files.close(self._fd)
             self._fd = None

@@ -1,0 +1,195 @@
+"""A disk that is really full: a small tmpfs for the store, filled, freed, filled again."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.crash.checkers import check_history, check_index
+from tests.crash.disk import log_entries, queue_entries
+from tests.crash.kills import read_all
+from tests.crash.ledger import Acknowledged, Attempted, Event, Failed, body_of, make_key
+from tests.crash.servers import (
+    ServerFailed,
+    ServerProcess,
+    broker_process,
+    name_server_process,
+)
+
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.client.operations import SendStatus
+from pymq.client.producer import Producer
+from pymq.errors import PymqError, ServiceNotAvailable
+from pymq.protocol.message import Message
+
+pytestmark = pytest.mark.crash
+
+DISK_BYTES: Final = 4 << 20
+BALLAST_BYTES: Final = 2 << 20
+BODY_BYTES: Final = 1_000
+TOPIC: Final = "full"
+#: How soon writing must go on by itself once there is space (issue's number).
+RESUME_S: Final = 10.0
+SENDS_MAX: Final = 10_000
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of ``DISK_BYTES``, half of it taken by a file named ``ballast``."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = shutil.which("mount")
+    if mount is None:
+        pytest.skip("no mount program: a real full disk needs a small tmpfs")
+    options = f"size={DISK_BYTES},mode=700"
+    done = subprocess.run(
+        [mount, "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"a real full disk needs the right to mount a tmpfs: {done.stderr.strip()}")
+    try:
+        (path / "ballast").write_bytes(bytes(BALLAST_BYTES))
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+class Writer:
+    """Sends numbered messages and keeps the ledger."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.events: list[Event] = []
+        self._producer = producer
+        self._number = 0
+
+    async def send(self) -> PymqError | None:
+        """Send one message; return why it was refused."""
+        key = make_key(0, self._number, BODY_BYTES)
+        request = str(self._number)
+        self._number += 1
+        self.events.append(Attempted(request, (key,)))
+        try:
+            result = await self._producer.send(Message(TOPIC, body_of(key)))
+        except PymqError as error:
+            self.events.append(Failed(request, error.outcome_known, str(error)))
+            return error
+        assert result.status is SendStatus.OK
+        (physical,) = (int(text[-16:], 16) for text in result.offset_message_ids)
+        queue_id = result.queue.queue_id
+        self.events.append(Acknowledged(request, queue_id, result.queue_offset, (physical,)))
+        return None
+
+    async def until(self, condition: Callable[[PymqError | None], bool]) -> PymqError | None:
+        """Send until the outcome is as wanted; return it."""
+        for _ in range(SENDS_MAX):
+            error = await self.send()
+            if condition(error):
+                return error
+        raise AssertionError(f"not within {SENDS_MAX} sends")
+
+    def acknowledged_count(self) -> int:
+        return sum(isinstance(event, Acknowledged) for event in self.events)
+
+
+def refused(error: PymqError | None) -> bool:
+    return error is not None
+
+
+def accepted(error: PymqError | None) -> bool:
+    return error is None
+
+
+async def fill(writer: Writer) -> None:
+    """Send until the broker refuses, and look at how it does."""
+    before = writer.acknowledged_count()
+    error = await writer.until(refused)
+    assert isinstance(error, ServiceNotAvailable), repr(error)
+    assert "no space left on the device" in str(error)
+    assert "free some space" in str(error)
+    assert writer.acknowledged_count() > before
+
+
+async def wait_resumed(writer: Writer) -> None:
+    """Send until the broker takes messages again: by itself, and in time."""
+    begun = time.monotonic()
+    while await writer.send() is not None:
+        await asyncio.sleep(0.05)
+        assert time.monotonic() - begun < RESUME_S, f"still refused: {writer.events[-1]}"
+
+
+async def fill_and_free(name_server: str, disk: Path, client: BlockingClient) -> list[Event]:
+    """Fill the disk, read while it is full, free it, write on, and fill it once more."""
+    async with Producer(
+        name_server, retries=0, timeout_s=30.0, compress_bytes_min=None
+    ) as producer:
+        writer = Writer(producer)
+        await fill(writer)
+        while_full = check_history(writer.events, read_all(client, TOPIC))
+        assert not while_full, "\n".join(while_full)
+        (disk / "ballast").unlink()
+        await wait_resumed(writer)
+        await fill(writer)
+        return writer.events
+
+
+def check(disk: Path, events: list[Event], client: BlockingClient, broker: ServerProcess) -> None:
+    complaints = check_history(events, read_all(client, TOPIC))
+    broker.stop()
+    store = disk / "store"
+    complaints += check_index(queue_entries(store, TOPIC), log_entries(store, TOPIC))
+    assert not complaints, "\n".join(complaints)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_full_disk_refuses_and_resumes(disk: Path, tmp_path: Path, flush: str) -> None:
+    with name_server_process(tmp_path) as name_server:
+        broker = broker_process(tmp_path, name_server.address, disk / "store", flushDiskType=flush)
+        with broker, BlockingClient(name_server.address, timeout_s=30.0) as client:
+            BlockingAdmin(client).create_topic(TOPIC, queue_count=2)
+            events = asyncio.run(fill_and_free(name_server.address, disk, client))
+            check(disk, events, client, broker)
+
+
+def test_killed_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
+    """It either comes back and serves what it has, or says in one line why not."""
+    with name_server_process(tmp_path) as name_server:
+        broker = broker_process(tmp_path, name_server.address, disk / "store")
+        with broker, BlockingClient(name_server.address, timeout_s=30.0) as client:
+            BlockingAdmin(client).create_topic(TOPIC, queue_count=2)
+
+            async def fill_disk() -> list[Event]:
+                async with Producer(
+                    name_server.address, retries=0, timeout_s=30.0, compress_bytes_min=None
+                ) as producer:
+                    writer = Writer(producer)
+                    await fill(writer)
+                    return writer.events
+
+            events = asyncio.run(fill_disk())
+            broker.kill()
+            # Not one byte is left for the recovery either.
+            with (disk / "more").open("wb", buffering=0) as more:
+                with pytest.raises(OSError, match="No space left"):
+                    while True:
+                        more.write(bytes(4096))
+            broker.spawn()
+            try:
+                broker.wait_ready()
+            except ServerFailed:
+                assert broker.wait_end() == 2, broker.output()
+                lines = broker.output().splitlines()
+                assert "no space left on the device" in lines[-1], broker.output()
+                assert "Traceback" not in broker.output()
+            else:
+                broker.kill()
+            (disk / "more").unlink()
+            (disk / "ballast").unlink()
+            broker.start()
+            check(disk, events, client, broker)

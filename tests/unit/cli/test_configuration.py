@@ -1,0 +1,243 @@
+"""Files that real name servers and brokers start with, and what ours make of them."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymq.broker.config import BrokerConfig
+from pymq.cli import configuration
+from pymq.errors import ConfigurationError
+from pymq.store import FlushMode, StoreConfig
+
+FILES = Path(__file__).parent / "files"
+HOME = Path("/home/somebody")
+
+
+def broker(
+    file: Path | None = None, *, name_servers: str | None = None, **environment: str
+) -> tuple[BrokerConfig, StoreConfig]:
+    return configuration.broker_configs(
+        file, name_servers=name_servers, environment=environment, home=HOME
+    )
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    file = folder / "broker.conf"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return file
+
+
+BROKER_FILES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    (
+        "broker-4.5.1.properties",
+        {
+            "name": "broker-b",
+            "cluster": "rocketmq-cluster",
+            "listen_port": 10921,
+            "name_servers": ("127.0.0.1:9876", "127.0.0.1:9877"),
+            "default_topic_queue_count": 4,
+            "bind_address": "127.0.0.1",
+        },
+        {
+            "root_path": Path("/var/rocketmq/store"),
+            "segment_bytes": 134217728,
+            "queue_file_bytes": 6000000,
+            "message_bytes_max": 65536,
+            "flush_mode": FlushMode.ASYNC,
+        },
+    ),
+    (
+        "broker-4.9.7.properties",
+        {
+            "name": "broker-a",
+            "advertised_address": "192.168.7.20",
+            "name_servers": ("namesrv-0.mq:9876", "namesrv-1.mq:9876"),
+            "auto_create_topic": False,
+            "auto_create_group": False,
+            "permission": 6,
+        },
+        {
+            "segment_bytes": 1 << 30,
+            "queue_file_bytes": 5000000,
+            "message_bytes_max": 8 << 20,
+            "flush_mode": FlushMode.SYNC,
+            "log_path": Path("/home/rocketmq/store/commitlog"),
+            "delay_levels_ms": (
+                *(1000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000),
+                *(3_600_000, 7_200_000, 86_400_000),
+            ),
+        },
+    ),
+    (
+        "broker-5.3.3.properties",
+        {
+            "bind_address": "0.0.0.0",
+            "advertised_address": "10.20.0.21",
+            "listen_port": 10911,
+            "default_topic_queue_count": 8,
+        },
+        {
+            "segment_bytes": 256 << 20,
+            "flush_interval_ms": 200,
+            "flush_mode": FlushMode.ASYNC,
+            "log_path": Path("/data/rocketmq/store/commitlog"),
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "broker_values", "store_values"), BROKER_FILES)
+def test_real_broker_files(
+    name: str,
+    broker_values: dict[str, Any],
+    store_values: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.DEBUG, logger="pymq"):
+        config, store = broker(FILES / name)
+    assert {key: getattr(config, key) for key in broker_values} == broker_values
+    assert {key: getattr(store, key) for key in store_values} == store_values
+    assert not [record for record in caplog.records if "unknown key" in record.getMessage()]
+    notes = [record for record in caplog.records if "does not use" in record.getMessage()]
+    assert [note.levelno for note in notes] == [logging.DEBUG]
+    assert "fileReservedTime" in notes[0].getMessage()
+    assert "do-not-log-me" not in caplog.text
+
+
+@pytest.mark.parametrize("name", [name for name, _, _ in BROKER_FILES])
+def test_printed_broker_configuration_reads_back(name: str, tmp_path: Path) -> None:
+    configs = broker(FILES / name)
+    file = written(tmp_path, configuration.effective_text(*configs))
+    assert broker(file) == configs
+
+
+def test_printed_defaults_read_back(tmp_path: Path) -> None:
+    configs = broker(NAMESRV_ADDR="a:1;b:2")
+    assert broker(written(tmp_path, configuration.effective_text(*configs))) == configs
+
+
+def test_keys_of_the_store_file_sizes_are_written_in_the_new_spelling() -> None:
+    text = configuration.effective_text(*broker(FILES / "broker-4.5.1.properties"))
+    assert "mappedFileSizeCommitLog=134217728\n" in text
+    assert "mapedFileSize" not in text
+    assert "flushDiskType=ASYNC_FLUSH\n" in text
+
+
+def test_name_server_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = configuration.name_server_config(FILES / "namesrv-4.9.7.properties", home=HOME)
+    assert (config.port, config.order_message_enable) == (9877, True)
+    assert config.kv_config_path == Path("/opt/rocketmq/namesrv/kvConfig.json")
+    assert not caplog.records
+    file = written(tmp_path, configuration.effective_text(config))
+    assert configuration.name_server_config(file, home=HOME) == config
+
+
+def test_defaults() -> None:
+    name_server = configuration.name_server_config(None, home=HOME)
+    assert (name_server.host, name_server.port) == ("127.0.0.1", 9876)
+    assert name_server.kv_config_path == HOME / "namesrv/kvConfig.json"
+    config, store = broker()
+    assert (config.bind_address, config.listen_port) == ("127.0.0.1", 10911)
+    assert config.name_servers == ()
+    assert store.root_path == HOME / "store"
+    assert store.flush_mode is FlushMode.SYNC
+    assert store.segment_bytes == 1 << 30
+
+
+def test_who_wins_over_name_servers(tmp_path: Path) -> None:
+    file = written(tmp_path, "namesrvAddr=file:1\n")
+    silent = written(tmp_path / "..", "listenPort=1\n")
+    assert broker(silent, NAMESRV_ADDR="a:1;b:2")[0].name_servers == ("a:1", "b:2")
+    assert broker(file, NAMESRV_ADDR="a:1")[0].name_servers == ("file:1",)
+    assert broker(file, name_servers="c:1", NAMESRV_ADDR="a:1")[0].name_servers == ("c:1",)
+
+
+def test_a_file_without_a_flush_type_is_the_safer_one(tmp_path: Path) -> None:
+    assert broker(written(tmp_path, "listenPort=1\n"))[1].flush_mode is FlushMode.SYNC
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "nearest"),
+    [
+        ("listenport=1", "listenport", "listenPort"),
+        ("borkerName=x", "borkerName", "brokerName"),
+        ("zzzzqqqq=1", "zzzzqqqq", None),
+    ],
+)
+def test_unknown_keys(
+    text: str, key: str, nearest: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker(written(tmp_path, text))
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert f"unknown key {key} " in record.getMessage()
+    assert (f"did you mean {nearest}?" in record.getMessage()) is (nearest is not None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["aclEnable=true", "authenticationEnabled=TRUE", "brokerRole=SYNC_MASTER", "storeType=rocksdb"],
+)
+def test_a_promise_that_is_not_kept_is_a_warning(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker(written(tmp_path, text))
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert text.partition("=")[0] in caplog.text
+
+
+def test_a_master_has_id_0_as_in_rocketmq(tmp_path: Path) -> None:
+    assert broker(written(tmp_path, "brokerId=3\n"))[0].broker_id == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("listenPort=abc", "listenPort='abc'"),
+        ("listenPort=70000", "70000"),
+        ("flushDiskType=OFTEN", "SYNC_FLUSH or ASYNC_FLUSH"),
+        ("brokerRole=SLAVE", "brokerRole=SLAVE"),
+        ("brokerRole=MASTER", "ASYNC_MASTER"),
+        ("storePathCommitLog=/a,/b", "one directory"),
+        ("storePathRootDir=", "storePathRootDir"),
+        ("namesrvAddr=nowhere", "namesrvAddr: address 'nowhere'"),
+        ("brokerIP1=0.0.0.0", "brokerIP1"),
+        ("brokerIP1=broker.example", "brokerIP1"),
+        ("messageDelayLevel=1s soon", "'soon'"),
+        ("autoCreateTopicEnable=yes", "true or false"),
+        ("mappedFileSizeCommitLog=-1", "segment_bytes"),
+        ("brokerName=\\u12", "line 1"),
+        (b"\x7fELF\0\0", "binary data"),
+    ],
+)
+def test_bad_values_name_file_and_key(text: str | bytes, said: str, tmp_path: Path) -> None:
+    file = written(tmp_path, text)
+    with pytest.raises(ConfigurationError) as caught:
+        broker(file)
+    assert str(file) in str(caught.value)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_addresses_name_where_they_are_from() -> None:
+    with pytest.raises(ConfigurationError, match="^-n: address 'x'"):
+        broker(name_servers="x")
+    with pytest.raises(ConfigurationError, match="^NAMESRV_ADDR: address 'y'"):
+        broker(NAMESRV_ADDR="y")
+
+
+def test_unreadable_files(tmp_path: Path) -> None:
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(ConfigurationError, match=str(path)):
+            configuration.read_properties(path)
+
+
+def test_encodings(tmp_path: Path) -> None:
+    utf8 = written(tmp_path, "# 代理\nbrokerName=b\n".encode())
+    assert configuration.read_properties(utf8) == {"brokerName": "b"}
+    marked = written(tmp_path, b"\xef\xbb\xbfbrokerName=b\n")
+    assert configuration.read_properties(marked) == {"brokerName": "b"}
+    gbk = written(tmp_path, "# 代理\nbrokerName=b\n".encode("gbk"))
+    assert configuration.read_properties(gbk) == {"brokerName": "b"}
