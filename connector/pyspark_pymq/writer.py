@@ -32,7 +32,8 @@ from pyspark_pymq.patience import persist, send_retries
 
 LOG = logging.getLogger(__name__)
 
-REQUEST_BYTES_MAX = 4 << 20
+#: A broker works on one request while the next is on its way; larger ones gain nothing.
+REQUEST_BYTES_MAX = 512 << 10
 #: What a task gathers before it sends, and waits for the acknowledgements together.
 GATHERED_BYTES_MAX = 8 << 20
 

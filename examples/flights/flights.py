@@ -60,9 +60,10 @@ def messages(flights: pd.DataFrame, topic: str) -> Iterator[Message]:
         flights["origin"],
         flights["dest"],
         milliseconds(flights["scheduled"]),
-        flights["dep_delay"].astype("Int64").astype(object).where(
-            flights["dep_delay"].notna(), None
-        ),
+        flights["dep_delay"]
+        .astype("Int64")
+        .astype(object)
+        .where(flights["dep_delay"].notna(), None),
         flights["distance"],
     ]
     dates = flights["scheduled"].dt.strftime("%Y%m%dT%H%M").tolist()

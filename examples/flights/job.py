@@ -51,6 +51,7 @@ def session() -> SparkSession:
     settings = {
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.bindAddress": "127.0.0.1",
         # Recommended for Python data sources: no TCP between the JVM and its workers.
         "spark.python.unix.domain.socket.enabled": "true",
@@ -218,15 +219,30 @@ def main() -> int:
     parser.add_argument("--topic", default="flights", help="default: %(default)s")
     parser.add_argument("--result-topic", default="flight-delays", help="default: %(default)s")
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="progress and state")
-    parser.add_argument("--lateness-days", type=float, default=LATENESS_DAYS, metavar="N",
-                        help="how far behind the latest flight an hour is closed (%(default)s)")
-    parser.add_argument("--max-offsets", type=int, default=OFFSETS_MAX, metavar="N",
-                        help="messages of a micro-batch, at most (%(default)s)")
+    parser.add_argument(
+        "--lateness-days",
+        type=float,
+        default=LATENESS_DAYS,
+        metavar="N",
+        help="how far behind the latest flight an hour is closed (%(default)s)",
+    )
+    parser.add_argument(
+        "--max-offsets",
+        type=int,
+        default=OFFSETS_MAX,
+        metavar="N",
+        help="messages of a micro-batch, at most (%(default)s)",
+    )
     end = parser.add_mutually_exclusive_group()
-    end.add_argument("--available-now", action="store_true",
-                     help="end when everything that is there now is done")
-    end.add_argument("--until", type=instant, metavar="TIME",
-                     help="end when the hours before this time are closed")
+    end.add_argument(
+        "--available-now", action="store_true", help="end when everything that is there now is done"
+    )
+    end.add_argument(
+        "--until",
+        type=instant,
+        metavar="TIME",
+        help="end when the hours before this time are closed",
+    )
     options = parser.parse_args()
     # The way out of `run` also stops the JVM.
     signal.signal(signal.SIGTERM, signal.default_int_handler)

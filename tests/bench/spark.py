@@ -10,15 +10,14 @@ Messages have bodies of 100 B, a tag, a key and an id. Broker, JVM and Python wo
 machine, as in ``local[2]``; ratios mean more than rates. The best of each side's rounds counts.
 """
 
-import os
-import platform
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import pyspark
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -28,10 +27,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
+from tests.bench.machine import describe, line
 
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record_batch import read_columns
-from pymq.testing import Cluster
 from pyspark_pymq.entries import MessageKeys, encode_entries
 from pyspark_pymq.rows import arrow_schema, default_schema, record_batches
 
@@ -95,16 +94,17 @@ class CountingWriter(DataSourceArrowWriter):
 
 def main() -> int:
     rows = int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 1_000_000
-    describe()
+    print(describe())
+    print(f"run       local[{TASKS}], bodies of {BODY_BYTES} B, {rows} rows, best of {ROUNDS}")
     missed = []
-    with Cluster() as cluster, BlockingClient((cluster.name_server,)) as client:
+    with broker() as name_server, BlockingClient((name_server,)) as client:
         spark = session()
         rate, batch = codec(client, rows)
-        missed += verdict("decode to default columns, one core", rate, DECODE_TARGET, "msg/s")
+        missed += verdict("decode to default columns, one core", rate, DECODE_TARGET, "/s")
         spark.dataSource.register(Prebuilt)
         spark.dataSource.register(Counting)
         read = spark.read.format("pymq").options(
-            nameServer=cluster.name_server, subscribe="bench", minPartitions=TASKS
+            nameServer=name_server, subscribe="bench", minPartitions=TASKS
         )
         ceiling = spark.read.format("prebuilt").options(batch=batch.hex(), rows=rows)
         sides = turns(
@@ -121,7 +121,7 @@ def main() -> int:
             "concat('key-', id) as keys",
         )
         to_topic = generated.write.format("pymq").mode("append")
-        to_topic.options(nameServer=cluster.name_server, topic="bench-written")
+        to_topic.options(nameServer=name_server, topic="bench-written")
         sides = turns(
             {
                 "write a topic": to_topic.save,
@@ -136,10 +136,25 @@ def main() -> int:
     return 0
 
 
+@contextmanager
+def broker() -> Iterator[str]:
+    """Run name server and broker in a process of their own, as they do in earnest."""
+    code = (
+        "import sys; from pymq.testing import Cluster\n"
+        "with Cluster() as c: print(c.name_server, flush=True); sys.stdin.read()"
+    )
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as done:
+        assert done.stdout is not None and done.stdin is not None
+        yield done.stdout.readline().strip()
+        done.stdin.close()
+
+
 def session() -> SparkSession:
     spark = (
         SparkSession.builder.master(f"local[{TASKS}]")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.python.unix.domain.socket.enabled", "true")
         .config("spark.buffer.size", str(1 << 20))
         .config("spark.driver.bindAddress", "127.0.0.1")
@@ -168,7 +183,7 @@ def codec(client: BlockingClient, rows: int) -> tuple[float, bytes]:
         encoding_s += time.perf_counter() - started
         bodies = entries.requests(0, len(ids), bytes_max=1 << 20)
         client.send_batches(queues[number % len(queues)], bodies)
-    print(f"{'encode columns to entries, one core':44} {rows / encoding_s / 1e6:8.2f} M msg/s")
+    line("encode columns to entries, one core", rows / encoding_s)
     schema = arrow_schema(default_schema(properties=False))
     queue = queues[0]
     end = client.bounds([queue])[queue][1]
@@ -200,31 +215,14 @@ def turns(actions: dict[str, Callable[[], None]], rows: int) -> list[float]:
             action()
             best_s[name] = min(best_s[name], time.perf_counter() - started)
     for name, seconds in best_s.items():
-        print(f"{name:44} {rows / seconds / 1e6:8.2f} M rows/s")
+        line(name, rows / seconds, "rows/s")
     return [rows / seconds for seconds in best_s.values()]
 
 
 def verdict(name: str, value: float, target: float, unit: str = "") -> list[str]:
     """Print a figure beside its target; return its name if it is below."""
-    shown = f"{value / 1e6:8.2f} M {unit}" if unit else f"{value:8.0%}"
-    wanted = f"{target / 1e6:.2f} M {unit}" if unit else f"{target:.0%}"
-    print(f"{name:44} {shown} (target {wanted})")
+    line(name, value, unit, goal=f"target {target:,.3g}")
     return [] if value >= target else [name]
-
-
-def describe() -> None:
-    """Print what the figures depend on."""
-    model = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            found = [line.split(":", 1)[1] for line in lines if line.startswith("model name")]
-        model = found[0].strip() if found else model
-    load = os.getloadavg()[0]
-    print(f"{os.cpu_count()} CPUs ({model}), load {load:.1f}, {platform.platform()}")
-    print(
-        f"Python {platform.python_version()}, pyspark {pyspark.__version__}, pyarrow "
-        f"{pa.__version__}; local[{TASKS}], bodies of {BODY_BYTES} B, best of {ROUNDS} rounds"
-    )
 
 
 if __name__ == "__main__":

@@ -302,6 +302,28 @@ def test_sends_in_flight_are_bounded_and_wait_for_room() -> None:
     run(test())
 
 
+def test_closing_fails_what_stays_unanswered(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker:
+            producer = Producer(broker.address)
+            await producer.start()
+            broker.answers = [0, None, None]
+            await producer.send(Message("T", b"first"))
+            quick = producer.send_nowait(Message("T", b"x"))
+            pursued = producer.send_nowait(Message("other", b"y"))  # its route is not known yet
+            await producer.close(timeout_s=0.1)
+            for future in (quick, pursued):
+                with pytest.raises(ConnectionFailed) as failed:
+                    await future
+                assert not failed.value.outcome_known
+            assert "2 sends were unanswered" in caplog.text
+            assert producer.in_flight_count == 0
+            with pytest.raises(ClientClosed, match="make a new one"):
+                await producer.start()
+
+    run(test())
+
+
 def test_a_cancelled_send_frees_its_place() -> None:
     async def test() -> None:
         async with FakeBroker() as broker, Producer(broker.address, timeout_s=0.2) as producer:
@@ -321,8 +343,11 @@ def test_a_cancelled_send_frees_its_place() -> None:
 
 def test_all_name_servers_down_are_named(closed_address: str) -> None:
     async def test() -> None:
-        with pytest.raises(ConnectionFailed) as failed:
-            await Producer(f"{closed_address};localhost:1").start()
+        producer = Producer(f"{closed_address};localhost:1")
+        for _ in range(2):
+            with pytest.raises(ConnectionFailed) as failed:
+                await producer.start()
+        await producer.close()
         assert f"no name server of {closed_address}, localhost:1 answers" in str(failed.value)
 
     run(test())
@@ -344,6 +369,21 @@ def test_a_name_server_that_goes_is_replaced_by_the_next(pymq_cluster: Cluster) 
                 await other.server.close()
                 result = await producer.send(Message("T", b"x"))
                 assert result.queue.broker_name == pymq_cluster.broker_name
+
+    run(test())
+
+
+def test_a_route_that_one_name_server_lacks_is_asked_of_the_next(pymq_cluster: Cluster) -> None:
+    class Newborn(FakeBroker):
+        def on_command(self, connection: ServerConnection, command: Command) -> None:
+            connection.respond(command, command.reply(17, "no topic route"))
+
+    async def test() -> None:
+        async with Newborn() as newborn:
+            names = f"{newborn.address},{pymq_cluster.name_server}"
+            async with Producer(names) as producer:
+                await producer.send(Message("T", b"x"))
+                assert len(await producer.queues("T")) == 4
 
     run(test())
 

@@ -1,18 +1,14 @@
 """Consumer: a member of a consumer group that shares the messages (clustering).
 
-Duties, each a ``step``-like method that the pool's tasks repeat:
-
-* *rebalance*, every 20 s and when the broker says that members have changed: divide the
-  queues of each topic among the members, begin to read those that became ours, commit and
-  give up those that are not ours any more;
-* *commit*, every 5 s: tell the brokers how far each queue is;
-* one ``QueueReader`` for each queue of ours pulls messages into the inbox.
+``Membership`` finds out which queues are ours and has one ``QueueReader`` for each, which pulls
+messages into the ``Inbox``; loops and handlers take them from there. Every 5 s the brokers are
+told how far each queue is.
 
 A message is delivered at least once. It is finished when the handler returned, or when the
 broker has taken it back for another try; until then the queue's committed offset stays
 before it. If the broker cannot take it back, it stays here and is tried again.
 
-Source: RocketMQ DefaultMQPushConsumerImpl, RebalanceImpl.
+Source: RocketMQ DefaultMQPushConsumerImpl.
 """
 
 import asyncio
@@ -20,26 +16,17 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from pymq.client import operations
-from pymq.client.balance import allocate
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.crew import Crew, Handler
 from pymq.client.inbox import Delivery, FlowLimits, Inbox
+from pymq.client.membership import Membership
 from pymq.client.pool import ClientPool
-from pymq.client.queue_reader import QueueReader, StartPolicy
+from pymq.client.queue_reader import StartPolicy
 from pymq.client.retry import SendBack
-from pymq.client.routes import Route
 from pymq.clock import Clock
-from pymq.errors import (
-    ClientClosed,
-    ConfigurationError,
-    LocalProtocolError,
-    PymqError,
-    RouteNotFound,
-)
-from pymq.net.channel import AsyncChannel
+from pymq.errors import ClientClosed, ConfigurationError, LocalProtocolError, PymqError
 from pymq.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -55,9 +42,6 @@ from pymq.protocol.names import check_group, check_topic, retry_topic
 
 _log = logging.getLogger(__name__)
 
-REBALANCE_S = 20.0
-#: When a topic has no route yet, or something failed.
-REBALANCE_SOON_S = 1.0
 COMMIT_S = 5.0
 #: A message that its broker could not take back is tried again here after this.
 LOCAL_RETRY_S = 5.0
@@ -120,21 +104,15 @@ class Consumer:
             )
         config = ClientConfig(name_servers=parse_name_servers(name_servers), timeout_s=timeout_s)
         self.group = group
-        self._start_policy = start_policy(from_where)
+        self._start_policy = StartPolicy.of(from_where)
         self._max_reconsume_times = max_reconsume_times
         self._close_timeout_s = close_timeout_s
         self._clock = clock or Clock()
         self._subscriptions: dict[str, Subscription] = {}
         self._inbox = Inbox(limits or FlowLimits())
-        self._readers: dict[MessageQueue, QueueReader] = {}
-        self._reading: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._routeless: set[str] = set()
         self._crews: list[Crew] = []
         self._loops: list[MessageLoop] = []
         self._is_closing = False
-        #: Do the brokers know our subscriptions as they are?
-        self._is_announced = False
-        self._wake = asyncio.Event()
         self._pool = ClientPool(
             config.name_servers,
             timeout_s=timeout_s,
@@ -144,6 +122,14 @@ class Consumer:
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
             on_route=self._route_changed,
             clock=self._clock,
+        )
+        self._membership = Membership(
+            group,
+            self._subscriptions,
+            start=self._start_policy,
+            pool=self._pool,
+            inbox=self._inbox,
+            on_undecodable=self._give_back_soon,
         )
 
     # --- subscriptions
@@ -167,23 +153,18 @@ class Consumer:
             )
         check_topic(topic)
         self._subscriptions[topic] = Subscription.of_tags(topic, tags, self._clock.wall_ms())
-        for queue, reader in self._readers.items():
-            if queue.topic == topic:
-                reader.subscription = self._subscriptions[topic]
-        self._is_announced = False
-        self._wake.set()
+        self._membership.subscriptions_changed()
         return self
 
     def unsubscribe(self, topic: str) -> None:
         """Read a topic no more; its offsets are committed."""
         self._subscriptions.pop(topic, None)
-        self._is_announced = False
-        self._wake.set()
+        self._membership.subscriptions_changed()
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours at the moment."""
-        return sorted(self._readers)
+        return sorted(self._membership.readers)
 
     @property
     def client_id(self) -> str:
@@ -202,6 +183,7 @@ class Consumer:
 
         Raises:
             ConfigurationError: nothing is subscribed.
+            ClientClosed: it was closed; make a new one.
             ConnectionFailed: no name server answers; the text names all and why.
         """
         if not self._subscriptions:
@@ -209,7 +191,7 @@ class Consumer:
         retry = retry_topic(self.group)
         self._subscriptions[retry] = Subscription.of_tags(retry, "*", self._clock.wall_ms())
         await self._pool.start()
-        self._pool.spawn("rebalance", self._keep_balanced())
+        self._pool.spawn("rebalance", self._membership.run())
         self._pool.repeat("commit", self.commit_nowait, COMMIT_S)
         return self
 
@@ -223,13 +205,12 @@ class Consumer:
             return
         self._is_closing = True
         self._inbox.close()
-        for task in self._reading.values():
-            task.cancel()
-        for crew in self._crews:
-            await crew.close(self._close_timeout_s)
-        await asyncio.gather(*(self._commit(reader) for reader in self._readers.values()))
-        await self._pool.close()
-        self._readers.clear()
+        self._membership.stop()
+        try:
+            await asyncio.gather(*(crew.close(self._close_timeout_s) for crew in self._crews))
+            await self._membership.close()
+        finally:
+            await self._pool.close()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -298,7 +279,7 @@ class Consumer:
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
-        for reader in self._readers.values():
+        for reader in self._membership.readers.values():
             reader.commit_nowait()
 
     def _check_open(self) -> None:
@@ -352,158 +333,10 @@ class Consumer:
 
     def _members_changed(self, request: Command) -> None:
         if (request.fields or {}).get("consumerGroup") == self.group:
-            self._wake.set()
+            self._membership.wake()
 
     def _route_changed(self, topic: str) -> None:
-        self._wake.set()
-
-    async def _keep_balanced(self) -> None:
-        while not self._is_closing:
-            self._wake.clear()
-            try:
-                settled = await self.rebalance()
-            except Exception:
-                _log.exception("group %r: rebalance failed", self.group)
-                settled = False
-            try:
-                async with asyncio.timeout(REBALANCE_S if settled else REBALANCE_SOON_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-
-    async def rebalance(self) -> bool:
-        """Take and give up queues as the division says; return whether all topics are settled.
-
-        A topic whose members or queues cannot be found out keeps what it has.
-        """
-        settled = True
-        routes: dict[str, Route] = {}
-        for topic in list(self._subscriptions):
-            route = await self._route(topic)
-            if route is None:
-                settled = False
-            else:
-                routes[topic] = route
-        if routes and not self._is_announced:
-            # Brokers must know us and our subscriptions before they name the members.
-            self._is_announced = True
-            await self._pool.send_heartbeats()
-        for topic, route in routes.items():
-            settled &= await self._rebalance_topic(topic, route)
-        for queue in [q for q in self._readers if q.topic not in self._subscriptions]:
-            await self._give_up(queue)
-        return settled
-
-    async def _route(self, topic: str) -> Route | None:
-        try:
-            route = await self._pool.route(topic)
-        except RouteNotFound as error:
-            if topic not in self._routeless and topic != retry_topic(self.group):
-                _log.warning("group %r waits for a route: %s", self.group, error)
-            self._routeless.add(topic)
-        except ClientClosed:
-            pass
-        except PymqError as error:
-            _log.warning("group %r: %s", self.group, error)
-        else:
-            self._routeless.discard(topic)
-            return route
-        return None
-
-    async def _rebalance_topic(self, topic: str, route: Route) -> bool:
-        try:
-            members = await self._members(topic, route)
-        except PymqError as error:
-            _log.info("group %r, topic %r keeps its queues: %s", self.group, topic, error)
-            return False
-        if not members:
-            return False
-        ours = set(allocate(route.read_queues, members, self.client_id))
-        held = {queue for queue in self._readers if queue.topic == topic}
-        if ours != held and topic != retry_topic(self.group):
-            _log.info(
-                "group %r, topic %r: %d of %d queues are ours, %d members",
-                self.group,
-                topic,
-                len(ours),
-                len(route.read_queues),
-                len(members),
-            )
-        await asyncio.gather(*(self._give_up(queue) for queue in held - ours))
-        if not self._is_closing:
-            for queue in sorted(ours - held):
-                self._take_over(queue)
-        return True
-
-    async def _members(self, topic: str, route: Route) -> list[str]:
-        """Return the client ids of the group's members, from whichever broker answers."""
-        failure: PymqError | None = None
-        for name in sorted(route.addresses):
-            address = route.read_address(name)
-            try:
-                channel = await self._pool.broker_channel(topic, name, address)
-                members = await self._ask_members(channel)
-                if self.client_id not in members and await self._pool.send_heartbeat(address):
-                    members = await self._ask_members(channel)
-                return members
-            except PymqError as error:
-                failure = error
-        raise failure or RouteNotFound(f"topic {topic!r} has no broker")
-
-    async def _ask_members(self, channel: AsyncChannel) -> list[str]:
-        return await self._pool.ask(channel, operations.consumer_ids(self.group))
-
-    def _take_over(self, queue: MessageQueue) -> None:
-        reader = QueueReader(
-            queue,
-            group=self.group,
-            subscription=self._subscriptions[queue.topic],
-            start=self._start_policy,
-            pool=self._pool,
-            inbox=self._inbox,
-            on_undecodable=self._give_back_soon,
-        )
-        self._readers[queue] = reader
-        self._reading[queue] = self._pool.spawn(f"read {queue}", self._read(reader))
-
-    async def _read(self, reader: QueueReader) -> None:
-        try:
-            await reader.run()
-        except PymqError as error:
-            # Where to begin is not known, and guessing would skip messages or repeat all.
-            _log.warning(
-                "group %r cannot read %r yet, trying again: %s", self.group, reader.queue, error
-            )
-        finally:
-            if self._readers.get(reader.queue) is reader and not self._is_closing:
-                del self._readers[reader.queue]
-                self._reading.pop(reader.queue, None)
-                if reader.process_queue is not None:
-                    self._inbox.drop(reader.process_queue)
-        await asyncio.sleep(REBALANCE_SOON_S)
-        self._wake.set()
-
-    async def _give_up(self, queue: MessageQueue) -> None:
-        """Stop reading a queue and commit it, so that its next reader goes on where we were."""
-        reader = self._readers.pop(queue, None)
-        task = self._reading.pop(queue, None)
-        if reader is None:
-            return
-        if task is not None:
-            task.cancel()
-        if reader.process_queue is not None:
-            self._inbox.drop(reader.process_queue)
-        await self._commit(reader)
-
-    async def _commit(self, reader: QueueReader) -> None:
-        try:
-            await reader.commit()
-        except PymqError as error:
-            _log.warning(
-                "%r not committed, its last messages will be delivered again: %s",
-                reader.queue,
-                error,
-            )
+        self._membership.wake()
 
 
 class MessageLoop:
@@ -537,20 +370,3 @@ class MessageLoop:
         delivery, self._current = self._current, None
         if delivery is not None:
             self._inbox.put_back(delivery)
-
-
-def start_policy(value: Any) -> StartPolicy:
-    """Return where a group begins.
-
-    Raises:
-        ConfigurationError: the value is none of those that ``Consumer`` takes.
-    """
-    if isinstance(value, datetime):
-        return StartPolicy(ConsumeFromWhere.TIMESTAMP, int(value.timestamp() * 1000))
-    if value == "latest":
-        return StartPolicy(ConsumeFromWhere.LAST_OFFSET)
-    if value == "earliest":
-        return StartPolicy(ConsumeFromWhere.FIRST_OFFSET)
-    if value in (ConsumeFromWhere.LAST_OFFSET, ConsumeFromWhere.FIRST_OFFSET):
-        return StartPolicy(ConsumeFromWhere(value))
-    raise ConfigurationError(f"from_where={value!r}, expected 'latest', 'earliest' or a datetime")

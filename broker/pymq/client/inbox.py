@@ -161,10 +161,11 @@ class Inbox:
         queue = delivery.process_queue
         if queue.dropped:
             return
-        count, size = queue.message_count, queue.message_bytes
-        queue.finished(delivery.message.queue_offset)
-        self.message_count -= count - queue.message_count
-        self.message_bytes -= size - queue.message_bytes
+        size = queue.finished(delivery.message.queue_offset)
+        if size is None:
+            return
+        self.message_count -= 1
+        self.message_bytes -= size
         if self._paused:
             self._resume()
 

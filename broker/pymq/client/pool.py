@@ -24,6 +24,7 @@ from pymq.client import operations
 from pymq.client.routes import MASTER_ID, Route, RouteTable, no_route
 from pymq.clock import Clock
 from pymq.errors import (
+    BrokerError,
     ClientClosed,
     ConnectionFailed,
     PymqError,
@@ -95,7 +96,7 @@ class ClientPool:
         self._read_at: dict[str, float] = {}
         self._refreshing: dict[str, asyncio.Task[PymqError | None]] = {}
         self._tasks = Tasks("client")
-        self._open = False
+        self._open = self._was_closed = False
         self._client_id = ""
         self._unique_keys: UniqueKeys | None = None
         self._keys_until_s = 0.0
@@ -108,14 +109,19 @@ class ClientPool:
         """Reach a name server and begin the periodic duties.
 
         Raises:
+            ClientClosed: it was closed before.
             ConnectionFailed: no name server can be reached; the text names all and why.
         """
+        if self._was_closed:
+            raise ClientClosed("a client that was closed cannot start again; make a new one")
+        if self._open:
+            return
         self._open = True
         self.loop = asyncio.get_running_loop()
         try:
             channel = await self._any_name_server()
         except BaseException:
-            await self.close()
+            self._open = False  # it may be started again
             raise
         address = ipaddress.ip_address((channel.local_host or "127.0.0.1").partition("%")[0])
         number = next(_client_numbers)
@@ -130,6 +136,7 @@ class ClientPool:
     async def close(self) -> None:
         """Unregister at the brokers and close all connections. Harmless when done twice."""
         was_open, self._open = self._open, False
+        self._was_closed = True
         if was_open and self._client_id:
             await self._unregister()
         await self._tasks.close()
@@ -300,16 +307,20 @@ class ClientPool:
             ask: makes the operation, anew for each name server.
 
         Raises:
-            BrokerError: a name server refused it.
+            BrokerError: a name server refused it, and no other did it.
             ConnectionFailed: none answers; the text names all and why.
             ClientClosed: we are closed.
         """
         failures = []
+        refusal: BrokerError | None = None
         for _ in self.name_servers:
             address = self.name_servers[self._name_server_index]
             try:
-                channel = await self.channel(address)
-                return await self.ask(channel, ask())
+                return await self.ask(await self.channel(address), ask())
+            except BrokerError as error:
+                # Name servers know nothing of each other: one that has just started may lack
+                # what another still knows.
+                refusal = refusal or error
             except RequestTimeout as error:
                 failures.append(str(error))
                 if silent := self.open_channel(address):
@@ -317,7 +328,7 @@ class ClientPool:
             except ConnectionFailed as error:
                 failures.append(str(error))
             self._next_name_server()
-        raise no_name_server(self.name_servers, failures)
+        raise refusal or no_name_server(self.name_servers, failures)
 
     # --- routes
 

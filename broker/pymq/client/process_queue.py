@@ -67,8 +67,13 @@ class ProcessQueue:
             self.message_bytes += size
         self.next_offset = next_offset
 
-    def finished(self, queue_offset: int) -> None:
-        """A message was consumed, or safely given back to its broker. Twice is harmless."""
+    def finished(self, queue_offset: int) -> int | None:
+        """A message was consumed, or safely given back to its broker.
+
+        Returns:
+            The size of its body; ``None`` when it was finished before.
+        """
         size = self._unfinished.pop(queue_offset, None)
         if size is not None:
             self.message_bytes -= size
+        return size

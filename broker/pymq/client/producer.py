@@ -12,20 +12,20 @@ stored the message. The retry then stores it twice, with the same message id.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
 from pymq.client import sending
 from pymq.client.config import ClientConfig, parse_name_servers
-from pymq.client.operations import SEND_RETRY_CODES, SendResult, check_send_topic
+from pymq.client.operations import SendResult, check_send_topic
 from pymq.client.pool import ClientPool
 from pymq.client.routes import Route, no_write_queue
+from pymq.client.send import Send
 from pymq.client.sending import SendTemplate
 from pymq.client.targets import AvoidedBrokers, TopicQueues
 from pymq.clock import Clock
 from pymq.errors import (
-    BrokerError,
     ConfigurationError,
     ConnectionFailed,
     LocalProtocolError,
@@ -39,7 +39,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.command import Command
 from pymq.protocol.compression import COMPRESS_BYTES_MIN, Compression
 from pymq.protocol.message import Message
-from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, is_retry_topic
+from pymq.protocol.names import DEFAULT_PRODUCER_GROUP
 
 _log = logging.getLogger(__name__)
 
@@ -51,8 +51,6 @@ AVOID_BROKER_S = 5.0
 FORGIVE_CHECK_S = 0.5
 #: Pause before a retry when no other broker is there to take it.
 RETRY_PAUSE_S = 0.1
-#: Bodies up to this size are copied behind their header.
-_JOIN_BYTES_MAX = 4096
 _ONE_WAY = 2
 
 
@@ -141,6 +139,7 @@ class Producer:
         """Reach a name server.
 
         Raises:
+            ClientClosed: it was closed; make a new one.
             ConnectionFailed: none answers; the text names all and why.
         """
         await self._pool.start()
@@ -313,7 +312,7 @@ class Producer:
 
     def _prepare(
         self, message: Message, queue: MessageQueue | None, sharding_key: str | None
-    ) -> "_Send":
+    ) -> Send:
         if not isinstance(message, Message):
             raise LocalProtocolError(
                 f"{message!r:.80} is a {type(message).__name__}, expected a Message"
@@ -332,7 +331,7 @@ class Producer:
         properties = sending.properties_json(
             message, key, sharding_key=sharding_key, wait_stored=self._wait_stored
         )
-        return _Send(
+        return Send(
             self,
             self._pool.loop.create_future(),
             topic,
@@ -349,9 +348,9 @@ class Producer:
 
     def _prepare_batches(
         self, messages: list[Message], queue: MessageQueue | None
-    ) -> list[tuple["_Send", int]]:
+    ) -> list[tuple[Send, int]]:
         """Return (send, number of its messages) for each request that is needed."""
-        topic = _batch_topic(messages)
+        topic = sending.batch_topic(messages)
         born_ms = self._clock.wall_ms()
         make = self._pool.unique_keys().next
         keys = [make(born_ms) for _ in messages]
@@ -361,13 +360,13 @@ class Producer:
         for batch in batches:
             future = self._pool.loop.create_future()
             ids = ",".join(batch.unique_keys)
-            send = _Send(
+            send = Send(
                 self, future, topic, batch.body, outer, ids, born_ms, 0, 0, True, queue, None
             )
             sends.append((send, len(batch.unique_keys)))
         return sends
 
-    def _begin(self, send: "_Send") -> asyncio.Future[SendResult]:
+    def _begin(self, send: Send) -> asyncio.Future[SendResult]:
         """Make the first attempt: at once if route and connection are there."""
         queues = self._topics.get(send.topic)
         if queues is not None:
@@ -383,18 +382,18 @@ class Producer:
         self._pursue(send, None)
         return send.future
 
-    def retry(self, send: "_Send", error: PymqError) -> None:
+    def retry(self, send: Send, error: PymqError) -> None:
         """Go on with a send whose first attempt failed."""
-        if send.attempts_left and self._pool.is_open and _may_retry(send, error):
+        if send.attempts_left and self._pool.is_open and send.may_retry(error):
             self._pursue(send, error)
         else:
             send.failed(error)
 
-    def _pursue(self, send: "_Send", error: PymqError | None) -> None:
+    def _pursue(self, send: Send, error: PymqError | None) -> None:
         task = self._pool.spawn("send", self._attempt_again(send, error))
         task.add_done_callback(send.abandoned)
 
-    async def _attempt_again(self, send: "_Send", error: PymqError | None) -> None:
+    async def _attempt_again(self, send: Send, error: PymqError | None) -> None:
         """Make attempts with waiting in between, until one succeeds or none is left."""
         while send.attempts_left and not send.future.done():
             if error is not None:
@@ -404,7 +403,7 @@ class Producer:
                 result = await self._attempt(send)
             except PymqError as failure:
                 error = failure
-                if not _may_retry(send, failure):
+                if not send.may_retry(failure):
                     break
             else:
                 send.succeeded(result)
@@ -412,7 +411,7 @@ class Producer:
         if error is not None:
             send.failed(error)
 
-    async def _attempt(self, send: "_Send") -> SendResult:
+    async def _attempt(self, send: Send) -> SendResult:
         template = await self._choose(send)
         channel = await self._channel(template)
         future: asyncio.Future[Command] = self._pool.loop.create_future()
@@ -429,7 +428,7 @@ class Producer:
         send.request(channel, template, self._config.timeout_s, on_answer)
         return sending.read_result(await future, template, send.message_id)
 
-    async def _recover(self, send: "_Send", error: PymqError) -> None:
+    async def _recover(self, send: Send, error: PymqError) -> None:
         """Before a retry: read the route again if it may be wrong; pause if nothing else helps."""
         if isinstance(error, (TopicNotExist, ConnectionFailed)):
             try:
@@ -470,7 +469,7 @@ class Producer:
     def _route_changed(self, topic: str) -> None:
         self._topics.pop(topic, None)
 
-    async def _choose(self, send: "_Send") -> SendTemplate:
+    async def _choose(self, send: Send) -> SendTemplate:
         queues = await self._topic_queues(send.topic)
         return send.choose(queues, self._avoided.names)
 
@@ -517,193 +516,3 @@ class Producer:
             if not waiter.done():
                 waiter.set_result(None)
                 break
-
-
-def _batch_topic(messages: list[Message]) -> str:
-    """Return the topic of a batch.
-
-    Raises:
-        LocalProtocolError: there is no message, more than one topic, or one that takes none.
-    """
-    if not messages:
-        raise LocalProtocolError("batch of no message, expected at least one")
-    for message in messages:
-        if not isinstance(message, Message):
-            raise LocalProtocolError(
-                f"{message!r:.80} is a {type(message).__name__}, expected a Message"
-            )
-    topic = messages[0].topic
-    for message in messages:
-        if message.topic != topic:
-            raise LocalProtocolError(
-                f"batch for {topic!r} has a message for {message.topic!r}, expected one topic"
-            )
-    check_send_topic(topic)
-    if is_retry_topic(topic):
-        raise LocalProtocolError(f"batch to {topic!r}: retry topics take no batch")
-    return topic
-
-
-def _may_retry(send: "_Send", error: PymqError) -> bool:
-    if send.is_bound:
-        # Another queue is not allowed, and a repetition on this one could change the order:
-        # only what surely was not stored is tried again.
-        return error.retriable and error.outcome_known
-    if isinstance(error, BrokerError):
-        return error.code in SEND_RETRY_CODES
-    return error.retriable
-
-
-class _Send:
-    """One message, or batch, on its way: its bytes, and what is done with the answer."""
-
-    __slots__ = (
-        "attempts_left",
-        "batch",
-        "body",
-        "born_ms",
-        "flag",
-        "future",
-        "is_ended",
-        "message_id",
-        "owner",
-        "properties",
-        "queue",
-        "sharding_key",
-        "sys_flag",
-        "template",
-        "topic",
-    )
-
-    #: Where the last attempt went.
-    template: SendTemplate
-
-    def __init__(
-        self,
-        owner: Producer,
-        future: asyncio.Future[SendResult],
-        topic: str,
-        body: bytes,
-        properties: str,
-        message_id: str,
-        born_ms: int,
-        sys_flag: int,
-        flag: int,
-        batch: bool,
-        queue: MessageQueue | None,
-        sharding_key: str | None,
-    ) -> None:
-        self.owner = owner
-        self.future = future
-        self.topic = topic
-        self.body = body
-        self.properties = properties
-        self.message_id = message_id
-        self.born_ms = born_ms
-        self.sys_flag = sys_flag
-        self.flag = flag
-        self.batch = batch
-        self.queue = queue
-        self.sharding_key = sharding_key
-        self.attempts_left = 0
-        self.is_ended = False
-
-    @property
-    def is_bound(self) -> bool:
-        """Must it go to one certain queue?"""
-        return self.queue is not None or self.sharding_key is not None
-
-    def choose(self, queues: TopicQueues, avoid: set[str]) -> SendTemplate:
-        """Return where it goes.
-
-        Raises:
-            LocalProtocolError: the queue it must go to is not there.
-        """
-        if self.queue is not None:
-            return queues.exactly(self.queue)
-        if self.sharding_key is not None:
-            return queues.of_key(self.sharding_key)
-        return queues.next(avoid)
-
-    def attempt(self, channel: AsyncChannel, template: SendTemplate, timeout_s: float) -> None:
-        """Send it; ``answered`` will be called with the outcome.
-
-        Raises:
-            ConnectionFailed: the connection is closed; nothing was sent.
-            LocalProtocolError: it cannot be encoded.
-            TooManyPending: the connection has too many unanswered requests.
-        """
-        self.template = template
-        self.request(channel, template, timeout_s, self.answered)
-
-    def request(
-        self,
-        channel: AsyncChannel,
-        template: SendTemplate,
-        timeout_s: float,
-        on_answer: Callable[[Command | PymqError], None],
-    ) -> None:
-        """Send it; ``on_answer`` gets the outcome. Raises what ``attempt`` does."""
-        opaque = channel.register(template.asked, timeout_s, on_answer)
-        try:
-            self.write(channel, template, opaque)
-        except BaseException:
-            channel.forget(opaque)
-            raise
-
-    def write(
-        self, channel: AsyncChannel, template: SendTemplate, opaque: int, command_flag: int = 0
-    ) -> None:
-        """Put its frame on the connection."""
-        body = self.body
-        head = template.head(
-            opaque,
-            len(body),
-            self.properties,
-            sys_flag=self.sys_flag,
-            born_ms=self.born_ms,
-            flag=self.flag,
-            command_flag=command_flag,
-            batch=self.batch,
-        )
-        if len(body) <= _JOIN_BYTES_MAX:
-            channel.send(head + body)
-        else:
-            channel.send(head, body)
-
-    def answered(self, answer: Command | PymqError) -> None:
-        """Complete the future, or let the owner try again."""
-        if isinstance(answer, PymqError):
-            self.owner.note_failure(self.template, answer)
-            self.owner.retry(self, answer)
-            return
-        try:
-            result = sending.read_result(answer, self.template, self.message_id)
-        except PymqError as error:
-            self.owner.retry(self, error)
-        else:
-            self.succeeded(result)
-
-    def succeeded(self, result: SendResult) -> None:
-        """It is stored."""
-        if not self.future.done():
-            self.future.set_result(result)
-        self._end()
-
-    def failed(self, error: BaseException) -> None:
-        """It is given up."""
-        if not self.future.done():
-            self.future.set_exception(error)
-        self._end()
-
-    def abandoned(self, task: asyncio.Task[None]) -> None:
-        """The task that pursued it is over; nothing must stay waiting."""
-        if not self.is_ended:
-            bug = None if task.cancelled() else task.exception()
-            text = f"the producer was closed before a message to {self.topic!r} was answered"
-            self.failed(bug or ConnectionFailed(text, sent=True))
-
-    def _end(self) -> None:
-        assert not self.is_ended
-        self.is_ended = True
-        self.owner.ended()

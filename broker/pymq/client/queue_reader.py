@@ -16,6 +16,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Self
 
 from pymq.client import operations
 from pymq.client.inbox import Delivery, Inbox
@@ -57,6 +59,13 @@ MISSING_PACKAGE_PAUSE_S = 5.0
 PULL_COUNT_MAX = 1024
 PULL_BYTES = 4 << 20
 
+_WORDS: dict[str, ConsumeFromWhere] = {
+    "latest": ConsumeFromWhere.LAST_OFFSET,
+    "earliest": ConsumeFromWhere.FIRST_OFFSET,
+    ConsumeFromWhere.LAST_OFFSET: ConsumeFromWhere.LAST_OFFSET,
+    ConsumeFromWhere.FIRST_OFFSET: ConsumeFromWhere.FIRST_OFFSET,
+}
+
 
 @dataclass(frozen=True, slots=True)
 class StartPolicy:
@@ -65,6 +74,22 @@ class StartPolicy:
     where: ConsumeFromWhere
     #: For ``TIMESTAMP``: the first message stored at this time or later.
     timestamp_ms: int = 0
+
+    @classmethod
+    def of(cls, value: object) -> Self:
+        """Return the policy that a user's value means.
+
+        Raises:
+            ConfigurationError: it is no datetime, and none of the words.
+        """
+        if isinstance(value, datetime):
+            return cls(ConsumeFromWhere.TIMESTAMP, int(value.timestamp() * 1000))
+        where = _WORDS.get(value) if isinstance(value, str) else None
+        if where is None:
+            raise ConfigurationError(
+                f"from_where={value!r}, expected 'latest', 'earliest' or a datetime"
+            )
+        return cls(where)
 
     def operation(self, queue: MessageQueue) -> operations.Operation[int]:
         """Return what to ask the broker. Retry topics are read from their beginning."""

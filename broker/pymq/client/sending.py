@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 
 from pymq.client.config import ClientConfig
-from pymq.client.operations import SendResult, SendStatus
+from pymq.client.operations import SendResult, SendStatus, check_send_topic
 from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
@@ -20,7 +20,7 @@ from pymq.protocol.command import Command
 from pymq.protocol.compression import compress, compression_flags
 from pymq.protocol.framing import frame_prefix
 from pymq.protocol.message import SHARDING_KEY, WAIT, Message
-from pymq.protocol.names import DEFAULT_TOPIC
+from pymq.protocol.names import DEFAULT_TOPIC, is_retry_topic
 from pymq.protocol.record import PROPERTIES_BYTES_MAX
 
 #: Texts longer than this leave the short way and are measured in bytes.
@@ -243,6 +243,31 @@ class Batch:
 
     body: bytes
     unique_keys: list[str]
+
+
+def batch_topic(messages: list[Message]) -> str:
+    """Return the topic of a batch.
+
+    Raises:
+        LocalProtocolError: there is no message, more than one topic, or one that takes none.
+    """
+    if not messages:
+        raise LocalProtocolError("batch of no message, expected at least one")
+    for message in messages:
+        if not isinstance(message, Message):
+            raise LocalProtocolError(
+                f"{message!r:.80} is a {type(message).__name__}, expected a Message"
+            )
+    topic = messages[0].topic
+    for message in messages:
+        if message.topic != topic:
+            raise LocalProtocolError(
+                f"batch for {topic!r} has a message for {message.topic!r}, expected one topic"
+            )
+    check_send_topic(topic)
+    if is_retry_topic(topic):
+        raise LocalProtocolError(f"batch to {topic!r}: retry topics take no batch")
+    return topic
 
 
 def encode_batches(

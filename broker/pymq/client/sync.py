@@ -174,8 +174,8 @@ class Consumer:
 
     ::
 
-        with Consumer("127.0.0.1:9876", "billing", from_where="earliest") as consumer:
-            consumer.subscribe("orders")
+        consumer = Consumer("127.0.0.1:9876", "billing", from_where="earliest")
+        with consumer.subscribe("orders"):
             for message in consumer.messages(timeout_s=10):
                 book(message.body)
 

@@ -107,10 +107,15 @@ class Recovery:
             queue.correct_min(self._log.first)
 
     def _mark(self) -> None:
-        """Put the abort marker, before anything is changed."""
+        """Put the abort marker, before anything is changed.
+
+        Also clears away queue files whose creation a crash cut short: they stand where the
+        files of rebuilt entries must be.
+        """
         if not self._marked:
             self._abort.put()
             self._marked = True
+        self._queues.drop_empty_files()
 
     # -- nothing happened since our clean stop ------------------------------------------------
 

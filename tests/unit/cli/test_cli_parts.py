@@ -1,6 +1,5 @@
 """Logging, exit status, what is printed, where reading begins: without a process or a socket."""
 
-import io
 import json
 import logging
 import sys
@@ -170,13 +169,3 @@ def test_properties() -> None:
     for wrong in ("a", "=b", "a="):
         with pytest.raises(ConfigurationError, match="--property"):
             sending.parse_properties([wrong])
-
-
-def test_printing_to_a_closed_pipe_is_no_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Closed(io.StringIO):
-        def flush(self) -> None:
-            raise BrokenPipeError
-
-    monkeypatch.setattr(sys, "stdout", Closed())
-    with pytest.raises(BrokenPipeError):
-        output.line("x")

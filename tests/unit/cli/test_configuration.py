@@ -147,9 +147,10 @@ def test_defaults() -> None:
 
 
 def test_who_wins_over_name_servers(tmp_path: Path) -> None:
+    assert broker(NAMESRV_ADDR="a:1;b:2")[0].name_servers == ("a:1", "b:2")
+    file = written(tmp_path, "listenPort=1\n")
+    assert broker(file, NAMESRV_ADDR="a:1;b:2")[0].name_servers == ("a:1", "b:2")
     file = written(tmp_path, "namesrvAddr=file:1\n")
-    silent = written(tmp_path / "..", "listenPort=1\n")
-    assert broker(silent, NAMESRV_ADDR="a:1;b:2")[0].name_servers == ("a:1", "b:2")
     assert broker(file, NAMESRV_ADDR="a:1")[0].name_servers == ("file:1",)
     assert broker(file, name_servers="c:1", NAMESRV_ADDR="a:1")[0].name_servers == ("c:1",)
 

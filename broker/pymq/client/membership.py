@@ -1,0 +1,242 @@
+"""Membership in a consumer group: which queues are ours, and one reader for each.
+
+Every 20 s, when the broker says that members have come or gone, and when a route changes, the
+queues of each topic are divided among the members anew. A queue that became ours is read; one
+that is not ours any more is committed first, so that its next reader goes on where we were.
+
+What cannot be found out (no route, no list of members, no committed offset) changes nothing
+and is tried again soon: guessing would skip messages or repeat all of them.
+
+Source: RocketMQ RebalanceImpl, RebalanceService.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from pymq.client import operations
+from pymq.client.balance import allocate
+from pymq.client.inbox import Delivery, Inbox
+from pymq.client.pool import ClientPool
+from pymq.client.queue_reader import QueueReader, StartPolicy
+from pymq.client.routes import Route
+from pymq.errors import ClientClosed, PymqError, RouteNotFound
+from pymq.net.channel import AsyncChannel
+from pymq.protocol.bodies import MessageQueue, Subscription
+from pymq.protocol.names import retry_topic
+
+_log = logging.getLogger(__name__)
+
+REBALANCE_S = 20.0
+#: When a topic has no route yet, or something failed.
+REBALANCE_SOON_S = 1.0
+
+
+class Membership:
+    """Our part of a group's queues. For one event loop.
+
+    Args:
+        group: consumer group.
+        subscriptions: topic -> subscription; the owner changes it and calls ``wake``.
+        start: where to begin in a queue without a committed offset.
+        pool: connections.
+        inbox: gets the messages.
+        on_undecodable: gets messages whose body cannot be decompressed.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        subscriptions: Mapping[str, Subscription],
+        *,
+        start: StartPolicy,
+        pool: ClientPool,
+        inbox: Inbox,
+        on_undecodable: Callable[[Delivery], None],
+    ) -> None:
+        self._group = group
+        self._subscriptions = subscriptions
+        self._start = start
+        self._pool = pool
+        self._inbox = inbox
+        self._on_undecodable = on_undecodable
+        self.readers: dict[MessageQueue, QueueReader] = {}
+        self._reading: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._routeless: set[str] = set()
+        #: Do the brokers know our subscriptions as they are?
+        self._is_announced = False
+        self._is_closing = False
+        self._woken = asyncio.Event()
+
+    def wake(self) -> None:
+        """Something changed: rebalance now."""
+        self._woken.set()
+
+    def subscriptions_changed(self) -> None:
+        """Tell the brokers, and rebalance now."""
+        self._is_announced = False
+        for queue, reader in self.readers.items():
+            reader.subscription = self._subscriptions.get(queue.topic, reader.subscription)
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Pull no more. The readers stay, to be committed."""
+        self._is_closing = True
+        self._woken.set()
+        for task in self._reading.values():
+            task.cancel()
+
+    async def close(self) -> None:
+        """Commit all queues and give them up; call ``stop`` before."""
+        await asyncio.gather(*(self._commit(reader) for reader in self.readers.values()))
+        self.readers.clear()
+
+    async def run(self) -> None:
+        """Rebalance again and again."""
+        while not self._is_closing:
+            self._woken.clear()
+            try:
+                settled = await self.rebalance()
+            except Exception:
+                _log.exception("group %r: rebalance failed", self._group)
+                settled = False
+            try:
+                async with asyncio.timeout(REBALANCE_S if settled else REBALANCE_SOON_S):
+                    await self._woken.wait()
+            except TimeoutError:
+                pass
+
+    async def rebalance(self) -> bool:
+        """Take and give up queues as the division says; return whether all topics are settled.
+
+        A topic whose members or queues cannot be found out keeps what it has.
+        """
+        settled = True
+        routes: dict[str, Route] = {}
+        for topic in list(self._subscriptions):
+            route = await self._route(topic)
+            if route is None:
+                settled = False
+            else:
+                routes[topic] = route
+        if routes and not self._is_announced:
+            # Brokers must know us and our subscriptions before they name the members.
+            self._is_announced = True
+            await self._pool.send_heartbeats()
+        for topic, route in routes.items():
+            settled &= await self._rebalance_topic(topic, route)
+        for queue in [q for q in self.readers if q.topic not in self._subscriptions]:
+            await self._give_up(queue)
+        return settled
+
+    async def _route(self, topic: str) -> Route | None:
+        try:
+            route = await self._pool.route(topic)
+        except RouteNotFound as error:
+            if topic not in self._routeless and topic != retry_topic(self._group):
+                _log.warning("group %r waits for a route: %s", self._group, error)
+            self._routeless.add(topic)
+        except ClientClosed:
+            pass
+        except PymqError as error:
+            _log.warning("group %r: %s", self._group, error)
+        else:
+            self._routeless.discard(topic)
+            return route
+        return None
+
+    async def _rebalance_topic(self, topic: str, route: Route) -> bool:
+        try:
+            members = await self._members(topic, route)
+        except PymqError as error:
+            _log.info("group %r, topic %r keeps its queues: %s", self._group, topic, error)
+            return False
+        if not members:
+            return False
+        ours = set(allocate(route.read_queues, members, self._pool.client_id))
+        held = {queue for queue in self.readers if queue.topic == topic}
+        if ours != held and topic != retry_topic(self._group):
+            _log.info(
+                "group %r, topic %r: %d of %d queues are ours, %d members",
+                self._group,
+                topic,
+                len(ours),
+                len(route.read_queues),
+                len(members),
+            )
+        await asyncio.gather(*(self._give_up(queue) for queue in held - ours))
+        subscription = self._subscriptions.get(topic)
+        if subscription is not None and not self._is_closing:
+            for queue in sorted(ours - held):
+                self._take_over(queue, subscription)
+        return True
+
+    async def _members(self, topic: str, route: Route) -> list[str]:
+        """Return the client ids of the group's members, from whichever broker answers."""
+        failure: PymqError | None = None
+        for name in sorted(route.addresses):
+            address = route.read_address(name)
+            try:
+                channel = await self._pool.broker_channel(topic, name, address)
+                members = await self._ask_members(channel)
+                if self._pool.client_id not in members and await self._pool.send_heartbeat(address):
+                    members = await self._ask_members(channel)
+                return members
+            except PymqError as error:
+                failure = error
+        raise failure or RouteNotFound(f"topic {topic!r} has no broker")
+
+    async def _ask_members(self, channel: AsyncChannel) -> list[str]:
+        return await self._pool.ask(channel, operations.consumer_ids(self._group))
+
+    def _take_over(self, queue: MessageQueue, subscription: Subscription) -> None:
+        reader = QueueReader(
+            queue,
+            group=self._group,
+            subscription=subscription,
+            start=self._start,
+            pool=self._pool,
+            inbox=self._inbox,
+            on_undecodable=self._on_undecodable,
+        )
+        self.readers[queue] = reader
+        self._reading[queue] = self._pool.spawn(f"read {queue}", self._read(reader))
+
+    async def _read(self, reader: QueueReader) -> None:
+        try:
+            await reader.run()
+        except PymqError as error:
+            # Where to begin is not known, and guessing would skip messages or repeat all.
+            _log.warning(
+                "group %r cannot read %r yet, trying again: %s", self._group, reader.queue, error
+            )
+        finally:
+            if self.readers.get(reader.queue) is reader and not self._is_closing:
+                del self.readers[reader.queue]
+                self._reading.pop(reader.queue, None)
+                if reader.process_queue is not None:
+                    self._inbox.drop(reader.process_queue)
+        await asyncio.sleep(REBALANCE_SOON_S)
+        self._woken.set()
+
+    async def _give_up(self, queue: MessageQueue) -> None:
+        """Stop reading a queue and commit it, so that its next reader goes on where we were."""
+        reader = self.readers.pop(queue, None)
+        task = self._reading.pop(queue, None)
+        if reader is None:
+            return
+        if task is not None:
+            task.cancel()
+        if reader.process_queue is not None:
+            self._inbox.drop(reader.process_queue)
+        await self._commit(reader)
+
+    async def _commit(self, reader: QueueReader) -> None:
+        try:
+            await reader.commit()
+        except PymqError as error:
+            _log.warning(
+                "%r not committed, its last messages will be delivered again: %s",
+                reader.queue,
+                error,
+            )

@@ -1,0 +1,382 @@
+"""A store directory passes between our broker and official ones, in both directions.
+
+One broker writes and ends, cleanly or by SIGKILL; a second one opens its directory, serves all
+of it to an official consumer and to our client, and appends; then the first opens it again and
+serves everything. Commit-log files hold about 260 messages and queue files 100, so that each
+queue has several files and the log has, too.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import pytest
+from tests.crash.servers import SMALL_FILES, broker_process, name_server_process
+from tests.interop.conftest import require_peers
+from tests.interop.java_client import JavaProducer, JavaPushConsumer
+from tests.interop.java_values import Outgoing, ReceivedMessage
+from tests.interop.jvm import JavaClient
+from tests.interop.peers import RealBroker, wait_for_route
+
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.protocol import fastjson
+from pymq.protocol import message as properties_of
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.message import Message
+from pymq.protocol.message import ReceivedMessage as OurMessage
+from pymq.protocol.record import decode_records
+
+pytestmark = pytest.mark.interop
+
+QUEUE_COUNT: Final = 4
+TOPIC_COUNT: Final = 3
+#: Messages of each queue that the first broker writes: more than one queue file of 100 entries.
+FIRST_COUNT: Final = 115
+#: ... and that the second one adds.
+MORE_COUNT: Final = 15
+BATCH_COUNT: Final = 6
+BROKER_NAME: Final = "broker-a"
+CLIENT_VERSION: Final = "5.3.3"
+DEADLINE_S: Final = 90.0
+AWKWARD_TEXT: Final = 'Grüße, 世界 😀 = \\ " ;'
+OURS: Final = "pymq"
+
+
+class BrokerLike(Protocol):
+    """What ours and the official broker have in common."""
+
+    @property
+    def address(self) -> str: ...
+
+    def kill(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One message as a consumer gets it. Properties: what the producer set, no more."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    size: int
+    body: bytes
+    tags: str | None
+    keys: str | None
+    properties: tuple[tuple[str, str], ...]
+    unique_key: str | None
+    born_ms: int
+    stored_ms: int
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return (self.topic, self.queue_id, self.queue_offset)
+
+
+@dataclass(slots=True)
+class Site:
+    """The directory, who may open it, and what must be in it."""
+
+    home: Path
+    name_server: str
+    java: JavaClient
+    client: BlockingClient
+    topics: list[str]
+    chance: random.Random
+    #: By place; filled by what the first reader saw and what senders were told.
+    expected: dict[tuple[str, int, int], Stored] = field(default_factory=dict)
+
+    @property
+    def store(self) -> Path:
+        return self.home / "store"
+
+    @contextmanager
+    def broker(self, kind: str, end: str) -> Iterator[BrokerLike]:
+        """Run a broker on the store; ``end`` it by ``stop`` or ``kill`` when all went well."""
+        if kind == OURS:
+            home = self.home / uuid.uuid4().hex
+            home.mkdir()
+            with broker_process(home, self.name_server, self.store) as ours:
+                wait_for_route(self.name_server, BROKER_NAME, broker_address=ours.address)
+                yield ours
+                getattr(ours, end)()
+        else:
+            with RealBroker(
+                kind,
+                [self.name_server],
+                store_dir=self.store,
+                flushConsumerOffsetInterval=200,
+                **SMALL_FILES,
+            ) as official:
+                yield official
+                getattr(official, end)()
+        for topic in self.topics:
+            self.client.forget_route(topic)
+
+
+@pytest.fixture
+def site(
+    tmp_path: Path, seed: int, java_client: Callable[[str], JavaClient]
+) -> Iterator[Site]:
+    require_peers(CLIENT_VERSION)
+    topics = [f"exchange-{number}-{uuid.uuid4().hex[:8]}" for number in range(TOPIC_COUNT)]
+    with (
+        name_server_process(tmp_path) as name_server,
+        BlockingClient(name_server.address, timeout_s=20.0, read_deadline_s=60.0) as client,
+    ):
+        yield Site(
+            tmp_path,
+            name_server.address,
+            java_client(CLIENT_VERSION),
+            client,
+            topics,
+            random.Random(seed),
+        )
+
+
+# -------------------------------------------------------------------------------- writing
+
+
+def create_topics(site: Site) -> None:
+    admin = BlockingAdmin(site.client)
+    for topic in site.topics:
+        admin.create_topic(topic, queue_count=QUEUE_COUNT)
+
+
+def body(site: Site) -> bytes:
+    return site.chance.randbytes(int(1_500 ** site.chance.random()))
+
+
+def send_ours(site: Site, count: int) -> int:
+    """Send ``count`` messages to every queue with our client; return how many in all."""
+    for topic in site.topics:
+        for queue_id in range(QUEUE_COUNT):
+            queue = MessageQueue(topic, BROKER_NAME, queue_id)
+            for number in range(count - BATCH_COUNT):
+                told = site.client.send(our_message(site, topic, number), queue)
+                assert told.status == "SEND_OK"
+            site.client.send_batch(
+                queue, [our_message(site, topic, number) for number in range(BATCH_COUNT)]
+            )
+    return count * QUEUE_COUNT * TOPIC_COUNT
+
+
+def our_message(site: Site, topic: str, number: int) -> Message:
+    return Message(
+        topic,
+        body(site),
+        tags=[None, "a", "b"][number % 3],
+        keys=[f"k{number}", "both"] if number % 2 else None,
+        properties={"text": AWKWARD_TEXT, "n": str(number)} if number % 5 == 0 else {},
+    )
+
+
+def send_java(site: Site, count: int) -> int:
+    """Send ``count`` messages to every queue with the official client; return how many in all."""
+    with JavaProducer(site.java, f"p-{site.topics[0]}", site.name_server) as producer:
+        for topic in site.topics:
+            for queue_id in range(QUEUE_COUNT):
+                futures = []
+                for number in range(count):
+                    told = producer.send(
+                        topic,
+                        body(site),
+                        tags=[None, "a", "b"][number % 3],
+                        keys=f"k{number} both" if number % 2 else None,
+                        properties={"text": AWKWARD_TEXT} if number % 5 == 0 else None,
+                        queue_id=queue_id,
+                    )
+                    futures.append(told)
+                assert {told.status for told in futures} == {"SEND_OK"}
+            batch = [Outgoing(topic, body(site), "c") for _ in range(BATCH_COUNT)]
+            assert producer.send_batch(batch).status == "SEND_OK"
+    return (count * QUEUE_COUNT + BATCH_COUNT) * TOPIC_COUNT
+
+
+# -------------------------------------------------------------------------------- reading
+
+
+def read_ours(site: Site, count: int) -> list[Stored]:
+    """Return all messages as our client reads them, once the queues hold ``count``."""
+    deadline = time.monotonic() + DEADLINE_S
+    while True:  # official brokers acknowledge before a message is in its queue
+        bounds = {}
+        for topic in site.topics:
+            bounds |= site.client.bounds(site.client.read_queues(topic))
+        total = sum(end - first for first, end in bounds.values())
+        if total >= count:
+            break
+        assert time.monotonic() < deadline, f"{total} of {count} messages: {bounds}"
+        time.sleep(0.05)
+    assert total == count
+    return [
+        our_stored(OurMessage.from_record(record, BROKER_NAME), record.size)
+        for queue, (first, end) in bounds.items()
+        for chunk in site.client.pull_range(queue, first, end)
+        for record in decode_records(chunk.buffer, verify=True)
+    ]
+
+
+def our_stored(message: OurMessage, size: int) -> Stored:
+    properties = message.properties
+    return Stored(
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+        message.physical_offset,
+        size,
+        message.body,
+        message.tags,
+        properties.get(properties_of.KEYS),
+        users(properties),
+        properties.get(properties_of.UNIQUE_KEY),
+        message.born_timestamp_ms,
+        message.store_timestamp_ms,
+    )
+
+
+def java_stored(message: ReceivedMessage) -> Stored:
+    properties = dict(message.properties)
+    return Stored(
+        message.topic,
+        message.queue_id,
+        message.queue_offset,
+        message.commit_log_offset,
+        message.store_size,
+        message.body,
+        message.tags,
+        message.keys,
+        users(properties),
+        properties.get(properties_of.UNIQUE_KEY),
+        message.born_timestamp,
+        message.store_timestamp,
+    )
+
+
+def users(properties: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((k, v) for k, v in properties.items() if k in ("text", "n")))
+
+
+def read_java(site: Site, group: str, count: int) -> list[Stored]:
+    """Return what an official push consumer gets from all topics; its offsets are committed."""
+    found: list[Stored] = []
+    for topic in site.topics:
+        with JavaPushConsumer(
+            site.java, f"{group}-{topic}", site.name_server, topic, PullBatchSize=32
+        ) as push:
+            found += map(java_stored, push.wait_count(count // TOPIC_COUNT, DEADLINE_S))
+    return found
+
+
+def check_all(site: Site, found: Sequence[Stored], count: int) -> None:
+    """Everything is there once, and what was seen before is as it was."""
+    at = {stored.place: stored for stored in found}
+    assert len(found) == len(at) == count
+    for topic in site.topics:
+        for queue_id in range(QUEUE_COUNT):
+            offsets = sorted(offset for t, q, offset in at if (t, q) == (topic, queue_id))
+            assert offsets == list(range(len(offsets))), f"{topic} queue {queue_id}"
+    for place, expected in site.expected.items():
+        assert at[place] == expected
+    site.expected = at
+
+
+# --------------------------------------------------------------------------------- offsets
+
+
+def committed(site: Site, group: str) -> dict[tuple[str, int], int | None]:
+    return {
+        (topic, queue_id): site.client.committed_offset(
+            f"{group}-{topic}", MessageQueue(topic, BROKER_NAME, queue_id)
+        )
+        for topic in site.topics
+        for queue_id in range(QUEUE_COUNT)
+    }
+
+
+def wait_committed(site: Site, group: str) -> dict[tuple[str, int], int]:
+    """Wait until the group's offsets are the ends of all queues, also on the disk."""
+    ends: dict[tuple[str, int], int] = {}
+    for topic, queue_id, offset in site.expected:
+        ends[topic, queue_id] = max(offset + 1, ends.get((topic, queue_id), 0))
+    deadline = time.monotonic() + DEADLINE_S
+    while committed(site, group) != ends or on_disk(site, group) != ends:
+        assert time.monotonic() < deadline, (committed(site, group), on_disk(site, group), ends)
+        time.sleep(0.05)
+    return ends
+
+
+def on_disk(site: Site, group: str) -> dict[tuple[str, int], int]:
+    path = site.store / "config" / "consumerOffset.json"
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    table = fastjson.parse(text)["offsetTable"]
+    return {
+        (topic, int(queue_id)): offset
+        for topic in site.topics
+        for queue_id, offset in table.get(f"{topic}@{group}-{topic}", {}).items()
+    }
+
+
+# ----------------------------------------------------------------------------------- tests
+
+
+def exchange(site: Site, first: str, second: str, end: str) -> None:
+    with site.broker(first, end):
+        create_topics(site)
+        if first == OURS:
+            count = send_ours(site, FIRST_COUNT)
+        else:
+            count = send_java(site, FIRST_COUNT)
+        check_all(site, read_ours(site, count), count)
+        check_all(site, read_java(site, "early", count), count)
+        early = wait_committed(site, "early")
+    assert len(list((site.store / "commitlog").iterdir())) > 2
+    files = list((site.store / "consumequeue" / site.topics[0] / "0").iterdir())
+    assert len(files) == 2
+
+    with site.broker(second, end):
+        assert committed(site, "early") == early
+        for topic in site.topics:
+            assert len(site.client.read_queues(topic)) == QUEUE_COUNT
+        check_all(site, read_java(site, "late", count), count)
+        check_all(site, read_ours(site, count), count)
+        late = wait_committed(site, "late")
+        count += send_java(site, MORE_COUNT)
+        count += send_ours(site, MORE_COUNT)
+        check_all(site, read_ours(site, count), count)
+
+    with site.broker(first, "stop"):
+        assert committed(site, "early") == early
+        assert committed(site, "late") == late
+        check_all(site, read_ours(site, count), count)
+        check_all(site, read_java(site, "last", count), count)
+        count += send_java(site, 1)
+        check_all(site, read_ours(site, count), count)
+    assert not (site.store / "abort").exists()
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+def test_ours_then_official_then_ours(site: Site, version: str, end: str) -> None:
+    require_peers(version)
+    exchange(site, OURS, version, end)
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+def test_official_then_ours_then_official(site: Site, version: str, end: str) -> None:
+    require_peers(version)
+    exchange(site, version, OURS, end)
