@@ -33,7 +33,7 @@ from pyspark_pymq.patience import persist, send_retries
 LOG = logging.getLogger(__name__)
 
 #: A broker works on one request while the next is on its way; larger ones gain nothing.
-REQUEST_BYTES_MAX = 512 << 10
+REQUEST_BYTES_MAX = 1 << 20
 #: What a task gathers before it sends, and waits for the acknowledgements together.
 GATHERED_BYTES_MAX = 8 << 20
 

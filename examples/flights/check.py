@@ -69,4 +69,4 @@ def _named(row: tuple) -> str:
 
 def _text(row: tuple, name: str) -> str:
     wanted, found = getattr(row, name), getattr(row, f"{name}_found")
-    return f"{_named(row)}: {name} is {found:g}, expected {wanted:g}"
+    return f"{_named(row)}: {name} is {found:.15g}, expected {wanted:.15g}"

@@ -111,12 +111,11 @@ class Flow:
         Raises:
             DemoFailed, PymqError: a part of it failed; the other parts are ended.
         """
-        group = f"report-of-{self.result_topic}"
         try:
             async with asyncio.TaskGroup() as tasks:
                 job = tasks.create_task(self.job.run())
                 collecting = tasks.create_task(
-                    self.report.collect(self.name_server, self.result_topic, group)
+                    self.report.collect(self.name_server, self.result_topic)
                 )
                 await self._publish()
                 # Flights behind the marker would be late, so it waits until the job has them all.
@@ -126,8 +125,8 @@ class Flow:
                 written = await asyncio.to_thread(self.count_results)
                 await self._wait(lambda: len(self.report.results) >= written, "the results")
                 collecting.cancel()
-        except* (DemoFailed, PymqError) as group_of_errors:
-            raise group_of_errors.exceptions[0] from None
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
 
     async def _publish(self) -> None:
         def sent(count: int) -> None:
@@ -223,7 +222,7 @@ async def demonstrate(
     if found:
         some = "\n  ".join(found[:DIFFERENCES_SHOWN])
         raise DemoFailed(
-            f"{len(found)} totals differ from what pandas finds in the same rows:\n  {some}"
+            f"not what pandas finds in the same rows, {len(found)} differences:\n  {some}"
         )
     console.print(
         f"[green]✓[/] {len(expected):,} × 3 totals are what pandas finds in the same rows "

@@ -8,6 +8,7 @@ Run by itself it shows what any cluster's topic has, and ends when nothing comes
 import argparse
 import asyncio
 import json
+import re
 import secrets
 import sys
 import time
@@ -52,8 +53,9 @@ class Report:
     first_at_s: float | None = None
     last_at_s: float | None = None
 
-    async def collect(self, name_server: str, topic: str, group: str) -> None:
+    async def collect(self, name_server: str, topic: str) -> None:
         """Consume a topic from its beginning, until cancelled."""
+        group = f"flight-report-{secrets.token_hex(4)}"  # one of its own gets every message
         async with Consumer(name_server, group, from_where="earliest").subscribe(topic) as consumer:
             async for message in consumer:
                 self.add(message)
@@ -73,17 +75,23 @@ class Report:
             by_carrier.setdefault(result.carrier, []).append(result)
         names = flights.airlines()
         table = Table(title="Departures from New York", box=box.SIMPLE, show_footer=True)
+        table.pad_edge = False
         table.add_column("carrier", footer="all", no_wrap=True)
         everything = _cells(list(self.results.values()))
         for name, footer in zip(_COLUMNS, everything, strict=True):
-            table.add_column(name, footer=footer, justify="right")
+            table.add_column(name, footer=footer, justify="right", no_wrap=True)
         busiest = sorted(by_carrier.items(), key=lambda item: -_departures(item[1]))
         for carrier, results in busiest:
-            table.add_row(names.get(carrier, carrier), *_cells(results))
+            table.add_row(short_name(names.get(carrier, carrier)), *_cells(results))
         return table
 
 
-_COLUMNS = ("departed", "mean delay", "cancelled", "worst hour, UTC")
+_COLUMNS = ("departed", "mean\ndelay (min)", "cancelled", "worst hour\n(min, UTC)")
+
+
+def short_name(airline: str) -> str:
+    """Return an airline's name without what kind of company it is."""
+    return re.sub(r" (Inc\.|Co\.|Corporation)$", "", airline)
 
 
 def _departures(results: list[Result]) -> int:
@@ -96,21 +104,20 @@ def _cells(results: list[Result]) -> list[str]:
     cancelled = sum(result.cancelled for result in results)
     flown = [(result.mean_delay, result) for result in results if result.mean_delay is not None]
     minutes = sum(delay * result.departures for delay, result in flown)
-    worst = max(((delay, f"{r.hour:%d %b %H:%M}") for delay, r in flown), default=None)
+    worst = max(((delay, f"{r.hour:%d %b %Hh}") for delay, r in flown), default=None)
     return [
         f"{departures:,}",
-        f"{minutes / departures:.1f} min" if departures else "",
+        f"{minutes / departures:.1f}" if departures else "",
         f"{cancelled:,}" + (f" {cancelled / (departures + cancelled):5.1%}" if results else ""),
-        f"{worst[1]} {worst[0]:5,.0f} min" if worst else "",
+        f"{worst[0]:,.0f} {worst[1]}" if worst else "",
     ]
 
 
 async def _show(options: argparse.Namespace, console: Console) -> Report:
     """Collect until nothing has come for a while, with a count that moves meanwhile."""
     report = Report()
-    group = f"flight-report-{secrets.token_hex(4)}"  # a group of its own gets everything
     columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} results"))
-    collecting = asyncio.create_task(report.collect(options.name_server, options.topic, group))
+    collecting = asyncio.create_task(report.collect(options.name_server, options.topic))
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("")
         idle_since_s = time.perf_counter()

@@ -395,6 +395,20 @@ def test_a_pull_is_capped_unless_it_asks_with_the_extension(tmp_path: Path) -> N
     serve(tmp_path, check)
 
 
+def test_messages_that_left_memory_are_read_from_the_disk(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        for n in range(50):
+            await peer.send("T", b"%d" % n * 500, queue_id=n % 2)
+        answers = await asyncio.gather(
+            *(peer.pull("T", 0, queueId=n % 2, maxMsgNums=25) for n in range(8))
+        )
+        for n, answer in enumerate(answers):
+            bodies = [record.body for record in records(answer)]
+            assert bodies == [b"%d" % (n % 2 + 2 * m) * 500 for m in range(25)]
+
+    serve(tmp_path, check, memory_bytes=0)
+
+
 def test_a_held_pull_wakes_for_a_message_it_wants(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         await peer.send("T", b"old", properties="TAGS\x01a")

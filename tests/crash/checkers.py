@@ -56,7 +56,7 @@ def check_history(events: Sequence[Event], found: Sequence[Found]) -> list[str]:
         check_once,
         check_acknowledged,
         check_refused_absent,
-        check_batches_whole,
+        check_batches,
         check_order,
     ):
         complaints += _some(check(events, found))
@@ -145,17 +145,26 @@ def check_refused_absent(events: Sequence[Event], found: Sequence[Found]) -> Ite
                 yield f"{key} is there, although the send was refused: {event.reason}"
 
 
-def check_batches_whole(events: Sequence[Event], found: Sequence[Found]) -> Iterator[str]:
-    """A batch is there as a whole, its messages next to each other, or not at all."""
+def check_batches(events: Sequence[Event], found: Sequence[Found]) -> Iterator[str]:
+    """A batch stands together: its messages next to each other and in their order.
+
+    All of an acknowledged one. Of one that was not, a crash may leave the first few: records are
+    written in order, and nothing in the log's format says that they belong together.
+    """
     places = {key_of(message.body): message.place for message in found}
+    settled = {event.request for event in events if isinstance(event, Acknowledged)}
     for event in events:
         if not isinstance(event, Attempted) or len(event.keys) == 1:
             continue
         at = [places.get(key) for key in event.keys]
-        if at == [None] * len(at):
-            continue
-        first = at[0]
-        if first is None or at != [(first[0], first[1] + n) for n in range(len(at))]:
+        there = [place for place in at if place is not None]
+        whole = len(there) == len(at) or event.request not in settled
+        if there and whole and at[: len(there)] == there:
+            queue_id, first = there[0]
+            whole = there == [(queue_id, first + n) for n in range(len(there))]
+        elif there:
+            whole = False
+        if not whole:
             yield f"batch {event.request} is torn: {dict(zip(event.keys, at, strict=True))}"
 
 

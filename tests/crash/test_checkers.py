@@ -70,6 +70,24 @@ def test_a_wrong_one_is_noticed(found: list[Found], complaint: str) -> None:
     assert any(complaint in text for text in check_history(EVENTS, found))
 
 
+def test_a_batch_without_acknowledgement() -> None:
+    events: list[Event] = [Attempted("b", tuple(KEYS[1:4])), Failed("b", False, "lost")]
+    whole = FOUND[1:4]
+    assert check_history(events, whole) == []
+    assert check_history(events, whole[:2]) == [], "a crash may cut it"
+    assert check_history(events, []) == []
+    moved = [replace(m, queue_offset=m.queue_offset - 1) for m in whole[1:]]
+    assert any("b is torn" in text for text in check_history(events, moved)), "without its first"
+    swapped = [
+        replace(whole[0], body=whole[1].body),
+        replace(whole[1], body=whole[0].body),
+        whole[2],
+    ]
+    assert any("b is torn" in text for text in check_history(events, swapped))
+    apart = [whole[0], replace(whole[1], queue_id=2, queue_offset=0)]
+    assert any("b is torn" in text for text in check_history(events, apart))
+
+
 def test_order_across_an_acknowledgement() -> None:
     events: list[Event] = [
         Attempted("a", (KEYS[0],)),

@@ -2,8 +2,7 @@
 
 One broker writes and ends, cleanly or by SIGKILL; a second one opens its directory, serves all
 of it to an official consumer and to our client, and appends; then the first opens it again and
-serves everything. Commit-log files hold about 260 messages and queue files 100, so that each
-queue has several files and the log has, too.
+serves everything. Files are small, so that the log and every queue have several.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import pytest
-from tests.crash.servers import SMALL_FILES, broker_process, name_server_process
+from tests.crash.servers import broker_process, name_server_process
 from tests.interop.conftest import require_peers
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.java_values import Outgoing, ReceivedMessage
@@ -38,8 +37,8 @@ pytestmark = pytest.mark.interop
 
 QUEUE_COUNT: Final = 4
 TOPIC_COUNT: Final = 3
-#: Messages of each queue that the first broker writes: more than one queue file of 100 entries.
-FIRST_COUNT: Final = 115
+#: Messages of each queue that the first broker writes: more than one queue file of 50 entries.
+FIRST_COUNT: Final = 56
 #: ... and that the second one adds.
 MORE_COUNT: Final = 15
 BATCH_COUNT: Final = 6
@@ -48,6 +47,8 @@ CLIENT_VERSION: Final = "5.3.3"
 DEADLINE_S: Final = 90.0
 AWKWARD_TEXT: Final = 'Grüße, 世界 😀 = \\ " ;'
 OURS: Final = "pymq"
+JAVA_OPTIONS: Final = ("-Xms128m", "-Xmx256m", "-XX:MaxDirectMemorySize=256m")
+SMALL_FILES: Final = {"mappedFileSizeCommitLog": 1 << 17, "mappedFileSizeConsumeQueue": 1_000}
 
 
 class BrokerLike(Protocol):
@@ -106,7 +107,7 @@ class Site:
         if kind == OURS:
             home = self.home / uuid.uuid4().hex
             home.mkdir()
-            with broker_process(home, self.name_server, self.store) as ours:
+            with broker_process(home, self.name_server, self.store, **SMALL_FILES) as ours:
                 wait_for_route(self.name_server, BROKER_NAME, broker_address=ours.address)
                 yield ours
                 getattr(ours, end)()
@@ -115,6 +116,7 @@ class Site:
                 kind,
                 [self.name_server],
                 store_dir=self.store,
+                java_options=JAVA_OPTIONS,
                 flushConsumerOffsetInterval=200,
                 **SMALL_FILES,
             ) as official:

@@ -192,8 +192,14 @@ def test_complete_mode_writes_the_whole_result(
 
 
 def test_wrong_streams_say_why(
-    spark: SparkSession, reader: DataStreamReader, cluster: Cluster, tmp_path: Path
+    spark: SparkSession,
+    reader: DataStreamReader,
+    cluster: Cluster,
+    topic: str,
+    send: Callable[..., None],
+    tmp_path: Path,
 ) -> None:
+    send(topic, numbers(1))
     options = {"nameServer": cluster.name_server, "subscribe": "nowhere"}
     with pytest.raises(PySparkException, match="did you mean tags"):
         spark.readStream.format("pymq").options(**options, tag="x").load()

@@ -50,8 +50,9 @@ _MEMORY_RATIO = 0.4
 class Broker:
     """A broker and its store.
 
-    The executor has two threads. Who uses it: ``Flusher`` (log and queue syncs, preparation
-    of the next segment), ``StateFile`` (writing tables), opening and closing the store.
+    The executor has three threads. Who uses it: ``Flusher`` (log and queue syncs, preparation
+    of the next segment), ``StateFile`` (writing tables), ``PullHandlers`` (messages that are
+    not in memory any more), opening and closing the store.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Broker:
         self.store_config = store_config
         self._clock = clock or Clock()
         self._servers: list[Server] = []
-        self._executor = ThreadPoolExecutor(2, thread_name_prefix="pymq-broker")
+        self._executor = ThreadPoolExecutor(3, thread_name_prefix="pymq-broker")
         self._tasks = Tasks("broker")
         self._is_closed = False
         self._store: MessageStore | None = None
@@ -102,6 +103,7 @@ class Broker:
         """Make the parts and wire them: tables, features, handlers."""
         config, clock, executor = self.config, self._clock, self._executor
         sync = self.store_config.flush_mode is FlushMode.SYNC
+        memory_bytes = _memory_bytes() if config.memory_bytes is None else config.memory_bytes
 
         self._topics = TopicTable(config, clock, self._topics_changed)
         self._groups = GroupTable(
@@ -151,6 +153,9 @@ class Broker:
                     self._offsets,
                     self._clients,
                     self._long_poll,
+                    executor=executor,
+                    tasks=self._tasks,
+                    memory_bytes=memory_bytes,
                 ).table(),
                 **ClientHandlers(
                     config, clock, self._clients, self._groups, self._topics
@@ -160,7 +165,7 @@ class Broker:
                     self._offsets,
                     self._groups,
                     self._topics,
-                    memory_bytes=_memory_bytes(),
+                    memory_bytes=memory_bytes,
                 ).table(),
                 **LockHandlers(config, self._locks).table(),
                 **TopicHandlers(

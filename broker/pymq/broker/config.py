@@ -39,6 +39,9 @@ class BrokerConfig:
     #: Limits of a pull that does not ask for more (RocketMQ maxTransfer...OnMessageInMemory).
     pull_bytes_max: int = setting("maxTransferBytesOnMessageInMemory", default=262_144)
     pull_count_max: int = setting("maxTransferCountOnMessageInMemory", default=32)
+    #: How much of the end of the log is taken to be in memory; None: 40 % of the machine's
+    #: (RocketMQ accessMessageInMemoryMaxRatio). Older messages are read in a thread.
+    memory_bytes: int | None = None
     #: Limits of a pull with the pymq extension.
     extended_pull_bytes_max: int = 8 << 20
     extended_pull_count_max: int = 65_536

@@ -14,7 +14,7 @@ import typer.core
 import pymq
 from pymq.cli import groups, messages, servers, topics
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
-from pymq.cli.main import SERVERS
+from pymq.cli.summaries import SERVERS
 from pymq.errors import PymqError
 
 # A line that holds only \b keeps the lines below it as they are.

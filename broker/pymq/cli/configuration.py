@@ -9,6 +9,7 @@ the argument. Two defaults differ from RocketMQ's, both to the safe side:
   is let in.
 """
 
+import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from pathlib import Path
 from pymq.broker.config import BrokerConfig
 from pymq.errors import ConfigurationError
 from pymq.namesrv.config import NamesrvConfig
-from pymq.net.channel import split_address
+from pymq.net.addresses import split_address
 from pymq.settings import (
     format_properties,
     from_properties,
@@ -132,7 +133,8 @@ def broker_configs(
         settings["namesrvAddr"] = name_servers
     store = from_properties(StoreConfig, settings, source=source)
     _check_log_path(settings, source)
-    broker = from_properties(BrokerConfig, _with_role(settings, source), source=source)
+    settings = _with_address(_with_role(settings, source), source)
+    broker = from_properties(BrokerConfig, settings, source=source)
     if name_servers is not None:
         _check_addresses(broker.name_servers, "-n")
     elif "namesrvAddr" in properties:
@@ -180,6 +182,32 @@ def _with_role(settings: dict[str, str], source: str) -> dict[str, str]:
             f"{source}: brokerRole={role!r}: expected ASYNC_MASTER or SYNC_MASTER"
         )
     return settings | {"brokerId": "0"}
+
+
+def _with_address(settings: dict[str, str], source: str) -> dict[str, str]:
+    """Resolve a ``brokerIP1`` that is a host name, as RocketMQ does for message ids."""
+    host = settings.get("brokerIP1", "").strip()
+    if not host or _is_address(host):
+        return settings
+    try:
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except (OSError, UnicodeError) as error:
+        raise ConfigurationError(
+            f"{source}: brokerIP1={host!r}: no address is known for this host; name the IP address "
+            "at which clients reach this machine"
+        ) from error
+    _log.warning(
+        "%s: brokerIP1=%s is a host name; clients are told its address, %s", source, host, address
+    )
+    return settings | {"brokerIP1": address}
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _check_log_path(settings: Mapping[str, str], source: str) -> None:

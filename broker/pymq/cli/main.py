@@ -3,13 +3,10 @@
 import sys
 
 from pymq.cli.exits import Exit
+from pymq.cli.summaries import SERVERS
 
-#: Handled by ``servers`` without the packages that the rest stands on; each with its summary.
-SERVERS = {
-    "up": "Run a name server and a broker in one process.",
-    "namesrv": "Run a name server; takes RocketMQ's own properties file.",
-    "broker": "Run a broker; takes RocketMQ's own properties file.",
-}
+#: Package -> the extra of ours that brings it.
+_EXTRAS = {"numpy": "broker", "typer": "cli", "rich": "cli"}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,16 +21,16 @@ def main(arguments: list[str] | None = None) -> int:
             from pymq.cli import servers
 
             return servers.run(given[0], SERVERS[given[0]], given[1:])
-        try:
-            from pymq.cli import application
-        except ModuleNotFoundError as error:
-            if error.name not in ("typer", "rich"):
-                raise
-            sys.stderr.write(
-                f"pymq: {error.name} is not installed, and all commands but "
-                f"{', '.join(SERVERS)} need it: pip install 'pymq-rocketmq[cli]'\n"
-            )
-            return Exit.USAGE
+        from pymq.cli import application
+
         return application.run(given)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get(error.name or "")
+        if extra is None:
+            raise
+        sys.stderr.write(
+            f"pymq: {error.name} is not installed: pip install 'pymq-rocketmq[{extra}]'\n"
+        )
+        return Exit.USAGE
     except KeyboardInterrupt:
         return Exit.INTERRUPTED

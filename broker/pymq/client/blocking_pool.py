@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from pymq.client import operations
-from pymq.client.config import ClientConfig, split_address
+from pymq.client.config import ClientConfig
 from pymq.client.operations import Operation, check_send_topic
 from pymq.client.routes import Route, RouteTable, no_route, no_write_queue
 from pymq.errors import (
@@ -21,6 +21,7 @@ from pymq.errors import (
     SystemBusy,
     TopicNotExist,
 )
+from pymq.net.addresses import split_address
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import DEFAULT_TOPIC, check_topic

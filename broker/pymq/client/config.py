@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT
 from pymq.errors import ConfigurationError
+from pymq.net.addresses import split_address
 from pymq.protocol.compression import COMPRESS_BYTES_MIN, LEVEL_DEFAULT, Compression
 from pymq.protocol.framing import FRAME_BYTES_MAX
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, check_group
@@ -28,22 +29,6 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
     for address in found:
         split_address(address)
     return tuple(dict.fromkeys(found))
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return host and port of ``host:port``; an IPv6 address may be in brackets.
-
-    Raises:
-        ConfigurationError: it is not of that form.
-    """
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise ConfigurationError(
-            f"address {address!r}, expected host:port with a port of 1..65535, "
-            "such as 127.0.0.1:9876"
-        )
-    return host, int(port)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from pymq.errors import ConfigurationError, ConnectionFailed, PymqError, RequestTimeout
+from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
+from pymq.net.addresses import split_address
 from pymq.net.wire import Wire
 from pymq.protocol.codes import CommandFlag
 from pymq.protocol.command import Command
@@ -288,20 +289,6 @@ class AsyncChannel(Wire):
             )
         if len(self._table) and self._sweep is None:
             self._schedule_sweep()
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return (host, port) of ``host:port``; an IPv6 host may be in brackets.
-
-    Raises:
-        ConfigurationError: the text is no such address.
-    """
-    host, separator, port = address.rpartition(":")
-    if separator and port.isascii() and port.isdecimal() and 0 < int(port) < 65536:
-        host = host.removeprefix("[").removesuffix("]")
-        if host:
-            return host, int(port)
-    raise ConfigurationError(f"address {address!r}, expected host:port, such as 127.0.0.1:9876")
 
 
 def _reason(error: OSError) -> str:

@@ -41,7 +41,7 @@ class CommitLog:
     """
 
     def __init__(self, files: Files, segments: Segments) -> None:
-        self._files = files
+        self.files = files
         self.segments = segments
         #: Physical offset where the next record goes.
         self.end = 0
@@ -140,7 +140,7 @@ class CommitLog:
             if segment.end <= self.flushed:
                 break
             if segment.first < self.end:
-                sync.descriptors.append(self._files.duplicate(segment.fd))
+                sync.descriptors.append(self.files.duplicate(segment.fd))
         sync.descriptors.reverse()
         return sync
 
@@ -153,10 +153,10 @@ class CommitLog:
         descriptors, sync.descriptors = sync.descriptors, []
         try:
             for fd in descriptors:
-                self._files.sync_data(fd)
+                self.files.sync_data(fd)
         finally:
             for fd in descriptors:
-                self._files.close(fd)
+                self.files.close(fd)
 
     def finish_sync(self, sync: LogSync) -> None:
         """Note that a sync succeeded."""
@@ -199,6 +199,17 @@ class CommitLog:
                     f"{stop - start} B at physical offset {start}, expected to end within {stop_at}"
                 )
             found.append(view[start - first : stop - first])
+        return found
+
+    def places(self, starts: list[int], sizes: list[int]) -> list[tuple[int, int, int]]:
+        """Return (descriptor, position, size) of ranges that ``slices`` gave.
+
+        Each descriptor is a duplicate, so that any thread may read from it, and must close it.
+        """
+        found = []
+        for start, size in zip(starts, sizes, strict=True):
+            segment = self.segments.find(start)
+            found.append((self.files.duplicate(segment.fd), start - segment.first, size))
         return found
 
     def record_at(self, physical_offset: int) -> Record:

@@ -25,6 +25,9 @@ from pymq.store.segments import Segments
 
 _log = logging.getLogger(__name__)
 
+#: One read of a prefetch.
+PREFETCH_BYTES = 1 << 20
+
 
 class FlushJob:
     """One sync of the commit log. ``run`` in any thread, then ``MessageStore.flush_done``."""
@@ -85,10 +88,33 @@ class QueueFlushJob:
             self.error = error
 
 
+class PrefetchJob:
+    """Brings what a read found into memory. ``run`` in any thread, once.
+
+    Touching a cold page of the map would stop the whole process, whichever thread does it:
+    Python's lock is held meanwhile. ``pread`` gives it up.
+    """
+
+    def __init__(self, log: CommitLog, result: ReadResult) -> None:
+        self._files = log.files
+        self._places = log.places(result.starts, [len(buffer) for buffer in result.buffers])
+
+    def run(self) -> None:
+        """Read and drop. What cannot be read is met again, and reported, by the reader."""
+        for fd, position, size in self._places:
+            try:
+                for at in range(position, position + size, PREFETCH_BYTES):
+                    self._files.pread(fd, min(PREFETCH_BYTES, position + size - at), at)
+            except StoreError as error:
+                _log.debug("not prefetched: %s", error)
+            finally:
+                self._files.close(fd)
+
+
 class MessageStore:
     """Commit log, consume queues and their files, behind one narrow face.
 
-    One thread owns a store. Only ``FlushJob.run``, ``QueueFlushJob.run`` and ``prepare_next``
+    One thread owns a store. Only the ``run`` of its jobs and ``prepare_next``
     may run in another one; all of them have to be over before ``close``.
 
     Visible means: ``read`` and ``queue_bounds`` show it. With ``FlushMode.ASYNC`` a record is
@@ -421,6 +447,11 @@ class MessageStore:
             tag_codes=tag_codes,
             scan_max=scan_max,
         )
+
+    def prefetch_target(self, result: ReadResult) -> PrefetchJob:
+        """Return a job that reads from the disk what a result's buffers map."""
+        self._check_open()
+        return PrefetchJob(self._log, result)
 
     def record_at(self, physical_offset: int) -> Record:
         """Return the record that starts at a physical offset.

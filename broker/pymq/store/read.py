@@ -46,6 +46,7 @@ class ReadResult:
             Read-only views on the log's map: valid as long as they are held, even over the
             close of the store, but they keep up to a whole segment mapped (and, once it is
             deleted, on the disk): send them and let them go.
+        starts: the physical offset of each buffer.
         count: number of records in all buffers.
         sizes: int64, shape (count,): the size of each record; None when there is none.
     """
@@ -55,6 +56,7 @@ class ReadResult:
     min_offset: int
     end_offset: int
     buffers: list[memoryview] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     count: int = 0
     sizes: Longs | None = None
 
@@ -97,9 +99,11 @@ def read_queue(
     if tag_codes is None:
         found = _leading(log, physical, sizes, bytes_max)
         if found is not None:
-            buffers, sizes = found
+            buffers, starts, sizes = found
             count = len(sizes)
-            return ReadResult(ReadStatus.FOUND, offset + count, low, end, buffers, count, sizes)
+            return ReadResult(
+                ReadStatus.FOUND, offset + count, low, end, buffers, starts, count, sizes
+            )
     matched = _matches(entries, tag_codes)
     kept = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
     scanned = _scan_end(sizes, kept, count_max, bytes_max)
@@ -111,25 +115,25 @@ def read_queue(
         status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
         return ReadResult(status, following, low, end)
     try:
-        buffers = _runs(log, physical, sizes)
+        buffers, starts = _runs(log, physical, sizes)
     except OffsetOutOfRange as error:
         raise CorruptRecord(
             f"{queue.path}: an entry in {offset}..{following} points outside the log "
             f"({error}); restart the broker to rebuild the queue"
         ) from error
-    return ReadResult(ReadStatus.FOUND, following, low, end, buffers, len(sizes), sizes)
+    return ReadResult(ReadStatus.FOUND, following, low, end, buffers, starts, len(sizes), sizes)
 
 
 def _leading(
     log: CommitLog, physical: Longs, sizes: Longs, bytes_max: int
-) -> tuple[list[memoryview], Longs] | None:
+) -> tuple[list[memoryview], list[int], Longs] | None:
     """Return the records that fit, at least one; None if any of their entries is unusual."""
     total = sizes.cumsum()
     if int(total[-1]) > bytes_max:
         count = max(1, int(total.searchsorted(bytes_max, "right")))
         physical, sizes = physical[:count], sizes[:count]
     try:
-        return _runs(log, physical, sizes), sizes
+        return *_runs(log, physical, sizes), sizes
     except OffsetOutOfRange:
         return None  # A removed record, a blank entry, or damage.
 
@@ -166,12 +170,14 @@ def _scan_end(sizes: Longs, kept: Mask, count_max: int, bytes_max: int) -> int:
     return at if full[at] else len(sizes)
 
 
-def _runs(log: CommitLog, physical: Longs, sizes: Longs) -> list[memoryview]:
-    """Return the records as views, one per run of adjacent ones."""
+def _runs(
+    log: CommitLog, physical: Longs, sizes: Longs
+) -> tuple[list[memoryview], list[int]]:
+    """Return the records as views, one per run of adjacent ones, and where these start."""
     ends = physical + sizes
     if len(sizes) == 1 or not (breaks := (physical[1:] != ends[:-1]).nonzero()[0]).size:
         first = int(physical[0])
-        return [log.slice(first, int(ends[-1]) - first)]
+        return [log.slice(first, int(ends[-1]) - first)], [first]
     starts = [int(physical[0]), *physical[breaks + 1].tolist()]
     stops = [*ends[breaks].tolist(), int(ends[-1])]
-    return log.slices(starts, stops)
+    return log.slices(starts, stops), starts

@@ -189,6 +189,14 @@ def test_a_promise_that_is_not_kept_is_a_warning(
     assert text.partition("=")[0] in caplog.text
 
 
+def test_a_host_name_as_broker_ip_is_resolved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config, _ = broker(written(tmp_path, "brokerIP1=localhost\n"))
+    assert config.advertised_address in ("127.0.0.1", "::1")
+    assert "localhost is a host name" in caplog.text
+
+
 def test_a_master_has_id_0_as_in_rocketmq(tmp_path: Path) -> None:
     assert broker(written(tmp_path, "brokerId=3\n"))[0].broker_id == 0
 
@@ -205,7 +213,7 @@ def test_a_master_has_id_0_as_in_rocketmq(tmp_path: Path) -> None:
         ("storePathRootDir=", "storePathRootDir"),
         ("namesrvAddr=nowhere", "namesrvAddr: address 'nowhere'"),
         ("brokerIP1=0.0.0.0", "brokerIP1"),
-        ("brokerIP1=broker.example", "brokerIP1"),
+        ("brokerIP1=nowhere.invalid", "brokerIP1"),
         ("messageDelayLevel=1s soon", "'soon'"),
         ("autoCreateTopicEnable=yes", "true or false"),
         ("mappedFileSizeCommitLog=-1", "segment_bytes"),

@@ -3,8 +3,10 @@
 Source: RocketMQ PullMessageProcessor.
 """
 
+import asyncio
 import functools
 from collections.abc import Mapping
+from concurrent.futures import Executor
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +21,7 @@ from pymq.broker.state.topics import TopicTable
 from pymq.clock import Clock
 from pymq.errors import LocalProtocolError, refusal
 from pymq.net.server import ServerConnection
+from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import Subscription
 from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command, encode_header
@@ -42,7 +45,13 @@ _CODES = {
 
 
 class PullHandlers:
-    """Hands out messages, at once or when they come."""
+    """Hands out messages, at once or when they come.
+
+    Args:
+        executor: where messages are read that may not be in memory any more.
+        tasks: owner of such reads.
+        memory_bytes: how much of the end of the log is taken to be in memory.
+    """
 
     def __init__(
         self,
@@ -54,6 +63,10 @@ class PullHandlers:
         offsets: OffsetTable,
         clients: ClientTable,
         long_poll: LongPoll,
+        *,
+        executor: Executor,
+        tasks: Tasks,
+        memory_bytes: int,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -63,6 +76,9 @@ class PullHandlers:
         self._offsets = offsets
         self._clients = clients
         self._long_poll = long_poll
+        self._executor = executor
+        self._tasks = tasks
+        self._memory_bytes = memory_bytes
 
     def table(self) -> Mapping[int, Handler]:
         """Return what each code leads to."""
@@ -208,6 +224,22 @@ class PullHandlers:
         self._respond(connection, command, result, code)
 
     def _respond(
+        self, connection: ServerConnection, command: Command, result: ReadResult, code: int
+    ) -> None:
+        if result.starts and self._store.log_end - result.starts[0] > self._memory_bytes:
+            work = self._respond_from_disk(connection, command, result, code)
+            self._tasks.start("cold read", work)
+        else:
+            self._send_response(connection, command, result, code)
+
+    async def _respond_from_disk(
+        self, connection: ServerConnection, command: Command, result: ReadResult, code: int
+    ) -> None:
+        job = self._store.prefetch_target(result)
+        await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+        self._send_response(connection, command, result, code)
+
+    def _send_response(
         self, connection: ServerConnection, command: Command, result: ReadResult, code: int
     ) -> None:
         fields = PullResponse(

@@ -1,0 +1,188 @@
+"""The example everybody runs first, as they run it: ``examples/flights/demo.py`` as a process."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.testing import Cluster
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "flights"
+DEMO = FOLDER / "demo.py"
+TIMEOUT_S = 500.0  # Spark starts twice, and the machine may be busy
+GONE_S = 20.0
+
+#: The demo, but one flight is published with a delay that is a minute longer than in the data.
+FALSIFIED = f"""
+import sys
+sys.path.insert(0, {str(FOLDER)!r})
+import demo
+
+truly_publish = demo.publish
+
+async def publish(name_server, topic, frame, on_sent):
+    frame = frame.copy()
+    frame.loc[frame["dep_delay"].last_valid_index(), "dep_delay"] += 1
+    await truly_publish(name_server, topic, frame, on_sent)
+
+demo.publish = publish
+sys.exit(demo.main())
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """An environment by which all processes of a test can be told, with a folder of its own."""
+    return {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "100"}
+
+
+def run(environment: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+
+
+def processes_of(environment: dict[str, str]) -> list[str]:
+    """Return the command lines of processes that have this environment."""
+    mark = f"TMPDIR={environment['TMPDIR']}\0".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (folder / "environ").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:  # it has ended, or is not ours
+            continue
+    return [command for command in found if command]
+
+
+def assert_nothing_left(environment: dict[str, str]) -> None:
+    deadline_s = time.monotonic() + GONE_S
+    while (left := processes_of(environment)) and time.monotonic() < deadline_s:
+        time.sleep(0.1)
+    assert left == []
+    assert os.listdir(environment["TMPDIR"]) == []
+
+
+def test_every_total_is_right_and_a_second_run_adds_nothing(environment: dict[str, str]) -> None:
+    done = run(environment, str(DEMO), "--rows", "20000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3,804 × 3 totals are what pandas finds" in done.stdout
+    assert "a second run of the job on the same checkpoint added nothing" in done.stdout
+    assert_nothing_left(environment)
+
+
+def test_a_wrong_total_is_found_on_a_cluster_that_has_been_used(
+    environment: dict[str, str], cluster: Cluster, client: BlockingClient
+) -> None:
+    BlockingAdmin(client).create_topic("flights")
+    name_server = ("--name-server", cluster.name_server)
+    done = run(environment, "-c", FALSIFIED, "--rows", "5000", *name_server)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "topics flights-2 and flight-delays-2 on" in done.stdout
+    assert "not what pandas finds in the same rows, 1 differences:" in done.stderr
+    assert "mean_delay is" in done.stderr
+
+
+def test_an_interrupted_demo_leaves_nothing_behind(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-u", str(DEMO), "--rows", "1000"]
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("topics"):  # from here on the cluster runs, and Spark starts
+                break
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors == "demo.py: interrupted\n"
+    assert_nothing_left(environment)
+
+
+def test_without_a_java_it_says_what_to_do(environment: dict[str, str], tmp_path: Path) -> None:
+    del environment["JAVA_HOME"]
+    done = run({**environment, "PATH": str(tmp_path)}, str(DEMO))
+    assert done.returncode == 2
+    assert "Java 17 or 21" in done.stderr
+    assert "JAVA_HOME" in done.stderr
+
+
+@pytest.mark.parametrize("argument", ["0", "-1", "336777", "many"])
+def test_wrong_rows_are_refused(environment: dict[str, str], argument: str) -> None:
+    done = run(environment, str(DEMO), f"--rows={argument}")
+    assert done.returncode == 2
+    assert "--rows" in done.stderr
+    assert_nothing_left(environment)
+
+
+# ------------------------------------------------------------------------------- its check
+
+
+@pytest.fixture(scope="module")
+def totals() -> Iterator[tuple[Any, list[Any], Callable[..., list[str]]]]:
+    """What pandas expects of some flights, results that say the same, and the comparison."""
+    sys.path.insert(0, str(FOLDER))
+    try:
+        import check
+        import flights
+        import report
+    finally:
+        sys.path.remove(str(FOLDER))
+    expected = check.expected_results(flights.load(5_000))
+    results = [
+        report.Result(
+            carrier,
+            hour.to_pydatetime(),
+            int(row.departures),
+            int(row.cancelled),
+            None if row.departures == 0 else float(row.mean_delay),
+        )
+        for (carrier, hour), row in zip(expected.index, expected.itertuples(), strict=True)
+    ]
+    yield expected, results, check.differences
+
+
+def test_equal_totals_do_not_differ(totals: tuple[Any, list[Any], Any]) -> None:
+    expected, results, differences = totals
+    assert differences(expected, results) == []
+    assert any(result.mean_delay is None for result in results)
+
+
+@pytest.mark.parametrize(
+    ("falsify", "text"),
+    [
+        (lambda r: [dataclasses.replace(r, departures=r.departures + 1)], "departures is"),
+        (lambda r: [dataclasses.replace(r, cancelled=r.cancelled + 1)], "cancelled is"),
+        (lambda r: [dataclasses.replace(r, mean_delay=r.mean_delay + 1e-6)], "mean_delay is"),
+        (lambda r: [dataclasses.replace(r, mean_delay=None)], "mean_delay is nan"),
+        (lambda r: [], "missing"),
+        (lambda r: [r, r], "written more than once"),
+        (lambda r: [r, dataclasses.replace(r, carrier="XX")], "no such flights"),
+    ],
+)
+def test_every_kind_of_difference_is_found(
+    totals: tuple[Any, list[Any], Any], falsify: Callable[[Any], list[Any]], text: str
+) -> None:
+    expected, results, differences = totals
+    at = next(i for i, result in enumerate(results) if result.departures)
+    found = differences(expected, [*results[:at], *falsify(results[at]), *results[at + 1 :]])
+    assert len(found) == 1
+    assert text in found[0]
+
+
+def test_no_results_at_all_are_as_many_differences(totals: tuple[Any, list[Any], Any]) -> None:
+    expected, _, differences = totals
+    assert len(differences(expected, [])) == len(expected)
