@@ -1,6 +1,6 @@
 """The sink: rows of a DataFrame become messages, at least once.
 
-A task encodes each Arrow batch it is given and sends it before it returns; what a failed task,
+A task sends each Arrow batch it is given, and ends when all is acknowledged; what a failed task,
 or one whose micro-batch is run again after a crash, has sent stays sent.
 
 Rows with a ``queueId`` go there. The others go to one queue of their topic after another, some
@@ -8,11 +8,13 @@ MiB to each: within a task and a queue the order of rows is kept, and a batch st
 """
 
 import difflib
+import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,10 @@ from pyspark.sql import datasource
 from pyspark.sql import types as spark
 
 from pymq.client.blocking import BlockingClient
-from pymq.errors import ConfigurationError, LocalProtocolError
+from pymq.errors import ConfigurationError, LocalProtocolError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import NO_SEND_TOPICS, check_topic, is_retry_topic
-from pyspark_pymq.entries import Entries, MessageKeys, encode_entries
+from pyspark_pymq.entries import MessageKeys, encode_entries
 from pyspark_pymq.options import SinkOptions
 from pyspark_pymq.patience import persist, send_retries
 
@@ -34,7 +36,7 @@ LOG = logging.getLogger(__name__)
 
 #: A broker works on one request while the next is on its way; larger ones gain nothing.
 REQUEST_BYTES_MAX = 1 << 20
-#: What a task gathers before it sends, and waits for the acknowledgements together.
+#: What a task gathers for several queues before it sends, and sends to one before the next.
 GATHERED_BYTES_MAX = 8 << 20
 
 _TEXT = "string"
@@ -153,9 +155,7 @@ class _Sink:
         )
         try:
             task = SendTask(client, options, self._columns, first_queue=_task_number())
-            for batch in iterator:
-                task.send(batch)
-            return task.finish()
+            return task.run(iterator)
         finally:
             client.close()
 
@@ -250,20 +250,63 @@ class SendTask:
             address=bytes((127, 0, 0, 1)), pid=os.getpid(), salt=os.urandom(4)
         )
         self._queues: dict[str, list[MessageQueue]] = {}
-        self._turn = first_queue
+        self._first_queue = first_queue
         self._gathered: dict[MessageQueue, list[memoryview]] = {}
         self._gathered_bytes = 0
         self._rows = 0
         self._sent_bytes = 0
+        self._request_count = 0
+        self._failure: PymqError | None = None
 
-    def send(self, batch: pa.RecordBatch) -> None:
-        """Take a batch; it is sent now or with a later one.
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Written:
+        """Send batches; return when everything is acknowledged.
+
+        The client takes one request after another while earlier ones are on their way, so that
+        the broker stores, this task encodes and Spark produces at the same time. It waits for
+        all acknowledgements only where the queue changes.
 
         Raises:
             LocalProtocolError, PymqError: as ``_Sink.write``.
         """
-        if not batch.num_rows:
-            return
+        sent_count = 0
+        for queue, run in itertools.groupby(self._requests(batches), key=itemgetter(0)):
+            sent_count += len(self._client.send_batches(queue, (body for _, body in run)))
+        if self._failure is not None:
+            raise self._failure
+        assert sent_count == self._request_count, f"{sent_count} of {self._request_count} sent"
+        return Written(self._rows, self._sent_bytes)
+
+    def _requests(
+        self, batches: Iterable[pa.RecordBatch]
+    ) -> Iterator[tuple[MessageQueue, memoryview]]:
+        """Yield all requests, those for one queue together.
+
+        An error ends it and is kept for ``run``: the client, in whose hands this generator is,
+        would take it for one of its own and try again.
+        """
+        try:
+            for batch in batches:
+                if batch.num_rows:
+                    self._gather(batch)
+                # One queue needs no gathering; several shall not wait for each other often.
+                if self._gathered_bytes >= GATHERED_BYTES_MAX or len(self._gathered) == 1:
+                    yield from self._release()
+            yield from self._release()
+        except PymqError as error:
+            self._failure = error
+
+    def _release(self) -> Iterator[tuple[MessageQueue, memoryview]]:
+        """Yield what was gathered."""
+        gathered, self._gathered = self._gathered, {}
+        self._sent_bytes += self._gathered_bytes
+        self._gathered_bytes = 0
+        for queue, bodies in gathered.items():
+            for body in bodies:
+                self._request_count += 1
+                yield queue, body
+
+    def _gather(self, batch: pa.RecordBatch) -> None:
+        """Encode a batch and put its requests where their queues' are."""
         columns = {
             name: _normalised(name, batch.column(given)) for name, given in self._columns.items()
         }
@@ -274,7 +317,7 @@ class SendTask:
         topics = columns.get("topic")
 
         def place(row: int) -> str:
-            topic = self._options.topic if topics is None else topics[row].as_py().decode()
+            topic = self._options.topic if topics is None else _plain(topics[row])
             number = self._rows + (row if order is None else int(order[row]))
             return f"row {number} of the task, for topic {topic}"
 
@@ -286,15 +329,11 @@ class SendTask:
             place=place,
         )
         for first, end in groups:
-            self._gather(entries, first, end, self._target(columns, first))
+            bodies = self._gathered.setdefault(self._target(columns, first), [])
+            for body in entries.requests(first, end, bytes_max=self._request_bytes_max):
+                bodies.append(body)
+                self._gathered_bytes += len(body)
         self._rows += batch.num_rows
-        if self._gathered_bytes >= GATHERED_BYTES_MAX:
-            self._send_gathered()
-
-    def finish(self) -> Written:
-        """Send what is left; return when everything is acknowledged."""
-        self._send_gathered()
-        return Written(self._rows, self._sent_bytes)
 
     # ------------------------------------------------------------------------ where rows go
 
@@ -323,26 +362,26 @@ class SendTask:
         """Return where a row goes."""
         topic = self._options.topic
         if topic is None:
-            given = columns["topic"][row].as_py()
-            if given is None:
+            topic = _plain(columns["topic"][row])
+            if topic is None:
                 raise LocalProtocolError(
-                    f"a row of the {len(columns['topic'])} after {self._rows} has no topic: set "
-                    f"the option topic, or fill the column"
+                    f"a row among {self._rows}..{self._rows + len(columns['topic']) - 1} of the "
+                    "task has no topic: set the option topic, or fill the column"
                 )
-            topic = given.decode()
             if topic not in self._queues:
                 check_target(topic)
         queues = self._write_queues(topic)
         queue_id = columns["queueId"][row].as_py() if "queueId" in columns else None
         if queue_id is None:
-            return queues[self._turn % len(queues)]
-        broker = columns["brokerName"][row].as_py() if "brokerName" in columns else None
+            turn = self._first_queue + self._sent_bytes // GATHERED_BYTES_MAX
+            return queues[turn % len(queues)]
+        broker = _plain(columns["brokerName"][row]) if "brokerName" in columns else None
         for queue in queues:
             # Without a broker's name the first one decides: always the same, for order's sake.
-            if queue.queue_id == queue_id and broker in (None, queue.broker_name.encode()):
+            if queue.queue_id == queue_id and broker in (None, queue.broker_name):
                 return queue
         there = ", ".join(f"{queue.broker_name}/{queue.queue_id}" for queue in queues)
-        wanted = queue_id if broker is None else f"{broker.decode()}/{queue_id}"
+        wanted = queue_id if broker is None else f"{broker}/{queue_id}"
         raise LocalProtocolError(f"topic {topic} has no queue {wanted}; there are {there}")
 
     def _write_queues(self, topic: str) -> list[MessageQueue]:
@@ -358,22 +397,11 @@ class SendTask:
             self._queues[topic] = queues
         return queues
 
-    # ------------------------------------------------------------------------------ sending
 
-    def _gather(self, entries: Entries, first: int, end: int, queue: MessageQueue) -> None:
-        bodies = self._gathered.setdefault(queue, [])
-        for body in entries.requests(first, end, bytes_max=self._request_bytes_max):
-            bodies.append(body)
-            self._gathered_bytes += len(body)
-
-    def _send_gathered(self) -> None:
-        """Send what was gathered, acknowledged when this returns; then another queue's turn."""
-        for queue, bodies in self._gathered.items():
-            self._client.send_batches(queue, bodies)
-        self._sent_bytes += self._gathered_bytes
-        self._gathered = {}
-        self._gathered_bytes = 0
-        self._turn += 1
+def _plain(text: pa.Scalar) -> str | None:
+    """Return the text of a binary value."""
+    value = text.as_py()
+    return None if value is None else value.decode()
 
 
 def _normalised(name: str, column: pa.Array) -> pa.Array:

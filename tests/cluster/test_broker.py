@@ -6,6 +6,8 @@ import json
 import logging
 import re
 import struct
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
+from pymq.clock import Clock
 from pymq.errors import ConfigurationError, StoreLocked
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import (
@@ -34,7 +37,7 @@ from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.headers.send import LETTERS, SendRequest
 from pymq.protocol.message import decode_properties, encode_batch
 from pymq.protocol.record import Record, decode_records, parse_offset_message_id
-from pymq.store import FlushMode, StoreConfig
+from pymq.store import FlushMode, MessageStore, StoreConfig
 
 DEADLINE_S = 20.0
 TIMEOUT_S = 5.0
@@ -762,6 +765,33 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
             await second.start()
 
     serve(tmp_path, check)
+
+
+def test_a_broker_stopped_while_its_store_opens_lets_the_directory_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = StoreConfig(root_path=tmp_path, segment_bytes=1 << 20)
+    opened = threading.Event()
+    original = MessageStore.open
+
+    def slow(*arguments: Any, is_cancelled: Callable[[], bool], **named: Any) -> MessageStore:
+        opened.set()
+        while not is_cancelled():
+            time.sleep(0.001)
+        return original(*arguments, **named)
+
+    async def run() -> None:
+        monkeypatch.setattr(MessageStore, "open", slow)
+        broker = Broker(BrokerConfig(listen_port=0), config)
+        starting = asyncio.ensure_future(broker.start())
+        await asyncio.to_thread(opened.wait, DEADLINE_S)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(starting, DEADLINE_S)
+
+    asyncio.run(run())
+    monkeypatch.undo()
+    MessageStore.open(config, Clock()).close()
 
 
 def test_a_port_in_use_is_refused_before_the_store_is_touched(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ class Broker:
         self._tasks = Tasks("broker")
         self._is_closed = False
         self._store: MessageStore | None = None
+        self._opening: asyncio.Future[MessageStore] | None = None
         self.address = ""
 
     # --- start
@@ -91,13 +92,17 @@ class Broker:
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         self._warn_of_addresses(host)
         store_host = pack_host(host, self.port)
-        self._store = store = await loop.run_in_executor(
-            self._executor, MessageStore.open, self.store_config, self._clock
-        )
+        self._opening = loop.run_in_executor(self._executor, self._open_store)
+        self._store = store = await asyncio.shield(self._opening)
         self._build(store, store_host)
         for server in self._servers:
             await server.start()
         await self._registration.start(ANNOUNCE_WAIT_S)
+
+    def _open_store(self) -> MessageStore:
+        return MessageStore.open(
+            self.store_config, self._clock, is_cancelled=lambda: self._is_closed
+        )
 
     def _build(self, store: MessageStore, store_host: bytes) -> None:
         """Make the parts and wire them: tables, features, handlers."""
@@ -356,6 +361,11 @@ class Broker:
         for server in self._servers:
             await server.close()
         try:
+            if self._store is None and self._opening is not None:
+                # Stopped while the store was being opened: a recovery ends early.
+                await asyncio.wait([self._opening])
+                if not self._opening.cancelled() and self._opening.exception() is None:
+                    self._store = self._opening.result()
             if self._store is not None:
                 await self._close_store(self._store)
         finally:

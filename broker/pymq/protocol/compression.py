@@ -4,7 +4,8 @@
 bits  format                                              needs
 ====  ==================================================  ====================
 000   zlib stream (RFC 1950), from clients before 4.9.4   standard library
-100   LZ4 *frame* (magic 04 22 4d 18), never a raw block  the package lz4
+100   LZ4 *frame* (magic 04 22 4d 18) of independent      the package lz4
+      blocks, never a raw block
 200   Zstandard frame without dictionary                  the package zstandard
 300   zlib stream                                         standard library
 ====  ==================================================  ====================
@@ -85,7 +86,10 @@ def compress(
     if not 1 <= level <= 9:
         raise LocalProtocolError(f"compression level {level}, expected 1..9")
     if kind is Compression.LZ4:
-        compressed: bytes = _package("lz4.frame", "lz4").compress(body, compression_level=level)
+        # Java's reader (lz4-java) refuses frames whose blocks depend on each other.
+        compressed: bytes = _package("lz4.frame", "lz4").compress(
+            body, compression_level=level, block_linked=False
+        )
         return compressed
     if kind is Compression.ZSTD:
         zstandard = _package("zstandard", "zstandard")

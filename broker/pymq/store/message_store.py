@@ -160,7 +160,12 @@ class MessageStore:
 
     @classmethod
     def open(
-        cls, config: StoreConfig, clock: Clock, *, files: Files | None = None
+        cls,
+        config: StoreConfig,
+        clock: Clock,
+        *,
+        files: Files | None = None,
+        is_cancelled: Callable[[], bool] = lambda: False,
     ) -> "MessageStore":
         """Open a store directory, made if missing, and recover what is in it.
 
@@ -168,12 +173,14 @@ class MessageStore:
             config: its settings.
             clock: time for stamps and retries.
             files: the operating system; tests pass one that fails.
+            is_cancelled: asked now and then; a long recovery ends early when it says so.
 
         Raises:
             StoreLocked: somebody else has it open.
             StoreMismatch: it was written with other settings; nothing was changed.
             CorruptRecord: records that were safe on the disk are damaged; nothing was changed.
             DiskFull, FlushFailed, StoreError: the disk refused.
+            StoreClosed: it was cancelled; the directory can be opened again at any time.
         """
         files = files or Files()
         if files.make_directory(config.root_path, 0o700):
@@ -191,7 +198,7 @@ class MessageStore:
             checkpoint = Checkpoint(files, config.root_path / "checkpoint")
             abort = AbortMarker(files, config.root_path)
             known = KnownQueues(files, config.root_path)
-            Recovery(config, files, log, queues, checkpoint, abort, known).run()
+            Recovery(config, files, log, queues, checkpoint, abort, known, is_cancelled).run()
         except BaseException:
             queues.files.close()
             segments.close()

@@ -18,11 +18,12 @@ Source: RocketMQ CommitLog.recoverNormally and recoverAbnormally, ConsumeQueue.r
 """
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
-from pymq.errors import CorruptRecord, OffsetOutOfRange
+from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
 from pymq.protocol.record import Record, decode_record
 from pymq.protocol.record_batch import RecordColumns
 from pymq.store.checkpoint import AbortMarker, Checkpoint
@@ -67,7 +68,9 @@ class Recovery:
         checkpoint: Checkpoint,
         abort: AbortMarker,
         known: KnownQueues,
+        is_cancelled: Callable[[], bool],
     ) -> None:
+        self._is_cancelled = is_cancelled
         self._config = config
         self._files = files
         self._log = log
@@ -89,6 +92,7 @@ class Recovery:
             StoreMismatch: files of other sizes or names; nothing was changed.
             CorruptRecord: damage where everything was safe; the log was not changed.
             DiskFull, FlushFailed, StoreError: the disk refused.
+            StoreClosed: it was cancelled; the next one begins anew.
         """
         self._checkpoint.load()
         self._known.load()
@@ -218,6 +222,11 @@ class Recovery:
             for chunk in scan_segment(segment, check_crc=self._config.check_crc_on_recover):
                 self._take(segment, chunk, oldest=first == 0)
                 end, stop = segment.first + chunk.end, chunk.stop
+                if self._is_cancelled():
+                    raise StoreClosed(
+                        f"{self._config.root_path}: opening was interrupted at {end} of the log; "
+                        "nothing is lost, the next start recovers it"
+                    )
             if stop is not Stop.BLANK:
                 break
             if index + 1 == len(segments):

@@ -208,6 +208,7 @@ def test_rows_that_cannot_be_sent(broker: FakeBroker) -> None:
     cases = [
         ({"body": ["a"], "queueId": [9]}, OPTIONS, r"no queue 9; there are broker-a/0"),
         ({"body": ["a", "b"], "topic": ["orders", None]}, NO_TOPIC, "no topic: set the option"),
+        ({"body": [None], "topic": pa.array([None], pa.string())}, NO_TOPIC, "body is null"),
         ({"body": ["a", None]}, OPTIONS, r"row 1 of the task, for topic orders: body is null"),
         ({"body": ["a"], "tags": ["x\x01"]}, OPTIONS, r"row 0 .*tags.*U\+0001"),
     ]
@@ -219,6 +220,30 @@ def test_rows_that_cannot_be_sent(broker: FakeBroker) -> None:
     with pytest.raises(RouteNotFound, match="nowhere"):
         write([pa.RecordBatch.from_pydict({"body": ["a"], "topic": ["nowhere"]})], NO_TOPIC)
     assert stored(broker) == {}
+
+
+def test_name_servers_away_in_the_middle(broker: FakeBroker) -> None:
+    """The client would repeat what fails inside it; rows must not get lost that way."""
+    one, other = (
+        pa.RecordBatch.from_pydict({"body": ["a"], "topic": [name]}) for name in ("orders", "x")
+    )
+    broker.queues[queue(0, "x")] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield one
+        broker.errors = [ConnectionFailed("nobody there")] * 100
+        yield other
+
+    with pytest.raises(ConnectionFailed):
+        PymqBatchWriter(NO_TOPIC, {"body": "body", "topic": "topic"}).write(batches())
+
+
+def test_requests_are_sent_while_rows_come(broker: FakeBroker) -> None:
+    """A task holds a few requests of what Spark gives it, not all."""
+    batches = (pa.RecordBatch.from_pydict({"body": [bytes(1000)] * 10}) for _ in range(50))
+    write_one = PymqBatchWriter(OPTIONS, {"body": "body"})
+    assert write_one.write(batches) == Written(500, 500 * (22 + 1000 + 42))
+    assert [call[2] for call in broker.calls if call[0] == "send"] == [50]
 
 
 def test_rows_are_numbered_through_the_task(broker: FakeBroker) -> None:
@@ -275,7 +300,6 @@ def test_ids_know_their_month() -> None:
 def test_send_task_numbers_queues_from_where_it_is_told(broker: FakeBroker) -> None:
     client = broker.client(("a:1",))
     task = SendTask(client, OPTIONS, {"body": "body"}, first_queue=6)  # type: ignore[arg-type]
-    task.send(pa.RecordBatch.from_pydict({"body": ["a"]}))
-    assert task.finish().rows == 1
+    assert task.run([pa.RecordBatch.from_pydict({"body": ["a"]})]).rows == 1
     client.close()
     assert list(stored(broker)) == [queue(2)]

@@ -44,6 +44,11 @@ def test_zlib_vector_is_what_we_write() -> None:
     assert compress(b"x" * 64, Compression.ZLIB).hex() == VECTORS[Compression.ZLIB]
 
 
+def test_lz4_blocks_are_independent_as_java_demands() -> None:
+    raw = compress(bytes(range(256)) * 1024, Compression.LZ4)
+    assert raw[4] & 0x20, f"frame header {raw[:7].hex()}: dependent blocks"
+
+
 @pytest.mark.parametrize("kind", Compression)
 def test_every_truncation_is_refused(kind: Compression) -> None:
     for raw in (bytes.fromhex(VECTORS[kind]), compress(bytes(range(256)) * 8, kind)):

@@ -9,8 +9,10 @@ import pytest
 from tests.unit.store.stores import (
     TOPIC,
     FakeClock,
+    QuickFiles,
     batch,
     bodies,
+    config,
     crashed_copy,
     log_files,
     open_store,
@@ -21,7 +23,7 @@ from tests.unit.store.stores import (
     record_of_size,
 )
 
-from pymq.errors import CorruptRecord
+from pymq.errors import CorruptRecord, StoreClosed
 from pymq.protocol.record import encode_blank
 from pymq.store import FlushMode, MessageStore
 
@@ -459,3 +461,17 @@ def test_damaged_small_files_are_made_anew(filled: Path) -> None:
     assert_whole(store)
     store.close()
     assert (filled / "checkpoint").stat().st_size == 4096
+
+
+def test_a_cancelled_recovery_loses_nothing(filled: Path) -> None:
+    answers = iter([False, True])
+    with pytest.raises(StoreClosed, match="nothing is lost"):
+        MessageStore.open(
+            config(filled, segment_bytes=1024),
+            FakeClock(),
+            files=QuickFiles(),
+            is_cancelled=lambda: next(answers),
+        )
+    store = reopen(filled)
+    assert_whole(store)
+    store.close()
