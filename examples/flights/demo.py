@@ -7,7 +7,7 @@
     ./build.sh demo --name-server 10.0.0.5:9876      # a cluster that is there, RocketMQ's too
 
 Exit status: 0 when every total is the one that pandas finds in the same rows and a second run
-of the job adds nothing; 1 otherwise; 2 when it cannot begin; 130 when it is interrupted.
+of the job adds nothing; 1 otherwise; 2 for wrong arguments or no Java; 130 when interrupted.
 """
 
 import argparse
@@ -241,8 +241,13 @@ async def check_second_run(flow: Flow) -> None:
     """
     before = await asyncio.to_thread(flow.count_results)
     again = flow.new_job("--available-now", log="job-again.log")
-    async with asyncio.timeout(STALL_S):
-        await again.run()
+    try:
+        async with asyncio.timeout(STALL_S):
+            await again.run()
+    except TimeoutError:
+        raise DemoFailed(
+            f"the job's second run has not ended after {STALL_S:g} s. What Spark says: {again.log}"
+        ) from None
     after = await asyncio.to_thread(flow.count_results)
     if again.rows or after != before:
         raise DemoFailed(
@@ -312,6 +317,14 @@ async def run(options: argparse.Namespace, folder: Path, console: Console) -> No
         await demonstrate(name_server, folder, frame, console)
 
 
+def tidy(folder: Path, *, keep: bool, failed: bool) -> None:
+    """Remove a run's folder; after a failure its logs stay, but not the store's gigabyte."""
+    if not keep:
+        shutil.rmtree(folder / "store", ignore_errors=True)
+        if not failed or not any(folder.iterdir()):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def main() -> int:
     """Run the demo and return its exit status."""
     options = arguments()
@@ -324,13 +337,13 @@ def main() -> int:
         )
         return 2
     folder = Path(tempfile.mkdtemp(prefix="pymq-flights-"))
-    keep = options.keep
+    failed = False
     started = time.perf_counter()
     try:
         asyncio.run(run(options, folder, console))
     except (DemoFailed, PymqError) as error:
         errors.print(f"demo.py: {error}")
-        keep = True
+        failed = True
         return 1
     except (KeyboardInterrupt, asyncio.CancelledError):
         errors.print("demo.py: interrupted")
@@ -339,10 +352,9 @@ def main() -> int:
         console.print(f"done in {time.perf_counter() - started:.0f} s")
         return 0
     finally:
-        if keep:
+        tidy(folder, keep=options.keep, failed=failed)
+        if folder.exists():
             errors.print(f"kept: {folder}")
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

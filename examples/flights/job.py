@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
@@ -251,7 +252,11 @@ def main() -> int:
     try:
         run(options)
     except PySparkException as error:
-        print(f"job.py: {error}", file=sys.stderr)
+        cause, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan: pages of it
+        print(f"job.py: {cause}", file=sys.stderr)
+        return 1
+    except (Py4JError, OSError) as error:
+        print(f"job.py: Spark's Java process is gone: {error!r}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

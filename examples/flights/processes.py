@@ -61,10 +61,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     await process.wait()
 
 
-def _last_lines(log: Path) -> str:
-    """Return the end of a log, for the text of an error."""
-    lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-    return "\n".join(["", *lines, f"(the whole log: {log})"]) if lines else " It logged nothing."
+def _last_words(log: Path, program: str) -> str:
+    """Return what a program that failed said: its own last message, or the end of its log."""
+    lines = log.read_text(errors="replace").splitlines()
+    own = [number for number, line in enumerate(lines) if line.startswith(f"{program}: ")]
+    said = lines[own[-1] :] if own else lines[-LOG_LINES:]
+    return "\n".join([*said, f"(the whole log: {log})"]) if said else "It logged nothing."
 
 
 @contextlib.asynccontextmanager
@@ -78,12 +80,15 @@ async def cluster(store: Path, log: Path) -> AsyncIterator[str]:
     command = (sys.executable, "-m", "pymq.cli", "up", "--store", str(store), *ports, "-o", "json")
     async with running(*command, log=log) as process:
         assert process.stdout is not None
+        failure = "pymq up did not start"
         line = b""
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(START_S):
                 line = await process.stdout.readline()
+        except TimeoutError:
+            failure = f"pymq up was not ready after {START_S:g} s"
         if not line:
-            raise DemoFailed(f"pymq up was not ready within {START_S:g} s.{_last_lines(log)}")
+            raise DemoFailed(f"{failure}:\n{_last_words(log, 'pymq up')}")
         yield json.loads(line)["nameServer"]
 
 
@@ -120,7 +125,8 @@ class Job:
                 self._add_batch(json.loads(line))
             status = await process.wait()
         if status:
-            raise DemoFailed(f"the Spark job ended with status {status}.{_last_lines(self.log)}")
+            said = _last_words(self.log, "job.py")
+            raise DemoFailed(f"the Spark job ended with status {status}:\n{said}")
 
     def _add_batch(self, batch: dict[str, Any]) -> None:
         self.rows = batch["rowsTotal"]

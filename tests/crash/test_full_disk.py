@@ -122,6 +122,7 @@ async def wait_resumed(writer: Writer) -> None:
     while await writer.send() is not None:
         await asyncio.sleep(0.05)
         assert time.monotonic() - begun < RESUME_S, f"still refused: {writer.events[-1]}"
+    print(f"writing went on {time.monotonic() - begun:.2f} s after space came back")
 
 
 async def fill_and_free(name_server: str, disk: Path, client: BlockingClient) -> list[Event]:
@@ -175,10 +176,12 @@ def test_killed_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
             events = asyncio.run(fill_disk())
             broker.kill()
             # Not one byte is left for the recovery either.
-            with (disk / "more").open("wb", buffering=0) as more:
-                with pytest.raises(OSError, match="No space left"):
-                    while True:
-                        more.write(bytes(4096))
+            with (
+                (disk / "more").open("wb", buffering=0) as more,
+                pytest.raises(OSError, match="No space left"),
+            ):
+                while True:
+                    more.write(bytes(4096))
             broker.spawn()
             try:
                 broker.wait_ready()
@@ -187,8 +190,10 @@ def test_killed_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
                 lines = broker.output().splitlines()
                 assert "no space left on the device" in lines[-1], broker.output()
                 assert "Traceback" not in broker.output()
+                print(f"refused to start: {lines[-1]}")
             else:
                 broker.kill()
+                print("started on the full disk")
             (disk / "more").unlink()
             (disk / "ballast").unlink()
             broker.start()

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.crash.kills import REPOSITORY, SenderCommand, run_kills
+from tests.crash.kills import SenderCommand, run_kills
+from tests.crash.servers import REPOSITORY
 from tests.interop.conftest import require_peers
 from tests.interop.jars import class_path, java_executable
 from tests.interop.processes import OPEN_MODULES

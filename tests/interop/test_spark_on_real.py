@@ -139,7 +139,7 @@ def test_batch_read(spark: SparkSession, site: Site) -> None:
     options = site.options(subscribe=site.topic, includeProperties="true", minPartitions="6")
     rows = spark.read.format("pymq").options(**options).load().collect()
     found = {
-        (row.queueId, row.offset): (
+        (row.queueId, row.queueOffset): (
             bytes(row.body), row.tags, row.keys, row.properties.get("text"), row.msgId,
             round(row.bornTimestamp.timestamp() * 1000),
             round(row.storeTimestamp.timestamp() * 1000),

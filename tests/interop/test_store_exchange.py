@@ -212,7 +212,7 @@ def read_ours(site: Site, count: int) -> list[Stored]:
     """Return all messages as our client reads them, once the queues hold ``count``."""
     deadline = time.monotonic() + DEADLINE_S
     while True:  # official brokers acknowledge before a message is in its queue
-        bounds = {}
+        bounds: dict[MessageQueue, tuple[int, int]] = {}
         for topic in site.topics:
             bounds |= site.client.bounds(site.client.read_queues(topic))
         total = sum(end - first for first, end in bounds.values())

@@ -1,6 +1,7 @@
 """One event loop that runs servers until a signal ends them."""
 
 import asyncio
+import gc
 import logging
 import os
 import resource
@@ -12,6 +13,8 @@ _log = logging.getLogger(__name__)
 
 #: Within this a clean stop is done; a signal after it ends the process on the spot.
 STOP_S = 3.0
+#: Objects made, less those gone, before the collector looks at the young ones.
+_GC_ALLOCATIONS = 50_000
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -25,8 +28,20 @@ def run(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
     Raises:
         PymqError: what ``serve`` raises.
     """
+    _calm_collector()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_until_signal(serve))
+
+
+def _calm_collector() -> None:
+    """Let the garbage collector look rarely, and never at what was imported.
+
+    A server makes a few objects per message and no cycles; with the usual thresholds looking
+    for some cost a batch of messages a fifth of its time.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_ALLOCATIONS, 20, 50)
 
 
 async def _until_signal(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -16,10 +16,11 @@ Layouts: ``record.py`` for stored records. A SEND_BATCH body is, per message, bi
 Source: RocketMQ MessageDecoder.decodeMessages, MessageExtEncoder (batch).
 """
 
+import functools
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,16 +57,22 @@ _AFTER_HOSTS: list[tuple[str, str]] = [
     ("prepared_transaction_offset", ">i8"),
     ("body_bytes", ">u4"),
 ]
+@functools.cache
+def _head(born_bytes: int, store_bytes: int) -> np.dtype[Any]:
+    """Return the layout before the body for hosts of these sizes."""
+    return np.dtype(
+        [
+            *_COMMON,
+            ("born_host", f"V{born_bytes}"),
+            ("store_timestamp", ">i8"),
+            ("store_host", f"V{store_bytes}"),
+            *_AFTER_HOSTS,
+        ]
+    )
+
+
 #: Everything before the body of a record with two IPv4 hosts.
-HEAD = np.dtype(
-    [
-        *_COMMON,
-        ("born_host", "V8"),
-        ("store_timestamp", ">i8"),
-        ("store_host", "V8"),
-        *_AFTER_HOSTS,
-    ]
-)
+HEAD = _head(8, 8)
 _PREFIX = np.dtype(_COMMON)
 _SUFFIX = np.dtype(_AFTER_HOSTS)
 _BATCH_HEAD = np.dtype(
@@ -277,26 +284,29 @@ def _require(good: npt.NDArray[np.bool_], starts: Longs, what: str) -> None:
 class NewBatch:
     """One SEND_BATCH body on its way into the log as consecutive records of one queue.
 
+    Entries of one shape (all bodies as long, all properties as long) are taken and laid out
+    as the rows of a matrix; others are cut into pieces and joined.
+
     Attributes:
         topic, queue_id: where its records go.
         count: number of records.
         record_bytes: what all of them take in the log.
         sizes: int32, shape (count,): what each takes.
         tag_codes: int64, shape (count,): Java hash of each one's tag, 0 without one.
+        body_bytes_max: the longest body.
     """
 
     __slots__ = (
         "_bodies",
         "_body_lengths",
-        "_properties",
-        "_suffixes",
+        "_flags",
+        "_layout",
+        "_properties_lengths",
         "body_bytes_max",
         "born_host",
         "born_timestamp",
         "count",
-        "flags",
         "host_bytes",
-        "properties_lengths",
         "queue_id",
         "reconsume_times",
         "record_bytes",
@@ -341,68 +351,51 @@ class NewBatch:
         if starts is None or not len(starts):
             raise RemoteProtocolError(f"batch body of {len(body)} B has a malformed entry size")
         self.count = len(starts)
-        body_start, body_end, properties_start, ends = self._lay_out(data, starts)
-        view = memoryview(body)
-        self._body_lengths = body_end - body_start
-        self._bodies: list[memoryview] = list(map(view.__getitem__, _slices(body_start, body_end)))
-        self._properties: list[bytes] = list(map(body.__getitem__, _slices(properties_start, ends)))
-        lengths = self._suffix(data, ends, ends - properties_start, more_properties)
-        topic_bytes = len(topic.encode())
-        sizes = self._body_lengths + lengths
-        sizes += OVERHEAD_BYTES - 16 + self.host_bytes + topic_bytes
-        self.sizes = sizes.astype(np.int32)
-        self.record_bytes = int(sizes.sum())
-        self.body_bytes_max = int(self._body_lengths.max())
-        self.tag_codes = self._tag_codes(body)
-
-    def _lay_out(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs, Longs, Longs]:
-        if starts[-1] + _BATCH_OVERHEAD_BYTES > len(data):
-            raise RemoteProtocolError(f"batch entry at {starts[-1]} is cut short")
-        heads = _gather(data, starts, _BATCH_HEAD)
-        self.flags = heads["flag"]
-        body_start = starts + _BATCH_HEAD.itemsize
-        body_end = body_start + heads["body_bytes"]
-        ends = starts + heads["size"]
-        if not (body_end + 2 <= ends).all():
-            raise RemoteProtocolError("a batch entry's body runs past its end")
-        lengths = data[body_end].astype(np.int64) << 8 | data[body_end + 1]
-        if not (body_end + 2 + lengths == ends).all():
-            raise RemoteProtocolError("a batch entry's fields miss its end")
-        return body_start, body_end, body_end + 2, ends
-
-    def _suffix(self, data: Bytes, ends: Longs, lengths: Longs, more: bytes) -> Longs:
-        """Prepare what is appended to each one's properties; return the new lengths."""
-        self._suffixes: list[bytes] | None = None
-        if more:
-            # 4.x clients leave out the last terminator, 5.x ones write it.
-            bare = (lengths > 0) & (data[ends - 1] != 2)
-            lengths = lengths + len(more) + bare
-            self._suffixes = [more] * self.count
-            for index in np.flatnonzero(bare).tolist():
-                self._suffixes[index] = b"\x02" + more
+        body_ends, ends = self._lay_out(data, starts)
+        # 4.x clients leave out the terminator of the last property, 5.x ones write it.
+        bare = (ends - body_ends > 2) & (data[ends - 1] != 2)
+        if not more_properties:
+            bare[:] = False
+        lengths = ends - body_ends - 2 + len(more_properties) + bare
         if (most := int(lengths.max())) > PROPERTIES_BYTES_MAX:
             raise RemoteProtocolError(
                 f"a batch entry's properties take {most} B, expected 0..{PROPERTIES_BYTES_MAX}"
             )
-        self.properties_lengths = lengths
-        return lengths
+        self._properties_lengths = lengths
+        sizes = self._body_lengths + lengths
+        sizes += OVERHEAD_BYTES - 16 + self.host_bytes + len(topic.encode())
+        self.sizes = sizes.astype(np.int32)
+        self.record_bytes = int(sizes.sum())
+        self.body_bytes_max = int(self._body_lengths.max())
+        if _is_constant(ends - starts) and _is_constant(body_ends - starts) and _is_constant(bare):
+            suffix = (b"\x02" if bare[0] else b"") + more_properties
+            self._layout: _Matrix | _Pieces = _Matrix(
+                data.reshape(self.count, -1), int(self._body_lengths[0]), suffix
+            )
+        else:
+            self._layout = _Pieces(body, starts, body_ends, ends, bare, more_properties)
+        self._bodies = self._layout.bodies()
+        self.tag_codes = self._layout.tag_codes(b"TAGS\x01" in body)
 
-    def _tag_codes(self, body: bytes) -> Longs:
-        codes = np.zeros(self.count, np.int64)
-        if b"TAGS\x01" not in body:
-            return codes
-        known: dict[bytes | None, int] = {None: 0}
-        search = _TAGS.search
-        tags = [found[1] if (found := search(text)) else None for text in self._properties]
-        for tag in set(tags) - {None}:
-            assert tag is not None
-            known[tag] = java_hash(tag.decode("utf-8", "replace"))
-        codes[:] = list(map(known.__getitem__, tags))
-        return codes
+    def _lay_out(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
+        """Return where bodies and entries end, having checked that they fit."""
+        if starts[-1] + _BATCH_OVERHEAD_BYTES > len(data):
+            raise RemoteProtocolError(f"batch entry at {starts[-1]} is cut short")
+        heads = _gather(data, starts, _BATCH_HEAD)
+        self._flags = heads["flag"]
+        self._body_lengths = heads["body_bytes"].astype(np.int64)
+        body_ends = starts + _BATCH_HEAD.itemsize + self._body_lengths
+        ends = starts + heads["size"]
+        if not (body_ends + 2 <= ends).all():
+            raise RemoteProtocolError("a batch entry's body runs past its end")
+        lengths = data[body_ends].astype(np.int64) << 8 | data[body_ends + 1]
+        if not (body_ends + 2 + lengths == ends).all():
+            raise RemoteProtocolError("a batch entry's fields miss its end")
+        return body_ends, ends
 
     def encode(
         self, *, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes
-    ) -> bytes:
+    ) -> bytes | memoryview:
         """Return the records, ready for the log.
 
         Args:
@@ -411,75 +404,144 @@ class NewBatch:
             store_timestamp: ms, common to all.
             store_host: our packed address, as long as the one the batch was made with.
         """
-        if self.host_bytes == 16:
-            heads = self._heads(physical_offset, queue_offset, store_timestamp, store_host)
-        else:
-            heads = self._wide_heads(physical_offset, queue_offset, store_timestamp, store_host)
-        topic = self.topic.encode()
-        middles = np.empty(self.count, [("topic", f"V{len(topic) + 1}"), ("length", ">u2")])
-        middles["topic"] = np.void(bytes((len(topic),)) + topic)
-        middles["length"] = self.properties_lengths
-        columns: list[Sequence[bytes | memoryview]] = [
-            heads,
-            self._bodies,
-            _rows(middles),
-            self._properties,
-        ]
-        if self._suffixes is not None:
-            columns.append(self._suffixes)
-        pieces: list[Any] = [None] * (len(columns) * self.count)
-        for index, column in enumerate(columns):
-            pieces[index :: len(columns)] = column
-        return b"".join(pieces)
-
-    def _head_rows(
-        self, dtype: np.dtype[Any], physical_offset: int, queue_offset: int
-    ) -> npt.NDArray[Any]:
-        rows = np.zeros(self.count, dtype)
-        offsets = np.cumsum(self.sizes, dtype=np.int64)
+        head = HEAD if self.host_bytes == 16 else _head(len(self.born_host), len(store_host))
+        rows = np.empty(self.count, head)
         rows["size"] = self.sizes
         rows["magic"] = MAGIC_V1
         rows["body_crc"] = np.array([*map(zlib.crc32, self._bodies)], np.int64) & 0x7FFFFFFF
         rows["queue_id"] = self.queue_id
-        rows["flag"] = self.flags
+        rows["flag"] = self._flags
         rows["queue_offset"] = np.arange(queue_offset, queue_offset + self.count)
-        rows["physical_offset"] = offsets - self.sizes + physical_offset
+        ends = np.cumsum(self.sizes, dtype=np.int64)
+        rows["physical_offset"] = ends - self.sizes + physical_offset
         rows["sys_flag"] = self.sys_flag
         rows["born_timestamp"] = self.born_timestamp
-        return rows
-
-    def _tail_rows(self, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        rows = np.zeros(self.count, dtype)
-        rows["reconsume_times"] = self.reconsume_times
-        rows["body_bytes"] = self._body_lengths
-        return rows
-
-    def _heads(
-        self, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes
-    ) -> list[bytes]:
-        rows = self._head_rows(HEAD, physical_offset, queue_offset)
         rows["born_host"] = np.void(self.born_host)
         rows["store_timestamp"] = store_timestamp
         rows["store_host"] = np.void(store_host)
         rows["reconsume_times"] = self.reconsume_times
+        rows["prepared_transaction_offset"] = 0
         rows["body_bytes"] = self._body_lengths
-        return _rows(rows)
+        topic = self.topic.encode()
+        return self._layout.join(rows, bytes((len(topic),)) + topic, self._properties_lengths)
 
-    def _wide_heads(
-        self, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes
-    ) -> list[bytes]:
-        prefixes = _rows(self._head_rows(_PREFIX, physical_offset, queue_offset))
-        suffixes = _rows(self._tail_rows(_SUFFIX))
-        middle = b"".join((self.born_host, struct.pack(">q", store_timestamp), store_host))
-        return [middle.join(pair) for pair in zip(prefixes, suffixes, strict=True)]
+
+@dataclass(slots=True)
+class _Matrix:
+    """Batch entries of one shape: row i of ``rows`` is entry i."""
+
+    rows: Bytes
+    body_bytes: int
+    suffix: bytes
+
+    def bodies(self) -> list[bytes]:
+        return _cells(self.rows[:, 20 : 20 + self.body_bytes])
+
+    def tag_codes(self, is_tagged: bool) -> Longs:
+        codes = np.zeros(len(self.rows), np.int64)
+        if not is_tagged:
+            return codes
+        properties = self.rows[:, 22 + self.body_bytes :]
+        found = _TAGS.search(properties[0].tobytes())
+        if found is not None:
+            # Its separators are compared, too; so all rows have this very tag, and no other.
+            first, end = found.start(), found.end() + 1
+            alike = properties[:, first:end] == properties[0, first:end]
+            if alike.all():
+                codes[:] = _tag_code(found[1])
+                return codes
+        codes[:] = [_code_in(text) for text in _cells(properties)]
+        return codes
+
+    def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> memoryview:
+        count = len(self.rows)
+        head_bytes = heads.dtype.itemsize
+        middle = topic + struct.pack(">H", int(lengths[0]))
+        body_at = head_bytes + self.body_bytes
+        properties_at = body_at + len(middle)
+        suffix_at = properties_at + self.rows.shape[1] - 22 - self.body_bytes
+        out = np.empty((count, suffix_at + len(self.suffix)), np.uint8)
+        out[:, :head_bytes] = heads.view(np.uint8).reshape(count, head_bytes)
+        out[:, head_bytes:body_at] = self.rows[:, 20 : 20 + self.body_bytes]
+        out[:, body_at:properties_at] = np.frombuffer(middle, np.uint8)
+        out[:, properties_at:suffix_at] = self.rows[:, 22 + self.body_bytes :]
+        out[:, suffix_at:] = np.frombuffer(self.suffix, np.uint8)
+        return out.reshape(-1).data
+
+
+class _Pieces:
+    """Batch entries of several shapes, cut into bodies and properties."""
+
+    __slots__ = ("_bodies", "_properties", "_suffixes")
+
+    def __init__(
+        self,
+        body: bytes,
+        starts: Longs,
+        body_ends: Longs,
+        ends: Longs,
+        bare: npt.NDArray[np.bool_],
+        more: bytes,
+    ) -> None:
+        cut = body.__getitem__
+        self._bodies: list[bytes] = list(map(cut, _slices(starts + 20, body_ends)))
+        self._properties: list[bytes] = list(map(cut, _slices(body_ends + 2, ends)))
+        self._suffixes = [more] * len(starts)
+        for index in np.flatnonzero(bare).tolist():
+            self._suffixes[index] = b"\x02" + more
+
+    def bodies(self) -> list[bytes]:
+        return self._bodies
+
+    def tag_codes(self, is_tagged: bool) -> Longs:
+        if not is_tagged:
+            return np.zeros(len(self._bodies), np.int64)
+        return np.array([_code_in(text) for text in self._properties], np.int64)
+
+    def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> bytes:
+        middles = np.empty(len(heads), [("topic", f"V{len(topic)}"), ("length", ">u2")])
+        middles["topic"] = np.void(topic)
+        middles["length"] = lengths
+        columns = (
+            _items(heads),
+            self._bodies,
+            _items(middles),
+            self._properties,
+            self._suffixes,
+        )
+        pieces = [b""] * (len(columns) * len(heads))
+        for index, column in enumerate(columns):
+            pieces[index :: len(columns)] = column
+        return b"".join(pieces)
+
+
+def _code_in(properties: bytes) -> int:
+    found = _TAGS.search(properties)
+    return _tag_code(found[1]) if found else 0
+
+
+@functools.lru_cache(4096)
+def _tag_code(tag: bytes) -> int:
+    return java_hash(tag.decode("utf-8", "replace"))
+
+
+def _is_constant(values: npt.NDArray[Any]) -> bool:
+    return bool((values == values[0]).all())
 
 
 def _slices(start: Longs, end: Longs) -> Iterator["slice[int, int, None]"]:
     return map(slice, start.tolist(), end.tolist())
 
 
-def _rows(rows: npt.NDArray[Any]) -> list[bytes]:
-    """Return each row of a structured array as its bytes."""
-    size = rows.dtype.itemsize
-    raw = rows.tobytes()
-    return [raw[at : at + size] for at in range(0, len(raw), size)]
+def _cells(matrix: Bytes) -> list[bytes]:
+    """Return each row of a matrix of bytes."""
+    count, width = matrix.shape
+    if not width:
+        return [b""] * count
+    return _items(np.ascontiguousarray(matrix).view(f"V{width}").reshape(-1))
+
+
+def _items(rows: npt.NDArray[Any]) -> list[bytes]:
+    """Return each item of an array as its bytes."""
+    found: list[bytes] = rows.view(f"V{rows.dtype.itemsize}").tolist()
+    return found

@@ -30,7 +30,7 @@ entries = st.lists(
         st.integers(-(1 << 31), (1 << 31) - 1),
         st.binary(max_size=40),
         st.sampled_from(
-            [b"", b"TAGS\x01a", b"a\x01b\x02TAGS\x01\xe6\xa0\x87\x02", b"KEYS\x01k\x02", b"\x02\x02"]
+            [b"", b"TAGS\x01a", b"a\x01b\x02TAGS\x01\xe6\xa0\x87\x02", b"KEYS\x01k\x02", b"\x02"]
         ),
     ),
     min_size=1,

@@ -338,8 +338,9 @@ class SendHandlers:
     def _message_ids(self, entry: NewRecord | NewBatch, physical_offset: int) -> str:
         if isinstance(entry, NewRecord):
             return f"{self._id_prefix}{physical_offset:016X}"
-        starts = (entry.sizes.cumsum() - entry.sizes + physical_offset).tolist()
-        return ",".join([f"{self._id_prefix}{start:016X}" for start in starts])
+        offsets = entry.sizes.cumsum(dtype="i8") - entry.sizes + physical_offset
+        ids = offsets.astype(">i8").tobytes().hex(",", 8).upper()
+        return self._id_prefix + ids.replace(",", f",{self._id_prefix}")
 
     def _answer_error(self, item: _Pending, code: int, remark: str) -> None:
         item.connection.respond(item.command, item.command.reply(code, remark, _ERROR_FIELDS))
