@@ -50,7 +50,10 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     """Ask a process to end; then end what is left of it and of all that it started."""
     try:
         if process.returncode is None:
-            process.terminate()
+            # Not process.terminate(): for one that has just ended that takes the exit status
+            # away from asyncio, which then warns.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
         async with asyncio.timeout(GRACE_S):
             await process.wait()
     except TimeoutError:

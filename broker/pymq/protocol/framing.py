@@ -21,6 +21,9 @@ from pymq.protocol.command import Command, decode_header, encode_header
 #: RocketMQ ``com.rocketmq.remoting.frameMaxLength``.
 FRAME_BYTES_MAX = 16 << 20
 
+#: Bodies of frames above this, when they came in pieces, are handed out as views.
+VIEW_BYTES_MIN = 64 << 10
+
 _PREFIX = struct.Struct(">II")
 _LENGTH = struct.Struct(">I")
 
@@ -50,8 +53,13 @@ class FrameDecoder:
             self._pending += data
             if len(self._pending) < self._wanted:
                 return []
-            data = bytes(self._pending)
-            self._pending.clear()
+            whole, self._pending = self._pending, bytearray()
+            if self._wanted > VIEW_BYTES_MIN:
+                # A large body is a view on what was gathered, not one more copy of it.
+                view = memoryview(whole)
+                first = _decode_frame(view[: self._wanted])
+                return [first, *self.feed(bytes(view[self._wanted :]))]
+            data = bytes(whole)
         commands: list[Command] = []
         position, end = 0, len(data)
         while end - position >= 8:
@@ -93,6 +101,17 @@ class FrameDecoder:
             f"frame of {length + 4} B, expected 8..{self.frame_bytes_max} (frame_bytes_max)"
             f"; its first bytes are {start!r}{_foreign(start)}"
         )
+
+
+def _decode_frame(frame: memoryview) -> Command:
+    """Return the command of one whole frame; its body is a view on it."""
+    _, word = _PREFIX.unpack_from(frame)
+    body_start = 8 + (word & 0xFFFFFF)
+    if body_start > len(frame):
+        raise RemoteProtocolError(
+            f"header of {word & 0xFFFFFF} B in a frame with room for {len(frame) - 8}"
+        )
+    return decode_header(word >> 24, bytes(frame[8:body_start]), frame[body_start:])
 
 
 def _foreign(start: bytes) -> str:

@@ -17,7 +17,6 @@ Source: RocketMQ MessageDecoder.decodeMessages, MessageExtEncoder (batch).
 """
 
 import functools
-import re
 import struct
 import zlib
 from collections.abc import Iterator
@@ -82,7 +81,8 @@ assert HEAD.itemsize == HEAD_BYTES and _PREFIX.itemsize == 48  # on-disk contrac
 assert _BATCH_HEAD.itemsize == 20
 
 _INT = struct.Struct(">i")
-_TAGS = re.compile(rb"(?:^|\x02)TAGS\x01([^\x01\x02]+)")
+#: Longer tags are hashed one by one.
+_HASH_STEPS_MAX = 64
 _BATCH_OVERHEAD_BYTES = 22
 
 
@@ -375,7 +375,9 @@ class NewBatch:
         else:
             self._layout = _Pieces(body, starts, body_ends, ends, bare, more_properties)
         self._bodies = self._layout.bodies()
-        self.tag_codes = self._layout.tag_codes(b"TAGS\x01" in body)
+        self.tag_codes = np.zeros(self.count, np.int64)
+        if b"TAGS\x01" in body:
+            _set_tag_codes(self.tag_codes, data, body_ends + 2, ends)
 
     def _lay_out(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
         """Return where bodies and entries end, having checked that they fit."""
@@ -437,22 +439,6 @@ class _Matrix:
     def bodies(self) -> list[bytes]:
         return _cells(self.rows[:, 20 : 20 + self.body_bytes])
 
-    def tag_codes(self, is_tagged: bool) -> Longs:
-        codes = np.zeros(len(self.rows), np.int64)
-        if not is_tagged:
-            return codes
-        properties = self.rows[:, 22 + self.body_bytes :]
-        found = _TAGS.search(properties[0].tobytes())
-        if found is not None:
-            # Its separators are compared, too; so all rows have this very tag, and no other.
-            first, end = found.start(), found.end() + 1
-            alike = properties[:, first:end] == properties[0, first:end]
-            if alike.all():
-                codes[:] = _tag_code(found[1])
-                return codes
-        codes[:] = [_code_in(text) for text in _cells(properties)]
-        return codes
-
     def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> memoryview:
         count = len(self.rows)
         head_bytes = heads.dtype.itemsize
@@ -493,11 +479,6 @@ class _Pieces:
     def bodies(self) -> list[bytes]:
         return self._bodies
 
-    def tag_codes(self, is_tagged: bool) -> Longs:
-        if not is_tagged:
-            return np.zeros(len(self._bodies), np.int64)
-        return np.array([_code_in(text) for text in self._properties], np.int64)
-
     def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> bytes:
         middles = np.empty(len(heads), [("topic", f"V{len(topic)}"), ("length", ">u2")])
         middles["topic"] = np.void(topic)
@@ -515,14 +496,51 @@ class _Pieces:
         return b"".join(pieces)
 
 
-def _code_in(properties: bytes) -> int:
-    found = _TAGS.search(properties)
-    return _tag_code(found[1]) if found else 0
+def _set_tag_codes(codes: Longs, data: Bytes, starts: Longs, ends: Longs) -> None:
+    """Set the Java hash of the tag of each properties text that has one.
+
+    The last TAGS of a text counts, and an empty one does not, as for every reader.
+
+    Args:
+        codes: int64, shape (n,), zeros.
+        data: the buffer that holds the texts.
+        starts, ends: where text i begins and ends in it; ascending.
+    """
+    at = np.flatnonzero(data == 1)  # behind every name
+    for back, letter in enumerate(b"SGAT", 1):
+        at = at[data[at - back] == letter]
+    owner = np.minimum(ends.searchsorted(at, "right"), len(ends) - 1)
+    name = at - 4
+    inside = (name >= starts[owner]) & (at < ends[owner])
+    inside &= (name == starts[owner]) | (data[name - 1] == 2)
+    value, owner = at[inside] + 1, owner[inside]
+    separators = np.append(np.flatnonzero(data == 2), len(data))
+    lengths = np.minimum(separators[separators.searchsorted(value)], ends[owner]) - value
+    value, owner, lengths = value[lengths > 0], owner[lengths > 0], lengths[lengths > 0]
+    if len(value):
+        codes[owner] = _java_hashes(data, value, lengths)
+
+
+def _java_hashes(data: Bytes, starts: Longs, lengths: Longs) -> npt.NDArray[np.int32]:
+    """Return the Java hash of each UTF-8 text of at least one byte."""
+    hashes = np.zeros(len(starts), np.uint32)
+    for step in range(longest := int(lengths.max())):
+        if longest > _HASH_STEPS_MAX:
+            break
+        going = lengths > step
+        units = data[np.where(going, starts + step, starts)]
+        if (units >= 0x80).any():
+            break
+        hashes = np.where(going, hashes * np.uint32(31) + units, hashes)
+    else:
+        return hashes.view(np.int32)
+    texts = map(data.tobytes().__getitem__, _slices(starts, starts + lengths))
+    return np.array([_java_hash(text) for text in texts], np.int32)
 
 
 @functools.lru_cache(4096)
-def _tag_code(tag: bytes) -> int:
-    return java_hash(tag.decode("utf-8", "replace"))
+def _java_hash(text: bytes) -> int:
+    return java_hash(text.decode("utf-8", "replace"))
 
 
 def _is_constant(values: npt.NDArray[Any]) -> bool:

@@ -28,9 +28,20 @@ V6 = pack_host("2001:db8::1", 50001)
 entries = st.lists(
     st.tuples(
         st.integers(-(1 << 31), (1 << 31) - 1),
-        st.binary(max_size=40),
+        st.one_of(st.binary(max_size=40), st.just(b"TAGS\x01in the body\x02")),
         st.sampled_from(
-            [b"", b"TAGS\x01a", b"a\x01b\x02TAGS\x01\xe6\xa0\x87\x02", b"KEYS\x01k\x02", b"\x02"]
+            [
+                b"",
+                b"TAGS\x01a",
+                b"TAGS\x01bb\x02",
+                b"a\x01b\x02TAGS\x01\xe6\xa0\x87\x02",
+                b"TAGS\x01first\x02x\x01y\x02TAGS\x01last\x02",
+                b"TAGS\x01kept\x02TAGS\x01\x02",
+                b"MYTAGS\x01no\x02",
+                b"TAGS\x01" + b"long" * 30,
+                b"KEYS\x01TAGS\x02",
+                b"\x02",
+            ]
         ),
     ),
     min_size=1,
