@@ -1,6 +1,7 @@
 """Compares the job's results with the same aggregation done by pandas on the same rows."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pandas as pd
 from report import Result
@@ -63,10 +64,10 @@ def differences(expected: pd.DataFrame, results: Iterable[Result]) -> list[str]:
     return found
 
 
-def _named(row: tuple) -> str:
+def _named(row: Any) -> str:
     return f"{row.carrier} {row.hour:%Y-%m-%d %H:%M} UTC"
 
 
-def _text(row: tuple, name: str) -> str:
+def _text(row: Any, name: str) -> str:
     wanted, found = getattr(row, name), getattr(row, f"{name}_found")
     return f"{_named(row)}: {name} is {found:.15g}, expected {wanted:.15g}"
