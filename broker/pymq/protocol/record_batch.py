@@ -19,7 +19,7 @@ Source: RocketMQ MessageDecoder.decodeMessages, MessageExtEncoder (batch).
 import functools
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +81,8 @@ assert HEAD.itemsize == HEAD_BYTES and _PREFIX.itemsize == 48  # on-disk contrac
 assert _BATCH_HEAD.itemsize == 20
 
 _INT = struct.Struct(">i")
+#: Entries above this on average are cut into views.
+_VIEW_BODY_BYTES = 600
 #: Longer tags are hashed one by one.
 _HASH_STEPS_MAX = 64
 _BATCH_OVERHEAD_BYTES = 22
@@ -377,7 +379,7 @@ class NewBatch:
         self._bodies = self._layout.bodies()
         self.tag_codes = np.zeros(self.count, np.int64)
         if b"TAGS\x01" in body:
-            _set_tag_codes(self.tag_codes, data, body_ends + 2, ends)
+            self._layout.set_tag_codes(self.tag_codes)
 
     def _lay_out(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
         """Return where bodies and entries end, having checked that they fit."""
@@ -410,7 +412,7 @@ class NewBatch:
         rows = np.empty(self.count, head)
         rows["size"] = self.sizes
         rows["magic"] = MAGIC_V1
-        rows["body_crc"] = np.array([*map(zlib.crc32, self._bodies)], np.int64) & 0x7FFFFFFF
+        rows["body_crc"] = np.fromiter(map(zlib.crc32, self._bodies), np.int64) & 0x7FFFFFFF
         rows["queue_id"] = self.queue_id
         rows["flag"] = self._flags
         rows["queue_offset"] = np.arange(queue_offset, queue_offset + self.count)
@@ -436,8 +438,14 @@ class _Matrix:
     body_bytes: int
     suffix: bytes
 
-    def bodies(self) -> list[bytes]:
+    def bodies(self) -> Sequence[bytes | memoryview]:
         return _cells(self.rows[:, 20 : 20 + self.body_bytes])
+
+    def set_tag_codes(self, codes: Longs) -> None:
+        properties = self.rows[:, 22 + self.body_bytes :]
+        ends = np.arange(1, len(codes) + 1) * properties.shape[1]
+        texts = np.ascontiguousarray(properties).reshape(-1)
+        _set_tag_codes(codes, texts, ends - properties.shape[1], ends)
 
     def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> memoryview:
         count = len(self.rows)
@@ -469,28 +477,37 @@ class _Pieces:
         bare: npt.NDArray[np.bool_],
         more: bytes,
     ) -> None:
-        cut = body.__getitem__
-        self._bodies: list[bytes] = list(map(cut, _slices(starts + 20, body_ends)))
-        self._properties: list[bytes] = list(map(cut, _slices(body_ends + 2, ends)))
+        # Copying a small body costs less than a view on it, which the collector has to track.
+        is_large = len(body) > _VIEW_BODY_BYTES * len(starts)
+        whole = memoryview(body) if is_large else body
+        slices = _slices(starts + _BATCH_HEAD.itemsize, body_ends)
+        self._bodies: list[bytes | memoryview] = list(map(whole.__getitem__, slices))
+        slices = _slices(body_ends + 2, ends)
+        self._properties: list[bytes] = list(map(body.__getitem__, slices))
         self._suffixes = [more] * len(starts)
         for index in np.flatnonzero(bare).tolist():
             self._suffixes[index] = b"\x02" + more
 
-    def bodies(self) -> list[bytes]:
+    def bodies(self) -> list[bytes | memoryview]:
         return self._bodies
+
+    def set_tag_codes(self, codes: Longs) -> None:
+        ends = np.cumsum([*map(len, self._properties)], dtype=np.int64)
+        starts = np.concatenate(([0], ends[:-1]))
+        _set_tag_codes(codes, np.frombuffer(b"".join(self._properties), np.uint8), starts, ends)
 
     def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> bytes:
         middles = np.empty(len(heads), [("topic", f"V{len(topic)}"), ("length", ">u2")])
         middles["topic"] = np.void(topic)
         middles["length"] = lengths
-        columns = (
+        columns: tuple[Sequence[bytes | memoryview], ...] = (
             _items(heads),
             self._bodies,
             _items(middles),
             self._properties,
             self._suffixes,
         )
-        pieces = [b""] * (len(columns) * len(heads))
+        pieces: list[bytes | memoryview] = [b""] * (len(columns) * len(heads))
         for index, column in enumerate(columns):
             pieces[index :: len(columns)] = column
         return b"".join(pieces)

@@ -185,7 +185,7 @@ class Appender:
                 results.append(PutResult(_OK, position - size, offset, 1, position, now))
             if position == start:
                 return None
-            log.write(b"".join(pieces))
+            log.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         except BaseException:
             for queue, (offset, _) in groups.items():
                 queue.next_offset = offset

@@ -73,7 +73,7 @@ class CommitLog:
             return 0
         return max(0, self.segments[-1].end - self.end - BLANK_BYTES)
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append whole records; they fit into ``room``.
 
         Raises:

@@ -267,7 +267,6 @@ class SendHandlers:
             born_host=connection.packed_host,
             store_host=self._store_host,
             reconsume_times=request.reconsume_times,
-            more_properties=self._more_properties.encode(),
         )
 
     # --- storing and answering
