@@ -49,7 +49,7 @@ DEADLINE_S: Final = 90.0
 AWKWARD_TEXT: Final = 'Grüße, 世界 😀 = \\ " ;'
 OURS: Final = "pymq"
 JAVA_OPTIONS: Final = ("-Xms128m", "-Xmx256m", "-XX:MaxDirectMemorySize=256m")
-SMALL_FILES: Final = {"mappedFileSizeCommitLog": 1 << 17, "mappedFileSizeConsumeQueue": 1_000}
+SMALL_FILES: Final = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 1_000}
 
 
 class BrokerLike(Protocol):
