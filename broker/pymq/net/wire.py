@@ -15,6 +15,13 @@ _log = logging.getLogger(__name__)
 JOIN_BYTES_MAX = 64 << 10
 #: At most this much is given to the transport at once, so that it copies little.
 WRITE_BYTES = 256 << 10
+#: So much of what arrived is handled in one turn of the event loop: some thirty small requests.
+#: Then their answers can leave, and the peer work on them, while the next ones are handled;
+#: a window of a hundred requests would otherwise go back and forth as a whole, one side
+#: always waiting for the other.
+TURN_BYTES = 16 << 10
+#: Nothing more is read while so much waits to be handled.
+BACKLOG_BYTES_MAX = 1 << 20
 #: The transport asks for a pause above this.
 WRITE_HIGH_BYTES = 1 << 20
 
@@ -24,6 +31,8 @@ class Wire(asyncio.Protocol):
 
     What is sent within one turn of the event loop leaves in one write. While the peer does
     not read, nothing more is read from it either: its requests cannot pile up answers.
+
+    Small frames are handled ``TURN_BYTES`` a turn; a frame larger than that is not cut.
     """
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
@@ -33,6 +42,9 @@ class Wire(asyncio.Protocol):
         self._outgoing: deque[bytes | memoryview] = deque()
         self._flush_scheduled = False
         self._paused = False
+        # What arrived and waits for its turn; while there is some, _read_on is scheduled.
+        self._backlog: deque[bytes | memoryview] = deque()
+        self._backlog_bytes = 0
         #: Monotonic times for the deadlines that the owner enforces.
         self.read_at = self.frame_begun_at = self._loop.time()
         self.write_stuck_at: float | None = None
@@ -64,15 +76,53 @@ class Wire(asyncio.Protocol):
         self.read_at = now = self._loop.time()
         if not self._decoder.pending_bytes:
             self.frame_begun_at = now
+        if self._backlog:
+            self._put_off(data)
+        else:
+            self._read(data)
+
+    def _read(self, data: bytes | memoryview) -> None:
+        """Handle one turn's share of what arrived, and put the rest off."""
+        if len(data) > TURN_BYTES and self._decoder.missing_bytes <= TURN_BYTES:
+            view = memoryview(data)
+            self._put_off(view[TURN_BYTES:])
+            data = view[:TURN_BYTES]
         try:
-            commands = self._decoder.feed(data)
+            commands = self._decoder.feed(data if type(data) is bytes else bytes(data))
         except RemoteProtocolError as error:
             _log.warning("%s sent no RocketMQ frame, connection closed: %s", self.peer, error)
+            self._backlog.clear()
             self.abort()
             return
         if commands:
-            self.frame_begun_at = now
+            self.frame_begun_at = self.read_at
             self.commands_received(commands)
+
+    def _put_off(self, data: bytes | memoryview) -> None:
+        if not self._backlog:
+            self._loop.call_soon(self._read_on)
+        self._backlog.append(data)
+        self._backlog_bytes += len(data)
+        if self._backlog_bytes > BACKLOG_BYTES_MAX and self.is_open and self._transport:
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        """Handle the next turn's share of the backlog."""
+        if not self._backlog:
+            return
+        waiting, self._backlog = self._backlog, deque()
+        first = waiting.popleft()
+        self._backlog_bytes -= len(first)
+        self._read(first)
+        if waiting and not self._backlog:
+            self._loop.call_soon(self._read_on)
+        self._backlog.extend(waiting)
+        if not self._backlog:
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._transport is not None and self.is_open and not self._paused:
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         """Called by asyncio: the peer reads slower than we write."""
@@ -86,12 +136,14 @@ class Wire(asyncio.Protocol):
         self._paused = False
         self.write_stuck_at = None
         self._flush()
-        if not self._paused and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        if self._backlog_bytes <= BACKLOG_BYTES_MAX:
+            self._resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio."""
         self._transport = None
+        while self._backlog:  # what arrived before the end counts: a last commit, for one
+            self._read_on()
         self._outgoing.clear()
         self.connection_ended(exc)
 

@@ -43,6 +43,11 @@ class FrameDecoder:
         """Bytes of a frame that has begun and is not complete."""
         return len(self._pending)
 
+    @property
+    def missing_bytes(self) -> int:
+        """How much the frame that has begun needs at least before it is complete."""
+        return self._wanted - len(self._pending) if self._pending else 0
+
     def feed(self, data: bytes) -> list[Command]:
         """Take the next bytes of the stream and return the commands they complete.
 
