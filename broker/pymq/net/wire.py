@@ -15,11 +15,11 @@ _log = logging.getLogger(__name__)
 JOIN_BYTES_MAX = 64 << 10
 #: At most this much is given to the transport at once, so that it copies little.
 WRITE_BYTES = 256 << 10
-#: So much of what arrived is handled in one turn of the event loop: some thirty small requests.
+#: So much of what arrived is handled in one turn of the event loop: some fifteen small requests.
 #: Then their answers can leave, and the peer work on them, while the next ones are handled;
 #: a window of a hundred requests would otherwise go back and forth as a whole, one side
 #: always waiting for the other.
-TURN_BYTES = 16 << 10
+TURN_BYTES = 8 << 10
 #: Nothing more is read while so much waits to be handled.
 BACKLOG_BYTES_MAX = 1 << 20
 #: The transport asks for a pause above this.
