@@ -119,6 +119,34 @@ def test_foreign_bytes_close_their_connection_and_no_other(
     assert reason in caplog.text
 
 
+def test_many_small_frames_are_handled_in_turns_and_in_order() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        bodies = [b"%d" % n * 50 for n in range(3000)]
+        bodies[1000] = b"x" * 300_000
+        writer.write(b"".join(request(n, body) for n, body in enumerate(bodies)))
+        answers = await read_commands(reader, len(bodies))
+        assert [answer.body for answer in answers] == bodies
+        assert max(echo.groups) < 200
+        writer.close()
+
+    serve(check)
+
+
+def test_what_arrived_before_the_end_is_handled() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"".join(request(n, b"x" * 100, flag=2) for n in range(1000)))
+        await writer.drain()
+        writer.close()
+        async with asyncio.timeout(DEADLINE_S):
+            while not echo.ended:
+                await asyncio.sleep(0.005)
+        assert sum(echo.groups) == 1000
+
+    serve(check)
+
+
 def test_a_frame_cut_anywhere_is_put_together() -> None:
     async def check(server: Server, echo: Echo) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

@@ -41,6 +41,10 @@ class AsyncChannel(Wire):
         frame_bytes_max: largest frame accepted.
     """
 
+    #: Unlike a server's. If we did not, the peer could neither answer nor, therefore, read,
+    #: and both would wait for ever.
+    READS_WHILE_STUCK = True
+
     def __init__(
         self,
         address: str,
@@ -207,20 +211,9 @@ class AsyncChannel(Wire):
 
     # --- back-pressure
 
-    def pause_writing(self) -> None:
-        """Called by asyncio: the peer reads slower than we write.
-
-        Unlike a server we go on reading. If we did not, the peer could neither answer nor,
-        therefore, read, and both would wait for ever.
-        """
-        self._paused = True
-        self.write_stuck_at = self._loop.time()
-
     def resume_writing(self) -> None:
         """Called by asyncio."""
-        self._paused = False
-        self.write_stuck_at = None
-        self._flush()
+        super().resume_writing()
         self._wake_writers()
 
     async def wait_writable(self) -> None:

@@ -35,6 +35,9 @@ class Wire(asyncio.Protocol):
     Small frames are handled ``TURN_BYTES`` a turn; a frame larger than that is not cut.
     """
 
+    #: Does this end go on reading while the peer does not read what we write?
+    READS_WHILE_STUCK = False
+
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(frame_bytes_max=frame_bytes_max)
@@ -81,8 +84,8 @@ class Wire(asyncio.Protocol):
         else:
             self._read(data)
 
-    def _read(self, data: bytes | memoryview) -> None:
-        """Handle one turn's share of what arrived, and put the rest off."""
+    def _read(self, data: bytes | memoryview) -> bool:
+        """Handle one turn's share of what arrived, and put the rest off; False if it is foreign."""
         if len(data) > TURN_BYTES and self._decoder.missing_bytes <= TURN_BYTES:
             view = memoryview(data)
             self._put_off(view[TURN_BYTES:])
@@ -93,10 +96,11 @@ class Wire(asyncio.Protocol):
             _log.warning("%s sent no RocketMQ frame, connection closed: %s", self.peer, error)
             self._backlog.clear()
             self.abort()
-            return
+            return False
         if commands:
             self.frame_begun_at = self.read_at
             self.commands_received(commands)
+        return True
 
     def _put_off(self, data: bytes | memoryview) -> None:
         if not self._backlog:
@@ -107,28 +111,33 @@ class Wire(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Handle the next turn's share of the backlog."""
-        if not self._backlog:
+        """Handle the next turn's share of the backlog, now or when the peer reads again."""
+        if not self._backlog or not self._may_read:
             return
         waiting, self._backlog = self._backlog, deque()
         first = waiting.popleft()
         self._backlog_bytes -= len(first)
-        self._read(first)
+        if not self._read(first):
+            return
         if waiting and not self._backlog:
             self._loop.call_soon(self._read_on)
         self._backlog.extend(waiting)
         if not self._backlog:
             self._resume_reading()
 
+    @property
+    def _may_read(self) -> bool:
+        return self.READS_WHILE_STUCK or not self._paused
+
     def _resume_reading(self) -> None:
-        if self._transport is not None and self.is_open and not self._paused:
+        if self._transport is not None and self.is_open and self._may_read:
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         """Called by asyncio: the peer reads slower than we write."""
         self._paused = True
         self.write_stuck_at = self._loop.time()
-        if self._transport is not None and not self._transport.is_closing():
+        if not self._may_read and self._transport is not None and self.is_open:
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
@@ -136,12 +145,15 @@ class Wire(asyncio.Protocol):
         self._paused = False
         self.write_stuck_at = None
         self._flush()
-        if self._backlog_bytes <= BACKLOG_BYTES_MAX:
+        if self._backlog:
+            self._loop.call_soon(self._read_on)
+        else:
             self._resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio."""
         self._transport = None
+        self._paused = False
         while self._backlog:  # what arrived before the end counts: a last commit, for one
             self._read_on()
         self._outgoing.clear()
