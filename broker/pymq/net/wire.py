@@ -86,10 +86,11 @@ class Wire(asyncio.Protocol):
 
     def _read(self, data: bytes | memoryview) -> bool:
         """Handle one turn's share of what arrived, and put the rest off; False if it is foreign."""
-        if len(data) > TURN_BYTES and self._decoder.missing_bytes <= TURN_BYTES:
+        share = max(TURN_BYTES, self._decoder.missing_bytes)
+        if len(data) > share:
             view = memoryview(data)
-            self._put_off(view[TURN_BYTES:])
-            data = view[:TURN_BYTES]
+            self._put_off(view[share:])
+            data = view[:share]
         try:
             commands = self._decoder.feed(data if type(data) is bytes else bytes(data))
         except RemoteProtocolError as error:
