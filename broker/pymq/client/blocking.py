@@ -413,7 +413,7 @@ class BlockingClient:
         )
 
     def send_batch(self, queue: MessageQueue | None, messages: Iterable[Message]) -> SendResult:
-        """Send messages of one topic as one batch: stored together, or not at all.
+        """Send messages of one topic as one batch: all are taken, or all refused.
 
         Args:
             queue: where to; ``None`` as in ``send``.

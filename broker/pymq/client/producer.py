@@ -249,8 +249,9 @@ class Producer:
     ) -> list[SendResult]:
         """Store messages of one topic with one request, or few above the size limit.
 
-        The messages of a request are stored together or not at all, next to each other in
-        one queue.
+        The messages of a request are stored next to each other in one queue. The broker takes
+        all of them or refuses all; only when it is killed before it answered, a first part of
+        them may be there afterwards, as with every RocketMQ broker.
 
         Returns:
             One result per request, in order; its ids are those of its messages, joined by
