@@ -375,7 +375,7 @@ class NewBatch:
                 data.reshape(self.count, -1), int(self._body_lengths[0]), suffix
             )
         else:
-            self._layout = _Pieces(body, starts, body_ends, ends, bare, more_properties)
+            self._layout = _Pieces(body, data, starts, body_ends, ends, bare, more_properties)
         self._bodies = self._layout.bodies()
         self.tag_codes = np.zeros(self.count, np.int64)
         if b"TAGS\x01" in body:
@@ -466,47 +466,52 @@ class _Matrix:
 class _Pieces:
     """Batch entries of several shapes, cut into bodies and properties."""
 
-    __slots__ = ("_bodies", "_properties", "_suffixes")
+    __slots__ = ("_bodies", "_data", "_ends", "_properties", "_starts", "_suffixes")
 
     def __init__(
         self,
         body: bytes,
+        data: Bytes,
         starts: Longs,
         body_ends: Longs,
         ends: Longs,
         bare: npt.NDArray[np.bool_],
         more: bytes,
     ) -> None:
+        self._data = data
+        self._starts = body_ends + 2
+        self._ends = ends
         # Copying a small body costs less than a view on it, which the collector has to track.
         is_large = len(body) > _VIEW_BODY_BYTES * len(starts)
         whole = memoryview(body) if is_large else body
         slices = _slices(starts + _BATCH_HEAD.itemsize, body_ends)
         self._bodies: list[bytes | memoryview] = list(map(whole.__getitem__, slices))
-        slices = _slices(body_ends + 2, ends)
+        slices = _slices(self._starts, ends)
         self._properties: list[bytes] = list(map(body.__getitem__, slices))
-        self._suffixes = [more] * len(starts)
-        for index in np.flatnonzero(bare).tolist():
-            self._suffixes[index] = b"\x02" + more
+        self._suffixes: list[bytes] | None = None
+        if more:
+            self._suffixes = [more] * len(starts)
+            for index in np.flatnonzero(bare).tolist():
+                self._suffixes[index] = b"\x02" + more
 
     def bodies(self) -> list[bytes | memoryview]:
         return self._bodies
 
     def set_tag_codes(self, codes: Longs) -> None:
-        ends = np.cumsum([*map(len, self._properties)], dtype=np.int64)
-        starts = np.concatenate(([0], ends[:-1]))
-        _set_tag_codes(codes, np.frombuffer(b"".join(self._properties), np.uint8), starts, ends)
+        _set_tag_codes(codes, self._data, self._starts, self._ends)
 
     def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> bytes:
         middles = np.empty(len(heads), [("topic", f"V{len(topic)}"), ("length", ">u2")])
         middles["topic"] = np.void(topic)
         middles["length"] = lengths
-        columns: tuple[Sequence[bytes | memoryview], ...] = (
+        columns: list[Sequence[bytes | memoryview]] = [
             _items(heads),
             self._bodies,
             _items(middles),
             self._properties,
-            self._suffixes,
-        )
+        ]
+        if self._suffixes is not None:
+            columns.append(self._suffixes)
         pieces: list[bytes | memoryview] = [b""] * (len(columns) * len(heads))
         for index, column in enumerate(columns):
             pieces[index :: len(columns)] = column
