@@ -130,6 +130,17 @@ def test_a_range_is_read_exactly(
         list(client.pull_range(queue, 2_990, 3_001, bytes_max=bytes_max))
 
 
+def test_an_error_of_the_bodies_is_the_callers_and_is_not_tried_again(
+    client: BlockingClient, queue: MessageQueue
+) -> None:
+    def bodies() -> Iterator[bytes]:
+        yield encoded([b"sent"])
+        raise ConnectionFailed("the source of the bodies is gone")
+
+    with pytest.raises(ConnectionFailed, match="the source of the bodies"):
+        client.send_batches(queue, bodies(), in_flight_max=1)
+
+
 def test_a_large_range_comes_in_few_answers(client: BlockingClient, queue: MessageQueue) -> None:
     batch = encoded([b"x" * 1_000] * 1_000)
     client.send_batches(queue, [batch] * 20)

@@ -32,6 +32,10 @@ def never_sent(error: PymqError) -> bool:
     return isinstance(error, ConnectionFailed) and error.outcome_known
 
 
+class _BodiesFailed(Exception):
+    """What yields the bodies raised one of our errors: not ours to try again."""
+
+
 class BatchRun:
     """One call of ``send_batches``: what is on its way, and what has to be sent again."""
 
@@ -90,6 +94,9 @@ class BatchRun:
                     pool.routes.doubt(queue.topic)
                     pool.pause(PAUSE_S * 2 ** (retries - left))
                     left -= 1
+        except _BodiesFailed as failed:
+            assert failed.__cause__ is not None
+            raise failed.__cause__
         except PymqError as error:
             error.add_note(f"{len(self._results)} batches were acknowledged before")
             raise
@@ -106,16 +113,20 @@ class BatchRun:
     def _next(
         self, source: Iterator[tuple[int, bytes | bytearray | memoryview]]
     ) -> tuple[int, PreparedMessage] | None:
-        for index, body in source:
-            limit = self._pool.config.body_bytes_max
-            view = memoryview(body).cast("B")
-            if not 0 < len(view) <= limit:
-                raise LocalProtocolError(
-                    f"batch {index} to topic {self._queue.topic!r} has {len(view)} B, expected "
-                    f"1..{limit} (body_bytes_max); send fewer messages at once"
-                )
-            return index, PreparedMessage(self._queue.topic, view, "", None, batch=True)
-        return None
+        try:
+            index, body = next(source)
+        except StopIteration:
+            return None
+        except PymqError as error:
+            raise _BodiesFailed from error
+        limit = self._pool.config.body_bytes_max
+        view = memoryview(body).cast("B")
+        if not 0 < len(view) <= limit:
+            raise LocalProtocolError(
+                f"batch {index} to topic {self._queue.topic!r} has {len(view)} B, expected "
+                f"1..{limit} (body_bytes_max); send fewer messages at once"
+            )
+        return index, PreparedMessage(self._queue.topic, view, "", None, batch=True)
 
     def _begin(self, channel: BlockingChannel, index: int, prepared: PreparedMessage) -> None:
         send = self._operation(prepared)
