@@ -70,6 +70,7 @@ class BatchRun:
         retries = left = pool.config.send_retries
         channel: BlockingChannel | None = None
         more = True
+        of_bodies: BaseException | None = None
         try:
             while more or self._again or self._waiting:
                 try:
@@ -95,13 +96,14 @@ class BatchRun:
                     pool.pause(PAUSE_S * 2 ** (retries - left))
                     left -= 1
         except _BodiesFailed as failed:
-            assert failed.__cause__ is not None
-            raise failed.__cause__
+            of_bodies = failed.__cause__
         except PymqError as error:
             error.add_note(f"{len(self._results)} batches were acknowledged before")
             raise
         finally:
             self._take_back(channel)
+        if of_bodies is not None:
+            raise of_bodies
         return [self._results[index] for index in range(len(self._results))]
 
     def _has_room(self) -> bool:
