@@ -17,6 +17,7 @@ Source: RocketMQ MessageDecoder.decodeMessages, MessageExtEncoder (batch).
 """
 
 import functools
+import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -81,6 +82,11 @@ assert HEAD.itemsize == HEAD_BYTES and _PREFIX.itemsize == 48  # on-disk contrac
 assert _BATCH_HEAD.itemsize == 20
 
 _INT = struct.Struct(">i")
+#: Lanes of one walk, and how many items each should have, so that finding their beginnings
+#: and stepping all of them costs less than walking alone.
+_LANES_MIN, _LANES_MAX, _LANE_ITEMS_MIN = 256, 512, 32
+#: Where an item should begin after any place, usually.
+_MARK_WITHIN_BYTES = 8192
 #: Entries above this on average are cut into views.
 _VIEW_BODY_BYTES = 600
 #: Longer tags are hashed one by one.
@@ -259,7 +265,55 @@ def item_starts(data: Bytes, *, second: int) -> Longs | None:
         wanted = np.frombuffer(struct.pack(">II", size, second), np.uint8)
         if (table[:, :8] == wanted).all():
             return np.arange(0, total, size, dtype=np.int64)
-    return _walk(data, total)
+    starts = _walk_in_lanes(data, size, struct.pack(">I", second) if second else bytes(8))
+    return _walk(data, total) if starts is None else starts
+
+
+def _walk_in_lanes(data: Bytes, size: int, mark: bytes) -> Longs | None:
+    """Follow the sizes from many places at a time; None where that is not possible.
+
+    A lane begins where ``mark``, which stands behind a size, is found next. That may be inside
+    an item; but if every lane ends exactly where the next one begins, and the first begins at
+    0, all of them began rightly.
+
+    Args:
+        size: of the first item, a guess for all.
+        mark: what follows the size of an item.
+    """
+    total = len(data)
+    lane_count = min(_LANES_MAX, total // (size * _LANE_ITEMS_MIN))
+    if lane_count < _LANES_MIN:
+        return None
+    # The last byte of a size, then the mark: a mark of zeros must not be met half way.
+    search = re.compile(rb"[^\x00]" + re.escape(mark), re.DOTALL).search
+    view = data.data
+    begins = [0]
+    for split in range(total // lane_count, total, total // lane_count):
+        found = search(view[split : split + _MARK_WITHIN_BYTES])
+        begin = split + found.start() - 3 if found else 0
+        if begin > begins[-1]:
+            following = begin + _INT.unpack_from(view, begin)[0]
+            if following == total or view[following + 4 : following + 4 + len(mark)] == mark:
+                begins.append(begin)
+    lanes, at = np.arange(len(begins)), np.array(begins, np.int64)
+    stops = np.append(at[1:], total)
+    windows = np.lib.stride_tricks.sliding_window_view(data, 4)
+    steps: list[tuple[Longs, Longs]] = []
+    while len(at):
+        steps.append((lanes, at))
+        sizes = windows[at].view(">i4").reshape(-1)
+        at = at + sizes
+        if sizes.min() < 8 or (at > stops).any():
+            return None
+        going = at < stops
+        lanes, at, stops = lanes[going], at[going], stops[going]
+        if len(at) and at[-1] > total - 8:
+            return None
+    table = np.full((len(begins), len(steps)), -1, np.int64)
+    for step, (lanes, at) in enumerate(steps):
+        table[lanes, step] = at
+    starts: Longs = table[table >= 0]
+    return starts
 
 
 def _walk(data: Bytes, total: int) -> Longs | None:

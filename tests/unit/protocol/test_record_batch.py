@@ -19,7 +19,13 @@ from pymq.protocol.record import (
     pack_host,
     record_size,
 )
-from pymq.protocol.record_batch import NewBatch, RecordColumns, read_columns
+from pymq.protocol.record_batch import (
+    NewBatch,
+    RecordColumns,
+    _walk,
+    _walk_in_lanes,
+    read_columns,
+)
 
 STORE_HOST = pack_host("10.0.0.2", 10911)
 V4 = pack_host("10.0.0.1", 50000)
@@ -258,3 +264,47 @@ def test_too_long_properties_are_refused_with_the_limit() -> None:
     assert make_batch(body).count == 1
     with pytest.raises(RemoteProtocolError, match="32767"):
         make_batch(body, more=b"CLUSTER\x01c\x02")
+
+
+@pytest.mark.parametrize("alphabet", [b"\x00", b"\xda\xa3\x20\xa7\x00", b"abc"])
+def test_long_buffers_are_walked_in_lanes(seed: int, alphabet: bytes) -> None:
+    rng = random.Random(seed)
+    wanted = [
+        (0, bytes(rng.choices(alphabet, k=rng.randrange(1, 300))), b"TAGS\x01t%d" % (n % 3))
+        for n in range(12_000)
+    ]
+    body = encode_batch(wanted)
+    batch = make_batch(body)
+    data = batch.encode(
+        physical_offset=0, queue_offset=0, store_timestamp=1, store_host=STORE_HOST
+    )
+    columns = read_columns(data)
+    assert columns.queue_offset.tolist() == list(range(12_000))
+    bodies = columns.slices(columns.body_start, columns.body_end)
+    assert [bytes(view) for view in bodies] == [text for _, text, _ in wanted]
+    for _ in range(50):
+        damaged = bytearray(data)
+        at = rng.randrange(len(data))
+        damaged[at : at + 4] = rng.randbytes(4)
+        try:
+            read_columns(bytes(damaged))
+        except CorruptRecord:
+            pass
+    with pytest.raises(CorruptRecord):
+        read_columns(data[:-1])
+    with pytest.raises(RemoteProtocolError):
+        make_batch(body[:-1])
+
+
+def test_lanes_find_what_a_plain_walk_finds(seed: int) -> None:
+    rng = random.Random(seed)
+    body = encode_batch([(0, b"x" * rng.randrange(200), b"") for _ in range(12_000)])
+    data = np.frombuffer(body, np.uint8)
+    lanes = _walk_in_lanes(data, 22 + 100, bytes(8))
+    walked = _walk(data, len(body))
+    assert walked is not None
+    assert lanes is None or lanes.tolist() == walked.tolist()
+    printable = encode_batch([(7, b"x" * rng.randrange(1, 200), b"a\x01b") for _ in range(12_000)])
+    data = np.frombuffer(printable, np.uint8)
+    lanes = _walk_in_lanes(data, 22 + 100, bytes(8))
+    assert lanes is not None, "the common case takes the fast way"
