@@ -54,7 +54,7 @@ FOREIGN: dict[str, set[str]] = {
     "pyspark_pymq": {"pyspark", "pyarrow", "numpy", "fastavro"},
 }
 OPTIONAL: dict[str, set[str]] = {
-    "protocol": {"lz4", "zstandard"},
+    "protocol": {"isal", "lz4", "zstandard"},
     "client": {"numpy", "lz4", "zstandard"},
 }
 

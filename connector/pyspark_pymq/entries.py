@@ -1,13 +1,21 @@
-"""Arrow batches -> the bodies of SEND_BATCH requests, without a Python statement per message.
+"""Arrow batches -> the bodies of requests, without a Python statement per message.
 
-An entry of such a body, big-endian (spec of RocketMQ's MessageDecoder.encodeMessages)::
+Two layouts, big-endian. An entry of SEND_BATCH, which every broker takes
+(RocketMQ MessageDecoder.encodeMessages)::
 
     4  size of the entry, this included       4      flag, 0
     4  magic, 0                               4 + n  body
     4  body CRC, 0                            2 + n  properties: name 0x01 value 0x02 ...
 
-Arrow joins the columns ``head, body, length, properties`` row by row in one pass: the values
-buffer of the result is the finished batch, its offsets are where requests may be cut.
+A finished record, which pymq brokers take, is a stored one (``pymq.protocol.record``) with
+zeros in what only the broker knows::
+
+    4  size        68  zeros          1 + n  topic
+    4  magic       4 + n  body        2 + n  properties
+    8  zeros (CRC, queue, ...)
+
+Arrow joins the columns ``head, body, middle, properties`` row by row in one pass: the values
+buffer of the result is the finished text, its offsets are where requests may be cut.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -19,14 +27,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pymq.client.batch_run import Batch
+from pymq.client.finished import RecordsBody
 from pymq.errors import LocalProtocolError
 from pymq.protocol.message import KEYS, TAGS, UNIQUE_KEY
-from pymq.protocol.record import PROPERTIES_BYTES_MAX
+from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pyspark_pymq.rows import contents, cuts
 
 Bytes = npt.NDArray[np.uint8]
 
-HEAD_BYTES = 20
+ENTRY_HEAD_BYTES = 20
 #: Properties that make a message of a batch something a batch cannot carry.
 _NOT_IN_BATCHES = {
     "DELAY": "delayed messages",
@@ -42,25 +52,32 @@ _HEX = np.frombuffer("".join(f"{number:02X}" for number in range(256)).encode(),
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
-    """Finished entries, back to back.
+class Encoded:
+    """Messages in one of the two layouts, back to back.
 
     Attributes:
         text: their bytes.
         start: int64, shape (n + 1,): where each starts, and the end.
+        are_records: finished records, not entries.
     """
 
     text: Bytes
     start: npt.NDArray[np.int64]
+    are_records: bool = False
 
-    def requests(self, first: int, end: int, *, bytes_max: int) -> Iterator[memoryview]:
-        """Yield entries ``first..end`` as bodies of at most ``bytes_max`` bytes.
+    def requests(self, first: int, end: int, *, bytes_max: int) -> Iterator[Batch]:
+        """Yield messages ``first..end`` as bodies of at most ``bytes_max`` bytes.
 
         The bodies are views on this object's memory.
         """
         start = self.start[first : end + 1]
-        for low, high in cuts(np.diff(start), rows_max=len(start), bytes_max=bytes_max):
-            yield self.text[start[low] : start[high]].data
+        sizes = np.diff(start)
+        for low, high in cuts(sizes, rows_max=len(start), bytes_max=bytes_max):
+            body = self.text[start[low] : start[high]].data
+            if self.are_records:
+                yield RecordsBody(body, sizes[low:high].astype(">i4").tobytes())
+            else:
+                yield body
 
 
 class MessageKeys:
@@ -98,22 +115,78 @@ class MessageKeys:
         return _fixed(table)
 
 
-def encode_entries(
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """Messages whose properties are encoded; made by ``encode_messages``.
+
+    Attributes:
+        body: binary, shape (n,).
+        properties: columns that make each one's properties text when they are joined.
+        body_bytes, properties_bytes: int64, shape (n,).
+    """
+
+    body: pa.Array
+    properties: list[pa.Array]
+    body_bytes: npt.NDArray[np.int64]
+    properties_bytes: npt.NDArray[np.int64]
+
+    def entries(self) -> Encoded:
+        """Return them as entries of SEND_BATCH."""
+        head = np.zeros((len(self.body), ENTRY_HEAD_BYTES // 4), ">u4")
+        head[:, 0] = ENTRY_HEAD_BYTES + 2 + self.body_bytes + self.properties_bytes
+        head[:, -1] = self.body_bytes
+        middle = self.properties_bytes.astype(">u2").reshape(-1, 1)
+        return self._encoded(_fixed(head), _fixed(middle), are_records=False)
+
+    def records(self, topics: bytes | pa.Array) -> Encoded:
+        """Return them as finished records.
+
+        Args:
+            topics: of all, or binary of shape (n,); legal names.
+        """
+        count = len(self.body)
+        if isinstance(topics, bytes):
+            middle = np.empty((count, 1 + len(topics) + 2), np.uint8)
+            middle[:, :-2] = np.frombuffer(bytes((len(topics),)) + topics, np.uint8)
+            middle[:, -2:] = self.properties_bytes.astype(">u2").view(np.uint8).reshape(-1, 2)
+            topic_bytes: Any = len(topics)
+            between = _fixed(middle)
+        else:
+            topic_bytes = pc.binary_length(topics).to_numpy(zero_copy_only=False)
+            between = _joined(
+                [
+                    _fixed(topic_bytes.astype(np.uint8).reshape(-1, 1)),
+                    topics,
+                    _fixed(self.properties_bytes.astype(">u2").reshape(-1, 1)),
+                ]
+            )
+        head = np.zeros((count, HEAD_BYTES // 4), ">u4")
+        head[:, 0] = OVERHEAD_BYTES + self.body_bytes + topic_bytes + self.properties_bytes
+        head[:, 1] = MAGIC_V1
+        head[:, -1] = self.body_bytes
+        return self._encoded(_fixed(head), between, are_records=True)
+
+    def _encoded(self, head: pa.Array, middle: pa.Array, *, are_records: bool) -> Encoded:
+        joined = _joined([head, self.body, middle, *self.properties])
+        return Encoded(*contents(joined), are_records)
+
+
+def encode_messages(
     columns: Mapping[str, pa.Array],
     keys: MessageKeys,
     *,
     month_ms: int,
     message_bytes_max: int,
     place: Callable[[int], str],
-) -> Entries:
-    """Return the rows of a batch as entries.
+) -> Messages:
+    """Return the rows of a batch as messages.
 
     Args:
         columns: ``body``, and where there are such ``tags`` and ``keys``, all binary, and
             ``properties``, a map of strings.
         keys: makes the messages' ids.
         month_ms: the time, see ``MessageKeys.take``.
-        message_bytes_max: what an entry may take.
+        message_bytes_max: what an entry of SEND_BATCH may take.
         place: names a row of the columns, for errors.
 
     Raises:
@@ -128,22 +201,22 @@ def encode_entries(
         )
     made = keys.take(rows, month_ms=month_ms)
     pieces: list[pa.Array] = []
+    if "tags" in columns:  # first, where a broker finds them soonest
+        pieces.append(_encode_one(TAGS, columns["tags"], "tags", place))
     if "properties" in columns:
         texts, has_key = _encode_maps(columns["properties"], columns, place)
         pieces.append(texts)
         if has_key.any():
             made = pc.if_else(pa.array(has_key), pa.scalar(None, pa.binary()), made)
-    for name, column in ((TAGS, "tags"), (KEYS, "keys")):
-        if column in columns:
-            pieces.append(_encode_one(name, columns[column], column, place))
+    if "keys" in columns:
+        pieces.append(_encode_one(KEYS, columns["keys"], "keys", place))
     pieces.append(made)
     lengths = np.zeros(rows, np.int64)
     for piece in pieces:
         lengths += pc.fill_null(pc.binary_length(piece), 0).to_numpy(zero_copy_only=False)
     body_bytes = pc.binary_length(body).to_numpy(zero_copy_only=False).astype(np.int64)
-    sizes = HEAD_BYTES + body_bytes + 2 + lengths
-    _check_sizes(sizes, lengths, body_bytes, message_bytes_max, place)
-    return Entries(*contents(_joined([_heads(sizes, body_bytes), body, _shorts(lengths), *pieces])))
+    _check_sizes(lengths, body_bytes, message_bytes_max, place)
+    return Messages(body, pieces, body_bytes, lengths)
 
 
 def _joined(columns: list[Any]) -> pa.Array:
@@ -155,17 +228,6 @@ def _joined(columns: list[Any]) -> pa.Array:
 
 def _constant(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.binary())
-
-
-def _heads(sizes: npt.NDArray[np.int64], body_bytes: npt.NDArray[np.int64]) -> pa.Array:
-    table = np.zeros((len(sizes), HEAD_BYTES // 4), ">u4")
-    table[:, 0] = sizes
-    table[:, 4] = body_bytes
-    return _fixed(table)
-
-
-def _shorts(lengths: npt.NDArray[np.int64]) -> pa.Array:
-    return _fixed(lengths.astype(">u2").reshape(-1, 1))
 
 
 def _fixed(table: npt.NDArray[Any]) -> pa.Array:
@@ -261,12 +323,12 @@ def _check_marks(values: pa.Array, place: Callable[[int], str]) -> None:
 
 
 def _check_sizes(
-    sizes: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.int64],
     body_bytes: npt.NDArray[np.int64],
     message_bytes_max: int,
     place: Callable[[int], str],
 ) -> None:
+    sizes = ENTRY_HEAD_BYTES + 2 + body_bytes + lengths
     if len(sizes) and lengths.max() > PROPERTIES_BYTES_MAX:
         row = int(lengths.argmax())
         raise LocalProtocolError(

@@ -24,11 +24,12 @@ import pyarrow.compute as pc
 from pyspark.sql import datasource
 from pyspark.sql import types as spark
 
+from pymq.client.batch_run import Batch
 from pymq.client.blocking import BlockingClient
 from pymq.errors import ConfigurationError, LocalProtocolError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import NO_SEND_TOPICS, check_topic, is_retry_topic
-from pyspark_pymq.entries import MessageKeys, encode_entries
+from pyspark_pymq.entries import MessageKeys, encode_messages
 from pyspark_pymq.options import SinkOptions
 from pyspark_pymq.patience import persist, send_retries
 
@@ -251,7 +252,8 @@ class SendTask:
         )
         self._queues: dict[str, list[MessageQueue]] = {}
         self._first_queue = first_queue
-        self._gathered: dict[MessageQueue, list[memoryview]] = {}
+        self._records_brokers: dict[str, bool] = {}
+        self._gathered: dict[MessageQueue, list[Batch]] = {}
         self._gathered_bytes = 0
         self._rows = 0
         self._sent_bytes = 0
@@ -278,7 +280,7 @@ class SendTask:
 
     def _requests(
         self, batches: Iterable[pa.RecordBatch]
-    ) -> Iterator[tuple[MessageQueue, memoryview]]:
+    ) -> Iterator[tuple[MessageQueue, Batch]]:
         """Yield all requests, those for one queue together.
 
         An error ends it and is kept for ``run``: the client, in whose hands this generator is,
@@ -295,7 +297,7 @@ class SendTask:
         except PymqError as error:
             self._failure = error
 
-    def _release(self) -> Iterator[tuple[MessageQueue, memoryview]]:
+    def _release(self) -> Iterator[tuple[MessageQueue, Batch]]:
         """Yield what was gathered."""
         gathered, self._gathered = self._gathered, {}
         self._sent_bytes += self._gathered_bytes
@@ -321,19 +323,38 @@ class SendTask:
             number = self._rows + (row if order is None else int(order[row]))
             return f"row {number} of the task, for topic {topic}"
 
-        entries = encode_entries(
+        messages = encode_messages(
             columns,
             self._keys,
             month_ms=month_ms(self._wall_s()),
             message_bytes_max=self._options.message_bytes_max,
             place=place,
         )
-        for first, end in groups:
-            bodies = self._gathered.setdefault(self._target(columns, first), [])
-            for body in entries.requests(first, end, bytes_max=self._request_bytes_max):
-                bodies.append(body)
-                self._gathered_bytes += len(body)
+        targets = [self._target(columns, first) for first, _ in groups]
+        encoded = None
+        if all(map(self._takes_records, targets)):
+            topic = self._options.topic
+            encoded = messages.records(columns["topic"] if topic is None else topic.encode())
+            if np.diff(encoded.start).max() > self._request_bytes_max:
+                encoded = None  # a record takes more than an entry, and is too large for once
+        if encoded is None:
+            encoded = messages.entries()
+        for target, (first, end) in zip(targets, groups, strict=True):
+            batches = self._gathered.setdefault(target, [])
+            batches += encoded.requests(first, end, bytes_max=self._request_bytes_max)
+            self._gathered_bytes += int(encoded.start[end] - encoded.start[first])
         self._rows += batch.num_rows
+
+    def _takes_records(self, queue: MessageQueue) -> bool:
+        """Say whether a queue's broker spares itself the work of laying records out."""
+        answer = self._records_brokers.get(queue.broker_name)
+        if answer is None:
+            answer = self._records_brokers[queue.broker_name] = persist(
+                lambda: self._client.takes_records(queue),
+                limit_s=self._options.retry_timeout_s,
+                what=f"asking broker {queue.broker_name} how it takes batches",
+            )
+        return answer
 
     # ------------------------------------------------------------------------ where rows go
 

@@ -31,7 +31,7 @@ from tests.bench.machine import describe, line
 
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record_batch import read_columns
-from pyspark_pymq.entries import MessageKeys, encode_entries
+from pyspark_pymq.entries import MessageKeys, encode_messages
 from pyspark_pymq.rows import arrow_schema, default_schema, record_batches
 
 ROUNDS = 4
@@ -177,13 +177,13 @@ def codec(client: BlockingClient, rows: int) -> tuple[float, bytes]:
             "keys": pa.array([b"key-%d" % i for i in ids], pa.binary()),
         }
         started = time.perf_counter()
-        entries = encode_entries(
+        encoded = encode_messages(
             columns, keys, month_ms=1, message_bytes_max=1 << 22, place="row {}".format
-        )
+        ).records(b"bench")
         encoding_s += time.perf_counter() - started
-        bodies = entries.requests(0, len(ids), bytes_max=1 << 20)
+        bodies = encoded.requests(0, len(ids), bytes_max=1 << 20)
         client.send_batches(queues[number % len(queues)], bodies)
-    line("encode columns to entries, one core", rows / encoding_s)
+    line("encode columns to records, one core", rows / encoding_s)
     schema = arrow_schema(default_schema(properties=False))
     queue = queues[0]
     end = client.bounds([queue])[queue][1]

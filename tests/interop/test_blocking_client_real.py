@@ -148,6 +148,10 @@ def test_a_range_is_read_exactly(site: Site) -> None:
         list(site.client.pull_range(site.queue(), 2_990, 3_001))
 
 
+def test_finished_records_are_for_pymq_brokers_only(site: Site) -> None:
+    assert site.client.takes_records(site.queue()) is False
+
+
 def test_pipelined_batches_are_all_there(site: Site) -> None:
     bodies = [b"%06d" % number for number in range(2_000)]
     batches = [encoded(bodies[at : at + 50]) for at in range(0, len(bodies), 50)]

@@ -31,8 +31,8 @@ from pymq.net.server import Server, ServerConfig, ServerConnection
 from pymq.net.tasks import Tasks
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.command import Command
+from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, pack_host
-from pymq.protocol.record_batch import NewBatch
 from pymq.store import Arrival, FlushMode, MessageStore, PutResult, StoreConfig
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ ANNOUNCE_WAIT_S = 1.0
 #: The fast (VIP) port is this much below the main one.
 VIP_DISTANCE = 2
 _EPHEMERAL_TRIES = 50
+#: Threads, made when they are needed; see ``Broker``.
+_WRITERS, _READERS = 7, 2
 #: Share of the machine's memory that the end of the log is taken to occupy (RocketMQ
 #: accessMessageInMemoryMaxRatio).
 _MEMORY_RATIO = 0.4
@@ -50,9 +52,10 @@ _MEMORY_RATIO = 0.4
 class Broker:
     """A broker and its store.
 
-    The executor has three threads. Who uses it: ``Flusher`` (log and queue syncs, preparation
-    of the next segment), ``StateFile`` (writing tables), ``PullHandlers`` (messages that are
-    not in memory any more), opening and closing the store.
+    There are two executors, so that consumers who read old messages never keep producers
+    waiting. One writes: ``Flusher`` (log and queue syncs, preparation of the next segment),
+    ``StateFile`` (three tables), opening and closing the store; it has a thread for each of
+    them. The other one reads for ``PullHandlers`` what is not in memory any more.
     """
 
     def __init__(
@@ -62,9 +65,12 @@ class Broker:
         self.store_config = store_config
         self._clock = clock or Clock()
         self._servers: list[Server] = []
-        self._executor = ThreadPoolExecutor(3, thread_name_prefix="pymq-broker")
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="pymq-write")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="pymq-read")
         self._tasks = Tasks("broker")
+        self._is_built = False
         self._is_closed = False
+        self._takes_requests = True
         self._store: MessageStore | None = None
         self._opening: asyncio.Future[MessageStore] | None = None
         self.address = ""
@@ -92,7 +98,7 @@ class Broker:
         self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
         self._warn_of_addresses(host)
         store_host = pack_host(host, self.port)
-        self._opening = loop.run_in_executor(self._executor, self._open_store)
+        self._opening = loop.run_in_executor(self._writers, self._open_store)
         self._store = store = await asyncio.shield(self._opening)
         self._build(store, store_host)
         for server in self._servers:
@@ -106,7 +112,7 @@ class Broker:
 
     def _build(self, store: MessageStore, store_host: bytes) -> None:
         """Make the parts and wire them: tables, features, handlers."""
-        config, clock, executor = self.config, self._clock, self._executor
+        config, clock = self.config, self._clock
         sync = self.store_config.flush_mode is FlushMode.SYNC
         memory_bytes = _memory_bytes() if config.memory_bytes is None else config.memory_bytes
 
@@ -125,13 +131,13 @@ class Broker:
             config, address=self.address, topics=self._topics.body
         )
         self._open_state_files()
-        self._adopt_topics(store)
+        self._topics.adopt(store.queues())
 
         self._long_poll = LongPoll(clock, count_max=config.held_pull_count_max)
         store.on_dispatch = self._arrived
         self._flusher = Flusher(
             store,
-            executor,
+            self._writers,
             clock,
             interval_s=self.store_config.flush_interval_ms / 1000,
             queue_interval_s=self.store_config.queue_flush_interval_ms / 1000,
@@ -158,7 +164,7 @@ class Broker:
                     self._offsets,
                     self._clients,
                     self._long_poll,
-                    executor=executor,
+                    executor=self._readers,
                     tasks=self._tasks,
                     memory_bytes=memory_bytes,
                 ).table(),
@@ -196,6 +202,7 @@ class Broker:
         self._tasks.repeat(
             "consumer offsets", self._save_offsets, config.offset_flush_interval_ms / 1000
         )
+        self._is_built = True
 
     def _open_state_files(self) -> None:
         directory = self.store_config.root_path / "config"
@@ -204,7 +211,7 @@ class Broker:
                 directory / name,
                 to_text=table.to_text,
                 restore=table.restore,
-                executor=self._executor,
+                executor=self._writers,
             )
             for name, table in (
                 ("topics.json", self._topics),
@@ -214,11 +221,6 @@ class Broker:
         ]
         for file in self._state_files:
             file.load()
-
-    def _adopt_topics(self, store: MessageStore) -> None:
-        self._topics.adopt(
-            [(topic, queue_id) for topic in store.topics() for queue_id in store.queues(topic)]
-        )
 
     def _bind(self) -> None:
         """Take the main port and the VIP port below it."""
@@ -280,7 +282,8 @@ class Broker:
     # --- wiring
 
     def _on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
-        self._requests.on_commands(connection, commands)
+        if self._takes_requests:
+            self._requests.on_commands(connection, commands)
 
     def _on_ended(self, connection: ServerConnection) -> None:
         self._clients.drop(connection)
@@ -290,7 +293,7 @@ class Broker:
         self,
         store: MessageStore,
         store_host: bytes,
-        entries: Sequence[NewRecord | NewBatch],
+        entries: Sequence[NewRecord | NewRecords],
     ) -> list[PutResult]:
         return store.put(entries, store_host)
 
@@ -355,7 +358,7 @@ class Broker:
         if self._is_closed:
             return
         self._is_closed = True
-        if hasattr(self, "_registration"):
+        if self._is_built:
             await self._registration.close()
             self._long_poll.answer_all()
         for server in self._servers:
@@ -370,18 +373,21 @@ class Broker:
                 await self._close_store(self._store)
         finally:
             await self._tasks.close()
-            self._executor.shutdown()
+            self._writers.shutdown()
+            self._readers.shutdown()
 
     async def _close_store(self, store: MessageStore) -> None:
         loop = asyncio.get_running_loop()
         try:
-            if hasattr(self, "_flusher"):
+            if self._is_built:
+                # Connections that are closing may still hold requests; nobody hears the answers.
+                self._takes_requests = False
                 await self._flusher.close()
                 await self._save_offsets()
                 for file in self._state_files:
                     await file.save()
         finally:
-            await loop.run_in_executor(self._executor, store.close)
+            await loop.run_in_executor(self._writers, store.close)
 
 
 def _memory_bytes() -> int:

@@ -4,7 +4,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from pymq.client.blocking_pool import PAUSE_S, BlockingPool, advertised, timed_out
-from pymq.client.operations import SEND_RETRY_CODES, PreparedMessage, Send, SendResult
+from pymq.client.finished import RecordsBody
+from pymq.client.operations import SEND_RETRY_CODES, Send, SendResult
 from pymq.errors import (
     BrokerError,
     ConnectionFailed,
@@ -32,6 +33,10 @@ def never_sent(error: PymqError) -> bool:
     return isinstance(error, ConnectionFailed) and error.outcome_known
 
 
+#: A SEND_BATCH body, or records that need less of the broker.
+Batch = bytes | bytearray | memoryview | RecordsBody
+
+
 class _BodiesFailed(Exception):
     """What yields the bodies raised one of our errors: not ours to try again."""
 
@@ -42,7 +47,7 @@ class BatchRun:
     def __init__(
         self,
         pool: BlockingPool,
-        operation: Callable[[PreparedMessage], Send],
+        operation: Callable[[Batch], Send],
         queue: MessageQueue,
         in_flight_max: int,
     ) -> None:
@@ -50,7 +55,7 @@ class BatchRun:
 
         Args:
             pool: connections and routes.
-            operation: makes one try to send something to the queue.
+            operation: makes one try to send a batch to the queue.
             queue: where all go.
             in_flight_max: batches on their way at a time.
         """
@@ -58,12 +63,12 @@ class BatchRun:
         self._operation = operation
         self._queue = queue
         self._in_flight_max = in_flight_max
-        self._waiting: deque[tuple[int, PreparedMessage, Send, int]] = deque()
-        self._again: deque[tuple[int, PreparedMessage]] = deque()
+        self._waiting: deque[tuple[int, Batch, Send, int]] = deque()
+        self._again: deque[tuple[int, Batch]] = deque()
         self._waiting_bytes = 0
         self._results: dict[int, SendResult] = {}
 
-    def run(self, bodies: Iterable[bytes | bytearray | memoryview]) -> list[SendResult]:
+    def run(self, bodies: Iterable[Batch]) -> list[SendResult]:
         """Send all, and return a result for each, in their order; raises what it cannot mend."""
         pool, queue = self._pool, self._queue
         source = enumerate(bodies)
@@ -112,53 +117,55 @@ class BatchRun:
             waiting < self._in_flight_max and self._waiting_bytes < BATCH_BYTES_IN_FLIGHT
         )
 
-    def _next(
-        self, source: Iterator[tuple[int, bytes | bytearray | memoryview]]
-    ) -> tuple[int, PreparedMessage] | None:
+    def _next(self, source: Iterator[tuple[int, Batch]]) -> tuple[int, Batch] | None:
         try:
-            index, body = next(source)
+            index, batch = next(source)
         except StopIteration:
             return None
         except PymqError as error:
             raise _BodiesFailed from error
         limit = self._pool.config.body_bytes_max
-        view = memoryview(body).cast("B")
-        if not 0 < len(view) <= limit:
+        if not 0 < (size := _size_of(batch)) <= limit:
             raise LocalProtocolError(
-                f"batch {index} to topic {self._queue.topic!r} has {len(view)} B, expected "
+                f"batch {index} to topic {self._queue.topic!r} has {size} B, expected "
                 f"1..{limit} (body_bytes_max); send fewer messages at once"
             )
-        return index, PreparedMessage(self._queue.topic, view, "", None, batch=True)
+        return index, batch
 
-    def _begin(self, channel: BlockingChannel, index: int, prepared: PreparedMessage) -> None:
-        send = self._operation(prepared)
+    def _begin(self, channel: BlockingChannel, index: int, batch: Batch) -> None:
+        send = self._operation(batch)
         try:
             opaque = channel.send(send.request, self._pool.deadline_s())
         except (ConnectionFailed, RequestTimeout):
-            self._again.appendleft((index, prepared))
+            self._again.appendleft((index, batch))
             raise
-        self._waiting.append((index, prepared, send, opaque))
-        self._waiting_bytes += len(prepared.body)
+        self._waiting.append((index, batch, send, opaque))
+        self._waiting_bytes += _size_of(batch)
 
     def _finish(self, channel: BlockingChannel) -> None:
-        index, prepared, send, opaque = self._waiting[0]
+        index, batch, send, opaque = self._waiting[0]
         try:
             response = channel.receive(opaque, self._pool.deadline_s())
         except RequestTimeout as error:
             raise timed_out(channel.peer, send, self._pool.config.timeout_s) from error
         self._waiting.popleft()
-        self._waiting_bytes -= len(prepared.body)
+        self._waiting_bytes -= _size_of(batch)
         try:
             self._results[index] = send.result(response, peer=channel.peer)
         except BrokerError:
-            self._again.append((index, prepared))
+            self._again.append((index, batch))
             raise
 
     def _take_back(self, channel: BlockingChannel | None) -> None:
         """Give up what is on its way, and queue it to be sent again."""
-        for index, prepared, _, opaque in reversed(self._waiting):
+        for index, batch, _, opaque in reversed(self._waiting):
             if channel is not None:
                 channel.forget(opaque)
-            self._again.appendleft((index, prepared))
+            self._again.appendleft((index, batch))
         self._waiting.clear()
         self._waiting_bytes = 0
+
+
+def _size_of(batch: Batch) -> int:
+    body = batch.body if isinstance(batch, RecordsBody) else batch
+    return memoryview(body).nbytes

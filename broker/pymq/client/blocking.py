@@ -23,9 +23,16 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pymq.client import operations
-from pymq.client.batch_run import BATCHES_IN_FLIGHT, BatchRun, may_send_again, never_sent
+from pymq.client.batch_run import (
+    BATCHES_IN_FLIGHT,
+    Batch,
+    BatchRun,
+    may_send_again,
+    never_sent,
+)
 from pymq.client.blocking_pool import PASSING, BlockingPool, advertised, timed_out
 from pymq.client.config import ClientConfig, parse_name_servers
+from pymq.client.finished import RecordsBody, RecordsOffer, send_records
 from pymq.client.operations import (
     Operation,
     PreparedMessage,
@@ -43,6 +50,7 @@ from pymq.errors import (
     ConnectionFailed,
     LocalProtocolError,
     RequestTimeout,
+    RouteNotFound,
 )
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.bodies import ClusterInfo, MessageQueue, Subscription
@@ -118,11 +126,12 @@ class BlockingClient:
     # --- routes and single requests
 
     def route(self, topic: str) -> Route:
-        """Return the route of an existing topic; an old one while no name server answers.
+        """Return the route of an existing topic; the old one while no name server has a new one.
 
         Raises:
-            RouteNotFound: no name server knows it.
+            RouteNotFound: no name server knows it, and has not for a minute.
             ConnectionFailed: no name server could be asked, and none ever was about this topic.
+            BrokerError: likewise, but a name server refused.
         """
         return self._pool.route(topic)
 
@@ -173,7 +182,7 @@ class BlockingClient:
         Raises:
             RouteNotFound: those that answered do not know the topic.
             ConnectionFailed: none answered.
-            BrokerError: the name server refused.
+            BrokerError: one refused, and no other did it.
         """
         return self._pool.ask_name_servers(operation, topic)
 
@@ -461,10 +470,12 @@ class BlockingClient:
                 address = route.address(target.broker_name)
                 operation = self._send_operation(prepared, target)
                 return self._pool.ask(address, operation, hint=advertised(target.broker_name))
-            except (BrokerError, ConnectionFailed, RequestTimeout) as error:
+            except (BrokerError, ConnectionFailed, RequestTimeout, RouteNotFound) as error:
                 self._pool.routes.doubt(prepared.topic)
                 # To one queue that was asked for: only what surely did not happen.
                 again = may_send_again(error) if queue is None else never_sent(error)
+                if isinstance(error, RouteNotFound):  # an order topic, one of its masters is away
+                    again = queue is None
                 if left == 0 or not again:
                     raise
             left -= 1
@@ -479,14 +490,24 @@ class BlockingClient:
             default_queue_count=self._config.default_queue_count,
         )
 
+    def takes_records(self, queue: MessageQueue) -> bool:
+        """Say whether a queue's broker takes finished records, as pymq brokers do.
+
+        Raises:
+            RouteNotFound: the topic or its broker is not known.
+            PymqError: the broker did not answer, or refused to.
+        """
+        address = self._pool.write_route(queue.topic).address(queue.broker_name)
+        return self._pool.ask(address, RecordsOffer(), hint=advertised(queue.broker_name))
+
     def send_batches(
         self,
         queue: MessageQueue,
-        bodies: Iterable[bytes | bytearray | memoryview],
+        bodies: Iterable[Batch],
         *,
         in_flight_max: int = BATCHES_IN_FLIGHT,
     ) -> list[SendResult]:
-        """Send SEND_BATCH bodies that the caller encoded, several on their way at a time.
+        """Send batches that the caller encoded, several on their way at a time.
 
         A pymq broker stores them in their order, unless one had to be sent again. RocketMQ
         handles the requests of one connection on several threads: there, only
@@ -494,11 +515,13 @@ class BlockingClient:
 
         Args:
             queue: where all go.
-            bodies: each at most ``body_bytes_max``; must not change until this returns.
+            bodies: of SEND_BATCH, or finished records for a broker that takes them; each
+                at most ``body_bytes_max``; must not change until this returns.
             in_flight_max: batches on their way at a time.
 
         Returns:
-            One result per body, in their order. All are acknowledged.
+            One result per body, in their order. All are acknowledged. Of finished records, it
+            has the id of the first.
 
         Raises:
             LocalProtocolError: a body is too large.
@@ -506,9 +529,18 @@ class BlockingClient:
                 a note says how many were acknowledged. Those on their way then may have been
                 stored, too.
         """
-        return BatchRun(
-            self._pool, lambda prepared: self._send_operation(prepared, queue), queue, in_flight_max
-        ).run(bodies)
+
+        def prepare(body: bytes | memoryview) -> Send:
+            return self._send_operation(
+                PreparedMessage(queue.topic, body, "", None, batch=True), queue
+            )
+
+        def operation(batch: Batch) -> Send:
+            if isinstance(batch, RecordsBody):
+                return send_records(prepare, batch)
+            return prepare(memoryview(batch).cast("B"))
+
+        return BatchRun(self._pool, operation, queue, in_flight_max).run(bodies)
 
 
 class MessageIds:

@@ -177,3 +177,10 @@ class PullFlag(IntFlag):
 #: Extension of pymq: a pull request field that lifts RocketMQ's 32 messages / 256 KiB to
 #: the request's own maxMsgNums and this many bytes. Real brokers ignore it.
 PULL_BYTES_FIELD = "pymqMaxBytes"
+
+#: Extension of pymq: a send whose body is finished records (``finished_records.py``). Header as
+#: SEND_MESSAGE_V2, and the field below. A request without a body asks whether the broker takes
+#: such sends on this connection; real brokers answer REQUEST_CODE_NOT_SUPPORTED.
+SEND_RECORDS = 479_001
+#: Sizes of the records: int32, big-endian, in base64.
+RECORD_SIZES_FIELD = "pymqSizes"

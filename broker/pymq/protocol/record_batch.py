@@ -1,42 +1,26 @@
-"""Many records at once: numpy columns out of one buffer, and a batch body into records.
-
-Both directions work on whole buffers. Only three things are done record by record, all of
-them inside C loops (``map``): slicing bodies out, their CRC, and joining the pieces.
+"""Many records at once: numpy columns out of one buffer, without a Python loop per record.
 
 Worked example: a pull response of three records of 269 B is one buffer of 807 B;
 ``read_columns`` finds starts [0, 269, 538] with one strided comparison (all records have the
 first one's size), gathers three times 88 bytes and views them as the fixed fields.
 
-Layouts: ``record.py`` for stored records. A SEND_BATCH body is, per message, big-endian::
+Layouts: ``record.py``. The other direction: ``new_records.py``.
 
-    4  total size       4  flag                2 + n  properties
-    4  magic, 0         4 + n  body
-    4  CRC, 0
-
-Source: RocketMQ MessageDecoder.decodeMessages, MessageExtEncoder (batch).
+Source: RocketMQ MessageDecoder.decodes.
 """
 
 import functools
 import re
 import struct
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pymq.errors import CorruptRecord, RemoteProtocolError
-from pymq.protocol.hashes import java_hash
-from pymq.protocol.record import (
-    HEAD_BYTES,
-    MAGIC_V1,
-    MAGIC_V2,
-    OVERHEAD_BYTES,
-    PROPERTIES_BYTES_MAX,
-    host_flags,
-)
+from pymq.errors import CorruptRecord
+from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, MAGIC_V2, OVERHEAD_BYTES
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -57,8 +41,10 @@ _AFTER_HOSTS: list[tuple[str, str]] = [
     ("prepared_transaction_offset", ">i8"),
     ("body_bytes", ">u4"),
 ]
+
+
 @functools.cache
-def _head(born_bytes: int, store_bytes: int) -> np.dtype[Any]:
+def head_layout(born_bytes: int, store_bytes: int) -> np.dtype[Any]:
     """Return the layout before the body for hosts of these sizes."""
     return np.dtype(
         [
@@ -72,14 +58,10 @@ def _head(born_bytes: int, store_bytes: int) -> np.dtype[Any]:
 
 
 #: Everything before the body of a record with two IPv4 hosts.
-HEAD = _head(8, 8)
+HEAD = head_layout(8, 8)
 _PREFIX = np.dtype(_COMMON)
 _SUFFIX = np.dtype(_AFTER_HOSTS)
-_BATCH_HEAD = np.dtype(
-    [("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("flag", ">i4"), ("body_bytes", ">u4")]
-)
 assert HEAD.itemsize == HEAD_BYTES and _PREFIX.itemsize == 48  # on-disk contract
-assert _BATCH_HEAD.itemsize == 20
 
 _INT = struct.Struct(">i")
 #: Lanes of one walk, and how many items each should have, so that finding their beginnings
@@ -87,11 +69,6 @@ _INT = struct.Struct(">i")
 _LANES_MIN, _LANES_MAX, _LANE_ITEMS_MIN = 256, 512, 32
 #: Where an item should begin after any place, usually.
 _MARK_WITHIN_BYTES = 8192
-#: Entries above this on average are cut into views.
-_VIEW_BODY_BYTES = 600
-#: Longer tags are hashed one by one.
-_HASH_STEPS_MAX = 64
-_BATCH_OVERHEAD_BYTES = 22
 
 
 @dataclass(slots=True)
@@ -130,8 +107,7 @@ class RecordColumns:
 
     def slices(self, start: Longs, end: Longs) -> list[memoryview]:
         """Return ``buffer[start[i]:end[i]]`` for every i, as views on the buffer."""
-        view = self.buffer.data
-        return list(map(view.__getitem__, map(slice, start.tolist(), end.tolist())))
+        return list(map(self.buffer.data.__getitem__, spans(start, end)))
 
 
 def read_columns(
@@ -150,7 +126,7 @@ def read_columns(
     starts = _record_starts(data, sizes)
     plain, prefix, suffix, born_at, store_at = _fixed_fields(data, starts)
     store_timestamp = (
-        plain["store_timestamp"] if plain is not None else _gather(data, store_at - 8, ">i8")
+        plain["store_timestamp"] if plain is not None else gather(data, store_at - 8, ">i8")
     )
     size = prefix["size"].astype(np.int64)
     body_start = store_at + np.where(prefix["sys_flag"] & 0x20, 20, 8) + _SUFFIX.itemsize
@@ -205,7 +181,7 @@ def _fixed_fields(
             f"last record at {starts[-1]} has {len(data) - starts[-1]} B, "
             f"expected at least {OVERHEAD_BYTES}"
         )
-    rows = _gather(data, starts, HEAD)
+    rows = gather(data, starts, HEAD)
     magic = rows["magic"]
     _require((magic == MAGIC_V1) | (magic == MAGIC_V2), starts, "its magic is no record's")
     if not (rows["sys_flag"] & 0x30).any():
@@ -214,10 +190,15 @@ def _fixed_fields(
     store_at = born_at + np.where(rows["sys_flag"] & 0x10, 20, 8) + 8
     suffix_at = store_at + np.where(rows["sys_flag"] & 0x20, 20, 8)
     _require(suffix_at + _SUFFIX.itemsize <= len(data), starts, "it is cut short")
-    return None, rows, _gather(data, suffix_at, _SUFFIX), born_at, store_at
+    return None, rows, gather(data, suffix_at, _SUFFIX), born_at, store_at
 
 
-def _gather(data: Bytes, positions: Longs, dtype: Any) -> Any:
+def spans(start: Longs, end: Longs) -> Iterator["slice[int, int, None]"]:
+    """Yield ``slice(start[i], end[i])`` for every i."""
+    return map(slice, start.tolist(), end.tolist())
+
+
+def gather(data: Bytes, positions: Longs, dtype: Any) -> Any:
     """Return the items of ``dtype`` that start at ``positions``, shape (n,)."""
     dtype = np.dtype(dtype)
     if not len(positions):
@@ -335,307 +316,3 @@ def _require(good: npt.NDArray[np.bool_], starts: Longs, what: str) -> None:
     if not good.all():
         bad = int(np.flatnonzero(~good)[0])
         raise CorruptRecord(f"record {bad} at {int(starts[bad])}: {what}")
-
-
-class NewBatch:
-    """One SEND_BATCH body on its way into the log as consecutive records of one queue.
-
-    Entries of one shape (all bodies as long, all properties as long) are taken and laid out
-    as the rows of a matrix; others are cut into pieces and joined.
-
-    Attributes:
-        topic, queue_id: where its records go.
-        count: number of records.
-        record_bytes: what all of them take in the log.
-        sizes: int32, shape (count,): what each takes.
-        tag_codes: int64, shape (count,): Java hash of each one's tag, 0 without one.
-        body_bytes_max: the longest body.
-    """
-
-    __slots__ = (
-        "_bodies",
-        "_body_lengths",
-        "_flags",
-        "_layout",
-        "_properties_lengths",
-        "body_bytes_max",
-        "born_host",
-        "born_timestamp",
-        "count",
-        "host_bytes",
-        "queue_id",
-        "reconsume_times",
-        "record_bytes",
-        "sizes",
-        "sys_flag",
-        "tag_codes",
-        "topic",
-    )
-
-    def __init__(
-        self,
-        body: bytes,
-        *,
-        topic: str,
-        queue_id: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsume_times: int = 0,
-        more_properties: bytes = b"",
-    ) -> None:
-        """Take a batch body apart.
-
-        Args:
-            body: as it came over the wire.
-            more_properties: encoded properties to add to every message, ``name 1 value 2``.
-
-        Raises:
-            RemoteProtocolError: the body is no sequence of batch entries, or the properties
-                of one of them are too long.
-        """
-        self.topic = topic
-        self.queue_id = queue_id
-        self.sys_flag = sys_flag | host_flags(born_host, store_host)
-        self.born_timestamp = born_timestamp
-        self.born_host = born_host
-        self.reconsume_times = reconsume_times
-        self.host_bytes = len(born_host) + len(store_host)
-        data = np.frombuffer(body, np.uint8)
-        starts = item_starts(data, second=0)
-        if starts is None or not len(starts):
-            raise RemoteProtocolError(f"batch body of {len(body)} B has a malformed entry size")
-        self.count = len(starts)
-        body_ends, ends = self._lay_out(data, starts)
-        # 4.x clients leave out the terminator of the last property, 5.x ones write it.
-        bare = (ends - body_ends > 2) & (data[ends - 1] != 2)
-        if not more_properties:
-            bare[:] = False
-        lengths = ends - body_ends - 2 + len(more_properties) + bare
-        if (most := int(lengths.max())) > PROPERTIES_BYTES_MAX:
-            raise RemoteProtocolError(
-                f"a batch entry's properties take {most} B, expected 0..{PROPERTIES_BYTES_MAX}"
-            )
-        self._properties_lengths = lengths
-        sizes = self._body_lengths + lengths
-        sizes += OVERHEAD_BYTES - 16 + self.host_bytes + len(topic.encode())
-        self.sizes = sizes.astype(np.int32)
-        self.record_bytes = int(sizes.sum())
-        self.body_bytes_max = int(self._body_lengths.max())
-        if _is_constant(ends - starts) and _is_constant(body_ends - starts) and _is_constant(bare):
-            suffix = (b"\x02" if bare[0] else b"") + more_properties
-            self._layout: _Matrix | _Pieces = _Matrix(
-                data.reshape(self.count, -1), int(self._body_lengths[0]), suffix
-            )
-        else:
-            self._layout = _Pieces(body, data, starts, body_ends, ends, bare, more_properties)
-        self._bodies = self._layout.bodies()
-        self.tag_codes = np.zeros(self.count, np.int64)
-        if b"TAGS\x01" in body:
-            self._layout.set_tag_codes(self.tag_codes)
-
-    def _lay_out(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
-        """Return where bodies and entries end, having checked that they fit."""
-        if starts[-1] + _BATCH_OVERHEAD_BYTES > len(data):
-            raise RemoteProtocolError(f"batch entry at {starts[-1]} is cut short")
-        heads = _gather(data, starts, _BATCH_HEAD)
-        self._flags = heads["flag"]
-        self._body_lengths = heads["body_bytes"].astype(np.int64)
-        body_ends = starts + _BATCH_HEAD.itemsize + self._body_lengths
-        ends = starts + heads["size"]
-        if not (body_ends + 2 <= ends).all():
-            raise RemoteProtocolError("a batch entry's body runs past its end")
-        lengths = data[body_ends].astype(np.int64) << 8 | data[body_ends + 1]
-        if not (body_ends + 2 + lengths == ends).all():
-            raise RemoteProtocolError("a batch entry's fields miss its end")
-        return body_ends, ends
-
-    def encode(
-        self, *, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes
-    ) -> bytes | memoryview:
-        """Return the records, ready for the log.
-
-        Args:
-            physical_offset: where the first of them goes.
-            queue_offset: of the first; the others follow.
-            store_timestamp: ms, common to all.
-            store_host: our packed address, as long as the one the batch was made with.
-        """
-        head = HEAD if self.host_bytes == 16 else _head(len(self.born_host), len(store_host))
-        rows = np.empty(self.count, head)
-        rows["size"] = self.sizes
-        rows["magic"] = MAGIC_V1
-        rows["body_crc"] = np.fromiter(map(zlib.crc32, self._bodies), np.int64) & 0x7FFFFFFF
-        rows["queue_id"] = self.queue_id
-        rows["flag"] = self._flags
-        rows["queue_offset"] = np.arange(queue_offset, queue_offset + self.count)
-        ends = np.cumsum(self.sizes, dtype=np.int64)
-        rows["physical_offset"] = ends - self.sizes + physical_offset
-        rows["sys_flag"] = self.sys_flag
-        rows["born_timestamp"] = self.born_timestamp
-        rows["born_host"] = np.void(self.born_host)
-        rows["store_timestamp"] = store_timestamp
-        rows["store_host"] = np.void(store_host)
-        rows["reconsume_times"] = self.reconsume_times
-        rows["prepared_transaction_offset"] = 0
-        rows["body_bytes"] = self._body_lengths
-        topic = self.topic.encode()
-        return self._layout.join(rows, bytes((len(topic),)) + topic, self._properties_lengths)
-
-
-@dataclass(slots=True)
-class _Matrix:
-    """Batch entries of one shape: row i of ``rows`` is entry i."""
-
-    rows: Bytes
-    body_bytes: int
-    suffix: bytes
-
-    def bodies(self) -> Sequence[bytes | memoryview]:
-        return _cells(self.rows[:, 20 : 20 + self.body_bytes])
-
-    def set_tag_codes(self, codes: Longs) -> None:
-        properties = self.rows[:, 22 + self.body_bytes :]
-        ends = np.arange(1, len(codes) + 1) * properties.shape[1]
-        texts = np.ascontiguousarray(properties).reshape(-1)
-        _set_tag_codes(codes, texts, ends - properties.shape[1], ends)
-
-    def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> memoryview:
-        count = len(self.rows)
-        head_bytes = heads.dtype.itemsize
-        middle = topic + struct.pack(">H", int(lengths[0]))
-        body_at = head_bytes + self.body_bytes
-        properties_at = body_at + len(middle)
-        suffix_at = properties_at + self.rows.shape[1] - 22 - self.body_bytes
-        out = np.empty((count, suffix_at + len(self.suffix)), np.uint8)
-        out[:, :head_bytes] = heads.view(np.uint8).reshape(count, head_bytes)
-        out[:, head_bytes:body_at] = self.rows[:, 20 : 20 + self.body_bytes]
-        out[:, body_at:properties_at] = np.frombuffer(middle, np.uint8)
-        out[:, properties_at:suffix_at] = self.rows[:, 22 + self.body_bytes :]
-        out[:, suffix_at:] = np.frombuffer(self.suffix, np.uint8)
-        return out.reshape(-1).data
-
-
-class _Pieces:
-    """Batch entries of several shapes, cut into bodies and properties."""
-
-    __slots__ = ("_bodies", "_data", "_ends", "_properties", "_starts", "_suffixes")
-
-    def __init__(
-        self,
-        body: bytes,
-        data: Bytes,
-        starts: Longs,
-        body_ends: Longs,
-        ends: Longs,
-        bare: npt.NDArray[np.bool_],
-        more: bytes,
-    ) -> None:
-        self._data = data
-        self._starts = body_ends + 2
-        self._ends = ends
-        # Copying a small body costs less than a view on it, which the collector has to track.
-        is_large = len(body) > _VIEW_BODY_BYTES * len(starts)
-        whole = memoryview(body) if is_large else body
-        slices = _slices(starts + _BATCH_HEAD.itemsize, body_ends)
-        self._bodies: list[bytes | memoryview] = list(map(whole.__getitem__, slices))
-        slices = _slices(self._starts, ends)
-        self._properties: list[bytes] = list(map(body.__getitem__, slices))
-        self._suffixes: list[bytes] | None = None
-        if more:
-            self._suffixes = [more] * len(starts)
-            for index in np.flatnonzero(bare).tolist():
-                self._suffixes[index] = b"\x02" + more
-
-    def bodies(self) -> list[bytes | memoryview]:
-        return self._bodies
-
-    def set_tag_codes(self, codes: Longs) -> None:
-        _set_tag_codes(codes, self._data, self._starts, self._ends)
-
-    def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> bytes:
-        middles = np.empty(len(heads), [("topic", f"V{len(topic)}"), ("length", ">u2")])
-        middles["topic"] = np.void(topic)
-        middles["length"] = lengths
-        columns: list[Sequence[bytes | memoryview]] = [
-            _items(heads),
-            self._bodies,
-            _items(middles),
-            self._properties,
-        ]
-        if self._suffixes is not None:
-            columns.append(self._suffixes)
-        pieces: list[bytes | memoryview] = [b""] * (len(columns) * len(heads))
-        for index, column in enumerate(columns):
-            pieces[index :: len(columns)] = column
-        return b"".join(pieces)
-
-
-def _set_tag_codes(codes: Longs, data: Bytes, starts: Longs, ends: Longs) -> None:
-    """Set the Java hash of the tag of each properties text that has one.
-
-    The last TAGS of a text counts, and an empty one does not, as for every reader.
-
-    Args:
-        codes: int64, shape (n,), zeros.
-        data: the buffer that holds the texts.
-        starts, ends: where text i begins and ends in it; ascending.
-    """
-    at = np.flatnonzero(data == 1)  # behind every name
-    for back, letter in enumerate(b"SGAT", 1):
-        at = at[data[at - back] == letter]
-    owner = np.minimum(ends.searchsorted(at, "right"), len(ends) - 1)
-    name = at - 4
-    inside = (name >= starts[owner]) & (at < ends[owner])
-    inside &= (name == starts[owner]) | (data[name - 1] == 2)
-    value, owner = at[inside] + 1, owner[inside]
-    separators = np.append(np.flatnonzero(data == 2), len(data))
-    lengths = np.minimum(separators[separators.searchsorted(value)], ends[owner]) - value
-    value, owner, lengths = value[lengths > 0], owner[lengths > 0], lengths[lengths > 0]
-    if len(value):
-        codes[owner] = _java_hashes(data, value, lengths)
-
-
-def _java_hashes(data: Bytes, starts: Longs, lengths: Longs) -> npt.NDArray[np.int32]:
-    """Return the Java hash of each UTF-8 text of at least one byte."""
-    hashes = np.zeros(len(starts), np.uint32)
-    for step in range(longest := int(lengths.max())):
-        if longest > _HASH_STEPS_MAX:
-            break
-        going = lengths > step
-        units = data[np.where(going, starts + step, starts)]
-        if (units >= 0x80).any():
-            break
-        hashes = np.where(going, hashes * np.uint32(31) + units, hashes)
-    else:
-        return hashes.view(np.int32)
-    texts = map(data.tobytes().__getitem__, _slices(starts, starts + lengths))
-    return np.array([_java_hash(text) for text in texts], np.int32)
-
-
-@functools.lru_cache(4096)
-def _java_hash(text: bytes) -> int:
-    return java_hash(text.decode("utf-8", "replace"))
-
-
-def _is_constant(values: npt.NDArray[Any]) -> bool:
-    return bool((values == values[0]).all())
-
-
-def _slices(start: Longs, end: Longs) -> Iterator["slice[int, int, None]"]:
-    return map(slice, start.tolist(), end.tolist())
-
-
-def _cells(matrix: Bytes) -> list[bytes]:
-    """Return each row of a matrix of bytes."""
-    count, width = matrix.shape
-    if not width:
-        return [b""] * count
-    return _items(np.ascontiguousarray(matrix).view(f"V{width}").reshape(-1))
-
-
-def _items(rows: npt.NDArray[Any]) -> list[bytes]:
-    """Return each item of an array as its bytes."""
-    found: list[bytes] = rows.view(f"V{rows.dtype.itemsize}").tolist()
-    return found

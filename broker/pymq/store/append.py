@@ -15,6 +15,7 @@ from enum import Enum
 import numpy as np
 
 from pymq.errors import PymqError
+from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import (
     BLANK_BYTES,
     OVERHEAD_BYTES,
@@ -23,7 +24,6 @@ from pymq.protocol.record import (
     encode_record,
     host_flags,
 )
-from pymq.protocol.record_batch import NewBatch
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import StoreConfig
 from pymq.store.consume_queue import ENTRY, ENTRY_STRUCT, ConsumeQueue
@@ -77,7 +77,7 @@ class Appender:
 
     def append_run(
         self,
-        entries: Sequence[NewRecord | NewBatch],
+        entries: Sequence[NewRecord | NewRecords],
         first: int,
         results: list[PutResult],
         *,
@@ -216,7 +216,7 @@ class Appender:
             return _illegal("the system flag says IPv6, the host is IPv4")
         return None
 
-    def _check_batch(self, batch: NewBatch, host_bytes: int) -> PutResult | None:
+    def _check_batch(self, batch: NewRecords, host_bytes: int) -> PutResult | None:
         if batch.count < 1:
             return _illegal("an empty batch")
         largest = int(batch.sizes.max())
@@ -235,7 +235,7 @@ class Appender:
 
     def _place_batch(
         self,
-        batch: NewBatch,
+        batch: NewRecords,
         queue: ConsumeQueue,
         position: int,
         now: int,

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.clock import Clock
-from pymq.errors import DiskFull, FlushFailed, StoreClosed, StoreError
+from pymq.errors import FlushFailed, StoreClosed, StoreError
+from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, Record
-from pymq.protocol.record_batch import NewBatch
 from pymq.store.append import Appender, PutResult, PutStatus
 from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock
 from pymq.store.commit_log import CommitLog, LogSync
@@ -39,7 +39,7 @@ class FlushJob:
         self._checkpoint = checkpoint
         self._save = save
         self.sync = sync
-        self.error: StoreError | None = None
+        self.error: FlushFailed | None = None
 
     @property
     def end(self) -> int:
@@ -50,28 +50,21 @@ class FlushJob:
         """Sync. Never raises: ``flush_done`` does."""
         try:
             self._log.run_sync(self.sync)
-        except StoreError as error:
+        except FlushFailed as error:
             self.error = error
             return
         self._checkpoint.log_timestamp = self.sync.store_timestamp
         self._checkpoint.confirmed = self.sync.end
         if self._save:
-            try:
-                self._checkpoint.save()
-            except DiskFull:
-                pass  # An older checkpoint is true too; recovery only takes longer.
-            except StoreError as error:
-                self.error = error
+            self.error = _save(self._checkpoint)
 
 
 class QueueFlushJob:
     """One sync of the changed consume queues, and the checkpoint that tells of it."""
 
     def __init__(self, queues: QueueTable, checkpoint: Checkpoint, store_timestamp: int) -> None:
-        opened = queues.files
-        self._files = opened.files
-        self._paths, opened.dirty = opened.dirty, set()
-        self._directories, opened.dirty_directories = opened.dirty_directories, set()
+        self._opened = queues.files
+        self._paths, self._directories = self._opened.take_dirty()
         self._checkpoint = checkpoint
         self._store_timestamp = store_timestamp
         self.error: StoreError | None = None
@@ -79,13 +72,29 @@ class QueueFlushJob:
     def run(self) -> None:
         """Sync. Never raises: ``queue_flush_done`` does."""
         try:
-            sync_queues(self._files, self._paths, self._directories)
-            self._checkpoint.queues_timestamp = self._store_timestamp
-            self._checkpoint.save()
-        except DiskFull:
-            pass  # Only the checkpoint can meet it; an older one is true too.
+            sync_queues(self._opened.files, self._paths, self._directories)
         except StoreError as error:
             self.error = error
+            return
+        self._checkpoint.queues_timestamp = self._store_timestamp
+        self.error = _save(self._checkpoint)
+
+    def give_back(self) -> None:
+        """Leave to the next job what this one could not do."""
+        self._opened.dirty |= self._paths
+        self._opened.dirty_directories |= self._directories
+
+
+def _save(checkpoint: Checkpoint) -> FlushFailed | None:
+    """Save the checkpoint; return what is final about a failure."""
+    try:
+        checkpoint.save()
+    except FlushFailed as error:
+        return error
+    except StoreError as error:
+        # An older checkpoint is true too; recovery only takes longer.
+        _log.debug("checkpoint not saved: %s", error)
+    return None
 
 
 class PrefetchJob:
@@ -222,7 +231,7 @@ class MessageStore:
         """Why the last write was refused; None while the store takes writes."""
         return self._failure or self._refusal
 
-    def put(self, entries: Sequence[NewRecord | NewBatch], store_host: bytes) -> list[PutResult]:
+    def put(self, entries: Sequence[NewRecord | NewRecords], store_host: bytes) -> list[PutResult]:
         """Append records and batches in order, as one write where they fit one segment.
 
         Args:
@@ -352,9 +361,24 @@ class MessageStore:
         """Bytes written to the log but not yet synced."""
         return self._log.end - self._log.flushed
 
-    def flush_target(self) -> FlushJob:
-        """Return a job that brings everything put so far to the disk."""
+    def _check_flushable(self) -> None:
+        """Raise if the store is closed, or a sync has failed.
+
+        The system reports a lost page once. A second sync would succeed, and the checkpoint it
+        writes would vouch for what is not there.
+        """
         self._check_open()
+        if self._failure is not None:
+            raise FlushFailed(self._failure)
+
+    def flush_target(self) -> FlushJob:
+        """Return a job that brings everything put so far to the disk.
+
+        Raises:
+            FlushFailed: an earlier one failed, see ``flush_done``.
+            StoreError: no descriptor is left for it; try again later.
+        """
+        self._check_flushable()
         now = self._clock.monotonic_s()
         save = now >= self._checkpoint_at
         if save:
@@ -369,9 +393,8 @@ class MessageStore:
                 takes no more writes. Reads go on.
         """
         if job.error is not None:
-            failed = FlushFailed(str(job.error))
-            self._note_failure(failed)
-            raise failed from job.error
+            self._note_failure(job.error)
+            raise job.error
         if self._failure is not None:
             raise FlushFailed(self._failure)
         self._log.finish_sync(job.sync)
@@ -388,8 +411,12 @@ class MessageStore:
         self.flush_done(job)
 
     def queue_flush_target(self) -> QueueFlushJob:
-        """Return a job that syncs the changed consume queues and writes the checkpoint."""
-        self._check_open()
+        """Return a job that syncs the changed consume queues and writes the checkpoint.
+
+        Raises:
+            FlushFailed: an earlier sync failed.
+        """
+        self._check_flushable()
         return QueueFlushJob(self._queues, self._checkpoint, self._dispatch.store_timestamp)
 
     def queue_flush_done(self, job: QueueFlushJob) -> None:
@@ -397,21 +424,20 @@ class MessageStore:
 
         Raises:
             FlushFailed: it failed; final, as in ``flush_done``.
+            StoreError: files could not be opened; the next job tries again.
         """
+        if isinstance(job.error, FlushFailed):
+            self._note_failure(job.error)
+        elif job.error is not None:
+            job.give_back()
         if job.error is not None:
-            failed = FlushFailed(str(job.error))
-            self._note_failure(failed)
-            raise failed from job.error
+            raise job.error
 
     # -- reading ------------------------------------------------------------------------------
 
-    def queues(self, topic: str) -> list[int]:
-        """Return the ids of a topic's queues that hold or held messages."""
-        return [queue.queue_id for queue in self._queues.of_topic(topic) if queue.next_offset]
-
-    def topics(self) -> list[str]:
-        """Return every topic that has a queue, sorted."""
-        return sorted({queue.topic for queue in self._queues if queue.next_offset})
+    def queues(self) -> list[tuple[str, int]]:
+        """Return (topic, queue id) of every queue that holds or held messages, sorted."""
+        return sorted((one.topic, one.queue_id) for one in self._queues if one.next_offset)
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return (first kept offset, end offset) of a queue; (0, 0) if there is none."""

@@ -10,7 +10,6 @@ Source: RocketMQ CommitLog.checkMessageAndReturnSize.
 
 import re
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
+from pymq.protocol.hashes import crc32
 from pymq.protocol.record import (
     MAGIC_BLANK,
     MAGIC_V1,
@@ -150,7 +150,7 @@ def _ends_in_zeros(columns: RecordColumns) -> bool:
 
 def _crc_matches(columns: RecordColumns) -> npt.NDArray[np.bool_]:
     bodies = columns.slices(columns.body_start, columns.body_end)
-    found = np.fromiter(map(zlib.crc32, bodies), np.int64, len(bodies)) & 0x7FFFFFFF
+    found = np.fromiter(map(crc32, bodies), np.int64, len(bodies)) & 0x7FFFFFFF
     matches: npt.NDArray[np.bool_] = found == columns.body_crc
     return matches
 

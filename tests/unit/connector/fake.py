@@ -4,10 +4,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from pymq.client.finished import RecordsBody
 from pymq.errors import OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.finished_records import FinishedRecords
 from pymq.protocol.hashes import java_hash
-from pymq.protocol.message import decode_batch, encode_properties, find_property
+from pymq.protocol.message import encode_properties, find_property
+from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, decode_record, encode_record, pack_host, record_size
 
 BORN_HOST = pack_host("10.0.0.1", 50000)
@@ -56,7 +62,8 @@ class FakeBroker:
     """Queues of records; ``first`` is the queue offset of each one's first record.
 
     ``errors`` are raised one after another by the next calls; ``pull_count`` is how many
-    messages one answer has; ``exact_end`` False lets answers run beyond what was asked for.
+    messages one answer has; ``takes_records`` False makes it one of RocketMQ's; ``exact_end``
+    False lets answers run beyond what was asked for.
     """
 
     queues: dict[MessageQueue, list[bytes]] = field(default_factory=dict)
@@ -66,6 +73,7 @@ class FakeBroker:
     exact_end: bool = True
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     open_clients: int = 0
+    takes_records: bool = True
 
     def add(self, queue: MessageQueue, *messages: tuple[bytes, dict[str, str]]) -> None:
         records = self.queues.setdefault(queue, [])
@@ -151,22 +159,47 @@ class FakeClient:
             yield Chunk(memoryview(b"".join(filter_by(codes, records))), first, following)
             first = following
 
+    def takes_records(self, queue: MessageQueue) -> bool:
+        self._called("takes_records", queue.broker_name)
+        return self._broker.takes_records
+
     def send_batches(self, queue: MessageQueue, bodies: Iterable[Any]) -> list[Any]:
-        bodies = [bytes(body) for body in bodies]
+        bodies = list(bodies)
         self._called("send", queue, len(bodies))
+        stored = self._broker.queues[queue]
         for body in bodies:
-            for _, text, properties in decode_batch(body):
-                offset = len(self._broker.queues[queue])
-                self._broker.queues[queue].append(
-                    record(
-                        text,
-                        properties,
-                        topic=queue.topic,
-                        queue_id=queue.queue_id,
-                        queue_offset=offset,
-                    )
-                )
+            assert isinstance(body, RecordsBody) is self._broker.takes_records
+            batch = _finished(body, queue) if self._broker.takes_records else _taken(body, queue)
+            data = batch.encode(
+                physical_offset=4096 + 1000 * len(stored),
+                queue_offset=len(stored),
+                store_timestamp=1_700_000_000_456,
+                store_host=STORE_HOST,
+            )
+            ends = batch.sizes.cumsum()
+            for start, end in zip(ends - batch.sizes, ends, strict=True):
+                stored.append(bytes(data[start:end]))
         return [object()] * len(bodies)
+
+
+def _finished(body: RecordsBody, queue: MessageQueue) -> NewRecords:
+    sizes = np.frombuffer(body.sizes, ">i4").astype(np.int32)
+    return FinishedRecords(bytes(body.body), sizes, **_common(queue))
+
+
+def _taken(body: bytes | memoryview, queue: MessageQueue) -> NewRecords:
+    return NewBatch(bytes(body), **_common(queue))
+
+
+def _common(queue: MessageQueue) -> dict[str, Any]:
+    return {
+        "topic": queue.topic,
+        "queue_id": queue.queue_id,
+        "sys_flag": 0,
+        "born_timestamp": 1_700_000_000_123,
+        "born_host": BORN_HOST,
+        "store_host": STORE_HOST,
+    }
 
 
 def filter_by(codes: set[int] | None, records: list[bytes]) -> list[bytes]:

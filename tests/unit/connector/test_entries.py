@@ -2,12 +2,15 @@
 
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from pymq.client.finished import RecordsBody
 from pymq.errors import LocalProtocolError
 from pymq.protocol.message import decode_batch, decode_properties
-from pyspark_pymq.entries import Entries, MessageKeys, encode_entries
+from pymq.protocol.record import Record, decode_records
+from pyspark_pymq.entries import Encoded, MessageKeys, Messages, encode_messages
 
 MAP = pa.map_(pa.string(), pa.string())
 
@@ -16,8 +19,8 @@ def keys() -> MessageKeys:
     return MessageKeys(address=bytes((127, 0, 0, 1)), pid=0x49B5, salt=bytes.fromhex("30946E09"))
 
 
-def encode(message_bytes_max: int = 1 << 20, **columns: pa.Array) -> Entries:
-    return encode_entries(
+def messages(message_bytes_max: int = 1 << 20, **columns: pa.Array) -> Messages:
+    return encode_messages(
         columns,
         keys(),
         month_ms=0x65202251,
@@ -26,17 +29,21 @@ def encode(message_bytes_max: int = 1 << 20, **columns: pa.Array) -> Entries:
     )
 
 
+def encode(message_bytes_max: int = 1 << 20, **columns: pa.Array) -> Encoded:
+    return messages(message_bytes_max, **columns).entries()
+
+
 def binary(*values: str | bytes | None) -> pa.Array:
     return pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary())
 
 
-def decoded(entries: Entries) -> list[tuple[bytes, dict[str, str]]]:
+def decoded(entries: Encoded) -> list[tuple[bytes, dict[str, str]]]:
     found = decode_batch(entries.text.tobytes())
     assert all(flag == 0 for flag, _, _ in found)
     return [(bytes(body), decode_properties(text)) for _, body, text in found]
 
 
-def without_ids(entries: Entries) -> list[tuple[bytes, dict[str, str]]]:
+def without_ids(entries: Encoded) -> list[tuple[bytes, dict[str, str]]]:
     found = decoded(entries)
     for _, properties in found:
         del properties["UNIQ_KEY"]
@@ -166,3 +173,42 @@ def test_rows_that_cannot_be_messages(columns: dict[str, pa.Array], pieces: list
         encode(message_bytes_max=1000, **columns)
     for piece in pieces:
         assert piece in str(caught.value)
+
+
+def records_of(encoded: Encoded) -> list[Record]:
+    assert encoded.are_records
+    return list(decode_records(encoded.text.tobytes()))
+
+
+def test_records_say_what_entries_say(seed: int) -> None:
+    source = random.Random(seed)
+    count = 50
+    body = pa.array([source.randbytes(source.randrange(100)) for _ in range(count)], pa.binary())
+    tags = binary(*(source.choice(["a", "bb", "", None]) for _ in range(count)))
+    topics = [source.choice(["orders", "o", "x" * 127]) for _ in range(count)]
+    made = messages(body=body, tags=tags, keys=tags)
+    wanted = decoded(made.entries())
+    for records, topic in (
+        (records_of(made.records(b"orders")), ["orders"] * count),
+        (records_of(made.records(binary(*topics))), topics),
+    ):
+        assert [(r.body, decode_properties(r.properties)) for r in records] == wanted
+        assert [record.topic for record in records] == topic
+        # What the broker fills in:
+        for record in records:
+            assert record.queue_offset == record.physical_offset == record.sys_flag == 0
+            assert record.body_crc == record.born_timestamp == record.store_timestamp == 0
+
+
+def test_requests_of_records_say_their_sizes() -> None:
+    made = messages(body=binary(*(bytes(n) for n in range(100)))).records(b"orders")
+    requests = list(made.requests(10, 90, bytes_max=2000))
+    assert len(requests) > 5
+    sizes = []
+    for request in requests:
+        assert isinstance(request, RecordsBody) and len(request.body) <= 2000
+        mine = np.frombuffer(request.sizes, ">i4").tolist()
+        assert sum(mine) == len(request.body)
+        assert mine == [record.size for record in decode_records(request.body)]
+        sizes += mine
+    assert len(sizes) == 80

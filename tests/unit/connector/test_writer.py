@@ -36,6 +36,11 @@ OPTIONS = SinkOptions(name_servers=("a:1",), topic="orders", retry_timeout_s=0.1
 NO_TOPIC = SinkOptions(name_servers=("a:1",), retry_timeout_s=0.1)
 
 
+#: What a message for topic "orders" without tags and keys takes beside its body: as a record,
+#: and as an entry.
+OVERHEAD_BYTES = {True: 91 + len("orders") + 42, False: 22 + 42}
+
+
 def schema(**columns: spark.DataType) -> spark.StructType:
     return spark.StructType([spark.StructField(name, kind) for name, kind in columns.items()])
 
@@ -44,9 +49,10 @@ def queue(number: int, topic: str = "orders", broker: str = "broker-a") -> Messa
     return MessageQueue(topic, broker, number)
 
 
-@pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
-    fake = FakeBroker({queue(number): [] for number in range(4)})
+@pytest.fixture(params=[True, False], ids=["records", "entries"])
+def broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
+    """A pymq broker, or one of RocketMQ's."""
+    fake = FakeBroker({queue(number): [] for number in range(4)}, takes_records=request.param)
     monkeypatch.setattr(writer, "BlockingClient", fake.client)
     yield fake
     assert fake.open_clients == 0
@@ -144,7 +150,9 @@ def test_keys_with_nulls_in_them(broker: FakeBroker) -> None:
 def test_large_loads_take_turns_between_queues(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "GATHERED_BYTES_MAX", 10_000)
+    # A little less than one batch takes.
+    limit = 40 * (200 + OVERHEAD_BYTES[broker.takes_records]) - 500
+    monkeypatch.setattr(writer, "GATHERED_BYTES_MAX", limit)
     batches = [
         pa.RecordBatch.from_pydict({"body": [bytes([number]) * 200 for _ in range(40)]})
         for number in range(8)
@@ -242,7 +250,9 @@ def test_requests_are_sent_while_rows_come(broker: FakeBroker) -> None:
     """A task holds a few requests of what Spark gives it, not all."""
     batches = (pa.RecordBatch.from_pydict({"body": [bytes(1000)] * 10}) for _ in range(50))
     write_one = PymqBatchWriter(OPTIONS, {"body": "body"})
-    assert write_one.write(batches) == Written(500, 500 * (22 + 1000 + 42))
+    assert write_one.write(batches) == Written(
+        500, 500 * (1000 + OVERHEAD_BYTES[broker.takes_records])
+    )
     assert [call[2] for call in broker.calls if call[0] == "send"] == [50]
 
 

@@ -1,5 +1,7 @@
 """Java's string hash and the 31-bit CRC, against values computed by Java."""
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -43,3 +45,8 @@ def test_java_hash_is_the_definition(text: str) -> None:
 def test_crc31(data: bytes, value: int) -> None:
     assert crc31(data) == value
     assert crc31(memoryview(data)) == value
+
+
+@given(st.binary(max_size=300))
+def test_crc31_is_the_crc_of_zlib(data: bytes) -> None:
+    assert crc31(data) == zlib.crc32(data) & 0x7FFFFFFF

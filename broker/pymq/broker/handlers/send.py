@@ -1,4 +1,4 @@
-"""Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320).
+"""Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_RECORDS.
 
 Sends of one turn of the event loop, of all connections, become one append to the log. Their
 responses leave when their flush mode's promise holds: at once, or after the sync that covers
@@ -8,27 +8,45 @@ Source: RocketMQ SendMessageProcessor, AbstractSendMessageProcessor.
 """
 
 import asyncio
+import base64
+import binascii
 import functools
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pymq.broker.config import BrokerConfig
 from pymq.broker.handling import Handler
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable
-from pymq.errors import BrokerError, LocalProtocolError, ProtocolError, refusal
+from pymq.errors import (
+    BrokerError,
+    LocalProtocolError,
+    ProtocolError,
+    RemoteProtocolError,
+    refusal,
+)
 from pymq.net.server import ServerConnection
 from pymq.protocol import names
 from pymq.protocol.bodies import TopicConfig
-from pymq.protocol.codes import Permission, RequestCode, ResponseCode
+from pymq.protocol.codes import (
+    RECORD_SIZES_FIELD,
+    SEND_RECORDS,
+    Permission,
+    RequestCode,
+    ResponseCode,
+)
 from pymq.protocol.command import Command, HeaderForm
+from pymq.protocol.finished_records import FinishedRecords
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.headers.send import REGION, SendRequest, SendResponse, encode_success
+from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1, NewRecord
-from pymq.protocol.record_batch import NewBatch
 from pymq.store import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
@@ -51,7 +69,7 @@ _REFUSED = {
 }
 
 #: Stores records in one append; returns one result each.
-Put = Callable[[Sequence[NewRecord | NewBatch]], list[PutResult]]
+Put = Callable[[Sequence[NewRecord | NewRecords]], list[PutResult]]
 #: Calls back when the log is synced up to an offset, or with the reason why it is not.
 WaitSynced = Callable[[int, Callable[[str | None], None]], None]
 
@@ -60,7 +78,7 @@ WaitSynced = Callable[[int, Callable[[str | None], None]], None]
 class _Pending:
     connection: ServerConnection
     command: Command
-    entry: NewRecord | NewBatch
+    entry: NewRecord | NewRecords
     waits: bool  # the sender wants its flush mode's promise (property WAIT)
 
 
@@ -105,10 +123,13 @@ class SendHandlers:
             RequestCode.SEND_MESSAGE: self.send,
             RequestCode.SEND_MESSAGE_V2: self.send,
             RequestCode.SEND_BATCH_MESSAGE: self.send,
+            SEND_RECORDS: self.send,
         }
 
     def send(self, connection: ServerConnection, command: Command) -> Command | None:
         """Check a send and queue it for this turn's append."""
+        if command.code == SEND_RECORDS and not command.body:
+            return self._offer_records(connection, command)
         try:
             pending = self._accept(connection, command)
         except BrokerError as error:
@@ -119,6 +140,15 @@ class SendHandlers:
             asyncio.get_running_loop().call_soon(self.store_pending)
         self._pending.append(pending)
         return None
+
+    def _offer_records(self, connection: ServerConnection, command: Command) -> Command:
+        """Say whether this connection may send finished records: they have room for IPv4."""
+        if len(connection.packed_host) + len(self._store_host) == 16:
+            return command.reply(ResponseCode.SUCCESS)
+        return command.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            "finished records have IPv4 hosts; send batches instead",
+        )
 
     # --- checks
 
@@ -154,8 +184,10 @@ class SendHandlers:
         if topic.startswith(names.RETRY_PREFIX):
             topic, queue_id = self._retry(request, queue_id)
         waits = "WAIT\x01false" not in properties
-        if command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch:
-            entry: NewRecord | NewBatch = self._batch(connection, command, request, queue_id)
+        if command.code == SEND_RECORDS:
+            entry: NewRecord | NewRecords = self._records(connection, command, request, queue_id)
+        elif command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch:
+            entry = self._batch(connection, command, request, queue_id)
         else:
             entry = self._single(connection, command, request, topic, queue_id)
         return _Pending(connection, command, entry, waits)
@@ -248,16 +280,7 @@ class SendHandlers:
         request: SendRequest,
         queue_id: int,
     ) -> NewBatch:
-        if request.topic.startswith(names.RETRY_PREFIX):
-            raise refusal(
-                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group"
-            )
-        if len(command.body) > self._message_bytes_max:
-            raise refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"batch body of {len(command.body)} B, expected at most "
-                f"{self._message_bytes_max} (maxMessageSize); send smaller batches",
-            )
+        self._check_batch(command, request)
         return NewBatch(
             bytes(command.body),
             topic=request.topic,
@@ -268,6 +291,44 @@ class SendHandlers:
             store_host=self._store_host,
             reconsume_times=request.reconsume_times,
         )
+
+    def _records(
+        self,
+        connection: ServerConnection,
+        command: Command,
+        request: SendRequest,
+        queue_id: int,
+    ) -> FinishedRecords:
+        self._check_batch(command, request)
+        try:
+            sizes = base64.b64decode((command.fields or {})[RECORD_SIZES_FIELD], validate=True)
+            wanted = np.frombuffer(sizes, ">i4").astype(np.int32)
+        except (KeyError, binascii.Error, ValueError) as error:
+            raise RemoteProtocolError(
+                f"field {RECORD_SIZES_FIELD}: expected big-endian int32 in base64, {error}"
+            ) from error
+        return FinishedRecords(
+            command.body,
+            wanted,
+            topic=request.topic,
+            queue_id=queue_id,
+            sys_flag=request.sys_flag,
+            born_timestamp=request.born_timestamp,
+            born_host=connection.packed_host,
+            store_host=self._store_host,
+        )
+
+    def _check_batch(self, command: Command, request: SendRequest) -> None:
+        if request.topic.startswith(names.RETRY_PREFIX):
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group"
+            )
+        if len(command.body) > self._message_bytes_max:
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch body of {len(command.body)} B, expected at most "
+                f"{self._message_bytes_max} (maxMessageSize); send smaller batches",
+            )
 
     # --- storing and answering
 
@@ -334,8 +395,8 @@ class SendHandlers:
             item.command, item.command.reply(code, remark, response.to_fields())
         )
 
-    def _message_ids(self, entry: NewRecord | NewBatch, physical_offset: int) -> str:
-        if isinstance(entry, NewRecord):
+    def _message_ids(self, entry: NewRecord | NewRecords, physical_offset: int) -> str:
+        if not isinstance(entry, NewBatch):  # who sends finished records can count
             return f"{self._id_prefix}{physical_offset:016X}"
         offsets = entry.sizes.cumsum(dtype="i8") - entry.sizes + physical_offset
         ids = offsets.astype(">i8").tobytes().hex(",", 8).upper()

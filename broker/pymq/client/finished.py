@@ -1,0 +1,57 @@
+"""Sends of finished records: an extension that only pymq brokers know.
+
+Their sender lays records out as the log stores them, which spares the broker that. Whether a
+broker takes them is asked first; what it answers may change when it is replaced, so a client
+asks once per connection's life or less, and goes back to batches after a refusal.
+"""
+
+import base64
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pymq.client.operations import Operation, Send
+from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, ResponseCode
+from pymq.protocol.command import Command
+
+
+class RecordsBody(NamedTuple):
+    """Finished records for one queue.
+
+    Attributes:
+        body: V1 records with IPv4 hosts, back to back; zeros in what only a broker knows. Must
+            not change until the send is answered.
+        sizes: what each takes, int32, big-endian.
+    """
+
+    body: memoryview
+    sizes: bytes
+
+
+class RecordsOffer(Operation[bool]):
+    """Does a broker take finished records on this connection?"""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(Command(SEND_RECORDS, {}))
+
+    @property
+    def asked(self) -> str:
+        return "whether it takes finished records"
+
+    def result(self, response: Command, *, peer: str) -> bool:
+        if response.code == ResponseCode.SUCCESS:
+            return True
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return False
+        raise self.refusal(response, peer)
+
+
+def send_records(prepare: Callable[[memoryview], Send], records: RecordsBody) -> Send:
+    """Return one try to send records, made from what prepares that of a batch."""
+    operation = prepare(records.body)
+    request = operation.request
+    request.code = SEND_RECORDS
+    assert request.fields is not None
+    request.fields[RECORD_SIZES_FIELD] = base64.b64encode(records.sizes).decode()
+    return operation

@@ -1,0 +1,132 @@
+"""Records that their sender has laid out: the body of SEND_RECORDS, an extension of pymq.
+
+The body is what a pull of the records will return: whole V1 records with IPv4 hosts, back to
+back. The sender leaves zeros where only a broker knows the value, and says the sizes of the
+records in the header; so a broker need not lay anything out, only check and fill in::
+
+    from the sender     size, magic, flag, body, topic, properties
+    from the broker     everything else of the 88 bytes before the body, the body's CRC too
+
+That takes a broker half the time of SEND_BATCH_MESSAGE, whose entries lack half of a record.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.errors import RemoteProtocolError
+from pymq.protocol.new_records import NewRecords, cells, cut, is_constant
+from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES
+from pymq.protocol.record_batch import HEAD, Bytes, Longs, gather
+from pymq.protocol.tag_codes import tag_codes
+
+
+class FinishedRecords(NewRecords):
+    """One SEND_RECORDS body on its way into the log."""
+
+    __slots__ = ("_bodies", "_data", "_starts")
+
+    def __init__(
+        self,
+        body: bytes | bytearray | memoryview,
+        sizes: npt.NDArray[np.int32],
+        *,
+        topic: str,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+    ) -> None:
+        """Check what came.
+
+        Args:
+            body: the records. If it can be written to it is filled in there, not copied.
+            sizes: int32, shape (n,), n > 0: bytes of each.
+            born_host, store_host: packed addresses, IPv4.
+
+        Raises:
+            RemoteProtocolError: the body is not what sizes and topic say.
+        """
+        super().__init__(
+            topic=topic,
+            queue_id=queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=born_timestamp,
+            born_host=born_host,
+            store_host=store_host,
+        )
+        if self.host_bytes != 16:
+            raise RemoteProtocolError("finished records have IPv4 hosts; send a batch instead")
+        self.count = len(sizes)
+        self.sizes = sizes
+        topic_bytes = topic.encode()
+        fixed_bytes = OVERHEAD_BYTES + len(topic_bytes)
+        ends = np.cumsum(sizes, dtype=np.int64)
+        if not len(sizes) or sizes.min() < fixed_bytes or ends[-1] != len(body):
+            raise RemoteProtocolError(
+                f"records of {len(body)} B for topic {topic}, expected as many as {len(sizes)} "
+                f"sizes say, each at least {fixed_bytes}"
+            )
+        self.record_bytes = len(body)
+        self._starts = ends - sizes
+        self._data = np.frombuffer(body, np.uint8)
+        body_starts, body_ends = self._check_heads(ends)
+        properties_starts = self._check_tails(body_ends, ends, topic_bytes)
+        self.tag_codes = tag_codes(self._data, properties_starts, ends)
+        if is_constant(self._body_lengths) and (width := int(self._body_lengths[0])):
+            self._bodies: list[bytes] | list[bytes | memoryview] = cells(
+                gather(self._data, body_starts, f"V{width}").view(np.uint8).reshape(-1, width)
+            )
+        else:
+            self._bodies = cut(bytes(body), body_starts, body_ends)
+
+    def _check_heads(self, ends: Longs) -> tuple[Longs, Longs]:
+        """Return where bodies begin and end."""
+        heads = gather(self._data, self._starts, HEAD)
+        if not ((heads["magic"] == MAGIC_V1) & (heads["size"] == self.sizes)).all():
+            raise RemoteProtocolError("a record begins with another size, or is not of version 1")
+        self._flags = heads["flag"]
+        self._body_lengths = heads["body_bytes"].astype(np.int64)
+        body_starts = self._starts + HEAD_BYTES
+        body_ends = body_starts + self._body_lengths
+        if (body_ends > ends - (OVERHEAD_BYTES - HEAD_BYTES)).any():
+            raise RemoteProtocolError("a record's body runs past its end")
+        return body_starts, body_ends
+
+    def _check_tails(self, body_ends: Longs, ends: Longs, topic: bytes) -> Longs:
+        """Return where properties begin."""
+        data = self._data
+        properties_starts = body_ends + (1 + len(topic) + 2)
+        if (properties_starts > ends).any():
+            raise RemoteProtocolError("a record's topic runs past its end")
+        expected = np.frombuffer(bytes((len(topic),)) + topic, np.uint8)
+        width = len(expected) + 2
+        tails = gather(data, body_ends, f"V{width}").view(np.uint8).reshape(-1, width)
+        if not (tails[:, :-2] == expected).all():
+            raise RemoteProtocolError(f"a record's topic is not {topic.decode()}")
+        lengths = tails[:, -2].astype(np.int64) << 8 | tails[:, -1]
+        if (lengths > 0x7FFF).any() or not (properties_starts + lengths == ends).all():
+            raise RemoteProtocolError("a record's fields miss its end")
+        return properties_starts
+
+    def encode(
+        self, *, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes
+    ) -> bytes | memoryview:
+        """Fill in what only the broker knows; see ``NewRecords``."""
+        if not self._data.flags.writeable:
+            self._data = self._data.copy()
+        heads = self._heads(
+            self._bodies,
+            physical_offset=physical_offset,
+            queue_offset=queue_offset,
+            store_timestamp=store_timestamp,
+            store_host=store_host,
+        )
+        _windows(self._data)[self._starts] = heads.view(f"V{HEAD_BYTES}")
+        return self._data.data
+
+
+def _windows(data: Bytes) -> npt.NDArray[np.void]:
+    """Return the head that would begin at each byte, as a writable view."""
+    shape = (len(data) - HEAD_BYTES + 1,)
+    return np.ndarray(shape, f"V{HEAD_BYTES}", data.data, strides=(1,))

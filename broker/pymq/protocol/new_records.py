@@ -1,0 +1,143 @@
+"""Several records on their way into the log: what all kinds of batches have in common.
+
+Source: RocketMQ MessageExtBatch, MessageExtEncoder (batch).
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.protocol.hashes import crc32
+from pymq.protocol.record import MAGIC_V1, host_flags
+from pymq.protocol.record_batch import HEAD, Bytes, Longs, head_layout, spans
+
+#: Bodies above this on average are cut out as views.
+_VIEW_BODY_BYTES = 600
+
+
+class NewRecords:
+    """Records of one queue that go into the log one behind the other.
+
+    Attributes:
+        topic, queue_id: where they go.
+        count: number of records.
+        record_bytes: what all of them take in the log.
+        sizes: int32, shape (count,): what each takes.
+        tag_codes: int64, shape (count,): Java hash of each one's tag, 0 without one.
+        host_bytes: what both hosts take together in each.
+    """
+
+    __slots__ = (
+        "_body_lengths",
+        "_flags",
+        "born_host",
+        "born_timestamp",
+        "count",
+        "host_bytes",
+        "queue_id",
+        "reconsume_times",
+        "record_bytes",
+        "sizes",
+        "sys_flag",
+        "tag_codes",
+        "topic",
+    )
+
+    count: int
+    record_bytes: int
+    sizes: npt.NDArray[np.int32]
+    tag_codes: Longs
+    _body_lengths: Longs
+    _flags: npt.NDArray[Any]
+
+    def __init__(
+        self,
+        *,
+        topic: str,
+        queue_id: int,
+        sys_flag: int,
+        born_timestamp: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsume_times: int = 0,
+    ) -> None:
+        """Keep what is common to all; subclasses set the rest."""
+        self.topic = topic
+        self.queue_id = queue_id
+        self.sys_flag = sys_flag | host_flags(born_host, store_host)
+        self.born_timestamp = born_timestamp
+        self.born_host = born_host
+        self.reconsume_times = reconsume_times
+        self.host_bytes = len(born_host) + len(store_host)
+
+    def encode(
+        self, *, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes
+    ) -> bytes | memoryview:
+        """Return the records, ready for the log.
+
+        Args:
+            physical_offset: where the first of them goes.
+            queue_offset: of the first; the others follow.
+            store_timestamp: ms, common to all.
+            store_host: our packed address, as long as the one the batch was made with.
+        """
+        raise NotImplementedError
+
+    def _heads(
+        self,
+        bodies: Iterable[bytes | memoryview],
+        *,
+        physical_offset: int,
+        queue_offset: int,
+        store_timestamp: int,
+        store_host: bytes,
+    ) -> npt.NDArray[Any]:
+        """Return everything before the bodies, shape (count,); arguments as ``encode``."""
+        head = HEAD if self.host_bytes == 16 else head_layout(len(self.born_host), len(store_host))
+        rows = np.empty(self.count, head)
+        rows["size"] = self.sizes
+        rows["magic"] = MAGIC_V1
+        rows["body_crc"] = np.fromiter(map(crc32, bodies), np.int64, self.count) & 0x7FFFFFFF
+        rows["queue_id"] = self.queue_id
+        rows["flag"] = self._flags
+        rows["queue_offset"] = np.arange(queue_offset, queue_offset + self.count)
+        ends = np.cumsum(self.sizes, dtype=np.int64)
+        rows["physical_offset"] = ends - self.sizes + physical_offset
+        rows["sys_flag"] = self.sys_flag
+        rows["born_timestamp"] = self.born_timestamp
+        rows["born_host"] = np.void(self.born_host)
+        rows["store_timestamp"] = store_timestamp
+        rows["store_host"] = np.void(store_host)
+        rows["reconsume_times"] = self.reconsume_times
+        rows["prepared_transaction_offset"] = 0
+        rows["body_bytes"] = self._body_lengths
+        return rows
+
+
+def is_constant(values: npt.NDArray[Any]) -> bool:
+    """Are all values of a non-empty array the same?"""
+    return bool((values == values[0]).all())
+
+
+def items(rows: npt.NDArray[Any]) -> list[bytes]:
+    """Return each item of an array as its bytes."""
+    found: list[bytes] = rows.view(f"V{rows.dtype.itemsize}").tolist()
+    return found
+
+
+def cells(matrix: Bytes) -> list[bytes]:
+    """Return each row of a matrix of bytes."""
+    count, width = matrix.shape
+    if not width:
+        return [b""] * count
+    return items(np.ascontiguousarray(matrix).view(f"V{width}").reshape(-1))
+
+
+def cut(text: bytes, starts: Longs, ends: Longs) -> list[bytes | memoryview]:
+    """Return ``text[starts[i]:ends[i]]`` for every i."""
+    # Copying a small piece costs less than a view on it, which the collector has to track.
+    is_large = len(text) > _VIEW_BODY_BYTES * len(starts)
+    whole = memoryview(text) if is_large else text
+    return list(map(whole.__getitem__, spans(starts, ends)))
