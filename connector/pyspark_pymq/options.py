@@ -42,7 +42,7 @@ from typing import Any
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import TOOLS_GROUP, check_group, check_topic
-from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, position_from_json
+from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, named, position_from_json
 
 _SHARED = ("nameServer", "requestTimeoutMs", "retryTimeoutMs")
 SOURCE_OPTIONS = (
@@ -114,11 +114,14 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         raise ConfigurationError(
             f"option maxPartitions={partitions_max} is below minPartitions={partitions_min}"
         )
+    starting = texts.read("startingOffsets", _bound(topics, EARLIEST), None)
+    ending = texts.read("endingOffsets", _ending(topics), None)
+    _check_order(starting, ending)
     return SourceOptions(
         name_servers=texts.read("nameServer", _name_servers),
         topics=topics,
-        starting=texts.read("startingOffsets", _bound(topics, EARLIEST), None),
-        ending=texts.read("endingOffsets", _ending(topics), None),
+        starting=starting,
+        ending=ending,
         offsets_max=texts.read("maxOffsetsPerTrigger", _count(1), None),
         fail_on_data_loss=texts.read("failOnDataLoss", _flag, True),
         tags=texts.read("tags", _tags, ()),
@@ -315,6 +318,16 @@ def _ending(topics: tuple[str, ...]) -> Callable[[str], Bound]:
         return bound
 
     return parse
+
+
+def _check_order(starting: Bound | None, ending: Bound | None) -> None:
+    starts = dict(starting.named if starting is not None else ())
+    for queue, end in ending.named if ending is not None else ():
+        if 0 <= end < starts.get(queue, 0):
+            raise ConfigurationError(
+                f"option endingOffsets: {named(queue)} ends at {end}, but startingOffsets begins "
+                f"there at {starts[queue]}; expected an end at or behind the start"
+            )
 
 
 def _offsets(text: str, topics: tuple[str, ...]) -> list[tuple[MessageQueue, int]]:

@@ -156,7 +156,8 @@ class _Source:
             OffsetOutOfRange: something is not, and ``failOnDataLoss`` is true.
         """
         if losses(offsets, bounds):
-            bounds = self._watch.bounds(at_once=True)  # the answer may be older than the offsets
+            # The answer may be older than the offsets; what has lost its route keeps its bounds.
+            bounds = {**bounds, **self._watch.bounds(at_once=True)}
             found = losses(offsets, bounds)
             if self._options.fail_on_data_loss:
                 refuse_losses(found)

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from tests.interop.conftest import RealCluster
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.jvm import JavaClient
+from tests.local_spark import local_spark
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
@@ -72,22 +73,9 @@ class Site:
 @pytest.fixture(scope="module")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     folder = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("pymq on official brokers")
-        .config("spark.ui.enabled", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.memory", "512m")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.local.dir", str(folder))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    # Official brokers take most of the memory.
+    with local_spark("pymq on official brokers", folder, spark_driver_memory="512m") as session:
+        yield session
 
 
 @pytest.fixture(params=VERSIONS)

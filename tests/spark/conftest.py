@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.local_spark import local_spark
 
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.message import Message
@@ -18,23 +19,8 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session that nobody told of pymq: Spark finds the installed package by itself."""
-    folder = tmp_path_factory.mktemp("spark")
-    session = (
-        SparkSession.builder.master("local[2]")
-        .appName("pymq tests")
-        .config("spark.ui.enabled", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-        .config("spark.local.dir", str(folder))
-        .getOrCreate()
-    )
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    with local_spark("pymq tests", tmp_path_factory.mktemp("spark")) as session:
+        yield session
 
 
 @pytest.fixture(scope="session")

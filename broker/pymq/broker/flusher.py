@@ -7,6 +7,7 @@ Source: RocketMQ GroupCommitService, FlushRealTimeService, FlushConsumeQueueServ
 """
 
 import asyncio
+import functools
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -14,11 +15,14 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from pymq.clock import Clock
-from pymq.errors import StoreError
+from pymq.errors import FlushFailed, StoreError
 from pymq.net.tasks import Tasks
 from pymq.store import MessageStore
 
 _log = logging.getLogger(__name__)
+
+#: A segment that could not be made ahead of need is tried again after this.
+PREPARE_PAUSE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -58,6 +62,9 @@ class Flusher:
         self._timeout_s = timeout_s
         self._waiters: deque[_Waiter] = deque()
         self._wanted = asyncio.Event()
+        #: Disk work under way, and what takes note of its end.
+        self._jobs: dict[asyncio.Future[None], Callable[[], None]] = {}
+        self._noted: dict[str, str] = {}
         self._tasks = Tasks("flusher")
 
     def start(self) -> None:
@@ -88,37 +95,74 @@ class Flusher:
                 await self._wanted.wait()
                 timer.cancel()
             self._wanted.clear()
-            if self._store.unflushed or self._waiters:
-                await self.sync()
+            try:
+                if self._store.unflushed or self._waiters:
+                    await self.sync()
+                else:
+                    self._store.dispatch_flushed()  # what a full disk kept back
+            except Exception:
+                _log.exception("log sync failed; trying again in %g s", self._interval_s)
+                await asyncio.sleep(self._interval_s)
 
     async def sync(self) -> None:
         """Sync what was appended so far and answer who waited for it."""
-        job = self._store.flush_target()
-        await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
         reason = None
+        end = 0
         try:
-            self._store.flush_done(job)
-        except StoreError as error:
-            _log.error("log sync failed: %s", error)
+            job = self._store.flush_target()
+            end = job.end
+            await self._in_executor(job.run, functools.partial(self._store.flush_done, job))
+        except FlushFailed as error:
             reason = f"the disk failed: {error}"
+            self._note("log sync", error)
+        except StoreError as error:
+            self._note("log sync", error)
+            await asyncio.sleep(self._interval_s)
+            return  # Who waits goes on waiting, up to the deadline.
         waiters = self._waiters
-        while waiters and (reason or waiters[0].end_offset <= job.end):
+        while waiters and (reason or waiters[0].end_offset <= end):
             waiters.popleft().done(reason)
         if reason:
             await asyncio.sleep(self._interval_s)  # a broken disk must not spin the loop
 
     async def sync_queues(self) -> None:
         """Sync consume queues and write the checkpoint."""
-        job = self._store.queue_flush_target()
-        await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
-        self._store.queue_flush_done(job)
+        try:
+            job = self._store.queue_flush_target()
+            await self._in_executor(job.run, functools.partial(self._store.queue_flush_done, job))
+        except StoreError as error:
+            self._note("queue sync", error)
 
     async def prepare_segment(self) -> None:
         """Make the next log segment ahead of need."""
-        if self._store.next_segment_due:
-            await asyncio.get_running_loop().run_in_executor(
-                self._executor, self._store.prepare_next
-            )
+        if not self._store.next_segment_due:
+            return
+        try:
+            await self._in_executor(self._store.prepare_next)
+        except StoreError as error:
+            self._note("next segment", error)
+            await asyncio.sleep(PREPARE_PAUSE_S)
+
+    async def _in_executor(
+        self, run: Callable[[], None], done: Callable[[], None] = lambda: None
+    ) -> None:
+        """Run disk work, then take note of its end.
+
+        A thread cannot be cancelled: what this is cancelled in the middle of goes on, and
+        ``close`` waits for it and takes note.
+        """
+        job = asyncio.get_running_loop().run_in_executor(self._executor, run)
+        self._jobs[job] = done
+        await asyncio.wait([job])
+        del self._jobs[job]
+        job.result()
+        done()
+
+    def _note(self, what: str, error: StoreError) -> None:
+        """Log a failure, once as long as it stays the same."""
+        if self._noted.get(what) != str(error):
+            self._noted[what] = str(error)
+            _log.error("%s failed: %s", what, error)
 
     def expire(self) -> int:
         """Tell waiters whose time is up; return how many."""
@@ -132,7 +176,18 @@ class Flusher:
         return count
 
     async def close(self) -> None:
-        """Stop; who still waits is told. Harmless when done twice."""
+        """Stop when the disk work under way is over; who still waits is told.
+
+        Harmless when done twice.
+        """
         await self._tasks.close()
+        for job, done in list(self._jobs.items()):
+            await asyncio.wait([job])
+            del self._jobs[job]
+            try:
+                job.result()
+                done()
+            except StoreError as error:
+                self._note("last sync", error)
         while self._waiters:
             self._waiters.popleft().done("the broker is shutting down")

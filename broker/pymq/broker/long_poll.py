@@ -5,8 +5,9 @@ Source: RocketMQ PullRequestHoldService, NotifyMessageArrivingListener.
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,10 @@ from pymq.net.server import ServerConnection
 
 #: A queue: (topic, queue id).
 QueueKey = tuple[str, int]
+_Key = TypeVar("_Key")
+
+#: Pulls that were answered stay among the deadlines until there are so many more of them.
+_ANSWERED_MAX = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -23,7 +28,7 @@ class HeldPull:
     """One pull that waits.
 
     ``tag_codes`` is the sorted filter, or None for everything; ``answer`` executes the pull
-    once more, this time without waiting.
+    once more, this time without waiting. It must not raise: who brings a message calls it.
     """
 
     connection: ServerConnection
@@ -36,12 +41,14 @@ class HeldPull:
 
 
 class LongPoll:
-    """The held pulls of a broker, by queue and by deadline."""
+    """The held pulls of a broker, by queue, by connection and by deadline."""
 
     def __init__(self, clock: Clock, *, count_max: int) -> None:
         self._clock = clock
         self._count_max = count_max
-        self._by_queue: dict[QueueKey, list[HeldPull]] = {}
+        # Dictionaries without values: sets that keep the order.
+        self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
+        self._by_connection: dict[ServerConnection, dict[HeldPull, None]] = {}
         self._by_deadline: list[tuple[float, int, HeldPull]] = []
         self._sequence = itertools.count()
         self._count = 0
@@ -54,8 +61,12 @@ class LongPoll:
         if self._count >= self._count_max:
             return False
         self._count += 1
-        self._by_queue.setdefault(pull.queue, []).append(pull)
+        self._by_queue.setdefault(pull.queue, {})[pull] = None
+        self._by_connection.setdefault(pull.connection, {})[pull] = None
         heapq.heappush(self._by_deadline, (pull.deadline_s, next(self._sequence), pull))
+        if len(self._by_deadline) > 2 * self._count + _ANSWERED_MAX:
+            self._by_deadline = [item for item in self._by_deadline if not item[2].is_done]
+            heapq.heapify(self._by_deadline)
         return True
 
     def wake(
@@ -64,69 +75,56 @@ class LongPoll:
         """Answer the pulls of a queue that has new messages for them; return how many.
 
         Args:
+            queue: whose.
             end_offset: the queue's new end.
             tag_codes: of the new messages, or None when unknown (then everybody is woken).
         """
         held = self._by_queue.get(queue)
         if not held:
             return 0
-        woken = [pull for pull in held if _concerns(pull, end_offset, tag_codes)]
-        if len(woken) == len(held):
-            del self._by_queue[queue]
-        elif woken:
-            chosen = set(map(id, woken))
-            self._by_queue[queue] = [pull for pull in held if id(pull) not in chosen]
-        for pull in woken:
-            self._finish(pull)
-        return len(woken)
+        return self._answer([pull for pull in held if _concerns(pull, end_offset, tag_codes)])
 
     def expire(self) -> int:
         """Answer the pulls whose time is up; return how many."""
         now = self._clock.monotonic_s()
-        count = 0
+        due = []
         heap = self._by_deadline
         while heap and (heap[0][2].is_done or heap[0][0] <= now):
             pull = heapq.heappop(heap)[2]
-            if pull.is_done:
-                continue
-            self._forget(pull)
-            self._finish(pull)
-            count += 1
-        return count
+            if not pull.is_done:
+                due.append(pull)
+        return self._answer(due)
 
     def drop(self, connection: ServerConnection) -> int:
         """Forget the pulls of a connection that is gone; return how many."""
-        gone = [
-            pull
-            for held in self._by_queue.values()
-            for pull in held
-            if pull.connection is connection
-        ]
-        for pull in gone:
-            self._forget(pull)
-            pull.is_done = True
-            self._count -= 1
+        gone = list(self._by_connection.get(connection, ()))
+        self._forget(gone)
         return len(gone)
 
     def answer_all(self) -> int:
         """Answer every held pull now: the broker is closing."""
-        held = [pull for pulls in self._by_queue.values() for pull in pulls]
-        self._by_queue.clear()
-        for pull in held:
-            self._finish(pull)
-        return len(held)
+        return self._answer([pull for held in self._by_queue.values() for pull in held])
 
-    def _forget(self, pull: HeldPull) -> None:
-        held = self._by_queue[pull.queue]
-        held.remove(pull)
-        if not held:
-            del self._by_queue[pull.queue]
+    def _answer(self, pulls: list[HeldPull]) -> int:
+        self._forget(pulls)
+        for pull in pulls:
+            if pull.connection.is_open:
+                pull.answer()
+        return len(pulls)
 
-    def _finish(self, pull: HeldPull) -> None:
-        pull.is_done = True
-        self._count -= 1
-        if pull.connection.is_open:
-            pull.answer()
+    def _forget(self, pulls: Iterable[HeldPull]) -> None:
+        for pull in pulls:
+            pull.is_done = True
+            self._count -= 1
+            _remove(self._by_queue, pull.queue, pull)
+            _remove(self._by_connection, pull.connection, pull)
+
+
+def _remove(table: dict[_Key, dict[HeldPull, None]], key: _Key, pull: HeldPull) -> None:
+    held = table[key]
+    del held[pull]
+    if not held:
+        del table[key]
 
 
 def _concerns(

@@ -1,15 +1,11 @@
-"""The table from request codes to handlers, and what happens around a handler's call."""
+"""The table from request codes to handlers."""
 
-import logging
 from collections.abc import Mapping
 
-from pymq.broker.handling import Handler
-from pymq.errors import BrokerError, ProtocolError
+from pymq.broker.handling import Handler, call
 from pymq.net.server import ServerConnection
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.command import Command
-
-_log = logging.getLogger(__name__)
 
 
 class Requests:
@@ -34,21 +30,6 @@ class Requests:
                     f" request type {command.code} not supported",
                 )
             else:
-                response = self._call(handler, connection, command)
+                response = call(handler, connection, command)
             if response is not None:
                 connection.respond(command, response)
-
-    def _call(
-        self, handler: Handler, connection: ServerConnection, command: Command
-    ) -> Command | None:
-        try:
-            return handler(connection, command)
-        except BrokerError as error:
-            return command.reply(error.code, error.remark)
-        except ProtocolError as error:
-            return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
-        except Exception as error:
-            _log.exception("request %d of %s failed", command.code, connection.peer)
-            return command.reply(
-                ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}"[:1000]
-            )

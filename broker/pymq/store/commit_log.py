@@ -9,6 +9,7 @@ Source: RocketMQ CommitLog.
 """
 
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pymq.errors import OffsetOutOfRange, StoreError
@@ -134,15 +135,30 @@ class CommitLog:
     # -- flushing -----------------------------------------------------------------------------
 
     def begin_sync(self) -> LogSync:
-        """Return what has to be synced now; any thread may do it."""
-        sync = LogSync(self.end, self.store_timestamp)
+        """Return what has to be synced now; any thread may do it.
+
+        Raises:
+            StoreError: no descriptor is left for it; try again later.
+        """
+        due = []
         for segment in reversed(list(self.segments)):
             if segment.end <= self.flushed:
                 break
             if segment.first < self.end:
-                sync.descriptors.append(self.files.duplicate(segment.fd))
-        sync.descriptors.reverse()
-        return sync
+                due.append(segment.fd)
+        return LogSync(self.end, self.store_timestamp, self._duplicates(reversed(due)))
+
+    def _duplicates(self, descriptors: Iterable[int]) -> list[int]:
+        """Return duplicates of descriptors, all or none."""
+        found: list[int] = []
+        try:
+            for fd in descriptors:
+                found.append(self.files.duplicate(fd))
+        except StoreError:
+            for fd in found:
+                self.files.close(fd)
+            raise
+        return found
 
     def run_sync(self, sync: LogSync) -> None:
         """Sync, oldest segment first; in whatever thread this is called.
@@ -205,12 +221,16 @@ class CommitLog:
         """Return (descriptor, position, size) of ranges that ``slices`` gave.
 
         Each descriptor is a duplicate, so that any thread may read from it, and must close it.
+
+        Raises:
+            StoreError: no descriptor is left for it.
         """
-        found = []
-        for start, size in zip(starts, sizes, strict=True):
-            segment = self.segments.find(start)
-            found.append((self.files.duplicate(segment.fd), start - segment.first, size))
-        return found
+        segments = [self.segments.find(start) for start in starts]
+        duplicates = self._duplicates(segment.fd for segment in segments)
+        return [
+            (fd, start - segment.first, size)
+            for fd, segment, start, size in zip(duplicates, segments, starts, sizes, strict=True)
+        ]
 
     def record_at(self, physical_offset: int) -> Record:
         """Return the record that starts at an offset.

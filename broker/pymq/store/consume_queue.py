@@ -93,6 +93,12 @@ class QueueFiles:
             _, oldest = self._open.popitem(last=False)
             self.files.close(oldest)
 
+    def take_dirty(self) -> tuple[set[str], set[Path]]:
+        """Return the files and directories that changed, and count them as synced."""
+        taken = self.dirty, self.dirty_directories
+        self.dirty, self.dirty_directories = set(), set()
+        return taken
+
     def forget(self, path: str) -> None:
         """Close a file, if open, and drop it from what is to be synced."""
         fd = self._open.pop(path, None)

@@ -110,7 +110,10 @@ class Files:
 
     def duplicate(self, fd: int) -> int:
         """Return a second descriptor of the same open file."""
-        return os.dup(fd)
+        try:
+            return os.dup(fd)
+        except OSError as error:
+            raise _failure(error, "open once more", _path_of(fd)) from error
 
     def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> None:
         """Write all of ``data`` at a position.
@@ -199,7 +202,12 @@ class Files:
         os.sync()
 
     def sync_directory(self, path: Path) -> None:
-        """Make creations, renames and deletions in a directory durable."""
+        """Make creations, renames and deletions in a directory durable.
+
+        Raises:
+            FlushFailed: final, as in ``sync_data``.
+            StoreError: it could not be opened.
+        """
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:

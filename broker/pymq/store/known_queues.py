@@ -76,6 +76,16 @@ class KnownQueues:
         self.ends = {key: end for key, end in self.ends.items() if key[0] != topic}
         self._save()
 
+    def cut(self, log_end: int) -> None:
+        """Note that the log was cut: what is written there now is not what was deleted.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the previous file is still there.
+        """
+        if any(end > log_end for end in self.deleted.values()):
+            self.deleted = {topic: min(end, log_end) for topic, end in self.deleted.items()}
+            self._save()
+
     def _save(self) -> None:
         queues: dict[str, dict[str, int]] = {}
         for (topic, queue_id), end in self.ends.items():

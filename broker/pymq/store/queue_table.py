@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from pymq.errors import StoreMismatch
+from pymq.errors import StoreError, StoreMismatch
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1
 from pymq.store.consume_queue import ConsumeQueue, QueueFiles
 from pymq.store.files import Files
@@ -114,9 +114,7 @@ class QueueTable:
 
     def sync(self) -> None:
         """Force every changed queue file and directory to the disk."""
-        dirty, self.files.dirty = self.files.dirty, set()
-        directories, self.files.dirty_directories = self.files.dirty_directories, set()
-        sync_queues(self.files.files, dirty, directories)
+        sync_queues(self.files.files, *self.files.take_dirty())
 
 
 def sync_queues(files: Files, paths: set[str], directories: set[Path]) -> None:
@@ -124,6 +122,7 @@ def sync_queues(files: Files, paths: set[str], directories: set[Path]) -> None:
 
     Raises:
         FlushFailed: a sync failed.
+        StoreError: something could not be opened; it can be tried again.
     """
     if len(paths) > _MANY_FILES:
         files.start_sync_of_all()
@@ -137,8 +136,11 @@ def sync_queues(files: Files, paths: set[str], directories: set[Path]) -> None:
         finally:
             files.close(fd)
     for directory in directories:
-        if files.exists(directory):
+        try:
             files.sync_directory(directory)
+        except StoreError:
+            if files.exists(directory):
+                raise
 
 
 def illegal_name(

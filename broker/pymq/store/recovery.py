@@ -181,6 +181,10 @@ class Recovery:
     def _recover(self) -> None:
         for queue in self._queues:
             self._find_end(queue)
+            if queue.bases and queue.max_physical <= self._known.deleted.get(queue.topic, -1):
+                # A power loss brought back what was deleted.
+                self._mark()
+                queue.reset()
         covered = max((queue.max_physical for queue in self._queues), default=-1)
         whole = any(self._short(key, end) for key, end in self._known.ends.items())
         first = 0 if whole else self._start(covered)
@@ -192,6 +196,7 @@ class Recovery:
             end = self._scan(first)
         self._judge(end, covered)
         self._finish(end, first)
+        self._known.cut(end)
 
     def _short(self, key: tuple[str, int], end: int) -> bool:
         queue = self._queues.find(*key)
@@ -398,7 +403,12 @@ class Recovery:
         if self._clean:
             safe = covered < 0 or covered > later.physical_offset
         else:
-            safe = later.store_timestamp <= self._checkpoint.log_timestamp
+            checkpoint = self._checkpoint
+            safe = later.store_timestamp < checkpoint.log_timestamp or (
+                # Of the same millisecond, or of a clock that was set back: all of a time alike.
+                later.store_timestamp == checkpoint.log_timestamp
+                and later.physical_offset < checkpoint.confirmed
+            )
         if safe:
             segment = self._log.segments.find(end)
             raise CorruptRecord(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 
-from pymq.errors import OffsetOutOfRange, StoreMismatch
+from pymq.errors import OffsetOutOfRange, StoreError, StoreMismatch
 from pymq.store.files import Files
 from pymq.store.segment import Segment, parse_segment_name, segment_name
 
@@ -98,8 +98,13 @@ class Segments:
             self._files.sync_directory(self._path.parent)
         path = self._path / segment_name(first)
         fd = self._files.create(path, self.segment_bytes, reserve=True)
-        self._files.sync_directory(self._path)
-        return Segment(self._files, path, first, self.segment_bytes, fd)
+        segment = Segment(self._files, path, first, self.segment_bytes, fd)
+        try:
+            self._files.sync_directory(self._path)
+        except StoreError:
+            segment.remove()  # Or it would stand in the way of the next try.
+            raise
+        return segment
 
     def prepare_next(self) -> None:
         """Make the next segment ahead of need, in whatever thread this is called.

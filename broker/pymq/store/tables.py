@@ -2,7 +2,8 @@
 
 A save writes ``NAME.tmp`` and syncs it, keeps the previous file as ``NAME.bak``, renames, and
 syncs the directory. A crash at any point leaves a whole file under ``NAME`` or ``NAME.bak``. A
-damaged file falls back to the backup with a warning, so that offsets never silently begin at 0.
+damaged file falls back to the backup with a warning, so that offsets never silently begin at 0;
+it never becomes the backup itself.
 
 The text belongs to the caller: RocketMQ reads these files with fastjson, whose dialect is in
 ``pymq.protocol.fastjson``.
@@ -30,6 +31,7 @@ class StateTable:
         self._backup = path.with_name(path.name + ".bak")
         self._temporary = path.with_name(path.name + ".tmp")
         self._files = files or Files()
+        self._is_damaged = False  # what stands under NAME
 
     def load(self, parse: Callable[[str], _Value]) -> _Value | None:
         """Return what the file holds, or its backup if the file is missing or damaged.
@@ -54,6 +56,7 @@ class StateTable:
                 value = parse(data.decode("utf-8"))
             except (ValueError, PymqError) as error:
                 problems.append(f"{path}: {error}")
+                self._is_damaged = self._is_damaged or path is self._path
                 continue
             if path is self._backup:
                 _log.warning(
@@ -72,14 +75,18 @@ class StateTable:
     def save(self, text: str) -> None:
         """Replace the file, durably; the previous one becomes the backup.
 
+        What UTF-8 cannot hold, half of a surrogate pair in a name, is written as ``?``: one
+        odd text must not keep everything else from being saved.
+
         Raises:
             DiskFull, FlushFailed, StoreError: the previous file is still there.
         """
         files = self._files
         if files.make_directory(self._path.parent):
             files.sync_directory(self._path.parent.parent)
-        files.write_file(self._temporary, text.encode("utf-8"))
-        if files.exists(self._path):
+        files.write_file(self._temporary, text.encode("utf-8", "replace"))
+        if files.exists(self._path) and not self._is_damaged:
             files.rename(self._path, self._backup)
         files.rename(self._temporary, self._path)
+        self._is_damaged = False
         files.sync_directory(self._path.parent)

@@ -52,6 +52,7 @@ class Cluster:
         self._root = Path(store) if store is not None else Path()
         self._flush = FlushMode(flush)
         self._broker_config = BrokerConfig(**{"listen_port": 0, **(broker or {})})
+        self._more_name_servers = self._broker_config.name_servers
         self._store_settings = {"segment_bytes": SEGMENT_BYTES, **(store_settings or {})}
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,7 +107,7 @@ class Cluster:
         self._run(self._close_broker())
 
     def start_broker(self) -> None:
-        """Start the broker again on its store and its port."""
+        """Start the broker again on its store and its port. Harmless when it runs."""
         self._run(self._open_broker())
 
     def __enter__(self) -> Self:
@@ -146,20 +147,21 @@ class Cluster:
         await self._name_server.start()
         self._broker_config = dataclasses.replace(
             self._broker_config,
-            name_servers=(self._name_server.address, *self._broker_config.name_servers),
+            name_servers=(self._name_server.address, *self._more_name_servers),
         )
         await self._open_broker()
 
     async def _open_broker(self) -> None:
+        if self._broker is not None:
+            return
         store_config = StoreConfig(
             root_path=self._root, flush_mode=self._flush, **self._store_settings
         )
-        self._broker = Broker(self._broker_config, store_config, self._clock)
-        await self._broker.start()
+        broker = Broker(self._broker_config, store_config, self._clock)
+        await broker.start()
+        self._broker = broker
         # A restarted broker stays where clients know it to be.
-        self._broker_config = dataclasses.replace(
-            self._broker_config, listen_port=self._broker.port
-        )
+        self._broker_config = dataclasses.replace(self._broker_config, listen_port=broker.port)
 
     async def _close_broker(self) -> None:
         broker, self._broker = self._broker, None

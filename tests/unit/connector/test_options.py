@@ -89,6 +89,13 @@ def test_a_star_among_tags_means_all() -> None:
         ({"startingoffsets": '{"orders": {"b": {"0": -3}}}'}, ["-3", "-1 (latest)"]),
         ({"endingoffsets": "earliest"}, ["endingOffsets", "latest"]),
         ({"endingoffsets": '{"orders": {"b": {"0": -2}}}'}, ["endingOffsets", "latest"]),
+        (
+            {
+                "startingoffsets": '{"orders": {"b": {"0": 50, "1": 3}}}',
+                "endingoffsets": '{"orders": {"b": {"1": 3, "0": 10}}}',
+            },
+            ["endingOffsets", "queue 0 of orders on b ends at 10", "startingOffsets", "50"],
+        ),
         ({"maxoffsetspertrigger": "0"}, ["maxOffsetsPerTrigger", "at least 1"]),
         ({"maxoffsetspertrigger": "many"}, ["maxOffsetsPerTrigger", "'many'", "whole number"]),
         ({"failondataloss": "no"}, ["failOnDataLoss", "'no'", "true or false"]),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as spark
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from tests.unit.connector.fake import FakeBroker
+from tests.unit.connector.fake import FakeBroker, FakeClient
 
 from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
@@ -245,6 +245,17 @@ def test_batch_bounds(broker: FakeBroker) -> None:
     assert planned(batch(startingoffsets=text).partitions()) == [(0, 7, 15), (1, 3, 10)]
     assert len(batch(minpartitions="4").partitions()) == 4
     assert broker.open_clients == 0
+
+
+def test_a_queue_that_loses_its_route_while_a_job_is_planned(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of it is for the tasks to find out: they are the ones who are patient."""
+    routes = iter([[Q0, Q1], [Q0]])
+    monkeypatch.setattr(FakeClient, "_queues", lambda *_: next(routes))
+    starts = json.dumps({"orders": {"broker-a": {"0": 2}}})
+    reader = batch(startingoffsets=starts, failondataloss="false")
+    assert planned(reader.partitions()) == [(0, 5, 15), (1, 0, 10)]
 
 
 def test_batch_bounds_that_are_not_there(broker: FakeBroker) -> None:

@@ -1,16 +1,21 @@
 """What the store's tests share: a clock to set, records to put, a store to look at."""
 
+import errno
 import os
 import random
+import resource
 import shutil
 import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pymq.clock import Clock
+from pymq.errors import DiskFull, FlushFailed, StoreError
 from pymq.protocol.hashes import java_hash
+from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import NewRecord, Record, decode_records
-from pymq.protocol.record_batch import NewBatch
 from pymq.store import Files, MessageStore, PutStatus, StoreConfig
 from pymq.store.config import ENTRY_BYTES
 
@@ -42,7 +47,60 @@ class QuickFiles(Files):
         pass
 
     def sync_directory(self, path: Path) -> None:
-        path.stat()
+        if not path.is_dir():
+            raise StoreError(f"{path}: no such directory")
+
+
+class FaultyFiles(QuickFiles):
+    """Fails where it is told to; ``half`` writes a part of the data before it does."""
+
+    def __init__(self) -> None:
+        self.on_write: Callable[[Path], int] = lambda path: 0
+        self.on_sync: Callable[[Path], int] = lambda path: 0
+        self.on_create: Callable[[Path], int] = lambda path: 0
+        self.half = False
+        self.calls = 0
+        self.fail_at = -1
+
+    def _path(self, fd: int) -> Path:
+        return Path(os.readlink(f"/proc/self/fd/{fd}"))
+
+    def _count(self) -> None:
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise DiskFull("the n-th call: no space left on the device")
+
+    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> None:
+        self._count()
+        path = self._path(fd)
+        code = self.on_write(path)
+        if code:
+            if self.half:
+                super().pwrite(fd, data[: len(data) // 2 + 1], position)
+            if code == errno.EIO:
+                raise FlushFailed(f"{path}: {os.strerror(code)}")
+            raise DiskFull(f"{path}: {os.strerror(code)}")
+        super().pwrite(fd, data, position)
+
+    def sync_data(self, fd: int) -> None:
+        code = self.on_sync(self._path(fd))
+        if code:
+            raise FlushFailed(f"sync: {os.strerror(code)}")
+        super().sync_data(fd)
+
+    def create(self, path: Path, size_bytes: int, *, reserve: bool) -> int:
+        self._count()
+        if self.on_create(path):
+            raise DiskFull(f"{path}: no space")
+        return super().create(path, size_bytes, reserve=reserve)
+
+
+def failing_in(name: str, code: int) -> Callable[[Path], int]:
+    return lambda path: code if name in path.parts else 0
+
+
+def never(path: Path) -> int:
+    return 0
 
 
 def config(root: Path, **changes: Any) -> StoreConfig:
@@ -164,6 +222,25 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
     with path.open("r+b") as file:
         file.seek(position)
         file.write(data)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let this process open nothing more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.dup(0)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[0] + 1, hard))
+    try:
+        while True:
+            try:
+                taken.append(os.dup(0))
+            except OSError:
+                break
+        yield
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def seeded(seed: int) -> random.Random:

@@ -5,7 +5,7 @@ import gc
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +13,15 @@ from tests.unit.store.stores import (
     HOST,
     TOPIC,
     FakeClock,
+    FaultyFiles,
     QuickFiles,
     batch,
     bodies,
     crashed_copy,
+    failing_in,
     log_files,
+    never,
+    no_descriptors,
     open_store,
     overwrite,
     put_ok,
@@ -28,59 +32,7 @@ from tests.unit.store.stores import (
 )
 
 from pymq.errors import DiskFull, FlushFailed, StoreError
-from pymq.store import FlushMode, MessageStore, PutStatus
-
-
-class FaultyFiles(QuickFiles):
-    """Fails where it is told to; ``half`` writes a part of the data before it does."""
-
-    def __init__(self) -> None:
-        self.on_write: Callable[[Path], int] = lambda path: 0
-        self.on_sync: Callable[[Path], int] = lambda path: 0
-        self.on_create: Callable[[Path], int] = lambda path: 0
-        self.half = False
-        self.calls = 0
-        self.fail_at = -1
-
-    def _path(self, fd: int) -> Path:
-        return Path(os.readlink(f"/proc/self/fd/{fd}"))
-
-    def _count(self) -> None:
-        self.calls += 1
-        if self.calls == self.fail_at:
-            raise DiskFull("the n-th call: no space left on the device")
-
-    def pwrite(self, fd: int, data: bytes | memoryview, position: int) -> None:
-        self._count()
-        path = self._path(fd)
-        code = self.on_write(path)
-        if code:
-            if self.half:
-                super().pwrite(fd, data[: len(data) // 2 + 1], position)
-            if code == errno.EIO:
-                raise FlushFailed(f"{path}: {os.strerror(code)}")
-            raise DiskFull(f"{path}: {os.strerror(code)}")
-        super().pwrite(fd, data, position)
-
-    def sync_data(self, fd: int) -> None:
-        code = self.on_sync(self._path(fd))
-        if code:
-            raise FlushFailed(f"sync: {os.strerror(code)}")
-        super().sync_data(fd)
-
-    def create(self, path: Path, size_bytes: int, *, reserve: bool) -> int:
-        self._count()
-        if self.on_create(path):
-            raise DiskFull(f"{path}: no space")
-        return super().create(path, size_bytes, reserve=reserve)
-
-
-def _in(name: str, code: int) -> Callable[[Path], int]:
-    return lambda path: code if name in path.parts else 0
-
-
-def _never(path: Path) -> int:
-    return 0
+from pymq.store import Files, FlushMode, MessageStore, PutStatus
 
 
 @pytest.mark.parametrize("half", [False, True])
@@ -90,12 +42,12 @@ def test_full_disk_while_writing_the_log(tmp_path: Path, half: bool) -> None:
     store = open_store(tmp_path / "s", clock, files)
     put_ok(store, record(b"before"))
     end = store.log_end
-    files.on_write = _in("commitlog", errno.ENOSPC)
+    files.on_write = failing_in("commitlog", errno.ENOSPC)
     results = store.put([record(b"lost"), batch([b"lost"] * 3), record(topic="no/such")], HOST)
     assert [result.status for result in results] == [PutStatus.NOT_WRITABLE] * 3
     assert "No space left" in str(results[0].remark)
     assert store.log_end == end and store.queue_bounds(TOPIC, 0) == (0, 1)
-    files.on_write = _never
+    files.on_write = never
     (result,) = store.put([record()], HOST)
     assert result.status is PutStatus.NOT_WRITABLE  # It waits before it tries again.
     assert store.not_writable_reason is not None
@@ -116,10 +68,10 @@ def test_stale_halves_of_a_failed_write_do_not_come_back(tmp_path: Path) -> None
     files, clock = FaultyFiles(), FakeClock()
     store = open_store(tmp_path / "s", clock, files)
     files.half = True
-    files.on_write = _in("commitlog", errno.ENOSPC)
+    files.on_write = failing_in("commitlog", errno.ENOSPC)
     store.put([record_of_size(150) for _ in range(4)], HOST)
     clock.now_ms += 1001
-    files.on_write = _never
+    files.on_write = never
     put_ok(store, record_of_size(150))
     root = crashed_copy(tmp_path / "s", tmp_path / "crashed")
     store.close()
@@ -132,7 +84,7 @@ def test_no_room_for_the_next_segment(tmp_path: Path) -> None:
     files, clock = FaultyFiles(), FakeClock()
     store = open_store(tmp_path, clock, files, segment_bytes=1024)
     put_ok(store, record_of_size(800))
-    files.on_create = _in("commitlog", errno.ENOSPC)
+    files.on_create = failing_in("commitlog", errno.ENOSPC)
     results = store.put([record(b"fits"), record_of_size(300), record(b"also no")], HOST)
     assert [result.status for result in results] == [
         PutStatus.OK,
@@ -142,7 +94,7 @@ def test_no_room_for_the_next_segment(tmp_path: Path) -> None:
     with pytest.raises(DiskFull):
         store.prepare_next()
     assert len(log_files(tmp_path)) == 1
-    files.on_create = _never
+    files.on_create = never
     clock.now_ms += 1001
     (result,) = put_ok(store, record_of_size(300))
     assert (result.physical_offset, result.queue_offset) == (1024, 2)
@@ -158,13 +110,13 @@ def test_full_disk_while_writing_queues(tmp_path: Path, mode: FlushMode, half: b
     store = open_store(tmp_path, clock, files, flush_mode=mode)
     put_ok(store, record(b"0"))
     store.flush()
-    files.on_write = _in("consumequeue", errno.ENOSPC)
+    files.on_write = failing_in("consumequeue", errno.ENOSPC)
     put_ok(store, record(b"1"), record(b"2", queue_id=1))
     store.flush()
     assert store.queue_bounds(TOPIC, 0) == (0, 1)
     (result,) = store.put([record()], HOST)
     assert result.status is PutStatus.NOT_WRITABLE
-    files.on_write = _never
+    files.on_write = never
     assert store.dispatch_flushed()
     assert bodies(store) == [b"0", b"1"] and bodies(store, TOPIC, 1) == [b"2"]
     clock.now_ms += 1001
@@ -177,7 +129,7 @@ def test_full_disk_while_writing_queues(tmp_path: Path, mode: FlushMode, half: b
 def test_closing_without_all_queues_written_leaves_the_abort_marker(tmp_path: Path) -> None:
     files = FaultyFiles()
     store = open_store(tmp_path, files=files)
-    files.on_write = _in("consumequeue", errno.ENOSPC)
+    files.on_write = failing_in("consumequeue", errno.ENOSPC)
     put_ok(store, record(b"0"))
     store.close()
     assert (tmp_path / "abort").exists()
@@ -192,12 +144,12 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     put_ok(store, record(b"safe"))
     store.flush()
     put_ok(store, record(b"unsafe"))
-    files.on_sync = _in("commitlog", errno.EIO)
+    files.on_sync = failing_in("commitlog", errno.EIO)
     job = store.flush_target()
     job.run()
     with pytest.raises(FlushFailed):
         store.flush_done(job)
-    files.on_sync = _never
+    files.on_sync = never
     clock.now_ms += 100_000
     with pytest.raises(FlushFailed):
         store.flush()
@@ -212,7 +164,7 @@ def test_a_failed_sync_of_a_queue_is_final(tmp_path: Path) -> None:
     files = FaultyFiles()
     store = open_store(tmp_path, files=files)
     put_ok(store, record(b"0"))
-    files.on_sync = _in("consumequeue", errno.EIO)
+    files.on_sync = failing_in("consumequeue", errno.EIO)
     job = store.queue_flush_target()
     job.run()
     with pytest.raises(FlushFailed):
@@ -226,9 +178,9 @@ def test_an_io_error_of_a_write_is_final(tmp_path: Path) -> None:
     files, clock = FaultyFiles(), FakeClock()
     store = open_store(tmp_path, clock, files)
     put_ok(store, record(b"0"))
-    files.on_write = _in("commitlog", errno.EIO)
+    files.on_write = failing_in("commitlog", errno.EIO)
     assert store.put([record()], HOST)[0].status is PutStatus.NOT_WRITABLE
-    files.on_write = _never
+    files.on_write = never
     clock.now_ms += 100_000
     assert store.put([record()], HOST)[0].status is PutStatus.NOT_WRITABLE
     assert bodies(store) == [b"0"]
@@ -385,4 +337,109 @@ def test_a_really_full_disk_refuses_and_resumes(small_disk: Path) -> None:
     store.close()
     store = open_store(root, clock, **settings)
     assert len(bodies(store)) == count + more
+    store.close()
+
+
+def test_after_a_failed_sync_the_checkpoint_vouches_for_nothing_more(tmp_path: Path) -> None:
+    """The system reports a lost page once: a second sync would succeed."""
+    files, clock = FaultyFiles(), FakeClock()
+    store = open_store(tmp_path, clock, files)
+    put_ok(store, record(b"safe"))
+    store.flush()
+    clock.now_ms += 10_000
+    put_ok(store, record(b"unsafe"))
+    files.on_sync = failing_in("commitlog", errno.EIO)
+    with pytest.raises(FlushFailed):
+        store.flush()
+    before = (tmp_path / "checkpoint").read_bytes()
+    files.on_sync = never
+    clock.now_ms += 10_000
+    with pytest.raises(FlushFailed):
+        store.flush()
+    with pytest.raises(FlushFailed):
+        job = store.queue_flush_target()
+        job.run()
+        store.queue_flush_done(job)
+    assert (tmp_path / "checkpoint").read_bytes() == before
+    store.close()
+
+
+def _sync_queues(store: MessageStore) -> None:
+    job = store.queue_flush_target()
+    job.run()
+    store.queue_flush_done(job)
+
+
+class RecordingFiles(Files):
+    """Remembers what was synced."""
+
+    def __init__(self) -> None:
+        self.synced: list[Path] = []
+
+    def sync_data(self, fd: int) -> None:
+        self.synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        super().sync_data(fd)
+
+
+def test_without_descriptors_nothing_is_final(tmp_path: Path) -> None:
+    """Connections may take the last ones: what cannot be opened is no failed sync."""
+    files, clock = RecordingFiles(), FakeClock()
+    store = open_store(tmp_path, clock, files, segment_bytes=1024)
+    put_ok(store, *(record_of_size(300, tag="T") for _ in range(4)))
+    found = store.read(TOPIC, 0, 0, count_max=9, bytes_max=9999)
+    assert len(found.starts) == 2
+    files.synced.clear()
+    with no_descriptors():
+        with pytest.raises(StoreError, match="ulimit"):
+            _sync_queues(store)
+        with pytest.raises(StoreError, match="ulimit"):
+            store.flush()
+        with pytest.raises(StoreError, match="ulimit"):
+            store.prefetch_target(found)
+    assert store.not_writable_reason is None and not files.synced
+    descriptors = len(os.listdir("/proc/self/fd"))
+    store.flush()
+    _sync_queues(store)
+    assert {path.parent for path in files.synced} >= {tmp_path / "commitlog", queue_path(tmp_path)}
+    assert store.unflushed == 0
+    put_ok(store, record())
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    store.close()
+
+
+def test_a_segment_whose_directory_cannot_be_synced_stands_in_nobodys_way(tmp_path: Path) -> None:
+    class NoSync(QuickFiles):
+        fails = False
+
+        def sync_directory(self, path: Path) -> None:
+            if self.fails and path.name == "commitlog":
+                raise StoreError(f"{path}: too many open files")
+            super().sync_directory(path)
+
+    files, clock = NoSync(), FakeClock()
+    store = open_store(tmp_path, clock, files, segment_bytes=1024)
+    put_ok(store, record_of_size(800))
+    files.fails = True
+    assert store.put([record_of_size(800)], HOST)[0].status is PutStatus.NOT_WRITABLE
+    with pytest.raises(StoreError, match="too many"):
+        store.prepare_next()
+    assert len(log_files(tmp_path)) == 1
+    files.fails = False
+    clock.now_ms += 1001
+    put_ok(store, record_of_size(800))
+    store.close()
+
+
+def test_a_topic_deleted_while_its_queues_are_synced(tmp_path: Path) -> None:
+    class Deleting(QuickFiles):
+        def exists(self, path: Path) -> bool:
+            found = super().exists(path)
+            if path == queue_path(tmp_path):
+                store.delete_queues(TOPIC)
+            return found
+
+    store = open_store(tmp_path, files=Deleting())
+    put_ok(store, record(b"0"))
+    _sync_queues(store)
+    assert store.not_writable_reason is None
     store.close()

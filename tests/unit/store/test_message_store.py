@@ -42,7 +42,7 @@ def test_results_and_bounds(tmp_path: Path) -> None:
     assert store.queue_bounds(TOPIC, 0) == (0, 3)
     assert store.queue_bounds(TOPIC, 1) == (0, 1)
     assert store.queue_bounds(TOPIC, 2) == (0, 0)
-    assert (store.queues(TOPIC), store.topics()) == ([0, 1], [TOPIC])
+    assert store.queues() == [(TOPIC, 0), (TOPIC, 1)]
     assert bodies(store) == [b"a", b"c", b"d"]
     store.close()
 
@@ -294,13 +294,14 @@ def test_deleted_queues_begin_anew(tmp_path: Path) -> None:
     store.flush()
     assert store.delete_queues(TOPIC) == 2
     assert not queue_path(tmp_path).parent.exists()
-    assert (store.topics(), store.queue_bounds(TOPIC, 0)) == (["Other"], (0, 0))
+    assert (store.queues(), store.queue_bounds(TOPIC, 0)) == ([("Other", 0)], (0, 0))
     put_ok(store, record(b"new"))
     assert bodies(store) == [b"new"]
     store.close()
     store = open_store(tmp_path)
     assert bodies(store) == [b"new"]
-    assert (store.queues(TOPIC), bodies(store, "Other")) == ([0], [b"other"])
+    assert store.queues() == [("Other", 0), (TOPIC, 0)]
+    assert bodies(store, "Other") == [b"other"]
     store.close()
 
 
@@ -461,7 +462,7 @@ def test_thousands_of_queues(tmp_path: Path) -> None:
     store.queue_flush_done(job)
     store.close()
     store = open_store(tmp_path, **settings)
-    assert len(store.queues(TOPIC)) == 2000
+    assert len(store.queues()) == 2000
     for number in (0, 999, 1999):
         assert bodies(store, TOPIC, number) == [b"0", b"1"]
     store.close()

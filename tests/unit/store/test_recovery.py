@@ -475,3 +475,68 @@ def test_a_cancelled_recovery_loses_nothing(filled: Path) -> None:
     store = reopen(filled)
     assert_whole(store)
     store.close()
+
+
+def test_a_clock_that_stands_still_makes_nothing_safe(tmp_path: Path) -> None:
+    """Records behind the last sync bear the checkpoint's time when the clock was set back."""
+    clock = FakeClock()
+    live = tmp_path / "live"
+    store = open_store(live, clock)
+    put_ok(store, record(b"first"), record(b"safe"))
+    store.flush()
+    for number in range(3):
+        put_ok(store, record(b"unsafe %d" % number))
+    torn = crashed_copy(live, tmp_path / "torn")
+    damaged = crashed_copy(live, tmp_path / "damaged")
+    store.close()
+    path = log_files(torn)[0]
+    overwrite(path, path.read_bytes().index(b"unsafe 1"), b"X")
+    store = open_store(torn, clock)
+    assert bodies(store) == [b"first", b"safe", b"unsafe 0"]
+    store.close()
+    path = log_files(damaged)[0]
+    overwrite(path, path.read_bytes().index(b"first"), b"X")
+    with pytest.raises(CorruptRecord, match="position 0 "):
+        open_store(damaged, clock)
+
+
+@pytest.mark.parametrize("again", [0, 2])
+def test_deleted_queues_that_a_power_loss_brings_back_are_dropped(
+    tmp_path: Path, again: int
+) -> None:
+    live = tmp_path / "live"
+    store = open_store(live)
+    put_ok(store, *(record(b"old %d" % number) for number in range(5)))
+    before = crashed_copy(queue_path(live), tmp_path / "before")
+    store.delete_queues(TOPIC)
+    put_ok(store, *(record(b"new %d" % number) for number in range(again)))
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    shutil.rmtree(root / "consumequeue")
+    shutil.copytree(before, queue_path(root))
+    store = open_store(root)
+    assert bodies(store) == [b"new 0", b"new 1"][:again]
+    (result,) = put_ok(store, record(b"next"))
+    assert result.queue_offset == again
+    store.close()
+
+
+def test_messages_where_a_deleted_topics_were_cut_off_are_not_taken_for_those(
+    tmp_path: Path,
+) -> None:
+    """The deletion is durable at once, the log's end is not: after a power loss it is reused."""
+    live = tmp_path / "live"
+    store = open_store(live)
+    put_ok(store, *(record(b"old %d" % number) for number in range(5)))
+    store.delete_queues(TOPIC)
+    root = crashed_copy(live, tmp_path / "lost power")
+    store.close()
+    overwrite(log_files(root)[0], 0, bytes(4096))
+    store = open_store(root)
+    put_ok(store, record(b"new 0"), record(b"new 1"))
+    crashed = crashed_copy(root, tmp_path / "crashed")
+    store.close()
+    shutil.rmtree(crashed / "consumequeue")
+    store = open_store(crashed)
+    assert bodies(store) == [b"new 0", b"new 1"]
+    store.close()

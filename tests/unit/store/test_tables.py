@@ -62,3 +62,28 @@ def test_a_failed_save_leaves_the_old_state(tmp_path: Path) -> None:
     assert StateTable(path).load(json.loads) == {"a": 1}
     StateTable(path).save('{"a": 3}')
     assert StateTable(path).load(json.loads) == {"a": 3}
+
+
+def test_a_damaged_file_does_not_become_the_backup(tmp_path: Path) -> None:
+    class Crashing(Files):
+        def rename(self, source: Path, target: Path) -> None:
+            if target.suffix == ".json":
+                raise DiskFull(f"{target}: as if the machine had stopped here")
+            super().rename(source, target)
+
+    path = tmp_path / "offsets.json"
+    StateTable(path).save('{"a": 1}')
+    StateTable(path).save('{"a": 2}')
+    path.write_bytes(b"{")
+    table = StateTable(path, files=Crashing())
+    assert table.load(json.loads) == {"a": 1}
+    with pytest.raises(DiskFull):
+        table.save('{"a": 3}')
+    assert StateTable(path).load(json.loads) == {"a": 1}
+
+
+def test_a_text_that_is_none_keeps_nothing_else_from_being_saved(tmp_path: Path) -> None:
+    """A peer's JSON can hold half of a surrogate pair."""
+    table = StateTable(tmp_path / "topics.json")
+    table.save(json.dumps({"a": "\ud800", "b": "ü"}, ensure_ascii=False))
+    assert table.load(json.loads) == {"a": "?", "b": "ü"}

@@ -80,6 +80,7 @@ class GroupHandlers:
             names.check_group(config.group)
         except LocalProtocolError as error:
             raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        config.encode()  # One text that has no bytes, and no table would ever be saved again.
         self._groups.put(config)
         self._after_save(connection, command)
 

@@ -5,6 +5,7 @@ Source: RocketMQ PullMessageProcessor.
 
 import asyncio
 import functools
+import logging
 from collections.abc import Mapping
 from concurrent.futures import Executor
 
@@ -12,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.handling import Handler
+from pymq.broker.handling import Handler, call
 from pymq.broker.long_poll import HeldPull, LongPoll
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.clock import Clock
-from pymq.errors import LocalProtocolError, refusal
+from pymq.errors import LocalProtocolError, StoreError, refusal
 from pymq.net.server import ServerConnection
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import Subscription
@@ -28,6 +29,8 @@ from pymq.protocol.command import Command, encode_header
 from pymq.protocol.framing import frame_prefix
 from pymq.protocol.headers.pull import PullRequest, PullResponse
 from pymq.store import MessageStore, ReadResult, ReadStatus
+
+_log = logging.getLogger(__name__)
 
 _READ = int(Permission.READ)
 
@@ -219,9 +222,21 @@ class PullHandlers:
         request: PullRequest,
         tag_codes: TagCodes | None,
     ) -> None:
+        response = call(
+            functools.partial(self._pull_again, request, tag_codes), connection, command
+        )
+        if response is not None:
+            connection.respond(command, response)
+
+    def _pull_again(
+        self,
+        request: PullRequest,
+        tag_codes: TagCodes | None,
+        connection: ServerConnection,
+        command: Command,
+    ) -> None:
         result = self._read(request, tag_codes)
-        code = _response_code(result, request.queue_offset)
-        self._respond(connection, command, result, code)
+        self._respond(connection, command, result, _response_code(result, request.queue_offset))
 
     def _respond(
         self, connection: ServerConnection, command: Command, result: ReadResult, code: int
@@ -235,8 +250,12 @@ class PullHandlers:
     async def _respond_from_disk(
         self, connection: ServerConnection, command: Command, result: ReadResult, code: int
     ) -> None:
-        job = self._store.prefetch_target(result)
-        await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+        try:
+            job = self._store.prefetch_target(result)
+        except StoreError as error:
+            _log.debug("not prefetched: %s", error)  # read when it is sent, if it can be
+        else:
+            await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
         self._send_response(connection, command, result, code)
 
     def _send_response(
@@ -250,12 +269,16 @@ class PullHandlers:
         ).to_fields()
         header = encode_header(command.reply(code, result.status.name, fields))
         body_bytes = sum(map(len, result.buffers))
-        prefix = frame_prefix(
-            len(header),
-            body_bytes,
-            form=command.form,
-            frame_bytes_max=self._config.frame_bytes_max,
-        )
+        try:
+            prefix = frame_prefix(
+                len(header),
+                body_bytes,
+                form=command.form,
+                frame_bytes_max=self._config.frame_bytes_max,
+            )
+        except LocalProtocolError as error:
+            connection.respond(command, command.reply(ResponseCode.SYSTEM_ERROR, str(error)))
+            return
         connection.send(prefix + header, *result.buffers)
 
 

@@ -84,18 +84,18 @@ class TopicHandlers:
             )
         known = self._topics.find(request.topic)
         attributes = _apply_attributes(known.attributes if known else {}, request.attributes)
-        self._topics.put(
-            TopicConfig(
-                topic=request.topic,
-                read_queue_count=request.read_queue_count,
-                write_queue_count=request.write_queue_count,
-                perm=request.perm,
-                filter_type=request.filter_type,
-                topic_sys_flag=request.topic_sys_flag or 0,
-                order=request.order,
-                attributes=attributes,
-            )
+        config = TopicConfig(
+            topic=request.topic,
+            read_queue_count=request.read_queue_count,
+            write_queue_count=request.write_queue_count,
+            perm=request.perm,
+            filter_type=request.filter_type,
+            topic_sys_flag=request.topic_sys_flag or 0,
+            order=request.order,
+            attributes=attributes,
         )
+        config.encode()  # One text that has no bytes, and no table would ever be announced again.
+        self._topics.put(config)
         self._after_save(connection, command)
 
     def delete(self, connection: ServerConnection, command: Command) -> None:

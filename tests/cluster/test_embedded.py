@@ -1,0 +1,48 @@
+"""``pymq.testing.Cluster``: started, stopped, started again."""
+
+from pathlib import Path
+
+import pytest
+
+from pymq.broker.config import BrokerConfig
+from pymq.client.blocking import BlockingClient
+from pymq.errors import StoreMismatch
+from pymq.protocol.message import Message
+from pymq.testing import Cluster
+
+
+def test_a_cluster_that_is_started_again_knows_its_new_name_server_alone(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    for _ in range(3):
+        with cluster, BlockingClient(cluster.name_server) as client:
+            client.send(Message("T", b"x"))
+            assert _name_servers(cluster) == (cluster.name_server,)
+
+
+def _name_servers(cluster: Cluster) -> tuple[str, ...]:
+    config: BrokerConfig = cluster._broker_config
+    return config.name_servers
+
+
+def test_starting_a_broker_that_runs_changes_nothing() -> None:
+    with Cluster() as cluster, BlockingClient(cluster.name_server) as client:
+        cluster.start_broker()
+        client.send(Message("T", b"x"))
+        cluster.stop_broker()
+        cluster.stop_broker()
+        cluster.start_broker()
+        client.send(Message("T", b"y"))
+        assert sum(end for _, end in client.bounds(client.read_queues("T")).values()) == 2
+
+
+def test_a_broker_that_cannot_start_may_be_started_later(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster, BlockingClient(cluster.name_server) as client:
+        client.send(Message("T", b"x"))
+        cluster.stop_broker()
+        foreign = tmp_path / "commitlog" / "foreign"
+        foreign.touch()
+        with pytest.raises(StoreMismatch):
+            cluster.start_broker()
+        foreign.unlink()
+        cluster.start_broker()
+        client.send(Message("T", b"y"))

@@ -1,0 +1,186 @@
+"""Group commit when the disk, or the system, does not do as it should."""
+
+import asyncio
+import errno
+import logging
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from tests.unit.store.stores import (
+    TOPIC,
+    FakeClock,
+    FaultyFiles,
+    failing_in,
+    never,
+    no_descriptors,
+    open_store,
+    put_ok,
+    record,
+    record_of_size,
+)
+
+from pymq.broker import flusher as flusher_module
+from pymq.broker.flusher import Flusher
+from pymq.clock import Clock
+from pymq.errors import FlushFailed
+from pymq.store import Files, MessageStore
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+def run(
+    store: MessageStore,
+    executor: ThreadPoolExecutor,
+    check: Callable[[Flusher], Awaitable[None]],
+) -> None:
+    """Run ``check`` beside a flusher that syncs every few milliseconds."""
+
+    async def inside() -> None:
+        flusher = Flusher(
+            store, executor, Clock(), interval_s=0.005, queue_interval_s=0.005, timeout_s=DEADLINE_S
+        )
+        flusher.start()
+        try:
+            await asyncio.wait_for(check(flusher), DEADLINE_S)
+        finally:
+            await flusher.close()
+
+    asyncio.run(inside())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.001)
+
+
+def synced(flusher: Flusher, end_offset: int) -> asyncio.Future[str | None]:
+    answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+    flusher.wait_synced(end_offset, answer.set_result)
+    return answer
+
+
+def test_syncs_go_on_when_descriptors_are_back(
+    tmp_path: Path, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(tmp_path, files=Files())
+
+    async def check(flusher: Flusher) -> None:
+        await asyncio.get_running_loop().run_in_executor(executor, str)  # its thread is there
+        (result,) = put_ok(store, record())
+        with no_descriptors():
+            answer = synced(flusher, result.end_offset)
+            await until(lambda: "log sync failed" in caplog.text)
+        assert await answer is None
+
+    run(store, executor, check)
+    assert store.not_writable_reason is None
+    store.close()
+
+
+def test_a_sync_under_way_is_waited_for_and_its_failure_counts(
+    tmp_path: Path, executor: ThreadPoolExecutor
+) -> None:
+    """The system reports a lost page once: the last flush would succeed, and vouch for it."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    class Slow(FaultyFiles):
+        fails = True
+
+        def sync_data(self, fd: int) -> None:
+            if self.fails and "commitlog" in self._path(fd).parts:
+                begun.set()
+                assert may_end.wait(DEADLINE_S)
+                self.fails = False
+                raise FlushFailed("sync: Input/output error")
+            super().sync_data(fd)
+
+    files = Slow()
+    files.fails = False
+    store = open_store(tmp_path, files=files)
+    put_ok(store, record())
+    files.fails = True
+
+    async def check(flusher: Flusher) -> None:
+        await until(begun.is_set)
+        asyncio.get_running_loop().call_later(0.05, may_end.set)
+        await flusher.close()
+
+    run(store, executor, check)
+    assert store.not_writable_reason is not None
+    store.close()
+    assert (tmp_path / "abort").exists()
+
+
+def test_what_a_full_disk_kept_back_shows_without_another_send(
+    tmp_path: Path, executor: ThreadPoolExecutor
+) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, FakeClock(), files)
+    files.on_write = failing_in("consumequeue", errno.ENOSPC)
+    put_ok(store, record())
+    store.flush()
+    assert store.queue_bounds(TOPIC, 0) == (0, 0)
+
+    async def check(flusher: Flusher) -> None:
+        files.on_write = never
+        await until(lambda: store.queue_bounds(TOPIC, 0) == (0, 1))
+
+    run(store, executor, check)
+    store.close()
+
+
+def test_a_segment_that_cannot_be_made_ahead_is_named_once(
+    tmp_path: Path,
+    executor: ThreadPoolExecutor,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(flusher_module, "PREPARE_PAUSE_S", 0.0, raising=False)
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files, segment_bytes=1024)
+    put_ok(store, record_of_size(800))
+    files.on_create = failing_in("commitlog", errno.ENOSPC)
+
+    async def check(flusher: Flusher) -> None:
+        tries = 0
+
+        def failing(path: Path) -> int:
+            nonlocal tries
+            tries += 1
+            return errno.ENOSPC
+
+        files.on_create = failing
+        await until(lambda: tries >= 3)
+        files.on_create = never
+        await until(lambda: not store.next_segment_due)
+
+    with caplog.at_level(logging.WARNING):
+        run(store, executor, check)
+    assert caplog.text.count("no space") == 1
+    store.close()
+
+
+def test_a_failed_sync_is_told_to_all_who_wait_and_named_once(
+    tmp_path: Path, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    (first,) = put_ok(store, record())
+    files.on_sync = failing_in("commitlog", errno.EIO)
+
+    async def check(flusher: Flusher) -> None:
+        for _ in range(5):
+            assert "the disk failed" in str(await synced(flusher, first.end_offset))
+
+    run(store, executor, check)
+    assert caplog.text.count("log sync failed") <= 2 and "Traceback" not in caplog.text
+    store.close()
