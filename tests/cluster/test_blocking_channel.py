@@ -2,11 +2,12 @@
 
 import gc
 import random
+import signal
 import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -340,3 +341,78 @@ def test_a_refused_connection_names_address_and_hint() -> None:
         with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{port}.*brokerIP1") as caught:
             BlockingChannel.connect("127.0.0.1", port, timeout_s=1.0, hint="is brokerIP1 right?")
     assert caught.value.outcome_known
+
+
+# ------------------------------------------------------------------------------ interruptions
+
+
+@pytest.fixture
+def interrupt_soon() -> Iterator[Callable[[], None]]:
+    """Raises KeyboardInterrupt in this thread a moment after it is called."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield lambda: signal.setitimer(signal.ITIMER_REAL, 0.1)  # type: ignore[func-returns-value]
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def test_nothing_follows_a_frame_that_was_interrupted(
+    ends: Ends, interrupt_soon: Callable[[], None]
+) -> None:
+    channel, server = ends
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        send(channel, body=bytes(16_000_000))  # more than fits the socket; nobody reads it
+    with pytest.raises(ConnectionFailed, match="nothing was sent"):
+        send(channel, body=b"the rest of that body?")
+    received = 0
+    while data := server.connection.recv(1 << 20):
+        received += len(data)
+    assert 0 < received < 16_000_000
+
+
+def test_the_answer_to_an_interrupted_request_is_dropped(
+    ends: Ends, interrupt_soon: Callable[[], None]
+) -> None:
+    channel, server = ends
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        channel.request(Command(1), WAIT_S)
+    assert channel.pending_count == 0
+    first = server.next()
+    following = send(channel)
+    server.connection.sendall(server.answer(first, b"late") + server.answer(server.next(), b"ok"))
+    assert channel.receive(following, soon()).body == b"ok"
+    assert not channel._answers
+
+
+def test_a_stream_that_was_interrupted_is_not_followed(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> Command:
+        raise KeyboardInterrupt
+
+    channel, server = ends
+    opaque = send(channel)
+    server.connection.sendall(server.answer(server.next()))
+    monkeypatch.setattr("pymq.net.blocking.decode_header", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        channel.receive(opaque, soon())
+    assert not channel.check_alive()
+
+
+def test_a_connection_that_only_this_answer_keeps_waiting_is_not_silent(ends: Ends) -> None:
+    channel, server = ends
+    late, other = send(channel), send(channel)
+    server.next()
+    server.connection.sendall(server.answer(server.next(), b"other"))
+    with pytest.raises(RequestTimeout):
+        channel.receive(late, time.monotonic() + 0.05)
+    assert channel.check_alive()
+    assert channel.receive(other, soon()).body == b"other"
+    with pytest.raises(RequestTimeout):
+        channel.receive(send(channel), time.monotonic() + 0.05)
+    assert not channel.check_alive()

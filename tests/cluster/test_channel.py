@@ -204,6 +204,14 @@ def test_nobody_there_is_told_with_the_address() -> None:
     check(test)
 
 
+def test_a_host_that_cannot_be_looked_up_cannot_be_connected_to() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        with pytest.raises(ConnectionFailed, match="label"):
+            await AsyncChannel.connect("a" * 70 + ".example:1", 1)
+
+    check(test)
+
+
 @pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])
 def test_what_is_no_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="expected host:port"):

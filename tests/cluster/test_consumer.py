@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -222,6 +223,43 @@ def test_a_message_at_which_a_loop_was_left_comes_again(pymq_cluster: Cluster) -
             assert messages[0] is left
             assert numbers_of(messages) == [0, 1, 2]
             await wait_until(lambda: consumer.backlog_count == 1, "all but the last are finished")
+
+    run(test())
+
+
+def test_a_message_of_a_task_that_failed_comes_again(pymq_cluster: Cluster) -> None:
+    async def test() -> None:
+        async def failing() -> None:
+            async for _ in consumer:
+                raise ZeroDivisionError
+
+        await send_numbers(pymq_cluster.name_server, "T", range(3))
+        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+        async with consumer:
+            with pytest.raises(ZeroDivisionError):
+                await asyncio.create_task(failing())
+            assert numbers_of(await receive(consumer, 3)) == [0, 1, 2]
+
+    run(test())
+
+
+def test_starting_twice_is_starting_once(pymq_cluster: Cluster) -> None:
+    async def test() -> None:
+        consumer = await Consumer(pymq_cluster.name_server, "g").subscribe("T").start()
+        async with consumer:
+            names = [task.get_name() for task in asyncio.all_tasks()]
+            assert names.count("client: rebalance") == 1
+
+    run(test())
+
+
+def test_runs_that_ended_are_forgotten(pymq_cluster: Cluster) -> None:
+    async def test() -> None:
+        async with Consumer(pymq_cluster.name_server, "g").subscribe("T") as consumer:
+            for _ in range(5):
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(consumer.run(lambda message: None), 0.01)
+            assert len(consumer._crews) <= 2
 
     run(test())
 
@@ -540,6 +578,45 @@ def test_blocking_consumer_whose_body_fails_gets_the_message_again(pymq_cluster:
             raise ZeroDivisionError
     with sync.Consumer(name_server, "g").subscribe("T") as consumer:
         assert sorted(int(m.body) for m in consumer.messages(timeout_s=1)) == list(range(5))
+
+
+def send_to_one_queue(name_server: str, count: int) -> None:
+    with sync.Producer(name_server) as producer:
+        queue = producer.queues("T")[0]
+        for number in range(count):
+            producer.send(Message("T", b"%d" % number), queue=queue)
+
+
+def test_blocking_consumer_counts_what_was_handled_while_more_is_there(
+    pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymq.client.sync.SETTLE_S", 0.0)
+    name_server = pymq_cluster.name_server
+    send_to_one_queue(name_server, 20)
+    with sync.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
+        for _ in range(10):
+            assert consumer.receive(DEADLINE_S)
+        deadline_s = time.monotonic() + DEADLINE_S
+        while consumer._consumer.backlog_count > 11:  # nine are finished, the tenth is at work
+            assert time.monotonic() < deadline_s
+            threading.Event().wait(0.01)
+
+
+def test_ctrl_c_loses_nothing_that_was_taken(
+    pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(self: sync.LoopThread, work: Any) -> None:
+        self.begin(work).result()
+        raise KeyboardInterrupt  # in the last moment
+
+    name_server = pymq_cluster.name_server
+    send_to_one_queue(name_server, 20)
+    with sync.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
+        with monkeypatch.context() as patched:
+            patched.setattr(sync.LoopThread, "call", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                consumer.receive()
+        assert [int(m.body) for m in consumer.messages(timeout_s=1)] == list(range(20))
 
 
 def test_ctrl_c_interrupts_a_blocking_consumer(pymq_cluster: Cluster) -> None:

@@ -1,7 +1,9 @@
 """The producer over loopback: scenarios, retries, limits, and errors that say what to do."""
 
 import asyncio
+import concurrent.futures
 import socket
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -324,6 +326,47 @@ def test_closing_fails_what_stays_unanswered(caplog: pytest.LogCaptureFixture) -
     run(test())
 
 
+def test_closing_fails_what_a_peer_that_does_not_read_was_sent() -> None:
+    class Stuck(FakeBroker):
+        def on_command(self, connection: ServerConnection, command: Command) -> None:
+            super().on_command(connection, command)
+            if command.code == RequestCode.SEND_MESSAGE_V2:
+                connection._transport.pause_reading()  # type: ignore[union-attr]
+
+    async def test() -> None:
+        async with Stuck() as broker:
+            producer = Producer(broker.address, timeout_s=60, compress_bytes_min=None)
+            producer._pool.timeout_s = 0.2  # to unregister, and for heartbeats
+            await producer.start()
+            await producer.send(Message("T", b"first"))
+            futures = [producer.send_nowait(Message("T", bytes(2_000_000))) for _ in range(10)]
+            await producer.close(timeout_s=0.1)
+            async with asyncio.timeout(5):
+                outcomes = await asyncio.gather(*futures, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {ConnectionFailed}
+
+    run(test())
+
+
+def test_closing_is_not_taken_for_a_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def test() -> None:
+        async with FakeBroker(advertise="127.0.0.1:1") as broker:
+            producer = Producer(broker.address)
+            await producer.start()
+            await producer.queues("T")
+            monkeypatch.setattr("pymq.client.pool.AsyncChannel.connect", never)
+            waiting = asyncio.ensure_future(producer.send_one_way(Message("T", b"x")))
+            await asyncio.sleep(0)
+            await producer.close()
+            with pytest.raises(ClientClosed):
+                await waiting
+
+    run(test())
+
+
 def test_a_cancelled_send_frees_its_place() -> None:
     async def test() -> None:
         async with FakeBroker() as broker, Producer(broker.address, timeout_s=0.2) as producer:
@@ -339,6 +382,21 @@ def test_a_cancelled_send_frees_its_place() -> None:
 
 
 # ----------------------------------------------------------------------------------- errors
+
+
+def test_a_blocking_producer_may_be_started_before_its_block(pymq_cluster: Cluster) -> None:
+    threads = threading.active_count()
+    with sync.Producer(pymq_cluster.name_server).start() as producer:
+        assert threading.active_count() == threads + 1
+        producer.send(Message("T", b"x"))
+
+
+def test_what_began_before_a_thread_ended_does_not_wait_for_ever() -> None:
+    thread = sync.LoopThread("test")
+    begun = thread.begin(asyncio.sleep(3600))
+    thread.close()
+    with pytest.raises(concurrent.futures.CancelledError):
+        begun.result(timeout=5)
 
 
 def test_all_name_servers_down_are_named(closed_address: str) -> None:
@@ -384,6 +442,72 @@ def test_a_route_that_one_name_server_lacks_is_asked_of_the_next(pymq_cluster: C
             async with Producer(names) as producer:
                 await producer.send(Message("T", b"x"))
                 assert len(await producer.queues("T")) == 4
+
+    run(test())
+
+
+def test_topics_asked_for_at_the_same_time_reach_the_name_server_that_is_left(
+    pymq_cluster: Cluster,
+) -> None:
+    async def test() -> None:
+        async with FakeBroker() as other:
+            names = f"{other.address},{pymq_cluster.name_server}"
+            async with Producer(names) as producer:
+                await other.server.close()
+                several = await asyncio.gather(*(producer.queues(f"T{n}") for n in range(4)))
+                names = {queue.broker_name for queues in several for queue in queues}
+                assert names == {pymq_cluster.broker_name}
+
+    run(test())
+
+
+def test_a_topic_that_nobody_knows_names_who_was_asked_and_who_could_not_be(
+    closed_address: str,
+) -> None:
+    class Newborn(FakeBroker):
+        def on_command(self, connection: ServerConnection, command: Command) -> None:
+            connection.respond(command, command.reply(17, "no topic route"))
+
+    async def test() -> None:
+        async with (
+            Newborn() as newborn,
+            Producer([closed_address, newborn.address], retries=0) as producer,
+        ):
+            with pytest.raises(RouteNotFound) as unknown:
+                await producer.send(Message("T", b"x"))
+        text = str(unknown.value)
+        assert f"[{closed_address}, {newborn.address}]" in text
+        assert f"could be asked: cannot connect to {closed_address}" in text
+
+    run(test())
+
+
+def test_an_order_topic_is_sent_to_while_one_of_its_brokers_is_away() -> None:
+    class Ordered(FakeBroker):
+        def route(self) -> TopicRoute:
+            route = super().route()
+            route.order_topic_conf = "away:1;broker-a:1"
+            return route
+
+    async def test() -> None:
+        async with Ordered() as broker, Producer(broker.address, retries=1) as producer:
+            for _ in range(4):
+                result = await producer.send(Message("T", b"x"))
+                assert result.queue.broker_name == "broker-a"
+            away, _ = await producer.queues("T")
+            with pytest.raises(RouteNotFound, match="no master of broker 'away'"):
+                await producer.send(Message("T", b"x"), queue=away)
+
+    run(test())
+
+
+def test_many_short_lived_producers_use_all_queues() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker:
+            for _ in range(30):
+                async with Producer(broker.address) as producer:
+                    await producer.send(Message("T", b"x"))
+            assert {(command.fields or {})["e"] for command in broker.sent} == {"0", "1"}
 
     run(test())
 

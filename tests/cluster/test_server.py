@@ -207,6 +207,53 @@ def test_large_answers_arrive_whole_while_small_ones_follow() -> None:
     serve(check)
 
 
+def test_closing_cuts_off_a_peer_that_does_not_read() -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        with socket.create_connection(("127.0.0.1", server.port)) as peer:
+            peer.setblocking(False)
+            frame = request(1, b"x" * 1_000_000)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    while True:
+                        await asyncio.get_running_loop().sock_sendall(peer, frame)
+            await server.close()
+            async with asyncio.timeout(DEADLINE_S):
+                while not echo.ended:
+                    await asyncio.sleep(0.005)
+
+    serve(check)
+
+
+def test_a_bug_in_the_handler_ends_the_connection(
+    caplog: pytest.LogCaptureFixture, unawaited: list[str]
+) -> None:
+    async def check(server: Server, echo: Echo) -> None:
+        def failing(connection: ServerConnection, commands: list[Command]) -> None:
+            handled.append(len(commands))
+            if len(handled) == 2:  # a later turn than the one in which the frames came
+                raise ZeroDivisionError
+
+        handled: list[int] = []
+        server.on_commands = failing
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"".join(request(n, b"x" * 1000) for n in range(30)))
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await reader.readexactly(1)
+        assert len(handled) == 2
+        assert echo.ended == 1
+        writer.close()
+
+    serve(check)
+    assert "ZeroDivisionError" in caplog.text
+    unawaited.clear()
+
+
+def test_a_host_that_is_no_name_is_refused() -> None:
+    server = Server(ServerConfig(host="a" * 70 + ".example"), lambda *_: None, lambda _: None)
+    with pytest.raises(ConfigurationError, match="no address is known for this host"):
+        server.bind()
+
+
 def test_a_port_in_use_is_named_with_what_to_do() -> None:
     async def check(server: Server, echo: Echo) -> None:
         second = Server(ServerConfig(port=server.port), echo.on_commands, echo.on_ended)

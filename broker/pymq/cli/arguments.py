@@ -1,9 +1,12 @@
 """Options that the client commands share, and the client they make."""
 
+import functools
+import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
@@ -14,8 +17,7 @@ if TYPE_CHECKING:
     from pymq.client.admin import BlockingAdmin
     from pymq.client.blocking import BlockingClient
 
-DEFAULT_NAME_SERVER = "127.0.0.1:9876"
-DEFAULT_TIMEOUT_S = 5.0
+P = ParamSpec("P")
 
 
 def _log_more(context: typer.Context, count: int) -> int:
@@ -66,33 +68,64 @@ Cluster = Annotated[
 ]
 
 
-def client(name_server: str, timeout_s: float) -> "BlockingClient":
-    """Return a client that gives up after ``timeout_s``; use it in a ``with`` statement.
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The options that every client command has."""
 
-    Raises:
-        ConfigurationError: ``name_server`` is no list of addresses.
+    name_server: NameServer = "127.0.0.1:9876"
+    form: Output = Form.TEXT
+    timeout_s: Timeout = 5.0
+    verbose: Verbose = 0
+    quiet: Quiet = 0
+
+    def client(self) -> "BlockingClient":
+        """Return a client that gives up after ``timeout_s``; use it in a ``with`` statement.
+
+        Raises:
+            ConfigurationError: ``name_server`` is no list of addresses.
+        """
+        from pymq.client.blocking import BlockingClient  # here, as in all of these: --help is quick
+        from pymq.client.config import ClientConfig, parse_name_servers
+
+        name_servers = parse_name_servers(self.name_server)
+        config = ClientConfig(
+            name_servers=name_servers,
+            timeout_s=self.timeout_s,
+            connect_timeout_s=self.timeout_s,
+            read_deadline_s=self.timeout_s,
+        )
+        return BlockingClient(name_servers, config=config)
+
+    @contextmanager
+    def admin(self) -> "Iterator[BlockingAdmin]":
+        """Give the administration over a ``client`` that is closed behind it.
+
+        Raises:
+            ConfigurationError: ``name_server`` is no list of addresses.
+        """
+        from pymq.client.admin import BlockingAdmin
+
+        with self.client() as connected:
+            yield BlockingAdmin(connected)
+
+
+_OPTIONS = inspect.signature(Shared).parameters
+
+
+def with_shared(command: Callable[Concatenate[Shared, P], None]) -> Callable[..., None]:
+    """Return a command that also has the shared options, and passes them on as first argument.
+
+    Typer reads the options of a command from its signature: the one it sees is the command's own
+    with the shared options in place of that argument, behind all others.
     """
-    from pymq.client.blocking import BlockingClient  # here, as in all of these: --help is quick
-    from pymq.client.config import ClientConfig, parse_name_servers
+    own = list(inspect.signature(command).parameters.values())[1:]
 
-    name_servers = parse_name_servers(name_server)
-    config = ClientConfig(
-        name_servers=name_servers,
-        timeout_s=timeout_s,
-        connect_timeout_s=timeout_s,
-        read_deadline_s=timeout_s,
-    )
-    return BlockingClient(name_servers, config=config)
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        shared = Shared(**{name: given.pop(name) for name in _OPTIONS})
+        command(shared, **given)  # type: ignore[call-arg]
 
-
-@contextmanager
-def admin(name_server: str, timeout_s: float) -> Iterator["BlockingAdmin"]:
-    """Give the administration over a ``client`` that is closed behind it.
-
-    Raises:
-        ConfigurationError: ``name_server`` is no list of addresses.
-    """
-    from pymq.client.admin import BlockingAdmin
-
-    with client(name_server, timeout_s) as connected:
-        yield BlockingAdmin(connected)
+    parameters = [*own, *_OPTIONS.values()]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run

@@ -11,37 +11,31 @@ commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
 @commands.command("list")
+@arguments.with_shared
 def list_groups(
+    shared: arguments.Shared,
     system: Annotated[
         bool, typer.Option("--system", help="Also those that every broker has from the start.")
     ] = False,
-    name_server: arguments.NameServer = arguments.DEFAULT_NAME_SERVER,
-    form: arguments.Output = output.Form.TEXT,
-    timeout: arguments.Timeout = arguments.DEFAULT_TIMEOUT_S,
-    verbose: arguments.Verbose = 0,
-    quiet: arguments.Quiet = 0,
 ) -> None:
     """List all consumer groups and how many members of each are connected."""
-    with arguments.admin(name_server, timeout) as admin:
+    with shared.admin() as admin:
         rows = [
             {"group": group, "members": len(admin.consumer_connections(group).connections)}
             for group in admin.groups(with_system=system)
         ]
-    output.table(form, rows, {"group": "GROUP", "members": "MEMBERS"})
+    output.table(shared.form, rows, {"group": "GROUP", "members": "MEMBERS"})
 
 
 @commands.command()
+@arguments.with_shared
 def lag(
+    shared: arguments.Shared,
     group: Annotated[str, typer.Argument(metavar="GROUP", help="Its name.")],
     topic: Annotated[str | None, typer.Option("--topic", help="Only in this topic.")] = None,
-    name_server: arguments.NameServer = arguments.DEFAULT_NAME_SERVER,
-    form: arguments.Output = output.Form.TEXT,
-    timeout: arguments.Timeout = arguments.DEFAULT_TIMEOUT_S,
-    verbose: arguments.Verbose = 0,
-    quiet: arguments.Quiet = 0,
 ) -> None:
     """Show how many messages a group has not consumed yet, per queue."""
-    with arguments.admin(name_server, timeout) as admin:
+    with shared.admin() as admin:
         found = admin.group_lag(group, topic)
     if not found:
         where = f" in topic {topic!r}" if topic else ""
@@ -67,6 +61,6 @@ def lag(
         "lag": "LAG",
         "lastConsumedTimestamp": "LAST CONSUMED, STORED AT",
     }
-    output.table(form, rows, headings)
-    if form is output.Form.TEXT:
+    output.table(shared.form, rows, headings)
+    if shared.form is output.Form.TEXT:
         output.line(f"total lag {sum(progress.lag for progress in found)}")

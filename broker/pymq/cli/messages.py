@@ -13,7 +13,9 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 # --------------------------------------------------------------------------------------- send
 
 
+@arguments.with_shared
 def send(
+    shared: arguments.Shared,
     topic: Topic,
     body: Annotated[
         str | None,
@@ -41,11 +43,6 @@ def send(
         ),
     ] = None,
     count: Annotated[int, typer.Option("--count", min=1, help="Send it so many times.")] = 1,
-    name_server: arguments.NameServer = arguments.DEFAULT_NAME_SERVER,
-    form: arguments.Output = output.Form.TEXT,
-    timeout: arguments.Timeout = arguments.DEFAULT_TIMEOUT_S,
-    verbose: arguments.Verbose = 0,
-    quiet: arguments.Quiet = 0,
 ) -> None:
     """Send messages; print where each is stored.
 
@@ -56,7 +53,7 @@ def send(
 
     named = sending.parse_properties(properties or ())
     bodies = sending.bodies(body, file, count)
-    with arguments.client(name_server, timeout) as client:
+    with shared.client() as client:
         sending.send(
             client,
             topic,
@@ -65,14 +62,16 @@ def send(
             keys=keys,
             properties=named,
             queue=queue,
-            form=form,
+            form=shared.form,
         )
 
 
 # ------------------------------------------------------------------------------------ consume
 
 
+@arguments.with_shared
 def consume(
+    shared: arguments.Shared,
     topic: Topic,
     group: Annotated[
         str | None,
@@ -104,11 +103,6 @@ def consume(
     body_only: Annotated[
         bool, typer.Option("--body-only", help="Print the bodies as they are, and nothing else.")
     ] = False,
-    name_server: arguments.NameServer = arguments.DEFAULT_NAME_SERVER,
-    form: arguments.Output = output.Form.TEXT,
-    timeout: arguments.Timeout = arguments.DEFAULT_TIMEOUT_S,
-    verbose: arguments.Verbose = 0,
-    quiet: arguments.Quiet = 0,
 ) -> None:
     """Print messages as they come (Ctrl-C ends), or those that are there.
 
@@ -116,7 +110,7 @@ def consume(
     """
     from pymq.cli import consuming  # what it stands on would delay --help
 
-    with arguments.client(name_server, timeout) as client:
+    with shared.client() as client:
         consuming.consume(
             client,
             topic,
@@ -125,5 +119,5 @@ def consume(
             tags=tags,
             follow=follow,
             count=count,
-            show=output.message_printer(form, body_only=body_only),
+            show=output.message_printer(shared.form, body_only=body_only),
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pymq.cli import output
 from pymq.client.blocking import BlockingClient
+from pymq.client.operations import BODY_BYTES_MAX
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
@@ -81,7 +82,8 @@ def bodies(body: str | None, file: Path | None, count: int) -> Iterator[list[byt
         count: how often it is to be sent.
 
     Raises:
-        ConfigurationError: the three do not go together, or the file cannot be read.
+        ConfigurationError: the three do not go together, the file cannot be read, or a line of
+            standard input is no message.
     """
     if body is not None and file is not None:
         raise ConfigurationError("BODY and --file: expected one of them")
@@ -110,6 +112,11 @@ def _lines_of_input() -> Iterator[list[bytes]]:
     while data := os.read(sys.stdin.fileno(), _READ_BYTES):
         *lines, rest = (rest + data).split(b"\n")
         yield [line for line in lines if line]
+        if len(rest) > BODY_BYTES_MAX:
+            raise ConfigurationError(
+                f"standard input has a line of more than {BODY_BYTES_MAX} B, expected one message "
+                "on each line; send what is in a file with --file"
+            )
     if rest:
         yield [rest]
 

@@ -11,6 +11,7 @@ from pymq.client.config import ClientConfig
 from pymq.client.operations import Operation, check_send_topic
 from pymq.client.routes import Route, RouteTable, no_route, no_write_queue
 from pymq.errors import (
+    BrokerError,
     ClientClosed,
     ConnectionFailed,
     PymqError,
@@ -66,27 +67,39 @@ class BlockingPool:
     # --- routes
 
     def route(self, topic: str) -> Route:
-        """Return the route of an existing topic; an old one while no name server answers.
+        """Return the route of an existing topic; the old one while no name server has a new one.
 
         Raises:
-            RouteNotFound: no name server knows it.
+            RouteNotFound: no name server knows it, and has not for ``routes.MISSING_S``.
             ConnectionFailed: no name server could be asked, and none ever was about this topic.
+            BrokerError: likewise, but a name server refused.
         """
-        now_s = time.monotonic()
-        route = self.routes.fresh(topic, now_s)
+        route = self.routes.fresh(topic, time.monotonic())
         if route is not None and not route.is_provisional:
             return route
         check_topic(topic)
         try:
             route = Route.of(topic, self.ask_name_servers(operations.route(topic), topic))
-        except ConnectionFailed as error:
-            old = self.routes.find(topic)
-            if old is None or self._closed.is_set():
+        except (ConnectionFailed, BrokerError, RouteNotFound) as error:
+            is_missing = isinstance(error, RouteNotFound)
+            old = self.routes.keep(topic, time.monotonic(), is_missing=is_missing)
+            if old is None:
                 raise
             _log.warning("going on with the old route of topic %s: %s", topic, error)
-            route = old
-        self.routes.put(route, now_s)
+            return old
+        self._put(route)
         return route
+
+    def _put(self, route: Route) -> None:
+        """Take a new route, and close what only the one before named."""
+        changed = self.routes.put(route, time.monotonic())
+        if not changed.addresses_gone:
+            return
+        named = {at for known in self.routes.addresses().values() for at in known.values()}
+        for address in changed.addresses_gone - named - set(self._name_servers):
+            channel = self._channels.get(address)
+            if channel is not None and not channel.pending_count:
+                self._channels.pop(address).close()
 
     def write_route(self, topic: str) -> Route:
         """Return a route with something to send to; of a topic to be created if need be.
@@ -94,10 +107,9 @@ class BlockingPool:
         Raises:
             LocalProtocolError: the topic is illegal, or the broker's own.
             RouteNotFound: no name server knows the topic, or nothing of it can be written.
-            ConnectionFailed: as ``route``.
+            ConnectionFailed, BrokerError: as ``route``.
         """
-        now_s = time.monotonic()
-        route = self.routes.fresh(topic, now_s)
+        route = self.routes.fresh(topic, time.monotonic())
         if route is None:
             check_send_topic(topic)
             try:
@@ -108,7 +120,7 @@ class BlockingPool:
                 except RouteNotFound:
                     raise missing from None
                 route = Route.to_create(topic, template, self.config.default_queue_count)
-                self.routes.put(route, now_s)
+                self._put(route)
         if not route.write_queues:
             raise no_write_queue(route)
         return route
@@ -126,9 +138,10 @@ class BlockingPool:
         Raises:
             RouteNotFound: those that answered do not know the topic.
             ConnectionFailed: none answered.
-            BrokerError: the name server refused.
+            BrokerError: one refused, and no other did it.
         """
         unknown, failures = 0, []
+        refusal: BrokerError | None = None
         count = len(self._name_servers)
         for step in range(count):
             index = (self._first_name_server + step) % count
@@ -137,16 +150,18 @@ class BlockingPool:
                 answer = self.ask(address, operation, hint="it was given as a name server")
             except TopicNotExist:
                 unknown += 1
+            except BrokerError as error:
+                refusal = refusal or error
+                failures.append(str(error))
             except (ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
                 failures.append(str(error))
             else:
                 self._first_name_server = index
                 return answer
         if unknown:
-            missing = no_route(topic or "?", self._name_servers)
-            if failures:
-                missing.add_note(f"not all of them could be asked: {'; '.join(failures)}")
-            raise missing
+            raise no_route(topic or "?", self._name_servers, failures)
+        if refusal is not None:
+            raise refusal
         raise ConnectionFailed(
             f"no name server answered: {'; '.join(failures)}. Is it running, and is the address "
             "right?"

@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import Self
 
 from pymq.client.config import ClientConfig, parse_name_servers
@@ -59,10 +58,10 @@ class Consumer:
 
     Moving on to the next message finishes the one before; so does leaving the ``async with``
     block without an exception. An exception does not: the message is delivered again, as is
-    the one at which a loop was left (``break``) when the same task begins another loop.
-    Several tasks may loop at a time. ``run`` calls a handler instead, and gives messages for
-    which it fails back to the broker, which delivers them again later (10 s, 30 s, 1 min, ...)
-    and makes dead letters of them in the end.
+    the one at which a loop was left (``break``) when the same task begins another loop, or any
+    task when that one has ended. Several tasks may loop at a time. ``run`` calls a handler
+    instead, and gives messages for which it fails back to the broker, which delivers them again
+    later (10 s, 30 s, 1 min, ...) and makes dead letters of them in the end.
 
     Args:
         name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
@@ -181,11 +180,15 @@ class Consumer:
     async def start(self) -> Self:
         """Reach a name server, announce us to the brokers, take our share of the queues.
 
+        Harmless when done twice.
+
         Raises:
             ConfigurationError: nothing is subscribed.
             ClientClosed: it was closed; make a new one.
             ConnectionFailed: no name server answers; the text names all and why.
         """
+        if self._pool.is_open and not self._is_closing:
+            return self
         if not self._subscriptions:
             raise ConfigurationError("nothing is subscribed: call subscribe(topic) before start()")
         retry = retry_topic(self.group)
@@ -215,12 +218,7 @@ class Consumer:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             for loop in self._loops_of_this_task():
                 loop.finish_current()
@@ -230,11 +228,14 @@ class Consumer:
 
     def __aiter__(self) -> "MessageLoop":
         self._check_open()
-        for left in self._loops_of_this_task():
-            left.put_back_current()
-            self._loops.remove(left)
-        self._loops = [loop for loop in self._loops if loop.is_running]
-        self._loops.append(MessageLoop(self._inbox))
+        task = asyncio.current_task()
+        still = []
+        for loop in self._loops:
+            if loop.task is task or loop.task is None or loop.task.done():
+                loop.put_back_current()
+            elif loop.is_running:
+                still.append(loop)
+        self._loops = [*still, MessageLoop(self._inbox)]
         return self._loops[-1]
 
     def _loops_of_this_task(self) -> list["MessageLoop"]:
@@ -266,7 +267,7 @@ class Consumer:
                 f"concurrency={concurrency}, batch_size={batch_size}: expected at least 1"
             )
         crew = Crew(self._inbox, handler, concurrency, batch_size, self.give_back, self._pool.spawn)
-        self._crews.append(crew)
+        self._crews = [*(other for other in self._crews if other.is_running), crew]
         try:
             await crew.wait_end()
         finally:

@@ -41,6 +41,11 @@ class Crew:
         self._idle: set[asyncio.Task[None]] = set()
         self._workers = [spawn(f"handler {n}", self._work()) for n in range(concurrency)]
 
+    @property
+    def is_running(self) -> bool:
+        """Is a worker still there?"""
+        return not all(worker.done() for worker in self._workers)
+
     async def wait_end(self) -> None:
         """Wait until all workers have ended; raises what ended one of them."""
         await asyncio.wait(self._workers)

@@ -28,6 +28,7 @@ from pymq.errors import (
     ClientClosed,
     ConnectionFailed,
     PymqError,
+    RemoteProtocolError,
     RequestTimeout,
     TopicNotExist,
 )
@@ -45,6 +46,8 @@ HEARTBEAT_S = 30.0
 ROUTE_CHECK_S = 1.0
 #: A route is not read again within this, whoever doubts it.
 ROUTE_READ_MIN_S = 0.2
+#: When we close, peers may take this long to read what is pending.
+CLOSE_S = 1.0
 
 _client_numbers = itertools.count()
 
@@ -96,6 +99,7 @@ class ClientPool:
         self._read_at: dict[str, float] = {}
         self._refreshing: dict[str, asyncio.Task[PymqError | None]] = {}
         self._tasks = Tasks("client")
+        self._all_ended: asyncio.Future[None] | None = None
         self._open = self._was_closed = False
         self._client_id = ""
         self._unique_keys: UniqueKeys | None = None
@@ -137,12 +141,28 @@ class ClientPool:
         """Unregister at the brokers and close all connections. Harmless when done twice."""
         was_open, self._open = self._open, False
         self._was_closed = True
-        if was_open and self._client_id:
-            await self._unregister()
-        await self._tasks.close()
+        try:
+            if was_open and self._client_id:
+                await self._unregister()
+        finally:
+            try:
+                await self._tasks.close()
+            finally:
+                await self._close_channels()
+
+    async def _close_channels(self) -> None:
+        """Send what is pending and close; cut off whoever does not take it.
+
+        A connection that is not cut off would wait for its peer for ever, and with it everybody
+        who waits for an answer.
+        """
         for channel in list(self._channels.values()):
             channel.close()
-        self._channels.clear()
+        if self._channels:
+            self._all_ended = ended = self.loop.create_future()
+            await asyncio.wait([ended], timeout=CLOSE_S)
+        for channel in list(self._channels.values()):
+            channel.abort()
 
     @property
     def is_open(self) -> bool:
@@ -205,14 +225,15 @@ class ClientPool:
             task = self._tasks.start(f"connection to {address}", self._connect(address))
             self._connecting[address] = task
             task.add_done_callback(lambda _: self._connecting.pop(address, None))
-        opened = await asyncio.shield(task)
+        opened = await _shared(task)
         if isinstance(opened, PymqError):
             raise opened
         return opened
 
-    def open_channel(self, address: str) -> AsyncChannel | None:
-        """Return the connection to an address if it is open."""
-        channel = self._channels.get(address)
+    def open_channel(self, address: str | None) -> AsyncChannel | None:
+        """Return the connection to an address if it is open; ``None`` is nobody's address."""
+        # Asked for each message: looking None up costs less than asking whether it is one.
+        channel = self._channels.get(address)  # type: ignore[arg-type]
         return channel if channel is not None and channel.is_open else None
 
     async def broker_channel(self, topic: str, broker_name: str, address: str) -> AsyncChannel:
@@ -254,6 +275,8 @@ class ClientPool:
     def _ended(self, channel: AsyncChannel) -> None:
         if self._channels.get(channel.address) is channel:
             del self._channels[channel.address]
+        if self._all_ended is not None and not self._channels and not self._all_ended.done():
+            self._all_ended.set_result(None)
 
     def _dispatch(self, channel: AsyncChannel, request: Command) -> None:
         handler = self._on_request.get(request.code)
@@ -288,17 +311,23 @@ class ClientPool:
     async def _any_name_server(self) -> AsyncChannel:
         """Return a connection to a name server, beginning with the one that last answered."""
         failures = []
-        for _ in self.name_servers:
-            address = self.name_servers[self._name_server_index]
+        for index, address in self._name_servers_in_turn():
             try:
-                return await self.channel(address)
+                channel = await self.channel(address)
             except ConnectionFailed as error:
                 failures.append(str(error))
-                self._next_name_server()
+            else:
+                self._name_server_index = index
+                return channel
         raise no_name_server(self.name_servers, failures)
 
-    def _next_name_server(self) -> None:
-        self._name_server_index = (self._name_server_index + 1) % len(self.name_servers)
+    def _name_servers_in_turn(self) -> list[tuple[int, str]]:
+        """Return (index, address) of each, the one that last answered first.
+
+        A list of the caller's own: others that fail at the same time must not make it skip one.
+        """
+        numbered = list(enumerate(self.name_servers))
+        return numbered[self._name_server_index :] + numbered[: self._name_server_index]
 
     async def ask_name_server(self, ask: Callable[[], operations.Operation[T]]) -> T:
         """Return the answer of the first name server that gives one.
@@ -307,16 +336,16 @@ class ClientPool:
             ask: makes the operation, anew for each name server.
 
         Raises:
-            BrokerError: a name server refused it, and no other did it.
+            BrokerError: a name server refused it, and no other did it; a note says which could
+                not be asked.
             ConnectionFailed: none answers; the text names all and why.
             ClientClosed: we are closed.
         """
         failures = []
         refusal: BrokerError | None = None
-        for _ in self.name_servers:
-            address = self.name_servers[self._name_server_index]
+        for index, address in self._name_servers_in_turn():
             try:
-                return await self.ask(await self.channel(address), ask())
+                answer = await self.ask(await self.channel(address), ask())
             except BrokerError as error:
                 # Name servers know nothing of each other: one that has just started may lack
                 # what another still knows.
@@ -325,10 +354,16 @@ class ClientPool:
                 failures.append(str(error))
                 if silent := self.open_channel(address):
                     silent.abort()
-            except ConnectionFailed as error:
+            except (ConnectionFailed, RemoteProtocolError) as error:
                 failures.append(str(error))
-            self._next_name_server()
-        raise refusal or no_name_server(self.name_servers, failures)
+            else:
+                self._name_server_index = index
+                return answer
+        if refusal is None:
+            raise no_name_server(self.name_servers, failures)
+        for failure in failures:
+            refusal.add_note(failure)
+        raise refusal
 
     # --- routes
 
@@ -367,7 +402,7 @@ class ClientPool:
         if known is not None:
             return known
         if error is None or isinstance(error, TopicNotExist):
-            raise no_route(topic, self.name_servers)
+            raise no_route(topic, self.name_servers, getattr(error, "__notes__", ()))
         raise error
 
     def doubt(self, topic: str) -> None:
@@ -384,7 +419,7 @@ class ClientPool:
             task = self._tasks.start(f"route of {topic}", self._read_route(topic))
             self._refreshing[topic] = task
             task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
-        return await asyncio.shield(task)
+        return await _shared(task)
 
     async def _read_route(self, topic: str) -> PymqError | None:
         try:
@@ -488,6 +523,18 @@ class ClientPool:
         for answer in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(answer, PymqError):
                 _log.info("not unregistered: %s", answer)
+
+
+async def _shared(task: asyncio.Task[T]) -> T:
+    """Return the result of a task that others wait for, too: it survives when we are cancelled.
+
+    Raises:
+        ClientClosed: the task was cancelled, which is not to be taken for our own cancellation.
+    """
+    await asyncio.wait([task])
+    if task.cancelled():
+        raise ClientClosed("the client was closed meanwhile")
+    return task.result()
 
 
 def _ignore(future: asyncio.Future[Command]) -> None:

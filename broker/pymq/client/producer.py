@@ -11,14 +11,14 @@ stored the message. The retry then stores it twice, with the same message id.
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 from pymq.client import sending
 from pymq.client.config import ClientConfig, parse_name_servers
-from pymq.client.operations import SendResult, check_send_topic
+from pymq.client.operations import SendResult, check_send_topic, read_send
 from pymq.client.pool import ClientPool
 from pymq.client.routes import Route, no_write_queue
 from pymq.client.send import Send
@@ -31,6 +31,7 @@ from pymq.errors import (
     LocalProtocolError,
     PymqError,
     RequestTimeout,
+    RouteNotFound,
     TooManyPending,
     TopicNotExist,
 )
@@ -161,12 +162,7 @@ class Producer:
     async def __aenter__(self) -> Self:
         return await self.start()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -193,8 +189,10 @@ class Producer:
         Args:
             message: what.
             queue: exactly where to; no other queue is tried.
-            sharding_key: messages of one key go to one queue, in the order of their sends
-                (as long as the topic keeps its number of queues).
+            sharding_key: messages of one key go to one queue (as long as the topic keeps its
+                number of queues). They are stored in the order of their sends when each send
+                is awaited before the next one of its key begins; sends that are on their way at
+                the same time may overtake each other.
 
         Raises:
             LocalProtocolError: the message cannot be sent; the text names the limit.
@@ -427,7 +425,7 @@ class Producer:
                 future.set_result(answer)
 
         send.request(channel, template, self._config.timeout_s, on_answer)
-        return sending.read_result(await future, template, send.message_id)
+        return read_send(await future, template, send.message_id, peer=template.address)
 
     async def _recover(self, send: Send, error: PymqError) -> None:
         """Before a retry: read the route again if it may be wrong; pause if nothing else helps."""
@@ -454,10 +452,11 @@ class Producer:
         return queues
 
     def _make_queues(self, route: Route) -> TopicQueues:
+        masters = route.masters()
         templates = [
             SendTemplate(
                 queue,
-                route.address(queue.broker_name),
+                masters.get(queue.broker_name),
                 group=self._config.producer_group,
                 default_topic_queue_count=self._config.default_queue_count,
             )
@@ -465,7 +464,8 @@ class Producer:
         ]
         if not templates:
             raise no_write_queue(route)
-        return TopicQueues(templates)
+        # Or each of many producers that live for one message would choose the same queue.
+        return TopicQueues(templates, turn=random.randrange(len(templates)))
 
     def _route_changed(self, topic: str) -> None:
         self._topics.pop(topic, None)
@@ -477,14 +477,17 @@ class Producer:
     async def _channel(self, template: SendTemplate) -> AsyncChannel:
         queue = template.queue
         try:
-            return await self._pool.broker_channel(queue.topic, queue.broker_name, template.address)
-        except ConnectionFailed as error:
+            address = template.address
+            if address is None:
+                address = (await self._pool.route(queue.topic)).address(queue.broker_name)
+            return await self._pool.broker_channel(queue.topic, queue.broker_name, address)
+        except (ConnectionFailed, RouteNotFound) as error:
             self.note_failure(template, error)
             raise
 
     def note_failure(self, template: SendTemplate, error: PymqError) -> None:
         """Keep away from a broker that does not answer, and doubt what its route says."""
-        if not isinstance(error, (ConnectionFailed, RequestTimeout)):
+        if not isinstance(error, (ConnectionFailed, RequestTimeout, RouteNotFound)):
             return
         until_s = self._clock.monotonic_s() + AVOID_BROKER_S
         self._avoided.add(template.queue.broker_name, until_s)

@@ -23,6 +23,10 @@ MASTER_ID = 0
 #: A provisional route is old after this; creating the topic takes its broker this long.
 PROVISIONAL_AGE_S = 1.0
 
+#: A known topic is not believed to be gone before name servers have said so for this long: one
+#: that has just started knows of no broker until the next registration, every 30 s.
+MISSING_S = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Route:
@@ -47,7 +51,7 @@ class Route:
         """Return the route of an existing topic."""
         addresses = _addresses(found)
         if found.order_topic_conf:
-            write_queues = _ordered_queues(topic, found.order_topic_conf, addresses)
+            write_queues = _ordered_queues(topic, found.order_topic_conf)
         else:
             write_queues = _write_queues(topic, found.queues, addresses)
         readable = (
@@ -125,18 +129,17 @@ def _write_queues(
     return tuple(sorted(writable))
 
 
-def _ordered_queues(
-    topic: str, conf: str, addresses: dict[str, dict[int, str]]
-) -> tuple[MessageQueue, ...]:
+def _ordered_queues(topic: str, conf: str) -> tuple[MessageQueue, ...]:
     """Return the queues of an order topic: ``broker-a:8;broker-b:8``, in that order.
 
-    As in Java the permission bits do not matter here: a broker that is away keeps its queues,
-    so that the choice of a queue by key does not change. Its master must be known to send.
+    As in Java neither permission bits nor the brokers that are there matter: a broker that is
+    away keeps its queues, so that the choice of a queue by key does not change. Its master must
+    be known to send.
     """
     queues = []
     for part in conf.split(";"):
         name, _, count = part.partition(":")
-        if count.isascii() and count.isdigit() and name in addresses:
+        if name and count.isascii() and count.isdigit():
             queues += [MessageQueue(topic, name, number) for number in range(int(count))]
     return tuple(queues)
 
@@ -172,10 +175,20 @@ def pick_queue(
 # ------------------------------------------------------------------------------------- errors
 
 
-def no_route(topic: str, name_servers: Sequence[str]) -> RouteNotFound:
-    """Return the error for a topic that no name server has a route of."""
+def no_route(
+    topic: str, name_servers: Sequence[str], failures: Sequence[str] = ()
+) -> RouteNotFound:
+    """Return the error for a topic that no name server has a route of.
+
+    Args:
+        topic: which.
+        name_servers: ``host:port`` of each.
+        failures: why some of them could not be asked.
+    """
+    unasked = f" (not all of them could be asked: {'; '.join(failures)})" if failures else ""
     return RouteNotFound(
-        f"topic {topic!r}: no name server of [{', '.join(name_servers)}] knows a broker for it; "
+        f"topic {topic!r}: no name server of [{', '.join(name_servers)}] knows a broker for it"
+        f"{unasked}; "
         f"create it with `pymq topic create {topic}` (mqadmin updateTopic), or set "
         "autoCreateTopicEnable=true on a broker and send to it first; a topic just created takes "
         "a second or two to be known"
@@ -248,6 +261,8 @@ class _Entry:
     route: Route
     fetched_s: float
     is_doubted: bool = False
+    #: Since when name servers say that there is no such topic; ``None``: they do not.
+    missing_since_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -281,7 +296,7 @@ class RouteTable:
 
     def _is_stale(self, entry: _Entry, now_s: float) -> bool:
         age_s = self.age_s
-        if entry.route.is_provisional:
+        if entry.route.is_provisional or entry.missing_since_s is not None:
             age_s = min(age_s, PROVISIONAL_AGE_S)
         return entry.is_doubted or now_s - entry.fetched_s >= age_s
 
@@ -291,17 +306,35 @@ class RouteTable:
         self._entries[route.topic] = _Entry(route, now_s)
         return difference(entry.route if entry else None, route)
 
+    def keep(self, topic: str, now_s: float, *, is_missing: bool) -> Route | None:
+        """Go on with the route that a topic had, because no name server gave a new one.
+
+        Args:
+            topic: which.
+            now_s: when that was found out.
+            is_missing: the name servers say that there is no such topic. That is believed, and
+                the route forgotten, when they have said so for ``MISSING_S``.
+
+        Returns:
+            The old route; ``None`` when there is none, or none any more.
+        """
+        entry = self._entries.get(topic)
+        if entry is None:
+            return None
+        since_s = None
+        if is_missing:
+            since_s = now_s if entry.missing_since_s is None else entry.missing_since_s
+            if entry.route.is_provisional or now_s - since_s >= MISSING_S:
+                del self._entries[topic]
+                return None
+        self._entries[topic] = _Entry(entry.route, now_s, missing_since_s=since_s)
+        return entry.route
+
     def doubt(self, topic: str) -> None:
         """Make a topic's route stale, because something it says turned out wrong."""
         entry = self._entries.get(topic)
         if entry is not None:
             entry.is_doubted = True
-
-    def doubt_address(self, address: str) -> None:
-        """Make stale every route that names an address."""
-        for entry in self._entries.values():
-            if address in route_addresses(entry.route):
-                entry.is_doubted = True
 
     def forget(self, topic: str) -> None:
         """Drop a topic's route, if there is one."""

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from pymq.client.operations import SEND_RETRY_CODES, SendResult
-from pymq.client.sending import SendTemplate, read_result
+from pymq.client.operations import SEND_RETRY_CODES, SendResult, read_send
+from pymq.client.sending import SendTemplate
 from pymq.client.targets import TopicQueues
 from pymq.errors import BrokerError, ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
@@ -163,7 +163,8 @@ class Send:
             self.owner.retry(self, answer)
             return
         try:
-            result = read_result(answer, self.template, self.message_id)
+            template = self.template
+            result = read_send(answer, template, self.message_id, peer=template.address)
         except PymqError as error:
             self.owner.retry(self, error)
         else:

@@ -1,4 +1,4 @@
-"""Sends as bytes and back: what is the same for every message of a queue is encoded once.
+"""Sends as bytes: what is the same for every message of a queue is encoded once.
 
 A producer's header differs from message to message in seven places; the rest is text that
 was made when the queue's route became known. That, and not making a dictionary on the way,
@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 
 from pymq.client.config import ClientConfig
-from pymq.client.operations import SendResult, SendStatus, check_send_topic
-from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError
+from pymq.client.operations import check_send_topic
+from pymq.errors import LocalProtocolError
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.codes import MQ_VERSION, RequestCode, ResponseCode
-from pymq.protocol.command import Command
+from pymq.protocol.codes import MQ_VERSION, RequestCode
 from pymq.protocol.compression import compress, compression_flags
 from pymq.protocol.framing import frame_prefix
 from pymq.protocol.message import SHARDING_KEY, WAIT, Message
@@ -30,13 +29,6 @@ BATCH_ENTRY_BYTES = 22
 _ENTRY_HEAD = struct.Struct(">IIIiI")
 _ENTRY_PROPERTIES = struct.Struct(">H")
 _INT32 = 1 << 31
-_OK = SendStatus.OK
-#: Stored, but what was asked beyond that is not proven.
-_RESERVATIONS = {
-    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
-    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
-    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
-}
 assert _ENTRY_HEAD.size + _ENTRY_PROPERTIES.size == BATCH_ENTRY_BYTES  # on-wire contract
 
 
@@ -46,10 +38,15 @@ class SendTemplate:
     __slots__ = ("_batch", "_single", "address", "asked", "queue")
 
     def __init__(
-        self, queue: MessageQueue, address: str, *, group: str, default_topic_queue_count: int
+        self,
+        queue: MessageQueue,
+        address: str | None,
+        *,
+        group: str,
+        default_topic_queue_count: int,
     ) -> None:
         self.queue = queue
-        #: The master's address.
+        #: The master's address; ``None`` while it is away.
         self.address = address
         #: What a send asks, for texts.
         self.asked = f"a message to topic {queue.topic!r}"
@@ -337,52 +334,3 @@ def _batch_properties(message: Message, key: str) -> bytes:
 def _tag_bytes(tags: str | None) -> bytes:
     _tag_piece(tags)
     return f"TAGS\x01{tags}\x02".encode() if tags else b""
-
-
-# ------------------------------------------------------------------------------------ answers
-
-
-def read_result(answer: Command, template: SendTemplate, message_id: str) -> SendResult:
-    """Return where a message, or the first of a batch, is.
-
-    Args:
-        answer: the response to its send.
-        template: of its queue.
-        message_id: for the result.
-
-    Raises:
-        BrokerError: the broker refused it.
-        RemoteProtocolError: the response is not one to a send.
-    """
-    status = _OK if answer.code == 0 else _reservation(answer, template)
-    fields = answer.fields or {}
-    try:
-        queue = template.queue
-        queue_id = int(fields["queueId"])
-        if queue_id != queue.queue_id:
-            queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-        return SendResult(
-            status,
-            message_id,
-            fields["msgId"],
-            queue,
-            int(fields["queueOffset"]),
-            fields.get("transactionId"),
-        )
-    except (KeyError, ValueError) as error:
-        raise RemoteProtocolError(
-            f"{template.address} answered a send to {template.queue.topic!r}: msgId, queueId, "
-            f"queueOffset belong there, found {fields!r:.200}"
-        ) from error
-
-
-def _reservation(answer: Command, template: SendTemplate) -> SendStatus:
-    status = _RESERVATIONS.get(answer.code)
-    if status is None:
-        raise BrokerError.of(
-            answer.code,
-            answer.remark,
-            peer=template.address,
-            asked=template.asked,
-        )
-    return status

@@ -8,9 +8,9 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from pymq.client import consumer as _consumer
@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 #: Messages that change threads at a time.
 TAKE_COUNT = 64
+#: What was handled counts after this at the latest, when the handling of the next one begins.
+SETTLE_S = 1.0
 
 
 class LoopThread:
@@ -35,6 +37,8 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
         self._is_closed = False
+        # What began before the end is told of it. Reentrant: close() may come from a signal.
+        self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -42,6 +46,11 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            if left:  # other threads wait for them
+                self._loop.run_until_complete(asyncio.wait(left))
         finally:
             self._loop.close()
 
@@ -61,27 +70,72 @@ class LoopThread:
             raise
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Start a coroutine in the loop.
+        """Start a coroutine in the loop; its future is cancelled when the thread ends before it.
 
         Raises:
             ClientClosed: the thread has ended.
         """
-        if self._is_closed or threading.current_thread() is self._thread:
-            work.close()
-            raise ClientClosed(
-                "the client is closed, or was called from its own thread; use it inside `with`"
-            )
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        with self._lock:
+            if self._is_closed or threading.current_thread() is self._thread:
+                work.close()
+                raise ClientClosed(
+                    "the client is closed, or was called from its own thread; use it inside `with`"
+                )
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
 
     def close(self) -> None:
         """Stop the loop and wait for the thread. Harmless when done twice."""
-        if not self._is_closed:
+        with self._lock:
+            if self._is_closed:
+                return
             self._is_closed = True
             self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
+        self._thread.join()
 
 
-class Producer:
+class _Threaded:
+    """A client of asyncio whose loop runs in a thread while it is open."""
+
+    def __init__(self) -> None:
+        self._thread: LoopThread | None = None
+
+    def _start(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
+        if self._thread is not None:
+            return
+        thread = LoopThread(name)
+        try:
+            thread.call(start())
+        except BaseException:
+            thread.close()
+            raise
+        self._thread = thread
+
+    def _stop(self, close: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.call(close())
+            finally:
+                thread.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._running(work).call(work)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return self._running(work).begin(work)
+
+    def _running(self, work: Coroutine[Any, Any, Any]) -> LoopThread:
+        if self._thread is None:
+            work.close()
+        return self._check_open()
+
+    def _check_open(self) -> LoopThread:
+        if self._thread is None:
+            raise ClientClosed("the client is not open: use it inside `with`")
+        return self._thread
+
+
+class Producer(_Threaded):
     """``pymq.client.producer.Producer``, blocking; takes the same arguments.
 
     ::
@@ -91,32 +145,22 @@ class Producer:
     """
 
     def __init__(self, name_servers: str | Sequence[str], **options: Any) -> None:
+        super().__init__()
         self._producer = _producer.Producer(name_servers, **options)
-        self._thread: LoopThread | None = None
 
     def start(self) -> Self:
         """See the asyncio Producer."""
-        self._thread = _started(self._producer.start, "pymq producer")
+        self._start(self._producer.start, "pymq producer")
         return self
 
     def close(self, timeout_s: float = 10.0) -> None:
         """See the asyncio Producer."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            try:
-                thread.call(self._producer.close(timeout_s))
-            finally:
-                thread.close()
+        self._stop(lambda: self._producer.close(timeout_s))
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -132,8 +176,7 @@ class Producer:
         sharding_key: str | None = None,
     ) -> SendResult:
         """See the asyncio Producer."""
-        work = self._producer.send(message, queue=queue, sharding_key=sharding_key)
-        return _running(self._thread, work).call(work)
+        return self._call(self._producer.send(message, queue=queue, sharding_key=sharding_key))
 
     def send_nowait(
         self,
@@ -142,34 +185,32 @@ class Producer:
         queue: MessageQueue | None = None,
         sharding_key: str | None = None,
     ) -> concurrent.futures.Future[SendResult]:
-        """Begin to store a message. Above ``in_flight_max`` the send begins later."""
-        work = self._producer.send(message, queue=queue, sharding_key=sharding_key)
-        return _running(self._thread, work).begin(work)
+        """Begin to store a message. Above ``in_flight_max`` the send begins later.
+
+        Sends that are on their way at the same time may overtake each other.
+        """
+        return self._begin(self._producer.send(message, queue=queue, sharding_key=sharding_key))
 
     def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """See the asyncio Producer."""
-        work = self._producer.send_one_way(message, queue=queue)
-        _running(self._thread, work).call(work)
+        self._call(self._producer.send_one_way(message, queue=queue))
 
     def send_batch(
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None
     ) -> list[SendResult]:
         """See the asyncio Producer."""
-        work = self._producer.send_batch(messages, queue=queue)
-        return _running(self._thread, work).call(work)
+        return self._call(self._producer.send_batch(messages, queue=queue))
 
     def flush(self) -> None:
         """See the asyncio Producer."""
-        work = self._producer.flush()
-        _running(self._thread, work).call(work)
+        self._call(self._producer.flush())
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """See the asyncio Producer."""
-        work = self._producer.queues(topic)
-        return _running(self._thread, work).call(work)
+        return self._call(self._producer.queues(topic))
 
 
-class Consumer:
+class Consumer(_Threaded):
     """``pymq.client.consumer.Consumer``, blocking; takes the same arguments.
 
     ::
@@ -184,11 +225,13 @@ class Consumer:
     """
 
     def __init__(self, name_servers: str | Sequence[str], group: str, **options: Any) -> None:
+        super().__init__()
         self._consumer = _consumer.Consumer(name_servers, group, **options)
-        self._thread: LoopThread | None = None
+        # Both change threads: one end belongs to the loop, the other to who takes messages.
         self._taken: deque[Delivery] = deque()
+        self._finished: deque[Delivery] = deque()
         self._current: Delivery | None = None
-        self._finished: list[Delivery] = []
+        self._settle_at_s = 0.0
 
     def subscribe(self, topic: str, tags: str = "*") -> Self:
         """See the asyncio Consumer."""
@@ -200,32 +243,21 @@ class Consumer:
 
     def start(self) -> Self:
         """See the asyncio Consumer."""
-        self._thread = _started(self._consumer.start, "pymq consumer")
+        self._start(self._consumer.start, "pymq consumer")
         return self
 
     def close(self) -> None:
         """See the asyncio Consumer. Messages taken and not finished are delivered again."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            try:
-                thread.call(self._close())
-            finally:
-                thread.close()
+        self._stop(self._close)
 
     async def _close(self) -> None:
-        for delivery in self._finished:
-            self._consumer.inbox.finished(delivery)
+        await self._settle()
         await self._consumer.close()
 
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self._finish_current()
         self.close()
@@ -243,11 +275,19 @@ class Consumer:
         return self._thread.call(_soon(lambda: self._consumer.assignment))
 
     def receive(self, timeout_s: float | None = None) -> ReceivedMessage | None:
-        """Return the next message, which finishes the one before; ``None``: none came in time."""
+        """Return the next message, which finishes the one before; ``None``: none came in time.
+
+        Raises:
+            ClientClosed: the consumer is not open.
+        """
         self._finish_current()
+        self._check_open()
+        now_s = time.monotonic()
         if not self._taken:
-            work = self._take(timeout_s)
-            self._taken.extend(_running(self._thread, work).call(work))
+            self._call(self._take(timeout_s))
+        elif now_s >= self._settle_at_s:
+            self._begin(self._settle())
+            self._settle_at_s = now_s + SETTLE_S
         if not self._taken:
             return None
         self._current = self._taken.popleft()
@@ -283,49 +323,33 @@ class Consumer:
                 )
                 failed, self._current = self._current, None
                 assert failed is not None
-                work = self._consumer.give_back(failed)
-                _running(self._thread, work).call(work)
+                self._call(self._consumer.give_back(failed))
 
     def _finish_current(self) -> None:
         if self._current is not None:
             self._finished.append(self._current)
             self._current = None
 
-    async def _take(self, timeout_s: float | None) -> list[Delivery]:
-        """Finish what was handled and wait for more; empty when there is none in time."""
+    async def _settle(self) -> None:
+        """Let what was handled count, so that it is committed with the next turn."""
+        while self._finished:
+            self._consumer.inbox.finished(self._finished.popleft())
+
+    async def _take(self, timeout_s: float | None) -> None:
+        """Settle what was handled and wait for more; there is none when none comes in time.
+
+        Straight into ``_taken``: a result would be lost when Ctrl-C comes just before it.
+        """
+        await self._settle()
         inbox = self._consumer.inbox
-        finished, self._finished = self._finished, []
-        for delivery in finished:
-            inbox.finished(delivery)
         try:
             async with asyncio.timeout(timeout_s):
-                first = await inbox.take()
+                delivery = await inbox.take()
         except TimeoutError:
-            return []
-        taken = [] if first is None else [first]
-        while taken and len(taken) < TAKE_COUNT:
-            more = inbox.take_nowait()
-            if more is None:
-                break
-            taken.append(more)
-        return taken
-
-
-def _started(start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> LoopThread:
-    thread = LoopThread(name)
-    try:
-        thread.call(start())
-    except BaseException:
-        thread.close()
-        raise
-    return thread
-
-
-def _running(thread: LoopThread | None, work: Coroutine[Any, Any, Any]) -> LoopThread:
-    if thread is None:
-        work.close()
-        raise ClientClosed("the client is not open: use it inside `with`")
-    return thread
+            return
+        while delivery is not None:
+            self._taken.append(delivery)
+            delivery = inbox.take_nowait() if len(self._taken) < TAKE_COUNT else None
 
 
 async def _soon(function: Callable[..., T], *arguments: Any) -> T:

@@ -13,14 +13,15 @@ class TopicQueues:
 
     Args:
         templates: of the queues, in Java's order, on which the choice by key depends.
+        turn: index of the queue before the one that has the first turn.
     """
 
     __slots__ = ("_turn", "templates")
 
-    def __init__(self, templates: list[SendTemplate]) -> None:
+    def __init__(self, templates: list[SendTemplate], *, turn: int = 0) -> None:
         assert templates
         self.templates = templates
-        self._turn = 0
+        self._turn = turn
 
     def next(self, avoid: Collection[str]) -> SendTemplate:
         """Return the queue whose turn it is.

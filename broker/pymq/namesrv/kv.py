@@ -47,10 +47,12 @@ class KVConfig:
             ConfigurationError: the file is there and cannot be read. It is never replaced by
                 an empty one.
         """
-        if path is None or not path.exists():
+        if path is None:
             return cls(path)
         try:
             return cls(path, _KVFile.decode(path.read_bytes()).tables)
+        except FileNotFoundError:
+            return cls(path)
         except (OSError, RemoteProtocolError) as error:
             raise ConfigurationError(
                 f"cannot read the key-value configuration {path}: {error}; "

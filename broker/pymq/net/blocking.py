@@ -92,6 +92,8 @@ class BlockingChannel:
         self._writable = select.poll()
         self._writable.register(connection, select.POLLOUT)
         self._frame_bytes_max = frame_bytes_max
+        # Was a request given up without anything coming meanwhile, and has nothing come since?
+        self._is_silent = False
         #: Code of each unanswered request.
         self._requests: RequestTable[int] = RequestTable(pending_max=pending_max)
         #: Answers that came while another one was waited for.
@@ -153,13 +155,17 @@ class BlockingChannel:
         """Is the connection open, after a look at whether the peer has ended it?
 
         Worth it before a request goes out on a connection that was idle: nobody can tell what
-        became of a request that was written to a dead one.
+        became of a request that was written to a dead one. A connection on which nothing has
+        come since a request was given up is closed: a peer that lost power, or a firewall that
+        forgot the connection, does not say so, and the system may try for a quarter of an hour.
         """
-        if self._failure is None and not self._requests:
+        if self._failure is None and (self._is_silent or not self._requests):
             try:
                 self._read()
             except PymqError:
                 pass  # The channel has noted it.
+        if self._is_silent:
+            self._broken(f"{self.peer} was silent, the connection is given up")
         return self._failure is None
 
     def send(self, request: Command, deadline_s: float) -> int:
@@ -182,6 +188,10 @@ class BlockingChannel:
             self._write(request, deadline_s)
         except LocalProtocolError:
             self._requests.forget(opaque)
+            raise
+        except BaseException as error:
+            # Ctrl-C: part of the frame may be out, and what followed would be taken for its rest.
+            self._broken(f"a request to {self.peer} was interrupted: {type(error).__name__}")
             raise
         if request.is_one_way:
             self._requests.forget(opaque)
@@ -207,18 +217,21 @@ class BlockingChannel:
         """
         patience_s = deadline_s - time.monotonic()
         last_s = deadline_s + SLOW_BODY_FACTOR * patience_s
+        has_heard = False
         while True:
             answer = self._answers.pop(opaque, None)
             if answer is not None:
                 return answer
             self._check_open()
             if self._read():
+                has_heard = True
                 if self._large is not None:
                     # The peer has answered; how long the rest takes is the network's affair.
                     deadline_s = min(max(deadline_s, time.monotonic() + patience_s), last_s)
                 continue
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
+                self._is_silent = not has_heard
                 code = self._requests.forget(opaque)
                 raise RequestTimeout(
                     f"{self.peer} did not answer {_code_name(code)} in time; "
@@ -229,7 +242,12 @@ class BlockingChannel:
     def request(self, request: Command, timeout_s: float) -> Command:
         """Send a request and wait for its answer; raises what ``send`` and ``receive`` do."""
         deadline_s = time.monotonic() + timeout_s
-        return self.receive(self.send(request, deadline_s), deadline_s)
+        opaque = self.send(request, deadline_s)
+        try:
+            return self.receive(opaque, deadline_s)
+        except BaseException:
+            self.forget(opaque)  # Ctrl-C: nobody will ask for the answer any more
+            raise
 
     def forget(self, opaque: int) -> None:
         """Give a request up: its answer, come or still to come, is dropped."""
@@ -276,6 +294,16 @@ class BlockingChannel:
         Raises:
             ConnectionFailed, RemoteProtocolError: the connection is closed.
         """
+        try:
+            return self._read_once()
+        except PymqError:
+            raise
+        except BaseException as error:
+            # Ctrl-C: what was read may not be accounted for, and the stream cannot be followed.
+            self._broken(f"reading from {self.peer} was interrupted: {type(error).__name__}")
+            raise
+
+    def _read_once(self) -> bool:
         large = self._large
         if large is None:
             room = self._inbox[self._inbox_end :]
@@ -289,6 +317,7 @@ class BlockingChannel:
             raise self._broken(f"connection to {self.peer} broke: {error}") from error
         if count == 0:
             raise self._broken(f"{self.peer} closed the connection")
+        self._is_silent = False
         try:
             if large is None:
                 self._inbox_end += count

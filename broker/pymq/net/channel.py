@@ -94,7 +94,7 @@ class AsyncChannel(Wire):
                 await loop.create_connection(lambda: channel, host, port)
         except TimeoutError as error:
             raise ConnectionFailed(f"{address} did not answer within {timeout_s:g} s") from error
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # Unicode: a name that cannot be looked up
             raise ConnectionFailed(f"cannot connect to {address}: {_reason(error)}") from error
         channel.peer = address
         return channel
@@ -284,5 +284,5 @@ class AsyncChannel(Wire):
             self._schedule_sweep()
 
 
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__
+def _reason(error: OSError | UnicodeError) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

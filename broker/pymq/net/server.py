@@ -119,7 +119,7 @@ class Server:
             except BaseException:
                 bound.close()
                 raise
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # Unicode: a name that cannot be looked up
             raise ConfigurationError(
                 f"cannot listen on {host}:{port}: {_listen_error(error)}"
             ) from error
@@ -198,12 +198,15 @@ class Server:
             self._socket.close()
         self._socket = None
         for connection in list(self._connections):
-            connection.close()
+            if connection.write_stuck_at is None:
+                connection.close()
+            else:  # it would stay until its peer reads
+                connection.abort()
         await self._tasks.close()
 
 
-def _listen_error(error: OSError) -> str:
-    if isinstance(error, socket.gaierror):
+def _listen_error(error: OSError | UnicodeError) -> str:
+    if isinstance(error, (socket.gaierror, UnicodeError)):
         return "no address is known for this host; choose one of this machine's addresses"
     if error.errno == errno.EADDRINUSE:
         return "the port is in use; stop the other program or choose another port"

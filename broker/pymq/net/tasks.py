@@ -24,9 +24,7 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
-    def repeat(
-        self, name: str, step: Callable[[], object], interval_s: float
-    ) -> asyncio.Task[Any]:
+    def repeat(self, name: str, step: Callable[[], object], interval_s: float) -> asyncio.Task[Any]:
         """Call ``step`` every ``interval_s`` seconds, first after one interval.
 
         ``step`` does one bounded piece of work and may be a coroutine function. What it

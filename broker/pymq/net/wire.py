@@ -100,7 +100,14 @@ class Wire(asyncio.Protocol):
             return False
         if commands:
             self.frame_begun_at = self.read_at
-            self.commands_received(commands)
+            try:
+                self.commands_received(commands)
+            except Exception:
+                # A bug. What it has left undone nobody knows; the peer sees the connection end.
+                _log.exception("%s: commands were not handled, connection closed", self.peer)
+                self._backlog.clear()
+                self.abort()
+                return False
         return True
 
     def _put_off(self, data: bytes | memoryview) -> None:

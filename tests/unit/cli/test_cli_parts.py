@@ -164,6 +164,25 @@ def test_bodies_that_do_not_fit(body: str | None, file: Path | None, count: int)
         list(sending.bodies(body, file, count))
 
 
+def test_input_without_an_end_of_line_is_refused_before_it_fills_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Endless:
+        def isatty(self) -> bool:
+            return False
+
+        def fileno(self) -> int:
+            return 0
+
+    pieces = iter([b"first\n", *[bytes(1 << 20)] * 8])
+    monkeypatch.setattr(sys, "stdin", Endless())
+    monkeypatch.setattr("pymq.cli.sending.os.read", lambda number, count: next(pieces))
+    bodies = sending.bodies(None, None, 1)
+    assert next(bodies) == [b"first"]
+    with pytest.raises(ConfigurationError, match="line of more than 4194304 B"):
+        list(bodies)
+
+
 def test_properties() -> None:
     assert sending.parse_properties(["a=b", "c=d=e"]) == {"a": "b", "c": "d=e"}
     for wrong in ("a", "=b", "a="):

@@ -10,7 +10,6 @@ from pymq.client.operations import (
     PullStatus,
     Send,
     SendStatus,
-    one_way,
 )
 from pymq.errors import (
     BrokerError,
@@ -210,10 +209,6 @@ def test_bodies_of_requests() -> None:
     ]
     group = operations.update_group(GroupConfig(group="G"))
     assert fastjson.parse(group.request.body)["groupName"] == "G"
-
-
-def test_a_one_way_request_wants_no_answer() -> None:
-    assert one_way(operations.update_offset("G", QUEUE, 1)).is_one_way
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import pytest
 
 from pymq.client.routes import (
+    MISSING_S,
     PROVISIONAL_AGE_S,
     Route,
     RouteTable,
@@ -66,7 +67,8 @@ def test_queues_are_sorted_by_broker_and_number() -> None:
 
 def test_an_order_topic_keeps_its_queues() -> None:
     route = Route.of("T", found(A, order="a:3;gone:2;broken"))
-    assert route.write_queues == queues(("a", 0), ("a", 1), ("a", 2))
+    # Those of a broker that is away, too, or the choice by key would change while it is.
+    assert route.write_queues == queues(("a", 0), ("a", 1), ("a", 2), ("gone", 0), ("gone", 1))
 
 
 def test_a_new_topic_borrows_the_template_and_its_limit() -> None:
@@ -94,6 +96,8 @@ def test_a_missing_route_says_who_was_asked_and_what_to_do() -> None:
     text = str(no_route("T", ["n1:9876", "n2:9876"]))
     for part in ("'T'", "n1:9876, n2:9876", "pymq topic create T", "autoCreateTopicEnable"):
         assert part in text
+    text = str(no_route("T", ["n1", "n2"], ["n1 is away"]))
+    assert "not all of them could be asked: n1 is away" in text
 
 
 def test_the_turn_goes_round_and_avoids_what_failed() -> None:
@@ -131,19 +135,34 @@ def test_routes_grow_old() -> None:
 def test_doubted_and_provisional_routes_are_old_soon() -> None:
     table = RouteTable(30.0)
     route = Route.of("T", found(A))
-    for doubt in (lambda: table.doubt("T"), lambda: table.doubt_address("a:2")):
-        table.put(route, 100.0)
-        table.doubt("other")
-        table.doubt_address("x:1")
-        assert table.fresh("T", 100.0) is route
-        doubt()
-        assert table.fresh("T", 100.0) is None
+    table.put(route, 100.0)
+    table.doubt("other")
+    assert table.fresh("T", 100.0) is route
+    table.doubt("T")
+    assert table.fresh("T", 100.0) is None
     borrowed = Route.to_create("T", found(A), 4)
     table.put(borrowed, 200.0)
     assert table.fresh("T", 200.0 + PROVISIONAL_AGE_S / 2) is borrowed
     assert table.fresh("T", 200.0 + PROVISIONAL_AGE_S) is None
     table.forget("T")
     assert table.find("T") is None
+
+
+def test_a_route_that_name_servers_do_not_give_is_kept_for_a_while() -> None:
+    table = RouteTable(30.0)
+    assert table.keep("T", 0.0, is_missing=False) is None
+    route = Route.of("T", found(A))
+    table.put(route, 100.0)
+    assert table.keep("T", 500.0, is_missing=False) is route  # nobody answers: for ever
+    assert (table.stale(529.9), table.stale(530.0)) == ([], ["T"])
+    assert table.keep("T", 600.0, is_missing=True) is route  # they say it is gone: for a minute
+    assert (table.stale(600.9), table.stale(601.0)) == ([], ["T"])
+    table.put(route, 610.0)  # it was not
+    assert table.keep("T", 659.9 + 10, is_missing=True) is route
+    assert table.keep("T", 669.9 + MISSING_S, is_missing=True) is None
+    assert table.find("T") is None
+    table.put(Route.to_create("T", found(A), 4), 800.0)
+    assert table.keep("T", 801.0, is_missing=True) is None  # it is not there yet, and that is known
 
 
 def test_all_addresses_of_all_routes() -> None:

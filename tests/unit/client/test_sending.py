@@ -7,7 +7,7 @@ import pytest
 
 from pymq.client import sending
 from pymq.client.config import ClientConfig
-from pymq.client.operations import SendStatus
+from pymq.client.operations import SendResult, SendStatus, read_send
 from pymq.client.sending import SendTemplate
 from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError, TopicNotExist
 from pymq.protocol.bodies import MessageQueue
@@ -188,6 +188,10 @@ def test_messages_that_cannot_be_in_a_batch_are_refused(message: Message, reason
 FIELDS = {"msgId": "OFFSETID", "queueId": "3", "queueOffset": "17", "transactionId": "KEY"}
 
 
+def read(answer: Command, template: SendTemplate, message_id: str) -> SendResult:
+    return read_send(answer, template, message_id, peer=template.address)
+
+
 @pytest.mark.parametrize(
     ("code", "status"),
     [
@@ -198,22 +202,22 @@ FIELDS = {"msgId": "OFFSETID", "queueId": "3", "queueOffset": "17", "transaction
     ],
 )
 def test_a_result_tells_where_and_how(code: int, status: SendStatus) -> None:
-    result = sending.read_result(Command(code, FIELDS), TEMPLATE, "KEY")
+    result = read(Command(code, FIELDS), TEMPLATE, "KEY")
     assert (result.status, result.message_id, result.queue) == (status, "KEY", QUEUE)
     assert (result.queue_offset, result.offset_ids_text) == (17, "OFFSETID")
 
 
 def test_the_broker_may_choose_the_queue() -> None:
-    result = sending.read_result(Command(0, {**FIELDS, "queueId": "1"}), TEMPLATE, "KEY")
+    result = read(Command(0, {**FIELDS, "queueId": "1"}), TEMPLATE, "KEY")
     assert result.queue == MessageQueue("a%dT|", 'broker"ä%s', 1)
 
 
 def test_refusals_and_garbled_answers() -> None:
     with pytest.raises(TopicNotExist, match="10.0.0.1:10911 refused a message to topic 'a%dT|'"):
-        sending.read_result(Command(17, None, remark="no"), TEMPLATE, "KEY")
+        read(Command(17, None, remark="no"), TEMPLATE, "KEY")
     with pytest.raises(BrokerError) as caught:
-        sending.read_result(Command(4711), TEMPLATE, "KEY")
+        read(Command(4711), TEMPLATE, "KEY")
     assert caught.value.code == 4711
     for fields in (None, {}, {**FIELDS, "queueOffset": "x"}):
         with pytest.raises(RemoteProtocolError, match="msgId, queueId"):
-            sending.read_result(Command(0, fields), TEMPLATE, "KEY")
+            read(Command(0, fields), TEMPLATE, "KEY")

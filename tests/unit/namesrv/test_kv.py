@@ -52,6 +52,8 @@ def test_a_damaged_file_is_an_error_and_stays(tmp_path: Path, content: bytes) ->
 def test_a_path_that_is_no_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot read"):
         KVConfig.load(tmp_path)
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        KVConfig.load(tmp_path / ("x" * 300))
 
 
 def test_what_cannot_be_written_does_not_count(tmp_path: Path) -> None:

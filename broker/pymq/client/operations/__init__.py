@@ -1,0 +1,102 @@
+"""Sans-IO: one operation for each request that a client makes.
+
+An operation is the request, and how its response becomes a value or an error::
+
+    operation = operations.min_offset(queue)
+    response = ...                                  # some channel carries operation.request
+    offset = operation.result(response, peer="10.0.0.1:10911")
+
+Channels fill in ``request.opaque``, so an operation is on its way once at a time. Another try
+to send a message makes another operation of the same ``PreparedMessage``: its id stays.
+
+Source: RocketMQ MQClientAPIImpl.
+"""
+
+from pymq.client.operations.administration import (
+    broker_state,
+    consume_stats,
+    consumer_connections,
+    delete_group,
+    delete_topic,
+    group_table,
+    groups_of_topic,
+    topic_config,
+    topic_stats,
+    topic_table,
+    topics_of_group,
+    update_group,
+    update_topic,
+)
+from pymq.client.operations.members import (
+    consumer_ids,
+    heartbeat,
+    lock_queues,
+    unlock_queues,
+    unregister,
+)
+from pymq.client.operations.name_server import cluster_info, delete_topic_routes, route, topic_list
+from pymq.client.operations.offsets import (
+    earliest_store_time,
+    max_offset,
+    min_offset,
+    offset_by_time,
+    query_offset,
+    update_offset,
+)
+from pymq.client.operations.operation import Operation
+from pymq.client.operations.pulls import Pull, PullResult, PullStatus
+from pymq.client.operations.sends import (
+    BODY_BYTES_MAX,
+    DEFAULT_QUEUE_COUNT,
+    SEND_RETRY_CODES,
+    PreparedMessage,
+    Send,
+    SendResult,
+    SendStatus,
+    check_send_topic,
+    read_send,
+)
+
+__all__ = [
+    "BODY_BYTES_MAX",
+    "DEFAULT_QUEUE_COUNT",
+    "Operation",
+    "PreparedMessage",
+    "Pull",
+    "PullResult",
+    "PullStatus",
+    "SEND_RETRY_CODES",
+    "Send",
+    "SendResult",
+    "SendStatus",
+    "broker_state",
+    "check_send_topic",
+    "cluster_info",
+    "consume_stats",
+    "consumer_connections",
+    "consumer_ids",
+    "delete_group",
+    "delete_topic",
+    "delete_topic_routes",
+    "earliest_store_time",
+    "group_table",
+    "groups_of_topic",
+    "heartbeat",
+    "lock_queues",
+    "max_offset",
+    "min_offset",
+    "offset_by_time",
+    "query_offset",
+    "read_send",
+    "route",
+    "topic_config",
+    "topic_list",
+    "topic_stats",
+    "topic_table",
+    "topics_of_group",
+    "unlock_queues",
+    "unregister",
+    "update_group",
+    "update_offset",
+    "update_topic",
+]

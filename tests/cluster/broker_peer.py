@@ -1,0 +1,139 @@
+"""A broker under test and a peer that sends it single requests."""
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from pymq.broker.broker import Broker
+from pymq.broker.config import BrokerConfig
+from pymq.net.channel import AsyncChannel
+from pymq.protocol.bodies import ConsumerData, Heartbeat
+from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
+from pymq.protocol.command import Command, HeaderForm
+from pymq.protocol.headers.send import LETTERS, SendRequest
+from pymq.protocol.record import Record, decode_records
+from pymq.store import FlushMode, StoreConfig
+
+DEADLINE_S = 20.0
+TIMEOUT_S = 5.0
+
+
+class Peer:
+    """A connection to the broker under test, with the requests of these tests."""
+
+    def __init__(self, broker: Broker, channel: AsyncChannel, notices: list[Command]) -> None:
+        self.broker = broker
+        self.channel = channel
+        self.notices = notices
+
+    async def ask(
+        self, code: int, body: bytes = b"", form: HeaderForm = HeaderForm.JSON, **fields: Any
+    ) -> Command:
+        texts = {
+            name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+            for name, value in fields.items()
+        }
+        return await self.channel.request(Command(code, texts, body, form=form), TIMEOUT_S)
+
+    async def send(self, topic: str, body: bytes, **changes: Any) -> Command:
+        code = changes.pop("code", RequestCode.SEND_MESSAGE_V2)
+        form = changes.pop("form", HeaderForm.JSON)
+        request = SendRequest(
+            "pg", topic, "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, False
+        )
+        fields = dataclasses.replace(request, **changes).to_v2()
+        if code == RequestCode.SEND_MESSAGE:
+            names = {letter: name for name, letter in LETTERS.items()}
+            fields = {names[letter]: value for letter, value in fields.items()}
+        return await self.channel.request(Command(code, fields, body, form=form), TIMEOUT_S)
+
+    def pull_fields(self, topic: str, offset: int, **changes: Any) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "consumerGroup": "g",
+            "topic": topic,
+            "queueId": 0,
+            "queueOffset": offset,
+            "maxMsgNums": 32,
+            "sysFlag": int(PullFlag.SUBSCRIPTION),
+            "commitOffset": 0,
+            "suspendTimeoutMillis": 0,
+            "subscription": "*",
+            "subVersion": 0,
+            "expressionType": "TAG",
+        }
+        return fields | changes
+
+    async def pull(self, topic: str, offset: int, **changes: Any) -> Command:
+        return await self.ask(
+            RequestCode.PULL_MESSAGE, **self.pull_fields(topic, offset, **changes)
+        )
+
+    def pull_later(self, topic: str, offset: int, **changes: Any) -> asyncio.Future[Command]:
+        fields = self.pull_fields(topic, offset, **changes)
+        texts = {name: str(value) for name, value in fields.items()}
+        return self.channel.request_nowait(Command(RequestCode.PULL_MESSAGE, texts), TIMEOUT_S)
+
+    async def heartbeat(self, client_id: str, *consumers: ConsumerData, **more: Any) -> None:
+        body = Heartbeat(client_id=client_id, consumers=list(consumers), **more)
+        answer = await self.ask(RequestCode.HEART_BEAT, body.encode())
+        assert answer.code == ResponseCode.SUCCESS
+
+
+def serve(
+    path: Path,
+    check: Callable[[Peer], Awaitable[None]],
+    *,
+    flush: FlushMode = FlushMode.ASYNC,
+    store: dict[str, Any] | None = None,
+    **settings: Any,
+) -> None:
+    """Run ``check`` against a broker on ``path``, then close it cleanly."""
+
+    async def run() -> None:
+        broker = Broker(
+            BrokerConfig(listen_port=0, **settings),
+            StoreConfig(root_path=path, flush_mode=flush, segment_bytes=1 << 20, **(store or {})),
+        )
+        await broker.start()
+        peer = await connect(broker)
+        try:
+            await asyncio.wait_for(check(peer), DEADLINE_S)
+        finally:
+            peer.channel.close()
+            await broker.close()
+            await broker.close()
+
+    asyncio.run(run())
+
+
+async def connect(broker: Broker, *, port: int | None = None) -> Peer:
+    notices: list[Command] = []
+    address = broker.address if port is None else f"127.0.0.1:{port}"
+    channel = await AsyncChannel.connect(
+        address, TIMEOUT_S, on_request=lambda _, command: notices.append(command)
+    )
+    return Peer(broker, channel, notices)
+
+
+def fields(command: Command) -> dict[str, str]:
+    assert command.fields is not None
+    return command.fields
+
+
+def records(command: Command) -> list[Record]:
+    return list(decode_records(command.body, verify=True))
+
+
+async def create_topic(peer: Peer, topic: str, *, queues: int = 4, perm: int = 6) -> Command:
+    return await peer.ask(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic=topic,
+        defaultTopic="TBW102",
+        readQueueNums=queues,
+        writeQueueNums=queues,
+        perm=perm,
+        topicFilterType="SINGLE_TAG",
+        order=False,
+    )

@@ -1,0 +1,163 @@
+"""BlockingClient while name servers and brokers go, come back empty, or fall silent."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from tests.cluster.played import (
+    QUEUE,
+    PlayedBroker,
+    PlayedNameServer,
+    closed_address,
+    route_to,
+)
+
+from pymq.client.blocking import BlockingClient
+from pymq.client.config import ClientConfig
+from pymq.errors import BrokerSystemError, ConnectionFailed, RequestTimeout, RouteNotFound
+from pymq.protocol.bodies import TopicRoute
+from pymq.protocol.codes import RequestCode
+from pymq.protocol.message import Message
+
+#: Routes are old at once, so that every use of one asks the name servers.
+IMPATIENT = ClientConfig(
+    name_servers=("127.0.0.1:1",), timeout_s=0.5, read_deadline_s=1.0, route_age_s=1e-9
+)
+
+
+@pytest.fixture
+def broker() -> Iterator[PlayedBroker]:
+    with PlayedBroker() as played:
+        yield played
+
+
+@pytest.fixture
+def name_server(broker: PlayedBroker) -> Iterator[PlayedNameServer]:
+    with PlayedNameServer({"T": route_to(broker.address)}) as played:
+        yield played
+
+
+def client_of(*name_servers: str, config: ClientConfig = IMPATIENT) -> BlockingClient:
+    return BlockingClient(name_servers, config=config)
+
+
+def test_a_known_route_serves_while_all_name_servers_are_down(
+    name_server: PlayedNameServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with client_of(name_server.address) as client:
+        queues = client.read_queues("T")
+        name_server.stop()
+        assert client.bounds(queues) == {QUEUE: (0, 7)}
+        assert client.read_queues("T") == client.write_queues("T") == [QUEUE]
+        assert client.send(Message("T", b"x")).queue_offset == 7
+        down = f"no name server answered: no connection to {name_server.address}"
+        assert f"old route of topic T: {down}" in caplog.text
+        name_server.start()
+        assert client.bounds(queues) == {QUEUE: (0, 7)}
+
+
+def test_an_old_route_is_not_asked_for_at_every_use(
+    name_server: PlayedNameServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = replace(IMPATIENT, route_age_s=60.0)
+    with client_of(name_server.address, config=config) as client:
+        queues = client.read_queues("T")
+        client._pool.routes.doubt("T")
+        name_server.stop()
+        for _ in range(5):
+            client.bounds(queues)
+        assert caplog.text.count("old route of topic T") == 1
+
+
+def test_an_unknown_topic_names_every_name_server_that_was_tried(
+    name_server: PlayedNameServer,
+) -> None:
+    dead, also_dead = closed_address(), closed_address()
+    with client_of(dead, also_dead) as client:
+        for ask in (client.read_queues, client.write_queues, client.route):
+            with pytest.raises(ConnectionFailed) as down:
+                ask("T")
+            assert dead in str(down.value) and also_dead in str(down.value)
+    with client_of(dead, name_server.address) as client:
+        with pytest.raises(RouteNotFound) as unknown:
+            client.read_queues("nobodys")
+        text = str(unknown.value)
+        assert name_server.address in text and f"no connection to {dead}" in text
+
+
+def test_a_name_server_that_has_just_started_does_not_end_a_known_topic(
+    name_server: PlayedNameServer, broker: PlayedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Brokers register every 30 s: until then a restarted name server knows nothing.
+    with client_of(name_server.address) as client:
+        assert client.read_queues("T") == client.write_queues("T") == [QUEUE]
+        name_server.routes = {"TBW102": route_to(broker.address, 4)}
+        assert client.read_queues("T") == [QUEUE]
+        assert client.bounds([QUEUE]) == {QUEUE: (0, 7)}
+        assert client.write_queues("T") == [QUEUE]  # not the ones it would be created with
+        monkeypatch.setattr("pymq.client.routes.MISSING_S", 0.0)
+        for _ in range(2):
+            with pytest.raises(RouteNotFound, match="'T'"):
+                client.read_queues("T")
+        assert len(client.write_queues("T")) == 4
+
+
+def test_a_name_server_that_refuses_is_no_reason_to_stop(
+    name_server: PlayedNameServer, broker: PlayedBroker
+) -> None:
+    with PlayedNameServer() as ill:
+        ill.refusal = 1
+        with client_of(ill.address, name_server.address) as client:
+            assert client.read_queues("T") == [QUEUE]
+            name_server.refusal = 1
+            assert client.bounds([QUEUE]) == {QUEUE: (0, 7)}
+            with pytest.raises(BrokerSystemError, match="not ready"):
+                client.read_queues("unknown")
+
+
+def test_a_connection_that_fell_silent_is_given_up(
+    name_server: PlayedNameServer, broker: PlayedBroker
+) -> None:
+    # As when a firewall has forgotten it: nothing comes any more, not even an end.
+    with client_of(name_server.address) as client:
+        client.bounds([QUEUE])
+        before = broker.accepted
+        broker.is_silent = True
+        client_once = replace(IMPATIENT, send_retries=0)
+        with client_of(name_server.address, config=client_once) as other:
+            with pytest.raises(RequestTimeout):
+                other.send(Message("T", b"x"))
+            broker.is_silent = False
+            assert other.send(Message("T", b"x")).queue_offset == 7
+        assert broker.accepted == before + 2
+        broker.is_silent = True
+        with pytest.raises(RequestTimeout):
+            client.bounds([QUEUE])
+        assert broker.accepted > before + 2
+
+
+def test_connections_to_brokers_that_moved_are_closed(name_server: PlayedNameServer) -> None:
+    with client_of(name_server.address) as client, PlayedBroker() as elsewhere:
+        client.bounds([QUEUE])
+        channels = client._pool._channels
+        assert len(channels) == 2
+        name_server.routes["T"] = route_to(elsewhere.address)
+        client.bounds([QUEUE])
+        assert set(channels) == {name_server.address, elsewhere.address}
+
+
+def test_an_order_topic_is_sent_to_while_one_of_its_brokers_is_away(
+    name_server: PlayedNameServer, broker: PlayedBroker
+) -> None:
+    route = route_to(broker.address)
+    name_server.routes["T"] = TopicRoute(
+        queues=route.queues, brokers=route.brokers, order_topic_conf="away:1;broker-a:1"
+    )
+    with client_of(name_server.address) as client:
+        for _ in range(4):
+            assert client.send(Message("T", b"x")).queue == QUEUE
+        away = replace(QUEUE, broker_name="away")
+        assert client.write_queues("T") == [away, QUEUE]
+        with pytest.raises(RouteNotFound, match="no master of broker 'away'"):
+            client.send(Message("T", b"x"), away)
+    assert broker.count(RequestCode.SEND_MESSAGE_V2) == 4

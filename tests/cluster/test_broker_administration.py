@@ -1,0 +1,105 @@
+"""Administration of a broker over a real socket, and what it cannot understand."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.cluster.broker_peer import Peer, create_topic, fields, serve
+
+from pymq.protocol.bodies import GroupConfig, TopicConfig, TopicTable
+from pymq.protocol.codes import RequestCode, ResponseCode
+
+
+def test_a_topic_is_created_shown_and_deleted(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        assert (await create_topic(peer, "T", queues=3)).code == ResponseCode.SUCCESS
+        saved = json.loads((tmp_path / "config" / "topics.json").read_text())
+        assert saved["topicConfigTable"]["T"]["readQueueNums"] == 3
+        answer = await peer.ask(RequestCode.GET_TOPIC_CONFIG, topic="T")
+        assert TopicConfig.decode(answer.body).write_queue_count == 3
+        await peer.send("T", b"x")
+        answer = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        assert answer.code == ResponseCode.SUCCESS
+        answer = await peer.ask(RequestCode.GET_TOPIC_CONFIG, topic="T")
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert not (tmp_path / "consumequeue" / "T").exists()
+        for name in ("TBW102", "a/b", "DefaultCluster"):
+            assert (await create_topic(peer, name)).code == ResponseCode.INVALID_PARAMETER
+
+    serve(tmp_path, check)
+
+
+def test_topics_come_in_pages(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        whole = await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        table = TopicTable.decode(whole.body)
+        assert not (whole.fields or {}).get("totalTopicNum")
+        found: dict[str, TopicConfig] = {}
+        while len(found) < len(table.topics):
+            page = await peer.ask(
+                RequestCode.GET_ALL_TOPIC_CONFIG,
+                topicSeq=len(found),
+                maxTopicNum=3,
+                dataVersion=table.version.encode().decode() if found else "",
+            )
+            assert fields(page)["totalTopicNum"] == str(len(table.topics))
+            topics = TopicTable.decode(page.body).topics
+            assert 1 <= len(topics) <= 3
+            found |= topics
+        assert found == table.topics
+
+    serve(tmp_path, check)
+
+
+def test_a_group_is_created_and_deleted_with_its_offsets(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x")
+        config = GroupConfig(group="g", retry_max_times=3)
+        update = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        assert (await peer.ask(update, config.encode())).code == ResponseCode.SUCCESS
+        bad = GroupConfig(group="no good")
+        assert (await peer.ask(update, bad.encode())).code == ResponseCode.INVALID_PARAMETER
+        offset = {"consumerGroup": "g", "topic": "T", "queueId": 0}
+        await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **offset, commitOffset=1)
+        answer = await peer.ask(
+            RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g", cleanOffset=True
+        )
+        assert answer.code == ResponseCode.SUCCESS
+        answer = await peer.ask(
+            RequestCode.QUERY_CONSUMER_OFFSET, **offset, setZeroIfNotFound=False
+        )
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+
+    serve(tmp_path, check)
+
+
+def test_without_automatic_groups_an_unknown_one_is_refused(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x")
+        answer = await peer.pull("T", 0)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+    serve(tmp_path, check, auto_create_group=False)
+
+
+@pytest.mark.parametrize("code", [0, 9, 12, 36, 37, 315, 200050, 99999])
+def test_codes_of_others_are_answered_not_supported(tmp_path: Path, code: int) -> None:
+    async def check(peer: Peer) -> None:
+        answer = await peer.ask(code)
+        assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        assert answer.remark == f" request type {code} not supported"
+
+    serve(tmp_path, check)
+
+
+def test_broken_headers_and_bodies_are_answered_and_the_connection_lives(
+    tmp_path: Path,
+) -> None:
+    async def check(peer: Peer) -> None:
+        for code in (11, 14, 15, 17, 29, 30, 34, 38, 41, 200, 207, 208, 10, 310, 320):
+            answer = await peer.ask(code, b"{not json", topic="T")
+            assert answer.code != ResponseCode.SUCCESS
+            assert answer.remark
+        assert (await peer.send("T", b"x")).code == ResponseCode.SUCCESS
+
+    serve(tmp_path, check)

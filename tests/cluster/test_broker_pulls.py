@@ -1,0 +1,142 @@
+"""Pulls over a real socket: what comes, what is held, what is refused."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.broker_peer import Peer, fields, records, serve
+
+from pymq.protocol.codes import PULL_BYTES_FIELD, PullFlag, RequestCode, ResponseCode
+from pymq.protocol.message import encode_batch
+
+
+def test_the_four_pull_answers_carry_all_four_offsets(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        for n in range(3):
+            await peer.send("T", b"%d" % n, properties="TAGS\x01a")
+        expected = [
+            (0, "*", ResponseCode.SUCCESS, "3"),
+            (3, "*", ResponseCode.PULL_NOT_FOUND, "3"),
+            (0, "other", ResponseCode.PULL_RETRY_IMMEDIATELY, "3"),
+            (9, "*", ResponseCode.PULL_OFFSET_MOVED, "3"),
+            (-5, "*", ResponseCode.PULL_OFFSET_MOVED, "0"),
+        ]
+        for offset, tags, code, following in expected:
+            answer = await peer.pull("T", offset, subscription=tags)
+            assert answer.code == code
+            assert fields(answer) == {
+                "nextBeginOffset": following,
+                "minOffset": "0",
+                "maxOffset": "3",
+                "suggestWhichBrokerId": "0",
+            }
+        assert (await peer.pull("T", 0, queueId=1)).code == ResponseCode.PULL_NOT_FOUND
+        assert (await peer.pull("T", 7, queueId=1)).code == ResponseCode.PULL_OFFSET_MOVED
+
+    serve(tmp_path, check)
+
+
+def test_a_pull_is_capped_unless_it_asks_with_the_extension(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        body = encode_batch([(0, b"x" * 100, b"") for _ in range(3000)])
+        await peer.send("T", body, code=RequestCode.SEND_BATCH_MESSAGE)
+        plain = await peer.pull("T", 0, maxMsgNums=3000)
+        assert len(records(plain)) == 32
+        much = await peer.pull("T", 0, maxMsgNums=3000, **{PULL_BYTES_FIELD: 1 << 20})
+        assert len(records(much)) == 3000
+        some = await peer.pull("T", 0, maxMsgNums=3000, **{PULL_BYTES_FIELD: 1000})
+        assert 1 <= len(some.body) <= 1000
+
+    serve(tmp_path, check)
+
+
+def test_messages_that_left_memory_are_read_from_the_disk(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        for n in range(50):
+            await peer.send("T", b"%d" % n * 500, queue_id=n % 2)
+        answers = await asyncio.gather(
+            *(peer.pull("T", 0, queueId=n % 2, maxMsgNums=25) for n in range(8))
+        )
+        for n, answer in enumerate(answers):
+            bodies = [record.body for record in records(answer)]
+            assert bodies == [b"%d" % (n % 2 + 2 * m) * 500 for m in range(25)]
+
+    serve(tmp_path, check, memory_bytes=0)
+
+
+def test_a_held_pull_wakes_for_a_message_it_wants(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"old", properties="TAGS\x01a")
+        flags = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
+        held = peer.pull_later("T", 1, subscription="a", sysFlag=flags, suspendTimeoutMillis=60_000)
+        await peer.send("T", b"unwanted", properties="TAGS\x01b")
+        assert not held.done()
+        await peer.send("T", b"wanted", properties="TAGS\x01a")
+        answer = await held
+        assert answer.code == ResponseCode.SUCCESS
+        assert [record.body for record in records(answer)] == [b"wanted"]
+
+    serve(tmp_path, check)
+
+
+def test_a_held_pull_is_answered_when_its_time_is_up(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"old")
+        flags = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
+        held = peer.pull_later("T", 1, sysFlag=flags, suspendTimeoutMillis=50)
+        answer = await held
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+        assert fields(answer)["nextBeginOffset"] == "1"
+
+    serve(tmp_path, check)
+
+
+def test_a_broker_that_closes_answers_held_pulls(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"old")
+        flags = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
+        held = peer.pull_later("T", 1, sysFlag=flags, suspendTimeoutMillis=60_000)
+        await peer.send("T", b"elsewhere", queue_id=1)  # the pull is held by now
+        await peer.broker.close()
+        assert (await held).code == ResponseCode.PULL_NOT_FOUND
+
+    serve(tmp_path, check)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({"topic": "Unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"queueId": 4}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": -1}, ResponseCode.INVALID_PARAMETER),
+        ({"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ({"expressionType": "SQL92", "subscription": "a > 1"}, ResponseCode.SYSTEM_ERROR),
+        ({"sysFlag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
+        ({"maxMsgNums": "many"}, ResponseCode.SYSTEM_ERROR),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_pull_that_cannot_be_is_refused(
+    tmp_path: Path, changes: dict[str, Any], code: int
+) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x")
+        changed = {"topic": "T", **changes}
+        answer = await peer.pull(changed.pop("topic"), 0, **changed)
+        assert (answer.code, bool(answer.remark)) == (code, True)
+
+    serve(tmp_path, check)
+
+
+def test_the_offset_in_a_pull_is_committed(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x")
+        flags = int(PullFlag.SUBSCRIPTION | PullFlag.COMMIT_OFFSET)
+        await peer.pull("T", 1, sysFlag=flags, commitOffset=1)
+        answer = await peer.ask(
+            RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="g", topic="T", queueId=0
+        )
+        assert fields(answer)["offset"] == "1"
+
+    serve(tmp_path, check)
