@@ -193,6 +193,7 @@ class JavaPushConsumer(Started):
         rocketmq = client.jvm.org.apache.rocketmq
         java = rocketmq.client.consumer.DefaultMQPushConsumer(group)
         super().__init__(client, java, name_server)
+        self._topic = topic
         self._changed = threading.Condition()
         self._messages: list[ReceivedMessage] = []
         self._failed: list[ReceivedMessage] = []
@@ -242,6 +243,28 @@ class JavaPushConsumer(Started):
                     f" messages in {timeout_s} s; JVM wrote:\n{self.client.output()}"
                 )
             return list(self._messages)
+
+    def wait_offsets(self, total: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """Wait until the next offsets of the topic's queues, as the client has them, add up.
+
+        A delivery counts only once the listener has returned; what is closed before does not
+        commit it.
+
+        Raises:
+            TimeoutError: they add up to less.
+        """
+        store = call(call(self.java.getDefaultMQPushConsumerImpl).getOffsetStore)
+        package = self.client.jvm.org.apache.rocketmq.client.consumer.store
+        in_memory = package.ReadOffsetType.READ_FROM_MEMORY
+        queues = list(call(self.java.fetchSubscribeMessageQueues, self._topic))
+        deadline = time.monotonic() + timeout_s
+        while (found := sum(max(0, store.readOffset(at, in_memory)) for at in queues)) < total:
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"push consumer {self.client.version}: offsets add up to {found} of {total}"
+                    f" after {timeout_s} s"
+                )
+            time.sleep(POLL_INTERVAL_S)
 
     def close(self) -> None:
         """Shut down after the client took note of what its listener answered.

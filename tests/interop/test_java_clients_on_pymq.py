@@ -127,24 +127,6 @@ def check_received(
     assert sync.properties["CLUSTER"] == "DefaultCluster"
 
 
-def wait_consumed(push: JavaPushConsumer, setting: Setting, count: int) -> None:
-    """Wait until the client itself counts so many messages as consumed.
-
-    Our listener sees a message before the client learns that it was taken; closing in between
-    leaves the offset where it was, as it should.
-    """
-    store = push.java.getDefaultMQPushConsumerImpl().getOffsetStore()
-    package = setting.client.jvm.org.apache.rocketmq.client.consumer.store
-    in_memory = package.ReadOffsetType.READ_FROM_MEMORY
-    queues = list(push.java.fetchSubscribeMessageQueues(setting.topic))
-    assert len(queues) == QUEUE_COUNT
-
-    def consumed() -> int:
-        return sum(max(0, store.readOffset(queue, in_memory)) for queue in queues)
-
-    wait_until(lambda: consumed() == count)
-
-
 def wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -158,7 +140,7 @@ def test_every_way_of_sending_reaches_push_and_pull_consumers(setting: Setting) 
         setting.client, setting.group, setting.name_server, setting.topic
     ) as push:
         check_received(setting, push.wait_count(len(bodies)), bodies)
-        wait_consumed(push, setting, len(bodies))
+        push.wait_offsets(len(bodies))
     pull_group = f"pull-{setting.topic}"
     if setting.client.version == "4.5.1":  # has no lite pull consumer
         with JavaPullConsumer(

@@ -112,6 +112,7 @@ def test_every_way_of_sending_reaches_push_and_pull_consumers(pair: Pair) -> Non
     bodies = send_every_way(pair)
     with JavaPushConsumer(pair.client, pair.group, pair.name_server, pair.topic) as push:
         check_received(pair, push.wait_count(len(bodies)), bodies)
+        push.wait_offsets(len(bodies))
 
     pull_group = f"pull-{pair.topic}"
     if pair.client.version == "4.5.1":  # has no lite pull consumer
@@ -122,7 +123,6 @@ def test_every_way_of_sending_reaches_push_and_pull_consumers(pair: Pair) -> Non
             check_received(pair, lite.poll_count(len(bodies)), bodies)
 
     assert pair.admin.message_count(pair.topic) == len(bodies)
-    # Closing the push consumer stored its offsets.
     stats = pair.admin.consume_stats(pair.group)
     ours = {queue: at for (topic, queue), at in stats.items() if topic == pair.topic}
     assert len(ours) == QUEUE_COUNT
