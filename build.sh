@@ -42,14 +42,14 @@ first_python() {  # first_python CODE: the first interpreter that runs CODE with
 }
 
 find_python() {
-  local recent='import sys; sys.exit(sys.version_info < (3, 11))' plain version
-  first_python "$recent; import ensurepip, venv" && return
+  local recent='import sys; sys.version_info >= (3, 11) or sys.exit(1)' plain version
+  first_python "$recent; import ensurepip, venv" && return   # Debian's lacks them without -venv
   plain=$(first_python "$recent") || die "no Python 3.11 or newer found: install one, or name it: PYTHON=/path/to/python3 ./build.sh env"
   version=$("$plain" -c 'import sys; print("python%d.%d" % sys.version_info[:2])')
   if may_install && apt_install "$version-venv" && first_python "$recent; import ensurepip, venv"; then
     return
   fi
-  die "$plain has no venv module: install it (Debian: apt-get install $version-venv)"
+  die "$plain has no venv module: install it (Debian, as root: apt-get install $version-venv)"
 }
 
 made_from() {  # the folder and the interpreter, then the files that decide what is installed
@@ -118,8 +118,8 @@ make_java() {  # exports JAVA_HOME when there is a Java, and is silent about it
   fi
   if [ -z "$home" ]; then
     unset JAVA_HOME
-    say "no Java 17 or 21 found, so nothing here can start Spark: install one (Debian: apt-get" \
-      "install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME to it"
+    say "no Java 17 or 21 found, so nothing here can start Spark: install one (Debian, as root:" \
+      "apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17) or set JAVA_HOME to it"
     return
   fi
   export JAVA_HOME=$home PATH=$home/bin:$PATH

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +16,9 @@ from typing import Any
 
 JOB = Path(__file__).with_name("job.py")
 START_S = 30.0
-GRACE_S = 15.0
+GRACE_S = 15.0  # for the broker to bring its store in order
+KILLED_S = 10.0
+POLL_S = 0.02
 LOG_LINES = 25  # shown of a process that failed
 
 
@@ -23,45 +27,111 @@ class DemoFailed(Exception):
 
 
 @contextlib.asynccontextmanager
-async def running(*command: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a process with its standard output in a pipe, and end it.
+async def running(
+    *command: str, log: Path, grace_s: float
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a process with its standard output in a pipe, and end it and all that it started.
+
+    Its temporary files, and those of a JVM that it starts, lie beside the log and are removed
+    with it, so that it may be killed without leaving any.
 
     Args:
-        command: what to run.
+        command: what to run, without relative paths.
         log: gets its standard error.
+        grace_s: how long it may take to end by itself; 0: it is killed at once.
     """
-    workers = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
-    with log.open("wb") as errors:
-        process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, **workers, "SPARK_LOCAL_IP": "127.0.0.1"},
-            start_new_session=True,  # Ctrl-C reaches us alone, and we end the others
-        )
+    scratch = Path(tempfile.mkdtemp(prefix=f"{log.stem}-", dir=log.parent))
     try:
-        yield process
+        with log.open("wb") as errors:
+            starting = asyncio.create_task(
+                asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=errors,
+                    cwd=scratch,
+                    env=_environment(scratch),
+                    start_new_session=True,  # Ctrl-C reaches us alone, and we end the others
+                )
+            )
+            try:
+                process = await asyncio.shield(starting)  # one that has started has to be ended
+            except asyncio.CancelledError:
+                await _end(await starting, grace_s)
+                raise
+        try:
+            yield process
+        finally:
+            await _end(process, grace_s)
     finally:
-        await _end(process)
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+def _environment(scratch: Path) -> dict[str, str]:
+    """Return the environment of a process that has ``scratch`` for its temporary files."""
+    given = os.environ
+    java = f'{given.get("JAVA_TOOL_OPTIONS", "")} -XX:-UsePerfData "-Djava.io.tmpdir={scratch}"'
+    # A relative path, because a socket's must be short: about 100 characters.
+    sockets = "--conf spark.python.unix.domain.socket.dir=."
+    return {
+        **given,
+        "TMPDIR": str(scratch),
+        "SPARK_LOCAL_DIRS": str(scratch),
+        "JAVA_TOOL_OPTIONS": java.strip(),
+        "PYSPARK_SUBMIT_ARGS": f"{sockets} {given.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+
+
+async def _end(process: asyncio.subprocess.Process, grace_s: float) -> None:
     """Ask a process to end; then end what is left of it and of all that it started."""
     try:
-        if process.returncode is None:
+        if process.returncode is None and grace_s:
             # Not process.terminate(): for one that has just ended that takes the exit status
             # away from asyncio, which then warns.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
-        async with asyncio.timeout(GRACE_S):
-            await process.wait()
+            async with asyncio.timeout(grace_s):
+                await process.wait()
     except TimeoutError:
         pass
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    await process.wait()
+        await _kill_session(process.pid)
+        await process.wait()
+
+
+async def _kill_session(leader: int) -> None:
+    """Kill all processes of a session and wait until there are none.
+
+    One that is being killed may still write; whoever removes its files has to wait for its end.
+    Where there is no ``/proc`` the leader's group is killed, and the rest (Spark's Python workers
+    have a group of their own) ends by itself when it sees that the JVM has.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a zombie
+        os.killpg(leader, signal.SIGKILL)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(KILLED_S):
+            while members := _session(leader):
+                for pid in members:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                await asyncio.sleep(POLL_S)
+
+
+def _session(leader: int) -> list[int]:
+    """Return the living processes of a session, by their ids."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            # pid (name) state parent group session ...; a name may contain anything.
+            state, _, _, session = file.read_text().rpartition(")")[2].split()[:4]
+        except OSError:  # it has ended
+            continue
+        if int(session) == leader and state not in "ZX":
+            found.append(int(file.parent.name))
+    return found
 
 
 def _last_words(log: Path, program: str) -> str:
@@ -76,12 +146,16 @@ def _last_words(log: Path, program: str) -> str:
 async def cluster(store: Path, log: Path) -> AsyncIterator[str]:
     """Run ``pymq up`` on free ports and give the address of its name server.
 
+    Args:
+        store: where it keeps the messages; an absolute path.
+        log: gets its log.
+
     Raises:
         DemoFailed: it does not start.
     """
     ports = ("--namesrv-port", "0", "--broker-port", "0")
     command = (sys.executable, "-m", "pymq.cli", "up", "--store", str(store), *ports, "-o", "json")
-    async with running(*command, log=log) as process:
+    async with running(*command, log=log, grace_s=GRACE_S) as process:
         assert process.stdout is not None
         failure = "pymq up did not start"
         line = b""
@@ -122,7 +196,9 @@ class Job:
         Raises:
             DemoFailed: it failed, or flights came too late for it.
         """
-        async with running(sys.executable, str(JOB), *self.arguments, log=self.log) as process:
+        # Killed when it is cancelled: Spark takes seconds to stop, and has nothing to save.
+        command = (sys.executable, str(JOB), *self.arguments)
+        async with running(*command, log=self.log, grace_s=0) as process:
             assert process.stdout is not None
             async for line in process.stdout:
                 self._add_batch(json.loads(line))

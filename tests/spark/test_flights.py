@@ -19,22 +19,24 @@ from pymq.testing import Cluster
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "flights"
 DEMO = FOLDER / "demo.py"
 TIMEOUT_S = 500.0  # Spark starts twice, and the machine may be busy
-GONE_S = 20.0
+STOP_S = 60.0
+MARK = "PYMQ_TEST_RUN"  # a variable that all processes of a test inherit
 
 #: The demo, but one flight is published with a delay that is a minute longer than in the data.
 FALSIFIED = f"""
 import sys
 sys.path.insert(0, {str(FOLDER)!r})
 import demo
+import demonstration
 
-truly_publish = demo.publish
+truly_publish = demonstration.publish
 
 async def publish(name_server, topic, frame, on_sent):
     frame = frame.copy()
     frame.loc[frame["dep_delay"].last_valid_index(), "dep_delay"] += 1
     await truly_publish(name_server, topic, frame, on_sent)
 
-demo.publish = publish
+demonstration.publish = publish
 sys.exit(demo.main())
 """
 
@@ -42,7 +44,7 @@ sys.exit(demo.main())
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """An environment by which all processes of a test can be told, with a folder of its own."""
-    return {**os.environ, "TMPDIR": str(tmp_path), "COLUMNS": "100"}
+    return {**os.environ, MARK: str(tmp_path), "TMPDIR": str(tmp_path), "COLUMNS": "100"}
 
 
 def run(environment: dict[str, str], *command: str) -> subprocess.CompletedProcess[str]:
@@ -56,8 +58,8 @@ def run(environment: dict[str, str], *command: str) -> subprocess.CompletedProce
 
 
 def processes_of(environment: dict[str, str]) -> list[str]:
-    """Return the command lines of processes that have this environment."""
-    mark = f"TMPDIR={environment['TMPDIR']}\0".encode()
+    """Return the command lines of the processes of a test."""
+    mark = f"{MARK}={environment[MARK]}\0".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -69,13 +71,12 @@ def processes_of(environment: dict[str, str]) -> list[str]:
 
 
 def assert_nothing_left(environment: dict[str, str]) -> None:
-    deadline_s = time.monotonic() + GONE_S
-    while (left := processes_of(environment)) and time.monotonic() < deadline_s:
-        time.sleep(0.1)
-    assert left == []
+    """The demo itself waits for the end of all that it started, so nobody has to wait here."""
+    assert processes_of(environment) == []
     assert os.listdir(environment["TMPDIR"]) == []
 
 
+@pytest.mark.spark
 def test_every_total_is_right_and_a_second_run_adds_nothing(environment: dict[str, str]) -> None:
     done = run(environment, str(DEMO), "--rows", "20000")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -84,6 +85,7 @@ def test_every_total_is_right_and_a_second_run_adds_nothing(environment: dict[st
     assert_nothing_left(environment)
 
 
+@pytest.mark.spark
 def test_a_wrong_total_is_found_on_a_cluster_that_has_been_used(
     environment: dict[str, str], cluster: Cluster, client: BlockingClient
 ) -> None:
@@ -96,18 +98,47 @@ def test_a_wrong_total_is_found_on_a_cluster_that_has_been_used(
     assert "mean_delay is" in done.stderr
 
 
-def test_an_interrupted_demo_leaves_nothing_behind(environment: dict[str, str]) -> None:
-    command = [sys.executable, "-u", str(DEMO), "--rows", "1000"]
+def takes_signals(demo: subprocess.Popen[str]) -> bool:
+    status = Path(f"/proc/{demo.pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) & 1 << (signal.SIGTERM - 1))
+
+
+#: The moments at which the demo is interrupted, in their order: how a test knows that it is then.
+MOMENTS: dict[str, Callable[[subprocess.Popen[str], dict[str, str]], bool]] = {
+    "it begins, and imports": lambda demo, _: takes_signals(demo),
+    "the broker starts": lambda _, env: any("pymq.cli up" in p for p in processes_of(env)),
+    "the job starts": lambda _, env: any("job.py --name" in p for p in processes_of(env)),
+    "the JVM starts": lambda _, env: any("org.apache.spark" in p for p in processes_of(env)),
+    # Killed, the JVM and the workers leave these behind, wherever they have put them.
+    "Spark runs": lambda _, env: bool(made(env, "job-*/blockmgr-*") and made(env, "job-*/.*.sock")),
+}
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
+
+
+def made(environment: dict[str, str], pattern: str) -> list[Path]:
+    """Return files in the folder of a run."""
+    return list(Path(environment["TMPDIR"]).glob(f"pymq-flights-*/{pattern}"))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("moment", "number"), list(zip(MOMENTS, SIGNALS, strict=True)))
+def test_an_interrupted_demo_leaves_nothing_behind(
+    environment: dict[str, str], moment: str, number: signal.Signals
+) -> None:
+    command = [sys.executable, str(DEMO), "--rows", "1000"]
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            if line.startswith("topics"):  # from here on the cluster runs, and Spark starts
-                break
-        process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
+    ) as demo:
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while not MOMENTS[moment](demo, environment):
+            assert demo.poll() is None, f"over before {moment}: {demo.communicate()}"
+            assert time.monotonic() < deadline_s, moment
+            time.sleep(0.01)
+        demo.send_signal(number)
+        demo.send_signal(number)  # as impatient people do
+        _, errors = demo.communicate(timeout=STOP_S)
+    assert demo.returncode == 130, errors
     assert errors == "demo.py: interrupted\n"
     assert_nothing_left(environment)
 
