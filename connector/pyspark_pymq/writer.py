@@ -36,7 +36,7 @@ from pyspark_pymq.patience import persist, send_retries
 LOG = logging.getLogger(__name__)
 
 #: A broker works on one request while the next is on its way; larger ones gain nothing.
-REQUEST_BYTES_MAX = 1 << 20
+REQUEST_BYTES_MAX = 3 << 20
 #: What a task gathers for several queues before it sends, and sends to one before the next.
 GATHERED_BYTES_MAX = 8 << 20
 

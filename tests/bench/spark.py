@@ -10,11 +10,9 @@ Messages have bodies of 100 B, a tag, a key and an id. Broker, JVM and Python wo
 machine, as in ``local[2]``; ratios mean more than rates. The best of each side's rounds counts.
 """
 
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 from tests.bench.machine import describe, line
+from tests.bench.serving import serving
 
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record_batch import read_columns
@@ -97,7 +96,8 @@ def main() -> int:
     print(describe())
     print(f"run       local[{TASKS}], bodies of {BODY_BYTES} B, {rows} rows, best of {ROUNDS}")
     missed = []
-    with broker() as name_server, BlockingClient((name_server,)) as client:
+    with serving("async") as server, BlockingClient((server.name_server,)) as client:
+        name_server = server.name_server
         spark = session()
         rate, batch = codec(client, rows)
         missed += verdict("decode to default columns, one core", rate, DECODE_TARGET, "/s")
@@ -134,20 +134,6 @@ def main() -> int:
     if missed:
         print(f"below target: {', '.join(missed)}")
     return 0
-
-
-@contextmanager
-def broker() -> Iterator[str]:
-    """Run name server and broker in a process of their own, as they do in earnest."""
-    code = (
-        "import sys; from pymq.testing import Cluster\n"
-        "with Cluster() as c: print(c.name_server, flush=True); sys.stdin.read()"
-    )
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, text=True) as done:
-        assert done.stdout is not None and done.stdin is not None
-        yield done.stdout.readline().strip()
-        done.stdin.close()
 
 
 def session() -> SparkSession:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.new_records import NewRecords, cells, cut, is_constant
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES
-from pymq.protocol.record_batch import HEAD, Bytes, Longs, gather
+from pymq.protocol.record_batch import HEAD, Longs, gather, windows
 from pymq.protocol.tag_codes import tag_codes
 
 
@@ -122,11 +122,5 @@ class FinishedRecords(NewRecords):
             store_timestamp=store_timestamp,
             store_host=store_host,
         )
-        _windows(self._data)[self._starts] = heads.view(f"V{HEAD_BYTES}")
+        windows(self._data, HEAD_BYTES)[self._starts] = heads.view(f"V{HEAD_BYTES}")
         return self._data.data
-
-
-def _windows(data: Bytes) -> npt.NDArray[np.void]:
-    """Return the head that would begin at each byte, as a writable view."""
-    shape = (len(data) - HEAD_BYTES + 1,)
-    return np.ndarray(shape, f"V{HEAD_BYTES}", data.data, strides=(1,))

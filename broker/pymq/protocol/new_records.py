@@ -96,22 +96,22 @@ class NewRecords:
     ) -> npt.NDArray[Any]:
         """Return everything before the bodies, shape (count,); arguments as ``encode``."""
         head = HEAD if self.host_bytes == 16 else head_layout(len(self.born_host), len(store_host))
-        rows = np.empty(self.count, head)
+        same = np.zeros(1, head)
+        same["magic"] = MAGIC_V1
+        same["queue_id"] = self.queue_id
+        same["sys_flag"] = self.sys_flag
+        same["born_timestamp"] = self.born_timestamp
+        same["born_host"] = np.void(self.born_host)
+        same["store_timestamp"] = store_timestamp
+        same["store_host"] = np.void(store_host)
+        same["reconsume_times"] = self.reconsume_times
+        rows = np.repeat(same, self.count)
         rows["size"] = self.sizes
-        rows["magic"] = MAGIC_V1
         rows["body_crc"] = np.fromiter(map(crc32, bodies), np.int64, self.count) & 0x7FFFFFFF
-        rows["queue_id"] = self.queue_id
         rows["flag"] = self._flags
         rows["queue_offset"] = np.arange(queue_offset, queue_offset + self.count)
         ends = np.cumsum(self.sizes, dtype=np.int64)
         rows["physical_offset"] = ends - self.sizes + physical_offset
-        rows["sys_flag"] = self.sys_flag
-        rows["born_timestamp"] = self.born_timestamp
-        rows["born_host"] = np.void(self.born_host)
-        rows["store_timestamp"] = store_timestamp
-        rows["store_host"] = np.void(store_host)
-        rows["reconsume_times"] = self.reconsume_times
-        rows["prepared_transaction_offset"] = 0
         rows["body_bytes"] = self._body_lengths
         return rows
 

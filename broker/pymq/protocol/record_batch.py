@@ -203,8 +203,18 @@ def gather(data: Bytes, positions: Longs, dtype: Any) -> Any:
     dtype = np.dtype(dtype)
     if not len(positions):
         return np.empty(0, dtype)
-    windows = np.lib.stride_tricks.sliding_window_view(data, dtype.itemsize)
-    return windows[positions].view(dtype).reshape(-1)
+    return windows(data, dtype.itemsize)[positions].view(dtype)
+
+
+def windows(data: Bytes, width: int) -> npt.NDArray[np.void]:
+    """Return the ``width`` bytes at every position of a buffer, as one item each: a view.
+
+    Raises:
+        CorruptRecord: the buffer is shorter than that.
+    """
+    if len(data) < width:
+        raise CorruptRecord(f"buffer of {len(data)} B, expected at least {width}")
+    return np.ndarray((len(data) - width + 1,), f"V{width}", data.data, strides=(1,))
 
 
 def _record_starts(data: Bytes, sizes: npt.NDArray[Any] | None) -> Longs:
