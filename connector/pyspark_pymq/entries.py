@@ -20,7 +20,7 @@ buffer of the result is the finished text, its offsets are where requests may be
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from pymq.client.batch_run import Batch
 from pymq.client.finished import RecordsBody
 from pymq.errors import LocalProtocolError
+from pymq.protocol.finished_records import pack_sizes
 from pymq.protocol.message import KEYS, TAGS, UNIQUE_KEY
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pyspark_pymq.rows import contents, cuts
@@ -75,7 +76,7 @@ class Encoded:
         for low, high in cuts(sizes, rows_max=len(start), bytes_max=bytes_max):
             body = self.text[start[low] : start[high]].data
             if self.are_records:
-                yield RecordsBody(body, sizes[low:high].astype(">i4").tobytes())
+                yield RecordsBody(body, pack_sizes(sizes[low:high]))
             else:
                 yield body
 
@@ -93,26 +94,29 @@ class MessageKeys:
 
     def __init__(self, *, address: bytes, pid: int, salt: bytes) -> None:
         prefix = (address + (pid & 0xFFFF).to_bytes(2, "big") + salt).hex().upper()
-        before = UNIQUE_KEY.encode() + _BETWEEN + prefix.encode()
-        self._digits_at = len(before)
-        self._row = np.frombuffer(before + bytes(_DIGITS) + _BEHIND, np.uint8)
+        self._before = UNIQUE_KEY.encode() + _BETWEEN + prefix.encode()
         self._next = 0
 
-    def take(self, count: int, *, month_ms: int) -> pa.Array:
+    def take(self, count: int, *, month_ms: int, before: bytes = b"") -> pa.Array:
         """Return ``UNIQ_KEY 0x01 id 0x02`` with new ids, a binary array of shape (count,).
 
         Args:
             count: how many.
             month_ms: milliseconds since the month began, local time.
+            before: what each of them begins with.
         """
         first = max(self._next, month_ms << 16)
         self._next = first + count
         numbers = np.arange(first, first + count, dtype=np.uint64).astype(">u8")
-        table = np.empty((count, len(self._row)), np.uint8)
-        table[:] = self._row
+        before += self._before
         digits = _HEX[numbers.view(np.uint8).reshape(count, 8)[:, 2:]].view(np.uint8)
-        table[:, self._digits_at : self._digits_at + _DIGITS] = digits
+        table = _repeated(before + bytes(_DIGITS) + _BEHIND, count)
+        table[:, len(before) : len(before) + _DIGITS] = digits
         return _fixed(table)
+
+
+#: A column of binary values, null for nothing, or the same bytes in every row.
+_Piece: TypeAlias = "pa.Array | bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +125,12 @@ class Messages:
 
     Attributes:
         body: binary, shape (n,).
-        properties: columns that make each one's properties text when they are joined.
+        properties: what makes each one's properties text when it is joined.
         body_bytes, properties_bytes: int64, shape (n,).
     """
 
     body: pa.Array
-    properties: list[pa.Array]
+    properties: list[_Piece]
     body_bytes: npt.NDArray[np.int64]
     properties_bytes: npt.NDArray[np.int64]
 
@@ -135,8 +139,7 @@ class Messages:
         head = np.zeros((len(self.body), ENTRY_HEAD_BYTES // 4), ">u4")
         head[:, 0] = ENTRY_HEAD_BYTES + 2 + self.body_bytes + self.properties_bytes
         head[:, -1] = self.body_bytes
-        middle = self.properties_bytes.astype(">u2").reshape(-1, 1)
-        return self._encoded(_fixed(head), _fixed(middle), are_records=False)
+        return self._encoded(head, [b""], are_records=False)
 
     def records(self, topics: bytes | pa.Array) -> Encoded:
         """Return them as finished records.
@@ -144,31 +147,35 @@ class Messages:
         Args:
             topics: of all, or binary of shape (n,); legal names.
         """
-        count = len(self.body)
         if isinstance(topics, bytes):
-            middle = np.empty((count, 1 + len(topics) + 2), np.uint8)
-            middle[:, :-2] = np.frombuffer(bytes((len(topics),)) + topics, np.uint8)
-            middle[:, -2:] = self.properties_bytes.astype(">u2").view(np.uint8).reshape(-1, 2)
             topic_bytes: Any = len(topics)
-            between = _fixed(middle)
+            before: list[_Piece] = [bytes((topic_bytes,)) + topics]
         else:
             topic_bytes = pc.binary_length(topics).to_numpy(zero_copy_only=False)
-            between = _joined(
-                [
-                    _fixed(topic_bytes.astype(np.uint8).reshape(-1, 1)),
-                    topics,
-                    _fixed(self.properties_bytes.astype(">u2").reshape(-1, 1)),
-                ]
-            )
-        head = np.zeros((count, HEAD_BYTES // 4), ">u4")
+            before = [_fixed(topic_bytes.astype(np.uint8).reshape(-1, 1)), topics, b""]
+        head = np.zeros((len(self.body), HEAD_BYTES // 4), ">u4")
         head[:, 0] = OVERHEAD_BYTES + self.body_bytes + topic_bytes + self.properties_bytes
         head[:, 1] = MAGIC_V1
         head[:, -1] = self.body_bytes
-        return self._encoded(_fixed(head), between, are_records=True)
+        return self._encoded(head, before, are_records=True)
 
-    def _encoded(self, head: pa.Array, middle: pa.Array, *, are_records: bool) -> Encoded:
-        joined = _joined([head, self.body, middle, *self.properties])
-        return Encoded(*contents(joined), are_records)
+    def _encoded(
+        self, head: npt.NDArray[Any], before: list[_Piece], *, are_records: bool
+    ) -> Encoded:
+        """Join heads, bodies, what comes ``before`` the properties, their lengths, and them.
+
+        What is the same in every row goes into the table of lengths: each piece of a join
+        costs as much as thirty bytes.
+        """
+        *between, lead = before
+        after = self.properties
+        first = after[0] if isinstance(after[0], bytes) else b""
+        assert isinstance(lead, bytes)
+        lengths = _repeated(lead + bytes(2) + first, len(self.body))
+        at = len(lead)
+        lengths[:, at : at + 2] = self.properties_bytes.astype(">u2").view(np.uint8).reshape(-1, 2)
+        pieces = [_fixed(head), self.body, *between, _fixed(lengths), *after[bool(first) :]]
+        return Encoded(*contents(_joined(pieces)), are_records)
 
 
 def encode_messages(
@@ -199,31 +206,61 @@ def encode_messages(
             f"{place(_first(body.is_null()))}: body is null, and a message needs one: filter "
             f"such rows out, or coalesce(body, '')"
         )
-    made = keys.take(rows, month_ms=month_ms)
-    pieces: list[pa.Array] = []
+    pieces: list[_Piece] = []
     if "tags" in columns:  # first, where a broker finds them soonest
-        pieces.append(_encode_one(TAGS, columns["tags"], "tags", place))
+        pieces += _encode_one(TAGS, columns["tags"], "tags", place)
+    has_key = None
     if "properties" in columns:
         texts, has_key = _encode_maps(columns["properties"], columns, place)
         pieces.append(texts)
-        if has_key.any():
-            made = pc.if_else(pa.array(has_key), pa.scalar(None, pa.binary()), made)
     if "keys" in columns:
-        pieces.append(_encode_one(KEYS, columns["keys"], "keys", place))
-    pieces.append(made)
+        pieces += _encode_one(KEYS, columns["keys"], "keys", place)
+    if has_key is not None and has_key.any():
+        made = keys.take(rows, month_ms=month_ms)
+        pieces.append(pc.if_else(pa.array(has_key), pa.scalar(None, pa.binary()), made))
+    else:
+        last = pieces.pop() if pieces and isinstance(pieces[-1], bytes) else b""
+        pieces.append(keys.take(rows, month_ms=month_ms, before=last))
+    pieces = _merged(pieces)
     lengths = np.zeros(rows, np.int64)
     for piece in pieces:
-        lengths += pc.fill_null(pc.binary_length(piece), 0).to_numpy(zero_copy_only=False)
-    body_bytes = pc.binary_length(body).to_numpy(zero_copy_only=False).astype(np.int64)
+        lengths += len(piece) if isinstance(piece, bytes) else _lengths(piece)
+    body_bytes = _lengths(body)
     _check_sizes(lengths, body_bytes, message_bytes_max, place)
     return Messages(body, pieces, body_bytes, lengths)
 
 
-def _joined(columns: list[Any]) -> pa.Array:
-    """Join columns row by row; a null is nothing."""
+def _joined(pieces: list[_Piece]) -> pa.Array:
+    """Join pieces row by row; a null is nothing."""
+    columns = [_constant(piece) if isinstance(piece, bytes) else piece for piece in pieces]
     return pc.binary_join_element_wise(
         *columns, _constant(b""), null_handling="replace", null_replacement=""
     )
+
+
+def _merged(pieces: list[_Piece]) -> list[_Piece]:
+    """Return pieces with constant neighbours as one."""
+    merged: list[_Piece] = []
+    for piece in pieces:
+        if isinstance(piece, bytes) and merged and isinstance(merged[-1], bytes):
+            merged[-1] += piece
+        else:
+            merged.append(piece)
+    return merged
+
+
+def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the bytes of each value, 0 for null."""
+    lengths = pc.binary_length(column)
+    if column.null_count:
+        lengths = pc.fill_null(lengths, 0)
+    return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _repeated(row: bytes, count: int) -> Bytes:
+    """Return a matrix whose rows are all the same."""
+    items = np.repeat(np.frombuffer(row, f"V{len(row)}"), count)
+    return items.view(np.uint8).reshape(count, len(row))
 
 
 def _constant(value: bytes) -> pa.Scalar:
@@ -242,18 +279,23 @@ def _fixed(table: npt.NDArray[Any]) -> pa.Array:
 # --------------------------------------------------------------------------------- properties
 
 
-def _prefixed(name: str, values: pa.Array) -> pa.Array:
-    """Return ``name 0x01 value 0x02`` for each value, null for null."""
-    before = _constant(name.encode() + _BETWEEN)
-    return pc.binary_join_element_wise(before, values, _constant(_BEHIND), _constant(b""))
-
-
-def _encode_one(name: str, values: pa.Array, column: str, place: Callable[[int], str]) -> pa.Array:
+def _encode_one(
+    name: str, values: pa.Array, column: str, place: Callable[[int], str]
+) -> list[_Piece]:
+    """Return what joins to ``name 0x01 value 0x02``, and to nothing where there is no value."""
     _check_marks(values, lambda row: f"{place(row)}: {column}")
+    before = name.encode() + _BETWEEN
     empty = pc.equal(pc.binary_length(values), 0)
-    if pc.any(empty).as_py():  # an empty value is no value to any reader
+    some_empty = pc.any(empty).as_py()
+    if not some_empty and not values.null_count:
+        return [before, values, _BEHIND]
+    if some_empty:  # an empty value is no value to any reader
         values = pc.if_else(pc.fill_null(empty, True), pa.scalar(None, pa.binary()), values)
-    return _prefixed(name, values)
+    return [
+        pc.binary_join_element_wise(
+            _constant(before), values, _constant(_BEHIND), _constant(b"")
+        )
+    ]
 
 
 def _encode_maps(
@@ -281,7 +323,7 @@ def _encode_maps(
     given = [name for name, column in ((TAGS, "tags"), (KEYS, "keys")) if column in columns]
     for name in given:
         absent = pc.or_(absent, pc.equal(names, name.encode()))
-    texts = _joined([names, _constant(_BETWEEN), values, _constant(_BEHIND)])
+    texts = _joined([names, _BETWEEN, values, _BEHIND])
     if pc.any(absent).as_py():
         texts = pc.if_else(absent, _constant(b""), texts)
     own_key = pc.and_(pc.equal(names, UNIQUE_KEY.encode()), pc.invert(absent))

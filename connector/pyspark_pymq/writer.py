@@ -35,8 +35,10 @@ from pyspark_pymq.patience import persist, send_retries
 
 LOG = logging.getLogger(__name__)
 
-#: A broker works on one request while the next is on its way; larger ones gain nothing.
+#: Ten thousand rows of a usual size, as Spark hands them over, are one request.
 REQUEST_BYTES_MAX = 3 << 20
+#: A broker works on one while the next is on its way; with more, memory is cold when it is used.
+REQUESTS_IN_FLIGHT = 3
 #: What a task gathers for several queues before it sends, and sends to one before the next.
 GATHERED_BYTES_MAX = 8 << 20
 
@@ -272,7 +274,10 @@ class SendTask:
         """
         sent_count = 0
         for queue, run in itertools.groupby(self._requests(batches), key=itemgetter(0)):
-            sent_count += len(self._client.send_batches(queue, (body for _, body in run)))
+            results = self._client.send_batches(
+                queue, (body for _, body in run), in_flight_max=REQUESTS_IN_FLIGHT
+            )
+            sent_count += len(results)
         if self._failure is not None:
             raise self._failure
         assert sent_count == self._request_count, f"{sent_count} of {self._request_count} sent"

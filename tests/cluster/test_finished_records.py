@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from tests.cluster.broker_peer import Peer, fields, records, serve
 
@@ -17,6 +16,7 @@ from pymq.errors import BrokerError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, ResponseCode
 from pymq.protocol.command import Command
+from pymq.protocol.finished_records import pack_sizes
 from pymq.protocol.headers.send import SendRequest
 from pymq.protocol.message import encode_batch
 from pymq.protocol.new_batch import NewBatch
@@ -40,7 +40,7 @@ def finished(topic: str, messages: list[tuple[bytes, bytes]]) -> RecordsBody:
     data = batch.encode(
         physical_offset=0, queue_offset=0, store_timestamp=0, store_host=NOWHERE
     )
-    return RecordsBody(memoryview(data), batch.sizes.astype(">i4").tobytes())
+    return RecordsBody(memoryview(data), pack_sizes(batch.sizes))
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +103,7 @@ def test_records_are_read_as_messages_of_a_batch(
 def test_wrong_records_are_refused_whole(client: BlockingClient, queue: MessageQueue) -> None:
     good = finished(queue.topic, [(b"x", b"")] * 10)
     wrong = [
-        good._replace(sizes=good.sizes[:-4]),
+        good._replace(sizes=good.sizes[:-1]),
         good._replace(sizes=b""),
         good._replace(body=good.body[:-1]),
         finished("another", [(b"x", b"")]),
@@ -161,7 +161,7 @@ async def ask(peer: Peer, topic: str, body: RecordsBody, *, sizes: str | None = 
     request = SendRequest(
         "pg", topic, "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, True
     )
-    text = base64.b64encode(np.frombuffer(body.sizes, np.uint8)).decode()
+    text = base64.b64encode(body.sizes).decode()
     more = {RECORD_SIZES_FIELD: text if sizes is None else sizes}
     command = Command(SEND_RECORDS, request.to_v2() | more, bytes(body.body))
     return await peer.channel.request(command, 5.0)

@@ -1,6 +1,7 @@
 """One event loop that runs servers until a signal ends them."""
 
 import asyncio
+import ctypes
 import gc
 import logging
 import os
@@ -15,6 +16,10 @@ _log = logging.getLogger(__name__)
 STOP_S = 3.0
 #: Objects made, less those gone, before the collector looks at the young ones.
 _GC_ALLOCATIONS = 50_000
+#: glibc's mallopt: which parameter, and what for it.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 64 << 20
+_MAPPED_BYTES_MIN = 32 << 20
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -29,6 +34,7 @@ def run(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
         PymqError: what ``serve`` raises.
     """
     _calm_collector()
+    _keep_memory()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_until_signal(serve))
 
@@ -42,6 +48,20 @@ def _calm_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_GC_ALLOCATIONS, 20, 50)
+
+
+def _keep_memory() -> None:
+    """Let glibc keep the memory of one large request for the next.
+
+    It would give buffers of a MiB back to the kernel and get zeroed pages for the next ones,
+    which costs a batch of messages a fifth of its time. Other C libraries have no mallopt.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, _MAPPED_BYTES_MIN)
 
 
 async def _until_signal(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:

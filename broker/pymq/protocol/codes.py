@@ -182,5 +182,5 @@ PULL_BYTES_FIELD = "pymqMaxBytes"
 #: SEND_MESSAGE_V2, and the field below. A request without a body asks whether the broker takes
 #: such sends on this connection; real brokers answer REQUEST_CODE_NOT_SUPPORTED.
 SEND_RECORDS = 479_001
-#: Sizes of the records: int32, big-endian, in base64.
+#: Sizes of the records, packed, in base64.
 RECORD_SIZES_FIELD = "pymqSizes"

@@ -7,8 +7,16 @@ records in the header; so a broker need not lay anything out, only check and fil
     from the sender     size, magic, flag, body, topic, properties
     from the broker     everything else of the 88 bytes before the body, the body's CRC too
 
-That takes a broker half the time of SEND_BATCH_MESSAGE, whose entries lack half of a record.
+That takes a broker a quarter of the time of SEND_BATCH_MESSAGE, whose entries lack half of a
+record. The sizes, in base64 in a header field::
+
+    1      width w of the following: 1, 2 or 4
+    4      smallest size
+    n * w  how much larger each record is, big-endian
 """
+
+import struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +27,43 @@ from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES
 from pymq.protocol.record_batch import HEAD, Longs, gather, windows
 from pymq.protocol.tag_codes import tag_codes
 
+#: What a record's size field can say.
+_SIZE_MAX = (1 << 31) - 1
+_SIZES_HEAD = struct.Struct(">BI")
+_WIDTHS: dict[int, np.dtype[Any]] = {width: np.dtype(f">u{width}") for width in (1, 2, 4)}
+
+
+def pack_sizes(sizes: npt.NDArray[Any]) -> bytes:
+    """Return sizes, shape (n,), n > 0, as they travel."""
+    smallest = int(sizes.min())
+    larger = sizes - smallest
+    most = int(larger.max())
+    width = 1 if most < 1 << 8 else 2 if most < 1 << 16 else 4
+    return _SIZES_HEAD.pack(width, smallest) + larger.astype(_WIDTHS[width]).tobytes()
+
+
+def unpack_sizes(data: bytes) -> npt.NDArray[np.int32]:
+    """Return what ``pack_sizes`` was given.
+
+    Raises:
+        RemoteProtocolError: it cannot have been this.
+    """
+    try:
+        width, smallest = _SIZES_HEAD.unpack_from(data)
+        larger = np.frombuffer(data, _WIDTHS[width], offset=_SIZES_HEAD.size)
+    except (struct.error, KeyError, ValueError) as error:
+        raise RemoteProtocolError(f"sizes of records in {len(data)} B: {error!r}") from error
+    if not len(larger) or smallest + int(larger.max()) > _SIZE_MAX:
+        raise RemoteProtocolError(f"sizes of {len(larger)} records, from {smallest} B on")
+    sizes: npt.NDArray[np.int32] = larger.astype(np.int32)
+    sizes += smallest
+    return sizes
+
 
 class FinishedRecords(NewRecords):
     """One SEND_RECORDS body on its way into the log."""
 
-    __slots__ = ("_bodies", "_data", "_starts")
+    __slots__ = ("_bodies", "_data")
 
     def __init__(
         self,
@@ -68,7 +108,7 @@ class FinishedRecords(NewRecords):
                 f"sizes say, each at least {fixed_bytes}"
             )
         self.record_bytes = len(body)
-        self._starts = ends - sizes
+        self.starts = ends - sizes
         self._data = np.frombuffer(body, np.uint8)
         body_starts, body_ends = self._check_heads(ends)
         properties_starts = self._check_tails(body_ends, ends, topic_bytes)
@@ -82,12 +122,12 @@ class FinishedRecords(NewRecords):
 
     def _check_heads(self, ends: Longs) -> tuple[Longs, Longs]:
         """Return where bodies begin and end."""
-        heads = gather(self._data, self._starts, HEAD)
+        heads = gather(self._data, self.starts, HEAD)
         if not ((heads["magic"] == MAGIC_V1) & (heads["size"] == self.sizes)).all():
             raise RemoteProtocolError("a record begins with another size, or is not of version 1")
         self._flags = heads["flag"]
         self._body_lengths = heads["body_bytes"].astype(np.int64)
-        body_starts = self._starts + HEAD_BYTES
+        body_starts = self.starts + HEAD_BYTES
         body_ends = body_starts + self._body_lengths
         if (body_ends > ends - (OVERHEAD_BYTES - HEAD_BYTES)).any():
             raise RemoteProtocolError("a record's body runs past its end")
@@ -122,5 +162,5 @@ class FinishedRecords(NewRecords):
             store_timestamp=store_timestamp,
             store_host=store_host,
         )
-        windows(self._data, HEAD_BYTES)[self._starts] = heads.view(f"V{HEAD_BYTES}")
+        windows(self._data, HEAD_BYTES)[self.starts] = heads.view(f"V{HEAD_BYTES}")
         return self._data.data

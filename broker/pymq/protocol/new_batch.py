@@ -93,7 +93,9 @@ class NewBatch(NewRecords):
         sizes = self._body_lengths + lengths
         sizes += OVERHEAD_BYTES - 16 + self.host_bytes + len(topic.encode())
         self.sizes = sizes.astype(np.int32)
-        self.record_bytes = int(sizes.sum())
+        record_ends = np.cumsum(sizes)
+        self.starts = record_ends - sizes
+        self.record_bytes = int(record_ends[-1])
         if is_constant(ends - starts) and is_constant(body_ends - starts) and is_constant(bare):
             suffix = (b"\x02" if bare[0] else b"") + more_properties
             self._layout: _Matrix | _Pieces = _Matrix(

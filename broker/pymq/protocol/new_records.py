@@ -25,6 +25,7 @@ class NewRecords:
         count: number of records.
         record_bytes: what all of them take in the log.
         sizes: int32, shape (count,): what each takes.
+        starts: int64, shape (count,): where each begins, counted from the first.
         tag_codes: int64, shape (count,): Java hash of each one's tag, 0 without one.
         host_bytes: what both hosts take together in each.
     """
@@ -40,6 +41,7 @@ class NewRecords:
         "reconsume_times",
         "record_bytes",
         "sizes",
+        "starts",
         "sys_flag",
         "tag_codes",
         "topic",
@@ -48,6 +50,7 @@ class NewRecords:
     count: int
     record_bytes: int
     sizes: npt.NDArray[np.int32]
+    starts: Longs
     tag_codes: Longs
     _body_lengths: Longs
     _flags: npt.NDArray[Any]
@@ -110,8 +113,7 @@ class NewRecords:
         rows["body_crc"] = np.fromiter(map(crc32, bodies), np.int64, self.count) & 0x7FFFFFFF
         rows["flag"] = self._flags
         rows["queue_offset"] = np.arange(queue_offset, queue_offset + self.count)
-        ends = np.cumsum(self.sizes, dtype=np.int64)
-        rows["physical_offset"] = ends - self.sizes + physical_offset
+        rows["physical_offset"] = self.starts + physical_offset
         rows["body_bytes"] = self._body_lengths
         return rows
 

@@ -254,8 +254,7 @@ class Appender:
         if len(data) != batch.record_bytes:
             raise ValueError(f"encoded to {len(data)} B, expected {batch.record_bytes}")
         rows = np.empty(batch.count, ENTRY)
-        ends = np.cumsum(batch.sizes, dtype=np.int64)
-        rows["physical_offset"] = ends - batch.sizes + position
+        rows["physical_offset"] = batch.starts + position
         rows["size"] = batch.sizes
         rows["tag_code"] = batch.tag_codes
         pieces.append(data)

@@ -4,12 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from pymq.client.finished import RecordsBody
 from pymq.errors import OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.finished_records import FinishedRecords
+from pymq.protocol.finished_records import FinishedRecords, unpack_sizes
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import encode_properties, find_property
 from pymq.protocol.new_batch import NewBatch
@@ -163,7 +161,9 @@ class FakeClient:
         self._called("takes_records", queue.broker_name)
         return self._broker.takes_records
 
-    def send_batches(self, queue: MessageQueue, bodies: Iterable[Any]) -> list[Any]:
+    def send_batches(
+        self, queue: MessageQueue, bodies: Iterable[Any], *, in_flight_max: int = 8
+    ) -> list[Any]:
         bodies = list(bodies)
         self._called("send", queue, len(bodies))
         stored = self._broker.queues[queue]
@@ -183,8 +183,7 @@ class FakeClient:
 
 
 def _finished(body: RecordsBody, queue: MessageQueue) -> NewRecords:
-    sizes = np.frombuffer(body.sizes, ">i4").astype(np.int32)
-    return FinishedRecords(bytes(body.body), sizes, **_common(queue))
+    return FinishedRecords(bytes(body.body), unpack_sizes(body.sizes), **_common(queue))
 
 
 def _taken(body: bytes | memoryview, queue: MessageQueue) -> NewRecords:

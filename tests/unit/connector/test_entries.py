@@ -2,12 +2,12 @@
 
 import random
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
 from pymq.client.finished import RecordsBody
 from pymq.errors import LocalProtocolError
+from pymq.protocol.finished_records import unpack_sizes
 from pymq.protocol.message import decode_batch, decode_properties
 from pymq.protocol.record import Record, decode_records
 from pyspark_pymq.entries import Encoded, MessageKeys, Messages, encode_messages
@@ -207,7 +207,7 @@ def test_requests_of_records_say_their_sizes() -> None:
     sizes = []
     for request in requests:
         assert isinstance(request, RecordsBody) and len(request.body) <= 2000
-        mine = np.frombuffer(request.sizes, ">i4").tolist()
+        mine = unpack_sizes(request.sizes).tolist()
         assert sum(mine) == len(request.body)
         assert mine == [record.size for record in decode_records(request.body)]
         sizes += mine

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymq.errors import RemoteProtocolError
-from pymq.protocol.finished_records import FinishedRecords
+from pymq.protocol.finished_records import FinishedRecords, pack_sizes, unpack_sizes
 from pymq.protocol.message import encode_batch
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import decode_records, pack_host
@@ -140,3 +140,23 @@ def test_another_topic_is_refused() -> None:
     body, sizes = make_sent()
     with pytest.raises(RemoteProtocolError, match="topic is not order2"):
         FinishedRecords(body, sizes, **{**COMMON, "topic": "order2"})
+
+
+@given(st.lists(st.integers(0, (1 << 31) - 1), min_size=1), st.sampled_from([1, 1 << 8, 1 << 16]))
+def test_sizes_travel(sizes: list[int], most: int) -> None:
+    wanted = np.array(sizes) if most == 1 else np.array(sizes) % most + 91
+    assert unpack_sizes(pack_sizes(wanted)).tolist() == wanted.tolist()
+
+
+def test_sizes_of_one_kind_take_a_byte_each() -> None:
+    assert pack_sizes(np.array([300, 301, 555])) == bytes.fromhex("01 0000012c 00 01 ff")
+    assert pack_sizes(np.array([300, 556])) == bytes.fromhex("02 0000012c 0000 0100")
+
+
+@given(st.binary(max_size=20))
+def test_damaged_sizes_raise_only_our_error(data: bytes) -> None:
+    try:
+        sizes = unpack_sizes(data)
+    except RemoteProtocolError:
+        return
+    assert len(sizes) and (sizes >= 0).all()

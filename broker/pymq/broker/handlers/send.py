@@ -16,8 +16,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from pymq.broker.config import BrokerConfig
 from pymq.broker.handling import Handler
 from pymq.broker.state.groups import GroupTable
@@ -41,7 +39,7 @@ from pymq.protocol.codes import (
     ResponseCode,
 )
 from pymq.protocol.command import Command, HeaderForm
-from pymq.protocol.finished_records import FinishedRecords
+from pymq.protocol.finished_records import FinishedRecords, unpack_sizes
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.headers.send import REGION, SendRequest, SendResponse, encode_success
 from pymq.protocol.new_batch import NewBatch
@@ -301,15 +299,14 @@ class SendHandlers:
     ) -> FinishedRecords:
         self._check_batch(command, request)
         try:
-            sizes = base64.b64decode((command.fields or {})[RECORD_SIZES_FIELD], validate=True)
-            wanted = np.frombuffer(sizes, ">i4").astype(np.int32)
-        except (KeyError, binascii.Error, ValueError) as error:
+            packed = base64.b64decode((command.fields or {})[RECORD_SIZES_FIELD], validate=True)
+        except (KeyError, binascii.Error) as error:
             raise RemoteProtocolError(
-                f"field {RECORD_SIZES_FIELD}: expected big-endian int32 in base64, {error}"
+                f"field {RECORD_SIZES_FIELD}: expected sizes of records in base64, {error!r}"
             ) from error
         return FinishedRecords(
             command.body,
-            wanted,
+            unpack_sizes(packed),
             topic=request.topic,
             queue_id=queue_id,
             sys_flag=request.sys_flag,
@@ -398,8 +395,7 @@ class SendHandlers:
     def _message_ids(self, entry: NewRecord | NewRecords, physical_offset: int) -> str:
         if not isinstance(entry, NewBatch):  # who sends finished records can count
             return f"{self._id_prefix}{physical_offset:016X}"
-        offsets = entry.sizes.cumsum(dtype="i8") - entry.sizes + physical_offset
-        ids = offsets.astype(">i8").tobytes().hex(",", 8).upper()
+        ids = (entry.starts + physical_offset).astype(">i8").tobytes().hex(",", 8).upper()
         return self._id_prefix + ids.replace(",", f",{self._id_prefix}")
 
     def _answer_error(self, item: _Pending, code: int, remark: str) -> None:
