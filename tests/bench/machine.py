@@ -1,9 +1,11 @@
 """What a benchmark prints about where it ran, and how it prints figures."""
 
 import importlib.metadata
+import mmap
 import os
 import platform
 import sys
+import time
 from pathlib import Path
 
 
@@ -21,6 +23,7 @@ def describe() -> str:
             f"{platform.system()} {platform.release()}",
             f"python    {platform.python_implementation()} {sys.version.split()[0]}, "
             + ", ".join(packages),
+            f"memory    {first_touch_us():.1f} us per page of 4 KiB touched first",
             "units     messages per second unless told otherwise; ratios are of one run",
         ]
     )
@@ -33,6 +36,16 @@ def _processor() -> str:
         return platform.machine()
     names = [line.partition(":")[2].strip() for line in text.splitlines() if "model name" in line]
     return names[0] if names else platform.machine()
+
+
+def first_touch_us() -> float:
+    """Return what the first touch of a fresh page takes; below one where no host is involved."""
+    pages = (64 << 20) // mmap.PAGESIZE
+    with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
+        started = time.perf_counter()
+        for at in range(0, len(memory), mmap.PAGESIZE):
+            memory[at] = 1
+        return (time.perf_counter() - started) / pages * 1e6
 
 
 def line(what: str, figure: float, unit: str = "/s", *, goal: str = "", note: str = "") -> None:

@@ -153,6 +153,11 @@ class JavaAdmin(Started):
             for queue, offsets in map_items(table)
         }
 
+    def committed_count(self, group: str, topic: str) -> int:
+        """Return what the group's offsets in the topic's queues add up to."""
+        stats = self.consume_stats(group)
+        return sum(at.consumer_offset for (name, _), at in stats.items() if name == topic)
+
     def cluster_info(self) -> ClusterInfo:
         """Return all brokers that the name server knows."""
         info = call(self.java.examineBrokerClusterInfo)

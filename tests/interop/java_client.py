@@ -244,27 +244,41 @@ class JavaPushConsumer(Started):
                 )
             return list(self._messages)
 
-    def wait_offsets(self, total: int, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
-        """Wait until the next offsets of the topic's queues, as the client has them, add up.
+    def wait_offsets(
+        self, total: int, committed: Callable[[], int], timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Wait until the next offsets of the topic's queues add up, at the client and the broker.
 
         A delivery counts only once the listener has returned; what is closed before does not
-        commit it.
+        commit it. And a pull carries the offset of its moment: one that the broker handles after
+        the closing client's last word takes the group back. So the client is made to tell the
+        broker while it still runs, until the broker agrees.
+
+        Args:
+            total: what they shall add up to.
+            committed: asks the broker what they add up to.
+            timeout_s: how long to wait for both.
 
         Raises:
-            TimeoutError: they add up to less.
+            TimeoutError: they add up to something else.
         """
-        store = call(call(self.java.getDefaultMQPushConsumerImpl).getOffsetStore)
+        consumer = call(self.java.getDefaultMQPushConsumerImpl)
+        store = call(consumer.getOffsetStore)
         package = self.client.jvm.org.apache.rocketmq.client.consumer.store
         in_memory = package.ReadOffsetType.READ_FROM_MEMORY
         queues = list(call(self.java.fetchSubscribeMessageQueues, self._topic))
         deadline = time.monotonic() + timeout_s
-        while (found := sum(max(0, store.readOffset(at, in_memory)) for at in queues)) < total:
+        found = told = 0
+        while found < total or told != total:
             if time.monotonic() > deadline:
                 raise TimeoutError(
                     f"push consumer {self.client.version}: offsets add up to {found} of {total}"
-                    f" after {timeout_s} s"
+                    f" at the client and {told} at the broker after {timeout_s} s"
                 )
+            found = sum(max(0, store.readOffset(at, in_memory)) for at in queues)
+            call(consumer.persistConsumerOffset)
             time.sleep(POLL_INTERVAL_S)
+            told = committed()
 
     def close(self) -> None:
         """Shut down after the client took note of what its listener answered.

@@ -140,7 +140,9 @@ def test_every_way_of_sending_reaches_push_and_pull_consumers(setting: Setting) 
         setting.client, setting.group, setting.name_server, setting.topic
     ) as push:
         check_received(setting, push.wait_count(len(bodies)), bodies)
-        push.wait_offsets(len(bodies))
+        push.wait_offsets(
+            len(bodies), lambda: setting.admin.committed_count(setting.group, setting.topic)
+        )
     pull_group = f"pull-{setting.topic}"
     if setting.client.version == "4.5.1":  # has no lite pull consumer
         with JavaPullConsumer(

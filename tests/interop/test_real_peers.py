@@ -112,7 +112,9 @@ def test_every_way_of_sending_reaches_push_and_pull_consumers(pair: Pair) -> Non
     bodies = send_every_way(pair)
     with JavaPushConsumer(pair.client, pair.group, pair.name_server, pair.topic) as push:
         check_received(pair, push.wait_count(len(bodies)), bodies)
-        push.wait_offsets(len(bodies))
+        push.wait_offsets(
+            len(bodies), lambda: pair.admin.committed_count(pair.group, pair.topic)
+        )
 
     pull_group = f"pull-{pair.topic}"
     if pair.client.version == "4.5.1":  # has no lite pull consumer

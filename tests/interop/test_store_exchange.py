@@ -274,9 +274,15 @@ def read_java(site: Site, group: str, count: int) -> list[Stored]:
     """Return what official push consumers get from all topics; their offsets are committed."""
 
     def read(topic: str) -> list[Stored]:
-        with JavaPushConsumer(site.java, f"{group}-{topic}", site.name_server, topic) as push:
+        topic_group = f"{group}-{topic}"
+        with (
+            BlockingClient(site.name_server) as client,  # one per thread
+            JavaPushConsumer(site.java, topic_group, site.name_server, topic) as push,
+        ):
             found = push.wait_count(count // TOPIC_COUNT, DEADLINE_S)
-            push.wait_offsets(len(found), DEADLINE_S)
+            push.wait_offsets(
+                len(found), lambda: committed_count(client, topic_group, topic), DEADLINE_S
+            )
         return list(map(java_stored, found))
 
     # Side by side: each spends seconds on waiting for itself when it starts and stops.
@@ -298,6 +304,12 @@ def check_all(site: Site, found: Sequence[Stored], count: int) -> None:
 
 
 # --------------------------------------------------------------------------------- offsets
+
+
+def committed_count(client: BlockingClient, group: str, topic: str) -> int:
+    """Return what the group's offsets in the topic's queues add up to."""
+    queues = (MessageQueue(topic, BROKER_NAME, queue_id) for queue_id in range(QUEUE_COUNT))
+    return sum(client.committed_offset(group, queue) or 0 for queue in queues)
 
 
 def committed(site: Site, group: str) -> dict[tuple[str, int], int | None]:
