@@ -5,11 +5,19 @@ it out). Pieces without 0x01, without a name or without a value count as absent,
 0x01 of a piece separates. Nearly always every text alternates strictly, and three vector
 operations find all entries; texts that do not are parsed one by one.
 
+Mostly all texts have the same names in the same order, too: then a name is looked for once, and
+what it is checked against is a column of a table.
+
 Source: RocketMQ MessageDecoder.string2messageProperties.
 """
 
+from functools import cached_property
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
+
+from pymq.protocol.record_batch import equal_at
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -18,39 +26,51 @@ _BETWEEN = 1  # name 0x01 value
 _BEHIND = 2  # value 0x02
 
 
+class Entries(NamedTuple):
+    """All entries of n texts, in the order they stand there.
+
+    ``name_start``, ``name_end``, ``value_start``, ``value_end`` have shape (m,) and are positions
+    in the text; ``first_entry`` has shape (n + 1,): the index of each row's first entry.
+    """
+
+    name_start: Longs
+    name_end: Longs
+    value_start: Longs
+    value_end: Longs
+    first_entry: Longs
+
+
 class PropertyIndex:
-    """Entries of n properties texts, in the order they stand there.
+    """Entries of n properties texts.
 
     Attributes:
         text: all texts back to back.
         row_start: shape (n + 1,): where in ``text`` each of them starts.
-        name_start, name_end, value_start, value_end: shape (m,): positions in ``text``.
-        first_entry: shape (n + 1,): index of each row's first entry.
     """
-
-    __slots__ = (
-        "first_entry",
-        "name_end",
-        "name_start",
-        "row_start",
-        "text",
-        "value_end",
-        "value_start",
-    )
 
     def __init__(self, text: Bytes, row_start: Longs) -> None:
         self.text = text
         self.row_start = row_start
-        found = _all_at_once(text, row_start)
-        if found is None:
-            found = _with_exceptions(text, row_start)
-        self.name_start, self.name_end, self.value_end = found
-        self.value_start = self.name_end + 1
-        empty = (self.name_start == self.name_end) | (self.value_start == self.value_end)
-        if empty.any():
-            for name in ("name_start", "name_end", "value_start", "value_end"):
-                setattr(self, name, getattr(self, name)[~empty])
-        self.first_entry: Longs = np.searchsorted(self.name_end, row_start)
+        self._marks = _alternating_marks(text, row_start)
+        self._table = None if self._marks is None else _table(self._marks, row_start)
+
+    @cached_property
+    def entries(self) -> Entries:
+        """All entries."""
+        if self._marks is None:
+            name_start, name_end, value_end = _with_exceptions(self.text, self.row_start)
+        else:
+            name_start, name_end, value_end = _between_marks(self._marks, self.row_start)
+        there = (name_start != name_end) & (name_end + 1 != value_end)
+        if not there.all():
+            name_start, name_end, value_end = name_start[there], name_end[there], value_end[there]
+        first_entry: Longs = np.searchsorted(name_end, self.row_start)
+        return Entries(name_start, name_end, name_end + 1, value_end, first_entry)
+
+    @cached_property
+    def is_ascii(self) -> bool:
+        """Whether no text has a byte beyond ASCII."""
+        return not len(self.text) or bool(self.text.max() < 0x80)
 
     def find(self, name: bytes) -> tuple[npt.NDArray[np.bool_], Longs, Longs]:
         """Return (is it there, start of its value, end) for every row, shape (n,) each.
@@ -58,71 +78,128 @@ class PropertyIndex:
         Where a row has no such property, start and end are where the row starts. Where it
         has several, the last one counts, as when a map is filled.
         """
-        hits = self._named(name)
-        rows = len(self.row_start) - 1
-        first, end = self.first_entry[:-1], self.first_entry[1:]
-        if len(hits) == rows and ((first <= hits) & (hits < end)).all():
-            return np.ones(rows, np.bool_), self.value_start[hits], self.value_end[hits]
-        found = np.zeros(rows, np.bool_)
+        found = None if self._table is None else self._table.find(self.text, name)
+        return found or self._find_anywhere(name)
+
+    def _find_anywhere(self, name: bytes) -> tuple[npt.NDArray[np.bool_], Longs, Longs]:
+        entries = self.entries
+        hits = np.flatnonzero(entries.name_end - entries.name_start == len(name))
+        if len(hits):
+            hits = hits[equal_at(self.text, entries.name_start[hits], name)]
+        found = np.zeros(len(self.row_start) - 1, np.bool_)
         value_start = self.row_start[:-1].copy()
         value_end = value_start.copy()
-        row = np.searchsorted(self.first_entry, hits, side="right") - 1
+        row = np.searchsorted(entries.first_entry, hits, side="right") - 1
         found[row] = True
-        value_start[row] = self.value_start[hits]
-        value_end[row] = self.value_end[hits]
+        value_start[row] = entries.value_start[hits]
+        value_end[row] = entries.value_end[hits]
         return found, value_start, value_end
 
-    def _named(self, name: bytes) -> Longs:
-        """Return the entries with this name."""
-        right_length = np.flatnonzero(self.name_end - self.name_start == len(name))
-        if not len(right_length):
-            return right_length
-        return right_length[equal_at(self.text, self.name_start[right_length], name)]
 
+class _Table:
+    """Marks of texts that all have the same number of entries, none of them empty.
 
-def equal_at(text: Bytes, positions: Longs, wanted: bytes) -> npt.NDArray[np.bool_]:
-    """Say for each position whether ``wanted`` stands there; ``text`` reaches that far.
-
-    Compares words, the last of which may overlap the one before: several times faster than
-    comparing rows of a matrix of bytes.
+    Args:
+        marks: shape (n, 2 * entries).
+        row_start: shape (n,).
     """
-    length = len(wanted)
-    word_bytes = max(size for size in (1, 2, 4, 8) if size <= length)
-    word = np.dtype(f"u{word_bytes}")
-    words = np.ndarray((len(text) - word_bytes + 1,), word, text, strides=(1,))
-    equal = np.ones(len(positions), np.bool_)
-    for at in {*range(0, length - word_bytes + 1, word_bytes), length - word_bytes}:
-        equal &= words[positions + at] == np.frombuffer(wanted, word, 1, at)
-    return equal
+
+    def __init__(self, marks: Longs, row_start: Longs) -> None:
+        self._marks = marks
+        self._row_start = row_start
+        self._name_bytes: dict[int, int | None] = {}
+        self._names: dict[int, bytes | None] = {}
+
+    def find(
+        self, text: Bytes, name: bytes
+    ) -> tuple[npt.NDArray[np.bool_], Longs, Longs] | None:
+        """Return what ``PropertyIndex.find`` does; None where only some rows have the name."""
+        hit = None
+        for column in range(self._marks.shape[1] // 2):
+            size = self._size_in(column)
+            if size == len(name):
+                here = self._name_in(column, text)
+                if here == name:
+                    hit = column
+                if here is not None:
+                    continue
+            if size is None or size == len(name):
+                return None
+        if hit is None:
+            start = self._row_start
+            return np.zeros(len(start), np.bool_), start, start
+        found = np.ones(len(self._marks), np.bool_)
+        return found, self._marks[:, 2 * hit] + 1, self._marks[:, 2 * hit + 1]
+
+    def _starts(self, column: int) -> Longs:
+        return self._marks[:, 2 * column - 1] + 1 if column else self._row_start
+
+    def _size_in(self, column: int) -> int | None:
+        """Return how long all names of a column are; None where they differ."""
+        if column not in self._name_bytes:
+            sizes = self._marks[:, 2 * column] - self._starts(column)
+            first = int(sizes[0])
+            self._name_bytes[column] = first if (sizes == first).all() else None
+        return self._name_bytes[column]
+
+    def _name_in(self, column: int, text: Bytes) -> bytes | None:
+        """Return the name that all rows have in a column of names of one size, else None."""
+        if column not in self._names:
+            starts = self._starts(column)
+            first = text[starts[0] : self._marks[0, 2 * column]].tobytes()
+            self._names[column] = first if equal_at(text, starts, first).all() else None
+        return self._names[column]
 
 
-def _all_at_once(text: Bytes, row_start: Longs) -> tuple[Longs, Longs, Longs] | None:
-    """Return (name starts, name ends, value ends), None where a text does not alternate."""
+def _alternating_marks(text: Bytes, row_start: Longs) -> Longs | None:
+    """Return where the marks of all entries stand; None where a text does not alternate.
+
+    Where the last mark of a text is missing, it is as if it stood behind the text.
+    """
     marks = np.flatnonzero(text <= _BEHIND)
     kinds = text[marks]
     open_rows = np.flatnonzero(row_start[1:] > row_start[:-1])
     open_rows = open_rows[text[row_start[open_rows + 1] - 1] != _BEHIND]
-    if len(open_rows):  # as if 0x02 stood behind them
+    if len(open_rows):
         ends = row_start[open_rows + 1]
         at = np.searchsorted(marks, ends)
         marks = np.insert(marks, at, ends)
         kinds = np.insert(kinds, at, _BEHIND)
-    if len(marks) % 2 or (kinds[0::2] != _BETWEEN).any() or (kinds[1::2] != _BEHIND).any():
+    pair = np.frombuffer(bytes([_BETWEEN, _BEHIND]), np.uint16)
+    if len(marks) % 2 or (kinds.view(np.uint16) != pair).any():
         return None
+    return marks
+
+
+def _table(marks: Longs, row_start: Longs) -> _Table | None:
+    """Return the table of marks if all rows have the same number of entries, none of them empty."""
+    rows = len(row_start) - 1
+    if not rows or not len(marks) or len(marks) % (2 * rows):
+        return None
+    table = marks.reshape(rows, -1)
+    # The mark that ends as many entries is each row's last one, or stands behind the row.
+    if ((row_start[1:] - table[:, -1]).view(np.uint64) > 1).any():
+        return None
+    if (table[:, 0] == row_start[:-1]).any() or (marks[1:] - marks[:-1] == 1).any():
+        return None  # an empty one; or a name of one letter behind a mark that is not there
+    return _Table(table, row_start[:-1])
+
+
+def _between_marks(marks: Longs, row_start: Longs) -> tuple[Longs, Longs, Longs]:
+    """Return (name starts, name ends, value ends) of texts that alternate."""
     name_end, value_end = marks[0::2], marks[1::2]
     name_start = np.empty_like(name_end)
     name_start[:1] = 0
     name_start[1:] = value_end[:-1] + 1
-    if len(open_rows):
-        # The entry behind a mark that is not there starts where that mark would be.
-        first = np.searchsorted(name_end, ends)
-        inside = first < len(name_end)
-        name_start[first[inside]] = ends[inside]
+    # The first entry of a row whose predecessor's mark is missing starts where that would be.
+    first = np.searchsorted(name_end, row_start[:-1])
+    row = np.flatnonzero((first < len(name_end)) & (row_start[1:] > row_start[:-1]))
+    name_start[first[row]] = row_start[row]
     return name_start, name_end, value_end
 
 
 def _with_exceptions(text: Bytes, row_start: Longs) -> tuple[Longs, Longs, Longs]:
-    """Return the same as ``_all_at_once``, rows that do not alternate parsed one by one."""
+    """Return the same as ``_between_marks``, rows that do not alternate parsed one by one."""
     marks = np.flatnonzero((text == _BETWEEN) | (text == _BEHIND))
     row = np.searchsorted(row_start, marks, side="right") - 1
     place = np.arange(len(marks)) - np.searchsorted(marks, row_start)[row]

@@ -20,6 +20,7 @@ from pymq.protocol.record_batch import read_columns
 from pyspark_pymq.offsets import QueueRange, named
 from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.rows import arrow_schema, record_batches
+from pyspark_pymq.task_process import spare_imports
 
 LOG = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ def read_ranges(
         PymqError: a broker stayed away for longer than ``retryTimeoutMs``, or its answer is
             not what was asked for.
     """
+    spare_imports()
     columns = arrow_schema(schema)
     client = BlockingClient(
         options.name_servers,

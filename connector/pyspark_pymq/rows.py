@@ -24,7 +24,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.compression import decompress
 from pymq.protocol.record import offset_message_id, unpack_host
 from pymq.protocol.record_batch import RecordColumns
-from pyspark_pymq.property_index import PropertyIndex, equal_at
+from pyspark_pymq.property_index import PropertyIndex
 
 Longs = npt.NDArray[np.int64]
 Rows = slice | Longs
@@ -73,12 +73,11 @@ class Piece:
 
     def topics(self) -> pa.Array:
         """Return the topics: the queue's own, but for queues that collect several topics'."""
-        start, end = self.field("topic_start"), self.field("topic_end")
-        own = self.queue.topic.encode()
-        of_own_length = self.count and (end - start == len(own)).all()
-        if of_own_length and equal_at(self.records.buffer, start, own).all():
+        if self.records.one_topic == self.queue.topic.encode():
             return self.constant(self.queue.topic)
-        return as_text(cut_out(self.records.buffer, start, end))
+        return as_text(
+            cut_out(self.records.buffer, self.field("topic_start"), self.field("topic_end"))
+        )
 
     def bodies(self) -> pa.Array:
         """Return the bodies, compressed ones as their producer wrote them."""
@@ -107,15 +106,14 @@ class Piece:
     def one_property(self, name: str) -> pa.Array:
         """Return a property's values as a string column, null where it is not."""
         found, start, end = self.properties.find(name.encode())
-        return as_text(cut_out(self.properties.text, start, end, valid=found))
+        values = cut_out(self.properties.text, start, end, valid=found)
+        return values.view(pa.string()) if self.properties.is_ascii else as_text(values)
 
     def property_maps(self) -> pa.Array:
         """Return all properties as a map column."""
-        index = self.properties
-        names, values = cut_out_pairs(
-            index.text, index.name_start, index.name_end, index.value_start, index.value_end
-        )
-        offsets = pa.array(index.first_entry.astype(np.int32))
+        *edges, first_entry = self.properties.entries
+        names, values = cut_out_pairs(self.properties.text, *edges)
+        offsets = pa.array(first_entry.astype(np.int32))
         return pa.MapArray.from_arrays(offsets, as_text(names), as_text(values), _MAP)
 
     def message_ids(self) -> pa.Array:

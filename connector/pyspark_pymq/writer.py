@@ -32,6 +32,7 @@ from pymq.protocol.names import NO_SEND_TOPICS, check_topic, is_retry_topic
 from pyspark_pymq.entries import MessageKeys, encode_messages
 from pyspark_pymq.options import SinkOptions
 from pyspark_pymq.patience import persist, send_retries
+from pyspark_pymq.task_process import spare_imports
 
 LOG = logging.getLogger(__name__)
 
@@ -150,6 +151,7 @@ class _Sink:
             LocalProtocolError: a row cannot be a message; the text names row and topic.
             PymqError: a broker refused, or stayed away for longer than ``retryTimeoutMs``.
         """
+        spare_imports()
         options = self._options
         client = BlockingClient(
             options.name_servers,

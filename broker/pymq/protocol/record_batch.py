@@ -13,7 +13,6 @@ import functools
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -71,43 +70,145 @@ _LANES_MIN, _LANES_MAX, _LANE_ITEMS_MIN = 256, 512, 32
 _MARK_WITHIN_BYTES = 8192
 
 
-@dataclass(slots=True)
+def _converted(name: str, dtype: type) -> "functools.cached_property[npt.NDArray[Any]]":
+    """Return a property that converts a field when it is first asked for."""
+    return functools.cached_property(lambda columns: columns._field(name).astype(dtype))
+
+
 class RecordColumns:
     """The records of one buffer, column by column; every array has shape (n,).
 
     ``body_start``/``body_end``, ``topic_...`` and ``properties_...`` are positions in
-    ``buffer``. ``fixed`` holds the fields of ``HEAD`` (big-endian) except the hosts, which
-    lie at ``born_host_start`` (8 or 20 bytes) and behind the store timestamp.
+    ``buffer``; the hosts (8 or 20 bytes) lie at ``born_host_start`` and ``store_host_start``.
+    Fields of fixed size are converted when they are first asked for.
+
+    Attributes:
+        buffer: the records, back to back.
+        starts: where each starts.
+        ends: where each ends.
+        one_topic: the topic when all have the same and that is known already, else None.
     """
 
-    buffer: Bytes
-    starts: Longs
-    size: Longs
-    queue_id: npt.NDArray[np.int32]
-    queue_offset: Longs
-    physical_offset: Longs
-    flag: npt.NDArray[np.int32]
-    sys_flag: npt.NDArray[np.int32]
-    born_timestamp: Longs
-    store_timestamp: Longs
-    reconsume_times: npt.NDArray[np.int32]
-    prepared_transaction_offset: Longs
-    body_crc: npt.NDArray[np.int32]
-    born_host_start: Longs
-    store_host_start: Longs
-    body_start: Longs
-    body_end: Longs
-    topic_start: Longs
-    topic_end: Longs
-    properties_start: Longs
-    properties_end: Longs
+    def __init__(self, buffer: Bytes, starts: Longs) -> None:
+        """Find the fields of the V1 and V2 records that start at ``starts``.
+
+        Raises:
+            CorruptRecord: the records are not well-formed, or do not end where the next starts.
+        """
+        self.buffer = buffer
+        self.starts = starts
+        if len(starts) and starts[-1] + HEAD_BYTES > len(buffer):
+            raise CorruptRecord(
+                f"last record at {starts[-1]} has {len(buffer) - starts[-1]} B, "
+                f"expected at least {OVERHEAD_BYTES}"
+            )
+        self._prefix = self._suffix = gather(buffer, starts, HEAD)
+        wide = self._find_versions()
+        self._find_hosts()
+        self.body_end = self.body_start + self._suffix["body_bytes"]
+        self.ends = starts + self.size
+        self._require(self.ends <= len(buffer), "it runs past the buffer")
+        self.one_topic: bytes | None = None
+        if wide is None and self._find_one_topic():
+            return
+        self._find_topics(np.False_ if wide is None else wide)
 
     def __len__(self) -> int:
         return len(self.starts)
 
+    size = _converted("size", np.int64)
+    queue_id = _converted("queue_id", np.int32)
+    queue_offset = _converted("queue_offset", np.int64)
+    physical_offset = _converted("physical_offset", np.int64)
+    flag = _converted("flag", np.int32)
+    sys_flag = _converted("sys_flag", np.int32)
+    born_timestamp = _converted("born_timestamp", np.int64)
+    store_timestamp = _converted("store_timestamp", np.int64)
+    reconsume_times = _converted("reconsume_times", np.int32)
+    prepared_transaction_offset = _converted("prepared_transaction_offset", np.int64)
+    body_crc = _converted("body_crc", np.int32)
+
+    @property
+    def properties_end(self) -> Longs:
+        """Where the properties end, and with them the record."""
+        ends: Longs = self.ends
+        return ends
+
     def slices(self, start: Longs, end: Longs) -> list[memoryview]:
         """Return ``buffer[start[i]:end[i]]`` for every i, as views on the buffer."""
         return list(map(self.buffer.data.__getitem__, spans(start, end)))
+
+    def _field(self, name: str) -> Any:
+        if name in _SUFFIX.fields:  # type: ignore[operator]
+            return self._suffix[name]
+        if name == "store_timestamp" and self._suffix is not self._prefix:
+            return gather(self.buffer, self.store_host_start - 8, ">i8")
+        return self._prefix[name]
+
+    def _find_versions(self) -> npt.NDArray[np.bool_] | None:
+        """Return which records are of version 2, None when none is."""
+        magic = self._prefix["magic"]
+        old = magic == MAGIC_V1
+        if old.all():
+            return None
+        wide: npt.NDArray[np.bool_] = magic == MAGIC_V2
+        self._require(old | wide, "its magic is no record's")
+        return wide
+
+    def _find_hosts(self) -> None:
+        """Find the hosts and the body behind them: one gather where all hosts are IPv4."""
+        self.born_host_start = self.starts + _PREFIX.itemsize
+        if not (self.sys_flag & 0x30).any():
+            self.store_host_start = self.starts + 64
+            self.body_start = self.starts + HEAD_BYTES
+            return
+        self.store_host_start = self.born_host_start + np.where(self.sys_flag & 0x10, 20, 8) + 8
+        suffix_at = self.store_host_start + np.where(self.sys_flag & 0x20, 20, 8)
+        self._require(suffix_at + _SUFFIX.itemsize <= len(self.buffer), "it is cut short")
+        self._suffix = gather(self.buffer, suffix_at, _SUFFIX)
+        self.body_start = suffix_at + _SUFFIX.itemsize
+
+    def _find_one_topic(self) -> bool:
+        """Find topics and properties if all records have the first one's topic, as usual."""
+        if not len(self) or self.body_end[0] + 3 > self.ends[0]:
+            return False
+        at = int(self.body_end[0])
+        head = self.buffer[at : at + 1 + int(self.buffer[at])].tobytes()  # length, then topic
+        width = len(head) + 2
+        if (self.body_end + width > self.ends).any():
+            return False
+        tails = windows(self.buffer, width)[self.body_end].view(np.uint8)
+        if not equal_every(tails, width, head):
+            return False
+        self.topic_start = self.body_end + 1
+        self.topic_end = self.body_end + len(head)
+        properties_bytes = np.ndarray((len(self),), ">u2", tails, len(head), (width,))
+        self.properties_start = self.topic_end + 2
+        self._check_properties(properties_bytes)
+        self.one_topic = head[1:]
+        return True
+
+    def _find_topics(self, wide: npt.NDArray[np.bool_] | np.bool_) -> None:
+        """Find topics and properties of any records."""
+        length_bytes = np.where(wide, 2, 1)
+        buffer, body_end = self.buffer, self.body_end
+        self._require(body_end + length_bytes + 2 <= self.ends, "its body runs past its end")
+        topic_bytes = buffer[np.where(wide, body_end + 1, body_end)].astype(np.int64)
+        topic_bytes += np.where(wide, buffer[body_end].astype(np.int64) << 8, 0)
+        self.topic_start = body_end + length_bytes
+        self.topic_end = self.topic_start + topic_bytes
+        self._require(self.topic_end + 2 <= self.ends, "its topic runs past its end")
+        high, low = buffer[self.topic_end], buffer[self.topic_end + 1]
+        self.properties_start = self.topic_end + 2
+        self._check_properties(high.astype(np.int64) << 8 | low)
+
+    def _check_properties(self, size: npt.NDArray[Any]) -> None:
+        self._require(self.properties_start + size == self.ends, "its fields miss its end")
+
+    def _require(self, good: npt.NDArray[np.bool_], what: str) -> None:
+        if not good.all():
+            bad = int(np.flatnonzero(~good)[0])
+            raise CorruptRecord(f"record {bad} at {int(self.starts[bad])}: {what}")
 
 
 def read_columns(
@@ -123,74 +224,7 @@ def read_columns(
         CorruptRecord: the buffer is not filled exactly by well-formed records.
     """
     data = np.frombuffer(buffer, np.uint8)
-    starts = _record_starts(data, sizes)
-    plain, prefix, suffix, born_at, store_at = _fixed_fields(data, starts)
-    store_timestamp = (
-        plain["store_timestamp"] if plain is not None else gather(data, store_at - 8, ">i8")
-    )
-    size = prefix["size"].astype(np.int64)
-    body_start = store_at + np.where(prefix["sys_flag"] & 0x20, 20, 8) + _SUFFIX.itemsize
-    body_end = body_start + suffix["body_bytes"]
-    ends = starts + size
-    wide = prefix["magic"] == MAGIC_V2
-    topic_length_bytes = np.where(wide, 2, 1)
-    _require(body_end + topic_length_bytes + 2 <= ends, starts, "its body runs past its end")
-    topic_bytes = data[np.where(wide, body_end + 1, body_end)].astype(np.int64)
-    if wide.any():
-        topic_bytes += np.where(wide, data[body_end].astype(np.int64) << 8, 0)
-    topic_start = body_end + topic_length_bytes
-    topic_end = topic_start + topic_bytes
-    _require(topic_end + 2 <= ends, starts, "its topic runs past its end")
-    properties_bytes = data[topic_end].astype(np.int64) << 8 | data[topic_end + 1]
-    properties_start = topic_end + 2
-    _require(properties_start + properties_bytes == ends, starts, "its fields miss its end")
-    return RecordColumns(
-        data,
-        starts,
-        size,
-        prefix["queue_id"].astype(np.int32),
-        prefix["queue_offset"].astype(np.int64),
-        prefix["physical_offset"].astype(np.int64),
-        prefix["flag"].astype(np.int32),
-        prefix["sys_flag"].astype(np.int32),
-        prefix["born_timestamp"].astype(np.int64),
-        store_timestamp.astype(np.int64),
-        suffix["reconsume_times"].astype(np.int32),
-        suffix["prepared_transaction_offset"].astype(np.int64),
-        prefix["body_crc"].astype(np.int32),
-        born_at,
-        store_at,
-        body_start,
-        body_end,
-        topic_start,
-        topic_end,
-        properties_start,
-        ends,
-    )
-
-
-def _fixed_fields(
-    data: Bytes, starts: Longs
-) -> tuple[Any, Any, Any, Longs, Longs]:
-    """Return (HEAD rows or None, common fields, fields after the hosts, host positions).
-
-    One gather where all hosts are IPv4, as nearly always; three otherwise.
-    """
-    if len(starts) and starts[-1] + HEAD_BYTES > len(data):
-        raise CorruptRecord(
-            f"last record at {starts[-1]} has {len(data) - starts[-1]} B, "
-            f"expected at least {OVERHEAD_BYTES}"
-        )
-    rows = gather(data, starts, HEAD)
-    magic = rows["magic"]
-    _require((magic == MAGIC_V1) | (magic == MAGIC_V2), starts, "its magic is no record's")
-    if not (rows["sys_flag"] & 0x30).any():
-        return rows, rows, rows, starts + 48, starts + 64
-    born_at = starts + 48
-    store_at = born_at + np.where(rows["sys_flag"] & 0x10, 20, 8) + 8
-    suffix_at = store_at + np.where(rows["sys_flag"] & 0x20, 20, 8)
-    _require(suffix_at + _SUFFIX.itemsize <= len(data), starts, "it is cut short")
-    return None, rows, gather(data, suffix_at, _SUFFIX), born_at, store_at
+    return RecordColumns(data, _record_starts(data, sizes))
 
 
 def spans(start: Longs, end: Longs) -> Iterator["slice[int, int, None]"]:
@@ -215,6 +249,35 @@ def windows(data: Bytes, width: int) -> npt.NDArray[np.void]:
     if len(data) < width:
         raise CorruptRecord(f"buffer of {len(data)} B, expected at least {width}")
     return np.ndarray((len(data) - width + 1,), f"V{width}", data.data, strides=(1,))
+
+
+def equal_at(data: Bytes, positions: Longs, wanted: bytes) -> npt.NDArray[np.bool_]:
+    """Say for each position whether ``wanted`` stands there; ``data`` reaches that far.
+
+    Compares words, the last of which may overlap the one before: several times faster than
+    comparing rows of a matrix of bytes.
+    """
+    equal = np.ones(len(positions), np.bool_)
+    for at, word in _words(wanted):
+        words = np.ndarray((len(data) - word.itemsize + 1,), word.dtype, data, strides=(1,))
+        equal &= words[positions + at] == word
+    return equal
+
+
+def equal_every(data: Bytes, step: int, wanted: bytes) -> bool:
+    """Say whether ``wanted``, at most ``step`` bytes, stands at 0, step, 2 * step ..."""
+    count = len(data) // step
+    return all(
+        (np.ndarray((count,), word.dtype, data, at, (step,)) == word).all()
+        for at, word in _words(wanted)
+    )
+
+
+def _words(text: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the largest words that cover a text, and where they stand in it."""
+    word_bytes = max(size for size in (1, 2, 4, 8) if size <= len(text))
+    for at in {*range(0, len(text) - word_bytes + 1, word_bytes), len(text) - word_bytes}:
+        yield at, np.frombuffer(text, f"u{word_bytes}", 1, at)[0]
 
 
 def _record_starts(data: Bytes, sizes: npt.NDArray[Any] | None) -> Longs:
@@ -251,11 +314,8 @@ def item_starts(data: Bytes, *, second: int) -> Longs | None:
     size = _INT.unpack_from(data.data)[0]
     if size < 8 or size > total:
         return None
-    if total % size == 0:
-        table = data.reshape(-1, size)
-        wanted = np.frombuffer(struct.pack(">II", size, second), np.uint8)
-        if (table[:, :8] == wanted).all():
-            return np.arange(0, total, size, dtype=np.int64)
+    if total % size == 0 and equal_every(data, size, struct.pack(">II", size, second)):
+        return np.arange(0, total, size, dtype=np.int64)
     starts = _walk_in_lanes(data, size, struct.pack(">I", second) if second else bytes(8))
     return _walk(data, total) if starts is None else starts
 
@@ -321,8 +381,3 @@ def _walk(data: Bytes, total: int) -> Longs | None:
         position += size
     return np.array(found, np.int64) if position == total else None
 
-
-def _require(good: npt.NDArray[np.bool_], starts: Longs, what: str) -> None:
-    if not good.all():
-        bad = int(np.flatnonzero(~good)[0])
-        raise CorruptRecord(f"record {bad} at {int(starts[bad])}: {what}")

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymq.protocol.message import decode_properties, find_property
-from pyspark_pymq.property_index import PropertyIndex, equal_at
+from pymq.protocol.record_batch import equal_at
+from pyspark_pymq.property_index import PropertyIndex
 
 NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"a", b"abc")
 
@@ -23,10 +24,10 @@ def maps_of(index: PropertyIndex) -> list[dict[str, str]]:
     entries = [
         (text[a:b].decode("utf-8", "replace"), text[c:d].decode("utf-8", "replace"))
         for a, b, c, d in zip(
-            index.name_start, index.name_end, index.value_start, index.value_end, strict=True
+            *index.entries[:4], strict=True
         )
     ]
-    borders = index.first_entry.tolist()
+    borders = index.entries.first_entry.tolist()
     return [dict(entries[a:b]) for a, b in zip(borders[:-1], borders[1:], strict=True)]
 
 
@@ -66,6 +67,29 @@ def check(texts: list[bytes]) -> None:
 )
 def test_texts(texts: list[bytes]) -> None:
     check(texts)
+
+
+@pytest.mark.parametrize("last_mark", [b"\x02", b""])
+def test_texts_of_the_same_names(seed: int, last_mark: bytes) -> None:
+    source = random.Random(seed)
+    rows = [b"TAGS\x01%d\x02KEYS\x01%d\x02abc\x01x" % (i, 9**i) for i in range(9)]
+    texts = [row + last_mark for row in rows]
+    assert index_of(texts)._table is not None  # otherwise this tests something else
+    check(texts)
+    for old, new in (
+        (b"KEYS", b"TAGS"),  # one name more than once
+        (b"TAGS", b"KEYS"),
+        (b"KEYS", b"keys"),
+        (b"KEYS", b"UNIQ_KEY"),
+        (b"abc", b"TAGS"),
+        (b"abc", b""),
+        (b"\x01x", b"\x01"),
+        (b"\x02abc\x01x", b""),
+        (b"TAGS", b"a"),
+    ):
+        check([text.replace(old, new) for text in texts])
+        one = source.randrange(len(texts))
+        check([text.replace(old, new) if i == one else text for i, text in enumerate(texts)])
 
 
 pieces = st.sampled_from([*NAMES, b"", b"x", b"value", b"\x00", b"\x01", b"\x02", "é".encode()])
