@@ -4,6 +4,7 @@ Source: RocketMQ MessageExtBrokerInner.tagsString2tagsCode.
 """
 
 import functools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,8 @@ from pymq.protocol.hashes import java_hash
 from pymq.protocol.record_batch import Bytes, Longs, gather, spans
 
 _TAGS = b"TAGS\x01"
+#: How a tag begins that is not a text's first property.
+_LATER = b"\x02TAGS"
 #: How many bytes of a text are looked at when its tag should stand first, and be short.
 _WINDOW_BYTES = 24
 #: Longer tags are hashed one by one.
@@ -28,19 +31,27 @@ def tag_codes(data: Bytes, starts: Longs, ends: Longs) -> Longs:
         starts, ends: where properties text i begins and ends in it; ascending.
     """
     codes = np.zeros(len(starts), np.int64)
-    count = _count(data, _TAGS[:4])
-    if count and not (count == len(starts) and _set_first_codes(codes, data, starts, ends)):
+    # As pymq writes them: each text begins with its tag. A later one would stand behind a mark.
+    is_first = data[starts[0] : starts[0] + len(_TAGS)].tobytes() == _TAGS
+    if is_first and not _holds(data, _LATER) and _set_first_codes(codes, data, starts, ends):
+        return codes
+    codes[:] = 0
+    if _holds(data, _TAGS):
         _set_codes(codes, data, starts, ends)
     return codes
 
 
-def _count(data: Bytes, word: bytes) -> int:
-    """Return how often four bytes occur. Thrice as fast as ``bytes.count``."""
-    value = np.frombuffer(word, np.uint32)
-    return sum(
-        int(np.count_nonzero(np.frombuffer(data, np.uint32, (len(data) - at) // 4, at) == value))
-        for at in range(4)
-        if len(data) - at >= 4
+def _holds(data: Bytes, text: bytes) -> bool:
+    """Say whether five bytes may occur in a row: their first four do. Mostly two do not."""
+    return all(_holds_word(data, np.frombuffer(text, word, 1)) for word in (np.uint16, np.uint32))
+
+
+def _holds_word(data: Bytes, word: npt.NDArray[Any]) -> bool:
+    """Several times as fast as ``bytes.find``."""
+    size = word.itemsize
+    return any(
+        (np.frombuffer(data, word.dtype, (len(data) - at) // size, at) == word).any()
+        for at in range(min(size, len(data) - size + 1))
     )
 
 
