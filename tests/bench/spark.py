@@ -34,7 +34,7 @@ from pymq.protocol.record_batch import read_columns
 from pyspark_pymq.entries import MessageKeys, encode_messages
 from pyspark_pymq.rows import arrow_schema, default_schema, record_batches
 
-ROUNDS = 4
+ROUNDS = 6
 TASKS = 2
 BODY_BYTES = 100
 CHUNK_ROWS = 10_000

@@ -25,6 +25,7 @@ from pymq.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
+from pymq.net.buffers import BufferPool
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command, decode_header
 from pymq.protocol.connection import PENDING_MAX, RequestTable
@@ -32,7 +33,7 @@ from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts, read_prefix
 
 #: Bodies from this size on are views on the channel's buffers; smaller ones are ``bytes``.
 VIEW_BYTES_MIN = 64 << 10
-#: Buffers kept for large bodies; more are made when all are in use, and then dropped.
+#: Buffers kept for large bodies.
 BUFFER_COUNT_MAX = 3
 #: Room for headers and small bodies; grows when one header needs more.
 INBOX_BYTES = 128 << 10
@@ -41,7 +42,6 @@ JOIN_BYTES_MAX = 64 << 10
 
 #: A large body on a slow network may take this many times the wait for an answer, and more.
 SLOW_BODY_FACTOR = 20
-_ROUND_BYTES = 1 << 20
 
 assert INBOX_BYTES >= VIEW_BYTES_MIN + 4096
 
@@ -102,7 +102,7 @@ class BlockingChannel:
         self._inbox = memoryview(bytearray(INBOX_BYTES))
         self._inbox_end = 0
         self._large: _LargeBody | None = None
-        self._buffers: list[bytearray] = []
+        self._buffers = BufferPool(count_max=BUFFER_COUNT_MAX)
 
     @classmethod
     def connect(
@@ -349,7 +349,7 @@ class BlockingChannel:
                 break
             header = bytes(inbox[position + 8 : body_at])
             if is_large:
-                view = self._free_view(body_bytes)
+                view = self._buffers.take(body_bytes)
                 there = min(end, frame_end) - body_at
                 view[:there] = inbox[body_at : body_at + there]
                 if there < body_bytes:
@@ -371,20 +371,6 @@ class BlockingChannel:
         if position or needed_bytes:
             self._inbox[: len(rest)] = rest
         self._inbox_end = len(rest)
-
-    def _free_view(self, size: int) -> memoryview:
-        """Return ``size`` bytes of a buffer that nobody holds a view on."""
-        free = [buffer for buffer in self._buffers if _is_free(buffer)]
-        for buffer in free:
-            if len(buffer) >= size:
-                return memoryview(buffer)[:size]
-        for buffer in free:  # Too small; let a larger one have the place.
-            self._buffers = [kept for kept in self._buffers if kept is not buffer]
-        # Rounded up, so that the next body, a little larger, fits, too.
-        buffer = bytearray((size + _ROUND_BYTES - 1) // _ROUND_BYTES * _ROUND_BYTES)
-        if len(self._buffers) < BUFFER_COUNT_MAX:
-            self._buffers.append(buffer)
-        return memoryview(buffer)[:size]
 
     def _take(self, form: int, header: bytes, body: bytes | memoryview) -> None:
         command = decode_header(form, header, body)
@@ -410,15 +396,6 @@ class BlockingChannel:
         self._requests.fail_all()
         self._large = None
         self._socket.close()
-
-
-def _is_free(buffer: bytearray) -> bool:
-    """Does nobody hold a view on the buffer? A bytearray cannot be resized while somebody does."""
-    try:
-        buffer.append(buffer.pop())
-    except BufferError:
-        return False
-    return True
 
 
 def _code_name(code: int | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
 from pymq.net.addresses import split_address
+from pymq.net.buffers import BufferPool
 from pymq.net.wire import Wire
 from pymq.protocol.codes import CommandFlag
 from pymq.protocol.command import Command
@@ -54,7 +55,8 @@ class AsyncChannel(Wire):
         pending_max: int = PENDING_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        super().__init__(frame_bytes_max=frame_bytes_max)
+        # Answers are kept for as long as their messages are: nothing to be used again.
+        super().__init__(BufferPool(count_max=0), frame_bytes_max=frame_bytes_max)
         self.address = self.peer = address
         self._on_request = on_request
         self._on_ended = on_ended

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pymq.errors import ConfigurationError, LocalProtocolError
+from pymq.net.buffers import BufferPool
 from pymq.net.tasks import Tasks
 from pymq.net.wire import Wire
 from pymq.protocol.command import Command
@@ -16,6 +17,10 @@ from pymq.protocol.framing import FRAME_BYTES_MAX, encode_frame, encode_parts
 from pymq.protocol.record import pack_host
 
 _log = logging.getLogger(__name__)
+
+#: Buffers for large requests that are kept while large requests come.
+BUFFER_COUNT_MAX = 8
+BUFFERS_KEPT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +44,7 @@ class ServerConnection(Wire):
     """One accepted connection; also the server's only identity of the client behind it."""
 
     def __init__(self, server: "Server") -> None:
-        super().__init__(frame_bytes_max=server.config.frame_bytes_max)
+        super().__init__(server.buffers, frame_bytes_max=server.config.frame_bytes_max)
         self._server = server
         #: The client's address as a record stores it.
         self.packed_host = b"\x00" * 8
@@ -95,6 +100,7 @@ class Server:
         self.config = config
         self.on_commands = on_commands
         self._on_ended = on_ended
+        self.buffers = BufferPool(count_max=BUFFER_COUNT_MAX)
         self._connections: set[ServerConnection] = set()
         self._tasks = Tasks("server")
         self._server: asyncio.Server | None = None
@@ -144,6 +150,7 @@ class Server:
                 f"cannot listen on {self.config.host}:{self.port}: {_listen_error(error)}"
             ) from error
         self._tasks.repeat("deadlines", self.enforce_deadlines, min(self.config.frame_s, 5.0))
+        self._tasks.repeat("buffers", self.buffers.drop_unused, BUFFERS_KEPT_S)
 
     @property
     def connection_count(self) -> int:

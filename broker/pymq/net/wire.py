@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import threading
 from collections import deque
+from collections.abc import Callable
 from typing import cast
 
 from pymq.errors import ConnectionFailed, RemoteProtocolError
+from pymq.net.buffers import BufferPool
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FRAME_BYTES_MAX, FrameDecoder
 
@@ -22,11 +25,23 @@ WRITE_BYTES = 256 << 10
 TURN_BYTES = 8 << 10
 #: Nothing more is read while so much waits to be handled.
 BACKLOG_BYTES_MAX = 1 << 20
+#: What is read at once, but for large frames, which are read to where they belong.
+READ_BYTES = 256 << 10
 #: The transport asks for a pause above this.
 WRITE_HIGH_BYTES = 1 << 20
 
 
-class Wire(asyncio.Protocol):
+class _Inbox(threading.local):
+    """Where what is small arrives: of all connections of a thread, it is left at once."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(READ_BYTES))
+
+
+_inbox = _Inbox()
+
+
+class Wire(asyncio.BufferedProtocol):
     """Base of both ends of a connection.
 
     What is sent within one turn of the event loop leaves in one write. While the peer does
@@ -38,9 +53,11 @@ class Wire(asyncio.Protocol):
     #: Does this end go on reading while the peer does not read what we write?
     READS_WHILE_STUCK = False
 
-    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(self, buffers: BufferPool, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder(frame_bytes_max=frame_bytes_max)
+        self._decoder = FrameDecoder(frame_bytes_max=frame_bytes_max, memory=buffers.take)
+        self._inbox = _inbox.view
+        self._is_large = False  # does what arrives now go to where it belongs?
         self._transport: asyncio.Transport | None = None
         self._outgoing: deque[bytes | memoryview] = deque()
         self._flush_scheduled = False
@@ -74,9 +91,19 @@ class Wire(asyncio.Protocol):
         if peer:
             self.peer = f"{peer[0]}:{peer[1]}"
 
-    def data_received(self, data: bytes) -> None:
-        """Called by asyncio."""
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Called by asyncio: return where to put what arrives next."""
+        room = None if self._backlog else self._decoder.room
+        self._is_large = room is not None
+        return self._inbox if room is None else room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Called by asyncio: so much arrived."""
         self.read_at = now = self._loop.time()
+        if self._is_large:
+            self._handle(lambda: self._decoder.filled(nbytes))
+            return
+        data = bytes(self._inbox[:nbytes])
         if not self._decoder.pending_bytes:
             self.frame_begun_at = now
         if self._backlog:
@@ -91,8 +118,13 @@ class Wire(asyncio.Protocol):
             view = memoryview(data)
             self._put_off(view[share:])
             data = view[:share]
+        part = data if type(data) is bytes else bytes(data)
+        return self._handle(lambda: self._decoder.feed(part))
+
+    def _handle(self, decode: Callable[[], list[Command]]) -> bool:
+        """Handle the commands that are complete now; False if there is something foreign."""
         try:
-            commands = self._decoder.feed(data if type(data) is bytes else bytes(data))
+            commands = decode()
         except RemoteProtocolError as error:
             _log.warning("%s sent no RocketMQ frame, connection closed: %s", self.peer, error)
             self._backlog.clear()

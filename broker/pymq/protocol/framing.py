@@ -14,6 +14,7 @@ applied before anything is allocated. Source: RocketMQ NettyDecoder, NettyEncode
 """
 
 import struct
+from collections.abc import Callable
 
 from pymq.errors import LocalProtocolError, RemoteProtocolError
 from pymq.protocol.command import Command, decode_header, encode_header
@@ -23,30 +24,72 @@ FRAME_BYTES_MAX = 16 << 20
 
 #: Bodies of frames above this, when they came in pieces, are handed out as views.
 VIEW_BYTES_MIN = 64 << 10
+#: Memory for all of such a frame is taken when this share of it is there: a length alone,
+#: which costs a peer nothing, claims none.
+_SHARE_BEFORE_MEMORY = 1 / 16
 
 _PREFIX = struct.Struct(">II")
 _LENGTH = struct.Struct(">I")
 
 
+def _fresh(size: int) -> memoryview:
+    return memoryview(bytearray(size))
+
+
 class FrameDecoder:
-    """Turns a stream of bytes, cut anywhere, into commands. For one connection."""
+    """Turns a stream of bytes, cut anywhere, into commands. For one connection.
 
-    __slots__ = ("_pending", "_wanted", "frame_bytes_max")
+    Bytes are fed, or received straight to where they belong: while a large frame is on its way
+    ``room`` says where, and ``filled`` how much came.
 
-    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    Args:
+        frame_bytes_max: largest frame taken.
+        memory: returns that many bytes for a large frame; who holds its body holds them.
+    """
+
+    __slots__ = ("_filled_bytes", "_large", "_memory", "_pending", "_wanted", "frame_bytes_max")
+
+    def __init__(
+        self,
+        *,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        memory: Callable[[int], memoryview] = _fresh,
+    ) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self._memory = memory
         self._pending = bytearray()
         self._wanted = 4  # nothing can be decoded before this many bytes are pending
+        self._large: memoryview | None = None
+        self._filled_bytes = 0
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of a frame that has begun and is not complete."""
-        return len(self._pending)
+        return len(self._pending) + self._filled_bytes
 
     @property
     def missing_bytes(self) -> int:
         """How much the frame that has begun needs at least before it is complete."""
-        return self._wanted - len(self._pending) if self._pending else 0
+        pending_bytes = self.pending_bytes
+        return self._wanted - pending_bytes if pending_bytes else 0
+
+    @property
+    def room(self) -> memoryview | None:
+        """Where the rest of the large frame that is on its way belongs; None when there is none."""
+        return None if self._large is None else self._large[self._filled_bytes :]
+
+    def filled(self, count: int) -> list[Command]:
+        """Take note of ``count`` bytes received into ``room``; return the command they complete.
+
+        Raises:
+            RemoteProtocolError: the frame's header is none.
+        """
+        assert self._large is not None
+        self._filled_bytes += count
+        if self._filled_bytes < self._wanted:
+            return []
+        frame, self._large, self._filled_bytes = self._large, None, 0
+        return [_decode_frame(frame)]
 
     def feed(self, data: bytes) -> list[Command]:
         """Take the next bytes of the stream and return the commands they complete.
@@ -54,9 +97,15 @@ class FrameDecoder:
         Raises:
             RemoteProtocolError: the stream is no sequence of frames; it cannot be resumed.
         """
+        if self._large is not None:
+            part = data[: self.missing_bytes]
+            self._large[self._filled_bytes : self._filled_bytes + len(part)] = part
+            rest = data[len(part) :]
+            return self.filled(len(part)) + (self.feed(rest) if rest else [])
         if self._pending:
             self._pending += data
             if len(self._pending) < self._wanted:
+                self._take_memory()
                 return []
             whole, self._pending = self._pending, bytearray()
             if self._wanted > VIEW_BYTES_MIN:
@@ -100,6 +149,16 @@ class FrameDecoder:
                 raise self._bad_length(data[position : position + 8], length)
             self._wanted = length + 4
         self._pending += memoryview(data)[position:]
+        self._take_memory()
+
+    def _take_memory(self) -> None:
+        """Give the frame that has begun its place if it is a large one, and enough of it there."""
+        size = len(self._pending)
+        if self._wanted > VIEW_BYTES_MIN and size >= self._wanted * _SHARE_BEFORE_MEMORY:
+            self._large = self._memory(self._wanted)
+            self._large[:size] = self._pending
+            self._filled_bytes = size
+            self._pending = bytearray()
 
     def _bad_length(self, start: bytes, length: int) -> RemoteProtocolError:
         return RemoteProtocolError(

@@ -99,6 +99,52 @@ def test_round_trip_however_cut(sent: list[Command], chance: random.Random) -> N
     assert decoder.pending_bytes == 0
 
 
+def test_large_frames_fed_and_received_in_place(seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = [0, 10, 64 << 10, 70_000, 300_000, 1 << 20, 5, 200_000]
+    sent = [Command(10, opaque=i, body=chance.randbytes(n)) for i, n in enumerate(sizes)]
+    taken: list[int] = []
+
+    def memory(size: int) -> memoryview:
+        taken.append(size)
+        return memoryview(bytearray(size))
+
+    for _ in range(30):
+        stream = memoryview(b"".join(encode_frame(command) for command in sent))
+        taken.clear()
+        decoder = FrameDecoder(memory=memory)
+        received: list[Command] = []
+        while stream:
+            room = decoder.room
+            size = min(len(stream), int(600_000 ** chance.random()))
+            if room is not None and chance.random() < 0.8:
+                size = min(size, len(room))
+                room[:size] = stream[:size]
+                received += decoder.filled(size)
+            else:
+                received += decoder.feed(bytes(stream[:size]))
+            stream = stream[size:]
+        assert received == sent
+        assert decoder.pending_bytes == decoder.missing_bytes == 0 and decoder.room is None
+        assert all(size > 64 << 10 for size in taken)
+
+
+def test_a_length_alone_claims_no_memory() -> None:
+    taken: list[int] = []
+
+    def memory(size: int) -> memoryview:
+        taken.append(size)
+        return memoryview(bytearray(size))
+
+    decoder = FrameDecoder(memory=memory)
+    decoder.feed(b"\x00\xf0\x00\x00" + bytes(900_000))
+    assert taken == [] and decoder.room is None
+    decoder.feed(bytes(100_000))
+    assert taken == [0xF00004]
+    assert decoder.room is not None
+    assert len(decoder.room) == decoder.missing_bytes == 0xF00004 - 1_000_004
+
+
 def test_parts_share_the_body() -> None:
     body = memoryview(b"x" * 1000)
     prefix, same = encode_parts(Command(0, body=body))
