@@ -52,7 +52,7 @@ def test_sends_singly_and_in_batches_are_read(client: BlockingClient) -> None:
     port = int(address.rpartition(":")[2])
     result = client.send(Message("sends", b"one", tags="a"), queue=queue)
     assert result.offset_ids_text == f"{1:032X}{port:08X}{0:016X}"
-    client.send_batch([Message("sends", b"%d" % n, tags="a") for n in range(500)], queue=queue)
+    client.send_batch(queue, [Message("sends", b"%d" % n, tags="a") for n in range(500)])
     read = [
         record
         for chunk in client.pull_range(queue, 0, 501)
