@@ -48,6 +48,11 @@ class Bound:
     unnamed: int
     named: tuple[tuple[MessageQueue, int], ...] = ()
 
+    @property
+    def has_latest(self) -> bool:
+        """Whether an end is part of it, which is another one when it is asked for again."""
+        return LATEST in (self.unnamed, *(offset for _, offset in self.named))
+
 
 @dataclass(frozen=True, slots=True)
 class Position:

@@ -204,17 +204,20 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
 
     From 4.2 on Spark hands in where the stream stands. Before, it does not: the position then
     comes from the last call of ``partitions`` (after a restart there is one, with start equal
-    to end, before anything else), or is the initial one.
+    to end, before anything else), or is the initial one. And trigger AvailableNow runs a single
+    batch there. So that this is not the empty one, there is none where it can be done without:
+    only for a start at the end, which after a crash would be another one.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
+        self._starting = options.starting or Bound(LATEST)
         self._initial: Position | None = None
         self._planned: Position | None = None
         self._target: dict[MessageQueue, int] | None = None  # of trigger AvailableNow
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return where the stream starts, marked; the first batch is empty and fixes it."""
+        """Return where the stream starts; if it is marked, an empty first batch fixes it."""
         return position_to_json(self._start())
 
     def latestOffset(
@@ -289,8 +292,9 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         """Return the initial position, asked for once."""
         if self._initial is None:
             bounds = self._watch.bounds()
-            offsets = resolve(self._options.starting or Bound(LATEST), bounds)
-            self._initial = Position(offsets, initial=True)
+            offsets = resolve(self._starting, bounds)
+            first_is_empty = ReadAllAvailable is not None or self._starting.has_latest
+            self._initial = Position(offsets, initial=first_is_empty)
             for queue, offset in sorted(offsets.items()):
                 LOG.info("%s: starting at %d, it holds %s", named(queue), offset, bounds[queue])
         return self._initial

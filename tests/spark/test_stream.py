@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -16,6 +17,8 @@ from pymq.testing import Cluster
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 120.0
+#: Before 4.2 trigger AvailableNow runs a single batch, so that a cap would leave the rest behind.
+HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 @pytest.fixture
@@ -79,11 +82,14 @@ def test_available_now_with_caps_and_a_restart(
     tmp_path: Path,
 ) -> None:
     send(topic, numbers(1000))
-    reader.options(startingOffsets="earliest", maxOffsetsPerTrigger="300")
+    reader.option("startingOffsets", "earliest")
+    if HAS_LIMITS:
+        reader.option("maxOffsetsPerTrigger", "300")
     copy = reader.load().selectExpr("body", "tags")
     progress = available_now(copy, "copy-1")
     counts = [batch["numInputRows"] for batch in progress]
-    assert counts[0] == 0 and max(counts) <= 303 and sum(counts) == 1000
+    assert sum(counts) == 1000
+    assert counts == [1000] if not HAS_LIMITS else counts[0] == 0 and max(counts) <= 303
     assert bodies("copy-1") == list(range(1000))
 
     assert sum(batch["numInputRows"] for batch in available_now(copy, "copy-1")) == 0
@@ -139,7 +145,7 @@ def test_a_latest_start_loses_nothing(
     send(topic, numbers(10_000, 10_050))
     query.processAllAvailable()
     written = spark.read.parquet(files).collect()
-    found = {(row.queueId, row.queueOffset): row.body for row in written}
+    found = {(row.queueId, row.queueOffset): bytes(row.body) for row in written}
     assert {b"%d" % n for n in range(10_000, 10_050)} <= set(found.values())
     for queue_id, offset in start.items():
         of_queue = sorted(o for q, o in found if q == int(queue_id))

@@ -12,7 +12,7 @@ from tests.unit.connector.fake import FakeBroker, FakeClient
 
 from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq import DefaultSource, patience, watch
+from pyspark_pymq import DefaultSource, patience, source, watch
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import source_options
 from pyspark_pymq.rows import default_schema
@@ -107,6 +107,30 @@ def test_the_order_of_calls_before_4_2(broker: FakeBroker, clock: Time) -> None:
     broker.add(Q1, *[(b"new", {})] * 4)
     clock.now_s += 10
     assert restarted.latestOffset() == offsets(15, 12)
+
+
+def test_the_first_batch_before_4_2_is_not_empty_where_it_need_not_be(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trigger AvailableNow runs a single batch there, also the first time."""
+    monkeypatch.setattr(source, "ReadAllAvailable", None)
+    json_start = json.dumps({"orders": {"broker-a": {"0": 7, "1": -2}}})
+    for starting, first in (("earliest", 5), (json_start, 7)):
+        reader = stream(startingoffsets=starting)
+        end = reader.latestOffset()
+        assert end == offsets(15, 10)
+        initial = reader.initialOffset()
+        assert initial == offsets(first, 0)
+        wanted = planned(reader.partitions(initial, end))
+        assert wanted == [(0, first, 15), (1, 0, 10)]
+        # Killed before the batch was done: it is planned again, the same.
+        again = stream(startingoffsets=starting)
+        assert again.partitions(end, end) == []
+        assert planned(again.partitions(again.initialOffset(), end)) == wanted
+        assert again.latestOffset() == end
+    capped = stream(startingoffsets="earliest", maxoffsetspertrigger="10")
+    end = capped.latestOffset()
+    assert planned(capped.partitions(capped.initialOffset(), end)) == [(0, 5, 10), (1, 0, 5)]
 
 
 def test_starting_offsets(broker: FakeBroker) -> None:
