@@ -7,10 +7,11 @@ Run it with ``./build.sh bench-spark [MILLIONS]``. In one run, taking turns:
 * write generated rows to a topic, beside a data source that only counts them.
 
 Messages have bodies of 100 B, a tag, a key and an id. Broker, JVM and Python workers share the
-machine, as in ``local[2]``; ratios mean more than rates. The best of each side's rounds counts.
-The log's pages are warmed before writes (``Serving.warm_log``).
+machine, as in ``local[2]``; ratios mean more than rates. The log's pages are warmed before writes
+(``Serving.warm_log``).
 """
 
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -95,7 +96,7 @@ class CountingWriter(DataSourceArrowWriter):
 def main() -> int:
     rows = int(float(sys.argv[1]) * 1e6) if len(sys.argv) > 1 else 1_000_000
     print(describe())
-    print(f"run       local[{TASKS}], bodies of {BODY_BYTES} B, {rows} rows, best of {ROUNDS}")
+    print(f"run       local[{TASKS}], bodies of {BODY_BYTES} B, {rows} rows, {ROUNDS} rounds")
     missed = []
     with serving("async") as server, BlockingClient((server.name_server,)) as client:
         name_server = server.name_server
@@ -108,14 +109,15 @@ def main() -> int:
             nameServer=name_server, subscribe="bench", minPartitions=TASKS
         )
         ceiling = spark.read.format("prebuilt").options(batch=batch.hex(), rows=rows)
-        sides = turns(
+        missed += turns(
+            "read / prebuilt",
             {
                 "read a topic -> noop": lambda: to_noop(read.load()),
                 "read prebuilt batches -> noop": lambda: to_noop(ceiling.load()),
             },
             rows,
+            READ_TARGET,
         )
-        missed += verdict("read / prebuilt", sides[0] / sides[1], READ_TARGET)
         generated = spark.range(0, rows, 1, TASKS).selectExpr(
             f"lpad(cast(id as string), {BODY_BYTES}, '.') as body",
             "concat('tag-', id % 8) as tags",
@@ -123,15 +125,16 @@ def main() -> int:
         )
         to_topic = generated.write.format("pymq").mode("append")
         to_topic.options(nameServer=name_server, topic="bench-written")
-        sides = turns(
+        missed += turns(
+            "write / counter",
             {
                 "write a topic": to_topic.save,
                 "write to a counter": generated.write.format("counting").mode("append").save,
             },
             rows,
+            WRITE_TARGET,
             before=server.warm_log,
         )
-        missed += verdict("write / counter", sides[0] / sides[1], WRITE_TARGET)
         spark.stop()
     if missed:
         print(f"below target: {', '.join(missed)}")
@@ -195,28 +198,41 @@ def to_noop(rows: Any) -> None:
 
 
 def turns(
+    what: str,
     actions: dict[str, Callable[[], None]],
     rows: int,
+    target: float,
     *,
     before: Callable[[], None] = lambda: None,
-) -> list[float]:
-    """Run the actions in turns; print and return the best rate of each.
+) -> list[str]:
+    """Run two actions in turns; print their best rates and how the first does beside the second.
+
+    The ratio is the median over the rounds: the two actions of a round meet the same neighbours
+    on a shared machine, the best of each need not.
 
     Args:
-        actions: what to time, by name.
+        what: the ratio's name.
+        actions: what to time, by name; two.
         rows: that each handles.
+        target: for the ratio.
         before: what to do before each of them, not timed.
+
+    Returns:
+        What ``verdict`` does.
     """
-    best_s = dict.fromkeys(actions, float("inf"))
+    seconds: dict[str, list[float]] = {name: [] for name in actions}
     for _ in range(ROUNDS + 1):  # the first one warms up
         for name, action in actions.items():
             before()
             started = time.perf_counter()
             action()
-            best_s[name] = min(best_s[name], time.perf_counter() - started)
-    for name, seconds in best_s.items():
-        line(name, rows / seconds, "rows/s")
-    return [rows / seconds for seconds in best_s.values()]
+            seconds[name].append(time.perf_counter() - started)
+    ours, theirs = (taken[1:] for taken in seconds.values())
+    for name, taken in zip(actions, (ours, theirs), strict=True):
+        line(f"{name}, best", rows / min(taken), "rows/s")
+    line(f"{what}, best of each", min(theirs) / min(ours), "")
+    ratios = [theirs_s / ours_s for ours_s, theirs_s in zip(ours, theirs, strict=True)]
+    return verdict(f"{what}, median of rounds", statistics.median(ratios), target)
 
 
 def verdict(name: str, value: float, target: float, unit: str = "") -> list[str]:
