@@ -8,7 +8,8 @@ from pymq.store.append import PutResult, PutStatus
 from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.dispatch import Arrival
 from pymq.store.files import Files
-from pymq.store.message_store import FlushJob, MessageStore, QueueFlushJob
+from pymq.store.jobs import FlushJob, QueueFlushJob
+from pymq.store.message_store import MessageStore
 from pymq.store.read import ReadResult, ReadStatus
 
 __all__ = [
