@@ -11,6 +11,7 @@ from pymq.store.files import Files
 from pymq.store.jobs import FlushJob, QueueFlushJob
 from pymq.store.message_store import MessageStore
 from pymq.store.read import ReadResult, ReadStatus
+from pymq.store.statistics import Rates, StatisticsSnapshot
 
 __all__ = [
     "Arrival",
@@ -21,7 +22,9 @@ __all__ = [
     "PutResult",
     "PutStatus",
     "QueueFlushJob",
+    "Rates",
     "ReadResult",
     "ReadStatus",
+    "StatisticsSnapshot",
     "StoreConfig",
 ]

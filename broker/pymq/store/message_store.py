@@ -23,6 +23,7 @@ from pymq.store.queue_table import QueueTable
 from pymq.store.read import SCAN_MAX, ReadResult, read_queue
 from pymq.store.recovery import Recovery
 from pymq.store.segments import Segments
+from pymq.store.statistics import StoreStatistics
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,10 @@ class MessageStore:
         self._refusal: str | None = None
         self._retry_at = 0.0
         self._checkpoint_at = 0.0
+        #: What was put and read; its ``sample`` wants to be called once a second.
+        self.statistics = StoreStatistics(
+            wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s()
+        )
         #: Called with what has just become visible, from inside ``put`` and ``flush_done``. It
         #: must not call the store's writing methods.
         self.on_dispatch: Callable[[list[Arrival]], None] | None = None
@@ -153,29 +158,47 @@ class MessageStore:
             StoreClosed: the store was closed.
         """
         self._check_open()
+        started_s = self._clock.monotonic_s()
         results: list[PutResult] = []
-        if not self._may_write():
-            return self._refuse_rest(results, len(entries))
-        now = max(self._clock.wall_ms(), self._log.store_timestamp)
+        put_bytes = 0
+        if self._may_write():
+            put_bytes = self._append(entries, store_host, results)
+            if not self._sync_mode:
+                self.dispatch_flushed()
+        else:
+            self._refuse_rest(results, len(entries))
+        self.statistics.count_put(results, put_bytes, self._clock.monotonic_s() - started_s)
+        return results
+
+    def _append(
+        self,
+        entries: Sequence[NewRecord | NewRecords],
+        store_host: bytes,
+        results: list[PutResult],
+    ) -> int:
+        """Write entries to the log and stage them; return the bytes of their records."""
+        log = self._log
+        now = max(self._clock.wall_ms(), log.store_timestamp)
         count = len(entries)
+        put_bytes = 0
         try:
             while True:
+                start = log.end
                 staged = self._appender.append_run(
                     entries, len(results), results, now=now, store_host=store_host
                 )
                 if staged is not None:
                     self._dispatch.stage(staged)
+                    put_bytes += staged.end - start
                 if len(results) == count:
                     break
-                self._log.roll()
+                log.roll()
         except StoreError as error:
             self._note_failure(error)
             self._refuse_rest(results, count)
         else:
             self._refusal = None
-        if not self._sync_mode:
-            self.dispatch_flushed()
-        return results
+        return put_bytes
 
     def _may_write(self) -> bool:
         if self._failure is not None:
@@ -378,7 +401,8 @@ class MessageStore:
             StoreClosed: the store was closed.
         """
         self._check_open()
-        return read_queue(
+        started_s = self._clock.monotonic_s()
+        result = read_queue(
             self._log,
             self._queues.by_key.get((topic, queue_id)),
             offset,
@@ -387,6 +411,12 @@ class MessageStore:
             tag_codes=tag_codes,
             scan_max=scan_max,
         )
+        self.statistics.count_get(
+            result.count,
+            sum(map(len, result.buffers)),
+            self._clock.monotonic_s() - started_s,
+        )
+        return result
 
     def prefetch_target(self, result: ReadResult) -> PrefetchJob:
         """Return a job that reads from the disk what a result's buffers map."""
