@@ -44,7 +44,11 @@ class Entry:
 
 
 class Files:
-    """What the store asks of the operating system."""
+    """What the store asks of the operating system.
+
+    A method that changes something is one system call, or is made of other methods that are:
+    tests stop the process between any two of them.
+    """
 
     # -- data files ---------------------------------------------------------------------------
 
@@ -76,22 +80,40 @@ class Files:
         Raises:
             DiskFull: and nothing is left behind.
         """
+        fd = self.create_empty(path)
         try:
-            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as error:
-            raise _failure(error, "create", path) from error
-        try:
-            os.ftruncate(fd, size_bytes)
+            self.resize(fd, size_bytes)
             if reserve:
                 self.reserve(fd, size_bytes)
                 self.sync_data(fd)
         except (OSError, StoreError) as error:
-            os.close(fd)
-            os.unlink(path)
+            self.close(fd)
+            self.remove(path)
             if isinstance(error, StoreError):
                 raise
             raise _failure(error, f"create with {size_bytes} B", path) from error
         return fd
+
+    def create_empty(self, path: Path) -> int:
+        """Make a new file of length 0 and return its descriptor; ``path`` must not exist."""
+        try:
+            return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise _failure(error, "create", path) from error
+
+    def open_emptied(self, path: Path) -> int:
+        """Return a descriptor of a file whose content, if it had any, is gone."""
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _failure(error, "create", path) from error
+
+    def resize(self, fd: int, size_bytes: int) -> None:
+        """Set the length of a file; what is added reads as zeros."""
+        try:
+            os.ftruncate(fd, size_bytes)
+        except OSError as error:
+            raise _failure(error, f"set its size to {size_bytes} B", _path_of(fd)) from error
 
     def reserve(self, fd: int, size_bytes: int) -> None:
         """Reserve the blocks of a file. Raises OSError; ``create`` translates.
@@ -288,15 +310,12 @@ class Files:
 
     def write_file(self, path: Path, data: bytes) -> None:
         """Write a whole file and sync it; its directory is not synced."""
-        try:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise _failure(error, "create", path) from error
+        fd = self.open_emptied(path)
         try:
             self.pwrite(fd, data, 0)
             self.sync_data(fd)
         finally:
-            os.close(fd)
+            self.close(fd)
 
     # -- locks and limits ---------------------------------------------------------------------
 
