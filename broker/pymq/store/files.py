@@ -22,6 +22,7 @@ from pymq.errors import DiskFull, FlushFailed, StoreError, StoreLocked
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 _UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 _LOCKED = frozenset((errno.EAGAIN, errno.EACCES))
+_PUNCH_HOLE_KEEP_SIZE = 0x2 | 0x1  # linux/falloc.h
 _HINTS = {
     errno.EACCES: "give this user the right to it, or choose another directory",
     errno.EPERM: "give this user the right to it, or choose another directory",
@@ -175,15 +176,38 @@ class Files:
         except (OSError, ValueError) as error:
             raise StoreError(f"map {_path_of(fd)} ({size_bytes} B): {error}") from error
 
-    def unmap(self, view: memoryview) -> None:
-        """Give a map back; slices of the view stay valid, and the map goes with the last one."""
+    def unmap(self, view: memoryview) -> memoryview | None:
+        """Give a map back, unless somebody holds a slice of the view.
+
+        Returns:
+            None when the map is gone; else a new view, to try again with. Who drops it leaves
+            the map to the last slice: it goes with that one.
+        """
         mapped = view.obj
         view.release()
         assert isinstance(mapped, mmap.mmap)
         try:
             mapped.close()
         except BufferError:
-            pass  # Somebody still holds a slice; dropping our reference is all we can do.
+            return memoryview(mapped)
+        return None
+
+    def give_back_blocks(self, fd: int, size_bytes: int) -> bool:
+        """Free the disk space of a file that is still mapped; it reads as zeros from then on.
+
+        The file keeps its length: cut short, its readers would be killed by a SIGBUS.
+
+        Returns:
+            Whether it was done; not every system and file system can.
+        """
+        import ctypes  # Seldom needed, and a quarter of this module's start otherwise.
+
+        try:
+            fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+        except AttributeError:
+            return False  # Not Linux.
+        fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+        return bool(fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, 0, size_bytes) == 0)
 
     def data_ranges(self, fd: int, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of [first, end) that are not holes, in order."""

@@ -66,14 +66,30 @@ class Segment:
         """Force what was written to the disk."""
         self._files.sync_data(self.fd)
 
-    def close(self) -> None:
-        """Close the file. Views handed out stay valid: the map goes with the last of them."""
+    def release(self) -> bool:
+        """Close the file unless somebody holds a view on it; return whether it is closed."""
         if self._view is not None:
-            self._files.unmap(self._view)
-            self._view = None
+            self._view = self._files.unmap(self._view)
+        if self._view is not None:
+            return False
         if self._fd is not None:
             self._files.close(self._fd)
             self._fd = None
+        return True
+
+    def close(self) -> None:
+        """Close the file. Views handed out stay valid: the map goes with the last of them."""
+        if not self.release():
+            self._view = None
+            self.release()
+
+    def give_back_blocks(self) -> bool:
+        """Free the disk space of a deleted file under its readers, who see zeros from then on.
+
+        Returns:
+            Whether the system can do that.
+        """
+        return self._files.give_back_blocks(self.fd, self.size_bytes)
 
     def remove(self) -> None:
         """Close and delete the file; the caller syncs the directory."""

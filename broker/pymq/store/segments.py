@@ -148,6 +148,11 @@ class Segments:
                 self._all.pop().remove()
             self._files.sync_directory(self._path)
 
+    def take_first(self) -> Segment:
+        """Take the oldest segment out of the log; there is another one, the last is written to."""
+        assert len(self._all) > 1
+        return self._all.pop(0)
+
     def close(self) -> None:
         """Close all files; views handed out stay valid."""
         for segment in self._all:
