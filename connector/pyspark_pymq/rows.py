@@ -22,9 +22,9 @@ from pyspark.sql import types as spark
 from pymq.errors import ConfigurationError, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.compression import decompress
+from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.record import offset_message_id, unpack_host
 from pymq.protocol.record_batch import RecordColumns
-from pyspark_pymq.property_index import PropertyIndex
 
 Longs = npt.NDArray[np.int64]
 Rows = slice | Longs

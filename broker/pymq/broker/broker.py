@@ -16,6 +16,7 @@ from pymq.broker.handlers.offsets import OffsetHandlers
 from pymq.broker.handlers.pull import PullHandlers
 from pymq.broker.handlers.send import SendHandlers
 from pymq.broker.handlers.topics import TopicHandlers
+from pymq.broker.key_indexing import KeyIndexing
 from pymq.broker.long_poll import LongPoll
 from pymq.broker.registration import Registration, reachable_address
 from pymq.broker.requests import Requests
@@ -143,6 +144,7 @@ class Broker:
             queue_interval_s=self.store_config.queue_flush_interval_ms / 1000,
             timeout_s=config.sync_flush_timeout_ms / 1000,
         )
+        self._key_indexing = KeyIndexing(store)
         self._requests = Requests(
             {
                 **SendHandlers(
@@ -194,6 +196,7 @@ class Broker:
             }
         )
         self._flusher.start()
+        self._key_indexing.start()
         self._tasks.repeat("held pulls", self._long_poll.expire, 0.1)
         self._tasks.repeat(
             "client expiry", self._clients.expire, config.client_scan_interval_ms / 1000
@@ -382,6 +385,7 @@ class Broker:
             if self._is_built:
                 # Connections that are closing may still hold requests; nobody hears the answers.
                 self._takes_requests = False
+                await self._key_indexing.close()
                 await self._flusher.close()
                 await self._save_offsets()
                 for file in self._state_files:

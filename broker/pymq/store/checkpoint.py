@@ -5,7 +5,7 @@
     offset  field
     0       everything stored up to this time (ms) is synced in the commit log
     8       ... in the consume queues
-    16      ... in the index files; kept as found, this store writes none yet
+    16      ... in the index files
     24      flushed offset of the master (5.x); kept as found
     32      confirmed physical offset (5.1.4 and later); ours is the flushed one
 
@@ -57,6 +57,27 @@ class Checkpoint:
     def trusted_ms(self) -> int:
         """Log and queues are complete on the disk up to this store time."""
         return max(0, min(self.log_timestamp, self.queues_timestamp) - SLACK_MS)
+
+    @property
+    def index_trusted_ms(self) -> int:
+        """Log, queues and key index are complete on the disk up to this store time."""
+        return min(self.trusted_ms, max(0, self.index_timestamp - SLACK_MS))
+
+    def note_queues(self, queues_ms: int, index_ms: int | None) -> None:
+        """Note up to which store time queues and index are on the disk.
+
+        Where RocketMQ recovers, it begins by the queues' time to add to both. So that is never
+        later than the index's.
+
+        Args:
+            queues_ms: of the queues.
+            index_ms: of the key index; None if none is kept.
+        """
+        if index_ms is None:
+            self.queues_timestamp = queues_ms
+        else:
+            self.queues_timestamp = min(queues_ms, index_ms)
+            self.index_timestamp = index_ms
 
     def save(self) -> None:
         """Write the file in place and sync it; all of it lies in one disk sector.

@@ -8,6 +8,7 @@ import logging
 from pymq.errors import FlushFailed, StoreError
 from pymq.store.checkpoint import Checkpoint
 from pymq.store.commit_log import CommitLog, LogSync
+from pymq.store.key_index import KeyIndex
 from pymq.store.queue_table import QueueTable, sync_queues
 from pymq.store.read import ReadResult
 
@@ -48,11 +49,20 @@ class FlushJob:
 
 
 class QueueFlushJob:
-    """One sync of the changed consume queues, and the checkpoint that tells of it."""
+    """One sync of the changed consume queues and index files, and the checkpoint of it."""
 
-    def __init__(self, queues: QueueTable, checkpoint: Checkpoint, store_timestamp: int) -> None:
+    def __init__(
+        self,
+        queues: QueueTable,
+        index: KeyIndex | None,
+        checkpoint: Checkpoint,
+        store_timestamp: int,
+    ) -> None:
         self._opened = queues.files
         self._paths, self._directories = self._opened.take_dirty()
+        self._index = index
+        self._snapshots = [] if index is None else index.take_snapshots()
+        self._index_ms = None if index is None else index.end_ms
         self._checkpoint = checkpoint
         self._store_timestamp = store_timestamp
         self.error: StoreError | None = None
@@ -61,16 +71,20 @@ class QueueFlushJob:
         """Sync. Never raises: ``queue_flush_done`` does."""
         try:
             sync_queues(self._opened.files, self._paths, self._directories)
+            if self._index is not None:
+                self._index.save_snapshots(self._snapshots)
         except StoreError as error:
             self.error = error
             return
-        self._checkpoint.queues_timestamp = self._store_timestamp
+        self._checkpoint.note_queues(self._store_timestamp, self._index_ms)
         self.error = _save(self._checkpoint)
 
     def give_back(self) -> None:
         """Leave to the next job what this one could not do."""
         self._opened.dirty |= self._paths
         self._opened.dirty_directories |= self._directories
+        if self._index is not None:
+            self._index.give_back(self._snapshots)
 
 
 def _save(checkpoint: Checkpoint) -> FlushFailed | None:

@@ -3,10 +3,13 @@
 ::
 
     {"logEnd": 1234, "storeTimestamp": 1700000000000,
-     "queues": {"TopicTest": {"0": 10, "1": 9}}, "deleted": {"Gone": 800}}
+     "queues": {"TopicTest": {"0": 10, "1": 9}}, "deleted": {"Gone": 800},
+     "index": {"end": 1234, "endTimestamp": 1700000000000, "lastOffset": 1000}}
 
 ``queues`` holds the end offset of every queue at the last clean stop. It lets the next open
 start without reading the log, and tells a queue that is missing from one that never was.
+``index`` says how far the key index was, and which message was the last with a key: somebody
+else may have added to it since.
 ``deleted`` holds the end of the log when a topic was deleted: records below it are not indexed
 again, so that a crash does not bring a deleted topic's messages back.
 
@@ -16,12 +19,28 @@ The file is ours. RocketMQ ignores it; without it recovery reads more and knows 
 import json
 import logging
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from pymq.store.commit_log import CommitLog
 from pymq.store.files import Files
 
 _log = logging.getLogger(__name__)
 NAME = "queues.json"
+_INDEX = ("end", "endTimestamp", "lastOffset")
+
+
+class IndexNote(NamedTuple):
+    """How far the key index was.
+
+    Attributes:
+        end: physical offset up to which the log was indexed.
+        end_ms: store time of the last message below it.
+        last_offset: physical offset of the last message with a key; -1 without one.
+    """
+
+    end: int
+    end_ms: int
+    last_offset: int
 
 
 class KnownQueues:
@@ -35,6 +54,7 @@ class KnownQueues:
         self.store_timestamp = 0
         self.ends: dict[tuple[str, int], int] = {}
         self.deleted: dict[str, int] = {}
+        self.index: IndexNote | None = None
 
     def load(self) -> None:
         """Read the file; a missing or damaged one knows nothing."""
@@ -50,20 +70,25 @@ class KnownQueues:
             }
             deleted = {str(topic): int(end) for topic, end in content["deleted"].items()}
             log_end, store_timestamp = int(content["logEnd"]), int(content["storeTimestamp"])
+            noted = content.get("index")
+            index = None if noted is None else IndexNote(*(int(noted[key]) for key in _INDEX))
         except (ValueError, TypeError, KeyError, AttributeError):
             _log.warning("%s is unreadable; the log is read instead", self._path)
             return
         self.log_end, self.store_timestamp = log_end, store_timestamp
-        self.ends, self.deleted = ends, deleted
+        self.ends, self.deleted, self.index = ends, deleted, index
 
-    def save_clean_stop(self, log: CommitLog, ends: dict[tuple[str, int], int]) -> None:
-        """Note where log and queues end, all of it being on the disk.
+    def save_clean_stop(
+        self, log: CommitLog, ends: dict[tuple[str, int], int], index: "IndexNote | None"
+    ) -> None:
+        """Note where log, queues and index end, all of it being on the disk.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the previous file is still there.
         """
         self.log_end, self.store_timestamp, self.ends = log.end, log.store_timestamp, ends
         self.deleted = {topic: end for topic, end in self.deleted.items() if end > log.first}
+        self.index = index
         self._save()
 
     def delete(self, topic: str, log_end: int) -> None:
@@ -90,15 +115,15 @@ class KnownQueues:
         queues: dict[str, dict[str, int]] = {}
         for (topic, queue_id), end in self.ends.items():
             queues.setdefault(topic, {})[str(queue_id)] = end
-        text = json.dumps(
-            {
-                "logEnd": self.log_end,
-                "storeTimestamp": self.store_timestamp,
-                "queues": queues,
-                "deleted": self.deleted,
-            }
-        )
+        content: dict[str, Any] = {
+            "logEnd": self.log_end,
+            "storeTimestamp": self.store_timestamp,
+            "queues": queues,
+            "deleted": self.deleted,
+        }
+        if self.index is not None:
+            content["index"] = dict(zip(_INDEX, self.index, strict=True))
         temporary = self._path.with_name(NAME + ".tmp")
-        self._files.write_file(temporary, text.encode())
+        self._files.write_file(temporary, json.dumps(content).encode())
         self._files.rename(temporary, self._path)
         self._files.sync_directory(self._path.parent)

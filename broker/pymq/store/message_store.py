@@ -17,8 +17,12 @@ from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue, first_true
 from pymq.store.dispatch import Arrival, Dispatch
 from pymq.store.files import Files
+from pymq.store.index_file import IndexLayout
+from pymq.store.indexer import Indexer
 from pymq.store.jobs import FlushJob, PrefetchJob, QueueFlushJob
-from pymq.store.known_queues import KnownQueues
+from pymq.store.key_index import KeyIndex
+from pymq.store.known_queues import IndexNote, KnownQueues
+from pymq.store.query import QUERY_COUNT_MAX, QueryResult, query_key
 from pymq.store.queue_table import QueueTable
 from pymq.store.read import SCAN_MAX, ReadResult, read_queue
 from pymq.store.recovery import Recovery
@@ -26,6 +30,9 @@ from pymq.store.segments import Segments
 from pymq.store.statistics import StoreStatistics
 
 _log = logging.getLogger(__name__)
+
+#: How long closing goes on indexing keys; the rest is left to the next start.
+CLOSE_INDEXING_S = 10.0
 
 
 class MessageStore:
@@ -49,6 +56,7 @@ class MessageStore:
         lock: DirectoryLock,
         log: CommitLog,
         queues: QueueTable,
+        index: KeyIndex | None,
         checkpoint: Checkpoint,
         abort: AbortMarker,
         known: KnownQueues,
@@ -59,6 +67,8 @@ class MessageStore:
         self._lock = lock
         self._log = log
         self._queues = queues
+        self._index = index
+        self._indexer = None if index is None else Indexer(log, index, clock)
         self._checkpoint = checkpoint
         self._abort = abort
         self._known = known
@@ -114,14 +124,22 @@ class MessageStore:
             file_bytes=config.queue_file_bytes,
             open_max=config.queue_files_open_max,
         )
+        index = None
+        if config.key_index:
+            layout = IndexLayout(config.index_slot_count, config.index_entry_limit)
+            index = KeyIndex(files, config.index_path, layout)
         try:
             log = CommitLog(files, segments)
             checkpoint = Checkpoint(files, config.root_path / "checkpoint")
             abort = AbortMarker(files, config.root_path)
             known = KnownQueues(files, config.root_path)
-            Recovery(config, files, log, queues, checkpoint, abort, known, is_cancelled).run()
+            Recovery(
+                config, files, log, queues, index, checkpoint, abort, known, is_cancelled
+            ).run()
         except BaseException:
             queues.files.close()
+            if index is not None:
+                index.close()
             segments.close()
             lock.release()
             raise
@@ -131,6 +149,7 @@ class MessageStore:
             lock=lock,
             log=log,
             queues=queues,
+            index=index,
             checkpoint=checkpoint,
             abort=abort,
             known=known,
@@ -269,6 +288,64 @@ class MessageStore:
             self._queues.remove(queue)
         return len(queues)
 
+    # -- the key index ------------------------------------------------------------------------
+
+    @property
+    def index_behind(self) -> int:
+        """Bytes of visible records whose keys cannot be found yet."""
+        return 0 if self._index is None else max(0, self._dispatch.end - self._index.end)
+
+    def index_step(self) -> int:
+        """Index the keys of some visible records; return how many bytes of the log they take.
+
+        A few milliseconds of work. Whoever owns the store repeats it until it returns 0.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the index could not be written; try again later.
+            StoreClosed: the store was closed.
+        """
+        self._check_open()
+        return 0 if self._indexer is None else self._indexer.step(self._dispatch.end)
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = QUERY_COUNT_MAX,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+    ) -> QueryResult:
+        """Return messages of a topic that have a key, newest first.
+
+        What is not indexed yet is not found, see ``index_behind``.
+
+        Args:
+            topic: the messages' topic.
+            key: one of their KEYS, or their unique key.
+            count_max: messages wanted at most, 1..64.
+            begin_ms, end_ms: first and last store time wanted.
+
+        Raises:
+            StoreError: this store keeps no key index, or it is damaged.
+            StoreClosed: the store was closed.
+        """
+        self._check_open()
+        if self._index is None:
+            raise StoreError(
+                f"{self._config.root_path}: keys are not indexed here (key_index, RocketMQ "
+                "messageIndexEnable, is off)"
+            )
+        return query_key(
+            self._log,
+            self._index,
+            topic,
+            key,
+            count_max=count_max,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
+
     # -- flushing -----------------------------------------------------------------------------
 
     @property
@@ -341,13 +418,15 @@ class MessageStore:
         self.flush_done(job)
 
     def queue_flush_target(self) -> QueueFlushJob:
-        """Return a job that syncs the changed consume queues and writes the checkpoint.
+        """Return a job that syncs changed consume queues and index, and writes the checkpoint.
 
         Raises:
             FlushFailed: an earlier sync failed.
         """
         self._check_flushable()
-        return QueueFlushJob(self._queues, self._checkpoint, self._dispatch.store_timestamp)
+        return QueueFlushJob(
+            self._queues, self._index, self._checkpoint, self._dispatch.store_timestamp
+        )
 
     def queue_flush_done(self, job: QueueFlushJob) -> None:
         """Take note of a job that has run.
@@ -362,6 +441,8 @@ class MessageStore:
             job.give_back()
         if job.error is not None:
             raise job.error
+        if self._index is not None:
+            self._index.saved()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -503,13 +584,17 @@ class MessageStore:
         finally:
             self._closed = True
             self._queues.files.close()
+            if self._index is not None:
+                self._index.close()
             self._log.segments.close()
             self._lock.release()
 
     def _flush_all(self) -> None:
         self.flush()
-        self._queues.sync()
-        self._checkpoint.queues_timestamp = self._dispatch.store_timestamp
+        is_indexed = self._index_rest()
+        job = self.queue_flush_target()
+        job.run()
+        self.queue_flush_done(job)
         self._log.segments.drop_prepared()
         self._checkpoint.save()
         if self._dispatch.behind:
@@ -517,6 +602,23 @@ class MessageStore:
                 "not all records could be indexed (%s); the next start does it", self._refusal
             )
             return
+        if not is_indexed:
+            _log.warning("not all keys could be indexed; the next start does it")
+            return
         ends = {(one.topic, one.queue_id): one.end_offset for one in self._queues if one.end_offset}
-        self._known.save_clean_stop(self._log, ends)
+        index = self._index
+        note = None if index is None else IndexNote(index.end, index.end_ms, index.last_offset)
+        self._known.save_clean_stop(self._log, ends, note)
         self._abort.remove()
+
+    def _index_rest(self) -> bool:
+        """Index what is visible, if that can be done soon; return whether it is done."""
+        deadline = self._clock.monotonic_s() + CLOSE_INDEXING_S
+        try:
+            while self.index_step():
+                if self._clock.monotonic_s() > deadline:
+                    return False
+        except StoreError as error:
+            _log.warning("keys could not be indexed: %s", error)
+            return False
+        return True

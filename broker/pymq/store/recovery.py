@@ -32,6 +32,7 @@ from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.consume_queue import BLANK_ENTRY, BLANK_SIZE, ENTRY, ConsumeQueue, Entries
 from pymq.store.dispatch import TagCodes
 from pymq.store.files import Files
+from pymq.store.key_index import KeyIndex
 from pymq.store.known_queues import NAME, KnownQueues
 from pymq.store.queue_table import TOPIC_BYTES_MAX, QueueTable, illegal_name
 from pymq.store.scan import Chunk, Stop, find_record_after, first_record, scan_segment
@@ -65,6 +66,7 @@ class Recovery:
         files: Files,
         log: CommitLog,
         queues: QueueTable,
+        index: KeyIndex | None,
         checkpoint: Checkpoint,
         abort: AbortMarker,
         known: KnownQueues,
@@ -75,6 +77,7 @@ class Recovery:
         self._files = files
         self._log = log
         self._queues = queues
+        self._index = index
         self._checkpoint = checkpoint
         self._abort = abort
         self._known = known
@@ -98,6 +101,8 @@ class Recovery:
         self._known.load()
         self._log.segments.load()
         self._queues.load()
+        if self._index is not None:
+            self._index.load()
         self._marked = self._abort.present()
         self._clean = not self._marked
         if self._clean and self._as_left():
@@ -109,6 +114,8 @@ class Recovery:
         for queue in self._queues:
             queue.next_offset = queue.end_offset
             queue.correct_min(self._log.first)
+        if self._index is not None:
+            self._resume_index(self._index)
 
     def _mark(self) -> None:
         """Put the abort marker, before anything is changed.
@@ -523,6 +530,41 @@ class Recovery:
                 segment.write(_ZEROS[: len(piece)], start)
             segment.sync()
         return used
+
+    # -- the key index ------------------------------------------------------------------------
+
+    def _resume_index(self, index: KeyIndex) -> None:
+        """Find where indexing goes on; what may not be on the disk is forgotten.
+
+        Indexing itself is done later, while the store is in use.
+        """
+        log, note = self._log, self._known.index
+        index.drop_empty()
+        if not index.is_sound:
+            _log.warning("%s: damaged, the index is made anew", self._config.index_path)
+            index.clear()
+        if index.last_offset >= log.end:
+            index.cut(log.end, log.store_time_at)
+        index.end = max(index.last_offset, log.first)
+        if self._clean:
+            if note is not None and (note.last_offset, log.end) == (index.last_offset, note.end):
+                index.end, index.end_ms = note.end, note.end_ms
+            return
+        first = self._trusted_index_end()
+        if index.last_offset >= first:
+            index.cut(first, log.store_time_at)
+        index.end = max(first, log.first)
+
+    def _trusted_index_end(self) -> int:
+        """Return up to where an unclean stop left the index complete: the start of a segment."""
+        segments = self._log.segments
+        for index in range(len(segments) - 1, 0, -1):
+            record = first_record(segments[index])
+            if record is None or record.store_timestamp <= 0:
+                continue
+            if record.store_timestamp <= self._checkpoint.index_trusted_ms:
+                return segments[index].first
+        return self._log.first
 
     def _keep_aside(self, segment: Segment, position: int, size: int) -> None:
         """Copy bytes of a segment to ROOT/recovered; the oldest copies go beyond the bound."""

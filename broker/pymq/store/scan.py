@@ -27,7 +27,7 @@ from pymq.protocol.record import (
     Record,
     decode_record,
 )
-from pymq.protocol.record_batch import RecordColumns, read_columns
+from pymq.protocol.record_batch import Longs, RecordColumns
 from pymq.store.files import Files
 from pymq.store.segment import Segment
 
@@ -68,67 +68,78 @@ def scan_segment(segment: Segment, *, check_crc: bool) -> Iterator[Chunk]:
 
 def _scan_chunk(segment: Segment, position: int, *, check_crc: bool) -> Chunk:
     view = segment.view
-    sizes, end, stop = _walk(view, position, segment.size_bytes)
-    if not sizes:
-        return Chunk(None, position, stop)
-    columns: RecordColumns | None = _columns(view, position, sizes, end)
+    starts, end, stop = follow_sizes(view, position, segment.size_bytes)
+    columns = _columns(view, position, starts, end)
     if columns is None:
-        sizes = _good_prefix(view, position, sizes)
-        end, stop = position + sum(sizes), Stop.BAD
-        if not sizes:
-            return Chunk(None, position, stop)
-        columns = _columns(view, position, sizes, end)
+        starts, end, stop = *_good_prefix(view, position, starts), Stop.BAD
+        columns = _columns(view, position, starts, end)
         assert columns is not None
-    good = columns.physical_offset == columns.starts + (segment.first + position)
+    good = columns.physical_offset == starts + (segment.first + position)
     good &= _topic_written(columns)
     if check_crc:
         good &= _crc_matches(columns)
     if not good.all():
-        count = int(good.argmin())
-        end, stop = position + sum(sizes[:count]), Stop.BAD
-        columns = _columns(view, position, sizes[:count], end) if count else None
-    elif stop is Stop.END and _ends_in_zeros(columns):
-        end, stop = end - sizes.pop(), Stop.BAD
-        columns = _columns(view, position, sizes, end) if sizes else None
-    return Chunk(columns, end, stop)
+        count, stop = int(good.argmin()), Stop.BAD
+    elif stop is Stop.END and len(starts) and _ends_in_zeros(columns):
+        count, stop = len(starts) - 1, Stop.BAD
+    else:
+        return Chunk(columns if len(starts) else None, end, stop)
+    end = position + int(starts[count])
+    columns = _columns(view, position, starts[:count], end)
+    assert columns is not None
+    return Chunk(columns if count else None, end, stop)
 
 
-def _walk(view: memoryview, position: int, limit: int) -> tuple[list[int], int, Stop]:
-    """Follow the sizes; return them, where they lead and why they end there."""
+def follow_sizes(view: memoryview, position: int, limit: int) -> tuple[Longs, int, Stop]:
+    """Go from record to record by their sizes.
+
+    Args:
+        view: bytes of a segment.
+        position: where the first record starts.
+        limit: where they end at the latest.
+
+    Returns:
+        Where each starts, counted from ``position``, at most ``CHUNK_RECORDS`` of them; where
+        the last of them ends; and what is there. Only sizes and magics were looked at.
+    """
     unpack = _SIZE_MAGIC.unpack_from
-    sizes: list[int] = []
-    last = limit - _SIZE_MAGIC.size
+    starts: list[int] = []
+    at, last = position, limit - _SIZE_MAGIC.size
+    stop = Stop.FULL
     for _ in range(CHUNK_RECORDS):
-        if position > last:
-            return sizes, position, Stop.END
-        size, magic = unpack(view, position)
+        if at > last:
+            stop = Stop.END
+            break
+        size, magic = unpack(view, at)
         if magic != MAGIC_V1 and magic != MAGIC_V2:
             if magic == MAGIC_BLANK:
-                return sizes, position, Stop.BLANK
-            return sizes, position, Stop.BAD if size or magic else Stop.END
-        if size < OVERHEAD_BYTES or position + size > limit:
-            return sizes, position, Stop.BAD
-        sizes.append(size)
-        position += size
-    return sizes, position, Stop.FULL
+                stop = Stop.BLANK
+            else:
+                stop = Stop.BAD if size or magic else Stop.END
+            break
+        if size < OVERHEAD_BYTES or at + size > limit:
+            stop = Stop.BAD
+            break
+        starts.append(at)
+        at += size
+    return np.array(starts, np.int64) - position, at, stop
 
 
-def _columns(view: memoryview, position: int, sizes: list[int], end: int) -> RecordColumns | None:
+def _columns(view: memoryview, position: int, starts: Longs, end: int) -> RecordColumns | None:
     try:
-        return read_columns(view[position:end], np.array(sizes, np.int64))
+        return RecordColumns(np.frombuffer(view[position:end], np.uint8), starts)
     except CorruptRecord:
         return None
 
 
-def _good_prefix(view: memoryview, position: int, sizes: list[int]) -> list[int]:
-    """Return the sizes of the records in front of the first that is malformed."""
-    for index, size in enumerate(sizes):
+def _good_prefix(view: memoryview, position: int, starts: Longs) -> tuple[Longs, int]:
+    """Return the starts of the records in front of the first that is malformed, and their end."""
+    for index, start in enumerate(starts.tolist()):
         try:
-            decode_record(view[position : position + size])
+            decode_record(view, position + start)
         except CorruptRecord:
-            return sizes[:index]
-        position += size
-    raise AssertionError("read_columns refused what decode_record accepts")
+            return starts[:index], position + start
+    raise AssertionError("RecordColumns refused what decode_record accepts")
 
 
 def _topic_written(columns: RecordColumns) -> npt.NDArray[np.bool_]:

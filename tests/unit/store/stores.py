@@ -105,7 +105,12 @@ def never(path: Path) -> int:
 
 def config(root: Path, **changes: Any) -> StoreConfig:
     """Return settings with small files."""
-    values: dict[str, Any] = {"segment_bytes": 4096, "queue_file_bytes": 200}
+    values: dict[str, Any] = {
+        "segment_bytes": 4096,
+        "queue_file_bytes": 200,
+        "index_slot_count": 50,
+        "index_entry_limit": 100,
+    }
     return StoreConfig(root_path=root, **(values | changes))
 
 

@@ -414,7 +414,7 @@ def test_foreign_files_in_data_directories_are_refused(tmp_path: Path, path: str
 def test_directories_and_files_of_rocketmq_are_left_alone(tmp_path: Path) -> None:
     for name in ("index", "config", "timerlog", "commitlog/sub", "consumequeue/T/notanumber"):
         (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "index" / "20240131235959123").write_bytes(b"index")
+    (tmp_path / "index" / "not a number").write_bytes(b"index")
     (tmp_path / "timerwheel").write_bytes(b"wheel")
     (tmp_path / "config" / "topics.json").write_bytes(b"{}")
     before = _tree(tmp_path)

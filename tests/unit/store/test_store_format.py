@@ -181,7 +181,7 @@ def test_small_files_of_an_open_and_of_a_closed_store(tmp_path: Path) -> None:
     store.close()
     assert not (root / "abort").exists()
     values = struct.unpack_from(">5q", (root / "checkpoint").read_bytes())
-    assert values == (5_000_000, 5_000_000, 0, 0, store.log_end)
+    assert values == (5_000_000, 5_000_000, 5_000_000, 0, store.log_end)
     assert (root / "checkpoint").stat().st_size == 4096
     store.close()
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymq.protocol.message import decode_properties, find_property
+from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.record_batch import equal_at
-from pyspark_pymq.property_index import PropertyIndex
 
 NAMES = (b"TAGS", b"KEYS", b"UNIQ_KEY", b"a", b"abc")
 

@@ -1,0 +1,85 @@
+"""Indexes messages by their keys in the time that sending and reading leave.
+
+Nobody waits for it but a query by key, which waits until what was visible when it came is
+indexed.
+
+Source: RocketMQ IndexService, ReputMessageService.
+"""
+
+import asyncio
+import logging
+import time
+
+from pymq.errors import StoreError
+from pymq.net.tasks import Tasks
+from pymq.store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+IDLE_S = 0.1
+#: After the index could not be written.
+RETRY_S = 1.0
+#: Share of the event loop's time that indexing may take, and from when on it may take more.
+BUSY_SHARE = 0.2
+FAR_BEHIND_BYTES = 1 << 30
+FAR_BEHIND_SHARE = 0.5
+
+
+class KeyIndexing:
+    """Brings the store's key index up to what is visible, a step of some milliseconds at a time.
+
+    Args:
+        store: whose index.
+    """
+
+    def __init__(self, store: MessageStore) -> None:
+        self._store = store
+        self._failure: str | None = None
+        self._tasks = Tasks("key index")
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks.start("steps", self._run())
+
+    async def _run(self) -> None:
+        while True:
+            begun = time.perf_counter()
+            if self.step():
+                is_far = self._store.index_behind > FAR_BEHIND_BYTES
+                share = FAR_BEHIND_SHARE if is_far else BUSY_SHARE
+                pause_s = (time.perf_counter() - begun) * (1 / share - 1)
+            else:
+                pause_s = IDLE_S if self._failure is None else RETRY_S
+            await asyncio.sleep(pause_s)
+
+    def step(self) -> int:
+        """Do one step; return how many bytes of the log it took."""
+        try:
+            done = self._store.index_step()
+        except StoreError as error:
+            if self._failure is None:
+                _log.error("messages are not indexed by their keys until this succeeds: %s", error)
+            self._failure = str(error)
+            return 0
+        self._failure = None
+        return done
+
+    async def wait_indexed(self) -> None:
+        """Return when everything that is visible now is indexed.
+
+        Raises:
+            StoreError: the index cannot be written.
+        """
+        left = self._store.index_behind
+        while left > 0:
+            done = self.step()
+            if not done:
+                if self._failure is not None:
+                    raise StoreError(f"messages cannot be indexed by their keys: {self._failure}")
+                return
+            left -= done
+            await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        """Stop. Harmless when done twice."""
+        await self._tasks.close()

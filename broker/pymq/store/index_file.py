@@ -1,0 +1,416 @@
+"""One file of the key index: a hash table whose chains lead from new messages to old ones.
+
+Layout, big-endian::
+
+    offset                size         field
+    0                     8            store time (ms) of the first message
+    8                     8            ... of the last one
+    16                    8            physical offset of the first message
+    24                    8            ... of the last one
+    32                    4            slots in use
+    36                    4            number of the next entry; the first is 1
+    40                    4 * slots    number of the newest entry of each chain, 0 without one
+    40 + 4 * slots        20 * limit   entries; number 0 is never used
+
+    entry: key hash 4, physical offset 8, seconds since the file's first message 4,
+           number of the next older entry of the chain 4
+
+Worked example, 10 slots: the first message of a store, at physical offset 0, has the key "k0" in
+TopicTest. ``TopicTest#k0`` hashes to 2746023, so slot 3 (at 52) holds 1, and entry 1 (at 100)
+is ``0029e6a7 0000000000000000 00000000 00000000``.
+
+A new file begins with the end of its predecessor as its own begin and end. So the seconds of its
+first entry count from there, and only then the begin becomes the first message's.
+
+Entries are written as they come and never change; header and slots stay in memory until
+``snapshot``. So a file that nobody closed holds a true header whose slots may be old: ``cut``
+makes them anew from the entries.
+
+Source: RocketMQ IndexFile, IndexHeader.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.errors import CorruptRecord
+from pymq.store.files import Files
+
+HEADER_BYTES = 40
+_HEADER = struct.Struct(">qqqqii")
+ENTRY = np.dtype(
+    [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("older", ">i4")]
+)
+_ENTRY = struct.Struct(">iqii")
+_SLOT = struct.Struct(">i")
+assert ENTRY.itemsize == _ENTRY.size == 20 and _HEADER.size == HEADER_BYTES  # on-disk contract
+
+_SECONDS_MAX = (1 << 31) - 1
+#: Slots written together: one page of the file.
+_SLOTS_PER_PAGE = 1024
+
+Longs = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Entries = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexLayout:
+    """How large index files are; must not change over the life of a store.
+
+    Attributes:
+        slot_count: RocketMQ maxHashSlotNum.
+        entry_limit: RocketMQ maxIndexNum; one file holds one entry less.
+    """
+
+    slot_count: int
+    entry_limit: int
+
+    @property
+    def entries_start(self) -> int:
+        """Where entry 0 would stand."""
+        return HEADER_BYTES + 4 * self.slot_count
+
+    @property
+    def file_bytes(self) -> int:
+        """The size of every file."""
+        return self.entries_start + ENTRY.itemsize * self.entry_limit
+
+
+@dataclass(slots=True)
+class IndexHeader:
+    """The first 40 bytes; times in ms."""
+
+    begin_ms: int = 0
+    end_ms: int = 0
+    begin_offset: int = 0
+    end_offset: int = 0
+    slots_used: int = 0
+    next_number: int = 1
+
+    def pack(self) -> bytes:
+        """Return its bytes."""
+        return _HEADER.pack(
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.slots_used,
+            self.next_number,
+        )
+
+
+def unpack_header(data: bytes) -> IndexHeader:
+    """Return what ``IndexHeader.pack`` made; of a new file, zeros mean that nothing is in it."""
+    header = IndexHeader(*_HEADER.unpack_from(data))
+    header.next_number = max(header.next_number, 1)
+    return header
+
+
+@dataclass(slots=True)
+class IndexSnapshot:
+    """What of a file has to be written and synced, as it was at one moment.
+
+    ``save`` runs in any thread. Entries are synced before the header that counts them is
+    written, and the slots come last: whatever of it reaches the disk, a header never counts
+    entries that are not there.
+    """
+
+    path: Path
+    header: bytes
+    pages: list[tuple[int, bytes]]
+
+    def save(self, files: Files) -> None:
+        """Write and sync.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: see there; it can be saved again.
+        """
+        try:
+            fd = files.open(self.path)
+        except FileNotFoundError:
+            return  # Its messages have expired meanwhile.
+        try:
+            files.sync_data(fd)
+            files.pwrite(fd, self.header, 0)
+            files.sync_data(fd)
+            for position, data in self.pages:
+                files.pwrite(fd, data, position)
+            files.sync_data(fd)
+        finally:
+            files.close(fd)
+
+
+class IndexFile:
+    """One index file, for reading and, the newest one, for adding.
+
+    Belongs to the thread of the store.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        layout: IndexLayout,
+        header: IndexHeader,
+        fd: int | None = None,
+    ) -> None:
+        self._files = files
+        self._layout = layout
+        self._fd = fd
+        self._view: memoryview | None = None
+        # None: as in the file.
+        self._slots: Ints | None = None if fd is None else np.zeros(layout.slot_count, np.int32)
+        pages = -(-layout.slot_count // _SLOTS_PER_PAGE)
+        self._dirty_pages = np.zeros(pages, np.bool_)
+        self._is_dirty = fd is not None
+        self.path = path
+        self.header = header
+
+    @property
+    def count(self) -> int:
+        """How many entries it holds."""
+        return self.header.next_number - 1
+
+    @property
+    def room(self) -> int:
+        """How many more it can take."""
+        return self._layout.entry_limit - self.header.next_number
+
+    @property
+    def is_plausible(self) -> bool:
+        """Whether its header can be true."""
+        header = self.header
+        return (
+            0 < header.next_number <= self._layout.entry_limit
+            and 0 <= header.begin_offset <= header.end_offset
+            and 0 <= header.slots_used < header.next_number
+        )
+
+    # -- adding -------------------------------------------------------------------------------
+
+    def add(self, key_hashes: Ints, physical_offsets: Longs, times_ms: Longs) -> None:
+        """Add entries, at least one and not more than there is room for.
+
+        Args:
+            key_hashes: int32, shape (n,), not negative.
+            physical_offsets: of their messages, ascending.
+            times_ms: store times of their messages.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: none was added.
+        """
+        slots, header = self._own_slots(), self.header
+        count = len(key_hashes)
+        numbers = np.arange(header.next_number, header.next_number + count, dtype=np.int32)
+        slot = key_hashes % np.int32(len(slots))
+        order = np.argsort(slot, kind="stable")
+        sorted_slot = slot[order]
+        chained = np.zeros(count, np.bool_)
+        np.equal(sorted_slot[1:], sorted_slot[:-1], out=chained[1:])
+        older = slots[sorted_slot]
+        # What a slot must not hold leads nowhere, as in Java.
+        older[(older <= 0) | (older >= header.next_number)] = 0
+        fresh = int(np.count_nonzero(~chained & (older == 0)))
+        older[1:] = np.where(chained[1:], numbers[order[:-1]], older[1:])
+        entries = np.empty(count, ENTRY)
+        entries["key_hash"] = key_hashes
+        entries["physical_offset"] = physical_offsets
+        entries["seconds"] = self._seconds(times_ms)
+        entries["older"][order] = older
+        position = self._layout.entries_start + ENTRY.itemsize * header.next_number
+        self._files.pwrite(self._descriptor(), entries.tobytes(), position)
+        slots[slot] = numbers  # of several for one slot the last one stays
+        self._dirty_pages[slot // _SLOTS_PER_PAGE] = True
+        self._is_dirty = True
+        if header.next_number == 1:
+            header.begin_offset, header.begin_ms = int(physical_offsets[0]), int(times_ms[0])
+        header.slots_used += fresh
+        header.next_number += count
+        header.end_offset, header.end_ms = int(physical_offsets[-1]), int(times_ms[-1])
+
+    def _seconds(self, times_ms: Longs) -> Longs:
+        begin = np.full(len(times_ms), self.header.begin_ms)
+        if self.header.next_number == 1:
+            begin[1:] = times_ms[0]
+        # Truncated towards zero, then at least zero: the same as rounded down.
+        seconds: Longs = np.clip((times_ms - begin) // 1000, 0, _SECONDS_MAX)
+        seconds[begin <= 0] = 0
+        return seconds
+
+    def _own_slots(self) -> Ints:
+        if self._slots is None:
+            data = self._files.pread(self._descriptor(), 4 * self._layout.slot_count, HEADER_BYTES)
+            self._slots = np.frombuffer(data, ">i4").astype(np.int32)
+        return self._slots
+
+    def cut(self, physical_offset: int, time_of: Callable[[int], int | None]) -> None:
+        """Forget the entries of messages at and behind a physical offset; trust no slot.
+
+        At least one entry stays. Header and slots are written and synced before this returns.
+
+        Args:
+            physical_offset: of the first message to forget.
+            time_of: physical offset -> store time (ms) of the message there; when it does not
+                know, the second of the message's entry counts.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the disk refused; do it again.
+        """
+        count = self.find(physical_offset)
+        last = self.entry(count)
+        header = self.header
+        header.next_number = count + 1
+        header.end_offset = last[1]
+        end_ms = time_of(last[1])
+        header.end_ms = header.begin_ms + last[2] * 1000 if end_ms is None else end_ms
+        slots = np.zeros(self._layout.slot_count, np.int32)
+        for first, entries in self.entries():
+            slot = entries["key_hash"] % np.int32(len(slots))
+            slots[slot] = np.arange(first, first + len(entries))
+        self._slots = slots
+        header.slots_used = int(np.count_nonzero(slots))
+        self._dirty_pages[:] = True
+        self._is_dirty = True
+        self.snapshot().save(self._files)
+        self.mark_saved()
+
+    # -- keeping ------------------------------------------------------------------------------
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether the file holds less than this does."""
+        return self._is_dirty
+
+    def snapshot(self) -> IndexSnapshot:
+        """Return what has to be written so that the file holds everything; see ``mark_saved``."""
+        pages = []
+        for first, end in _runs(self._dirty_pages):
+            slots = self._own_slots()[first * _SLOTS_PER_PAGE : end * _SLOTS_PER_PAGE]
+            position = HEADER_BYTES + 4 * _SLOTS_PER_PAGE * first
+            pages.append((position, slots.astype(">i4").tobytes()))
+        return IndexSnapshot(self.path, self.header.pack(), pages)
+
+    def mark_saved(self) -> None:
+        """Count everything as written, from ``snapshot`` on."""
+        self._dirty_pages[:] = False
+        self._is_dirty = False
+
+    def mark_unsaved(self) -> None:
+        """Count everything as not written: a snapshot could not be saved."""
+        self._own_slots()
+        self._dirty_pages[:] = True
+        self._is_dirty = True
+
+    def let_slots_go(self) -> None:
+        """Give the memory of the slots back once the file is full and written."""
+        if not self._is_dirty:
+            self._slots = None
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def chain(self, key_hash: int) -> Iterator[tuple[int, int, int]]:
+        """Yield (number, physical offset, time in ms) of entries with a hash, newest first.
+
+        Other hashes of the same slot are left out; the time is exact to a second.
+
+        Raises:
+            CorruptRecord: the chain leads to itself or out of the file.
+        """
+        slot = key_hash % self._layout.slot_count
+        number = self._slot(slot)
+        limit = self.header.next_number
+        if not 0 < number < limit:
+            return
+        begin_ms = self.header.begin_ms
+        while True:
+            found_hash, physical_offset, seconds, older = self.entry(number)
+            if found_hash == key_hash:
+                yield number, physical_offset, begin_ms + seconds * 1000
+            if older <= 0:
+                return
+            if older >= number:
+                raise CorruptRecord(
+                    f"{self.path}: entry {number} leads to entry {older}, expected an older one; "
+                    "rebuild the index: pymq store rebuild"
+                )
+            number = older
+
+    def _slot(self, slot: int) -> int:
+        if self._slots is not None:
+            return int(self._slots[slot])
+        return int(_SLOT.unpack_from(self._mapped(), HEADER_BYTES + 4 * slot)[0])
+
+    def entry(self, number: int) -> tuple[int, int, int, int]:
+        """Return (key hash, physical offset, seconds, older entry) of one entry, 1..``count``."""
+        position = self._layout.entries_start + ENTRY.itemsize * number
+        found: tuple[int, int, int, int] = _ENTRY.unpack_from(self._mapped(), position)
+        return found
+
+    def entries(self, first: int = 1, at_once: int = 1 << 18) -> Iterator[tuple[int, Entries]]:
+        """Yield (number of the first, entries) for all from a number on, in pieces.
+
+        The pieces are views on the file's map: drop them before the file is closed.
+        """
+        while first < self.header.next_number:
+            end = min(first + at_once, self.header.next_number)
+            position = self._layout.entries_start + ENTRY.itemsize * first
+            yield first, np.frombuffer(self._mapped(), ENTRY, end - first, position)
+            first = end
+
+    def find(self, physical_offset: int) -> int:
+        """Return how many entries belong to messages before a physical offset."""
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.entry(middle + 1)[1] < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def slots(self) -> Ints:
+        """Return the number of the newest entry of every chain; not to be changed."""
+        return self._own_slots()
+
+    # -- the file -----------------------------------------------------------------------------
+
+    def _descriptor(self) -> int:
+        if self._fd is None:
+            try:
+                self._fd = self._files.open(self.path)
+            except FileNotFoundError as error:
+                raise CorruptRecord(
+                    f"{self.path}: this index file is gone; restart the broker to rebuild it"
+                ) from error
+        return self._fd
+
+    def _mapped(self) -> memoryview:
+        if self._view is None:
+            self._view = self._files.map_for_reading(self._descriptor(), self._layout.file_bytes)
+        return self._view
+
+    def close(self) -> None:
+        """Close the file; what ``snapshot`` was not asked for is lost."""
+        if self._view is not None:
+            self._files.unmap(self._view)
+            self._view = None
+        if self._fd is not None:
+            self._files.close(self._fd)
+            self._fd = None
+
+    def remove(self) -> None:
+        """Close and delete the file; the caller syncs the directory."""
+        self.close()
+        self._files.remove(self.path)
+
+
+def _runs(flags: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield [first, end) of every run of set flags."""
+    edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
+    yield from zip(edges[0::2].tolist(), edges[1::2].tolist(), strict=True)
