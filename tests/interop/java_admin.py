@@ -168,6 +168,29 @@ class JavaAdmin(Started):
         clusters = {name: frozenset(names) for name, names in map_items(info.getClusterAddrTable())}
         return ClusterInfo(brokers, clusters)
 
+    def broker_state(self, address: str) -> dict[str, str]:
+        """Return what a broker says about itself."""
+        return dict(map_items(call(self.java.fetchBrokerRuntimeStats, address).getTable()))
+
+    def command_output(self, name: str, *arguments: str) -> str:
+        """Return what an ``mqadmin`` command prints, its stack traces included."""
+        jvm = self.client.jvm
+        system = jvm.java.lang.System
+        given = self.client.gateway.new_array(jvm.java.lang.String, len(arguments) + 3)
+        for at, argument in enumerate((name, *arguments, "-n", self.java.getNamesrvAddr())):
+            given[at] = argument
+        printed = jvm.java.io.ByteArrayOutputStream()
+        stream = jvm.java.io.PrintStream(printed, True, "UTF-8")
+        before = (system.out, system.err)
+        system.setOut(stream)
+        system.setErr(stream)
+        try:
+            call(jvm.org.apache.rocketmq.tools.command.MQAdminStartup.main0, given, None)
+        finally:
+            system.setOut(before[0])
+            system.setErr(before[1])
+        return str(printed.toString("UTF-8"))
+
     def view_message(self, topic: str, msg_id: str) -> ReceivedMessage:
         """Return a message by the id of the client or by the offset id."""
         return self._reader.read([call(self.java.viewMessage, topic, msg_id)])[0]

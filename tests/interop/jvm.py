@@ -55,6 +55,9 @@ class JavaClient:
         self.version = version
         self.home = Path(tempfile.mkdtemp(prefix="pymq-java-client-"))
         (self.home / "logback.xml").write_text(_LOGBACK_TEXT)
+        # The tools' commands set up logging anew, from here.
+        (self.home / "conf").mkdir()
+        (self.home / "conf" / "logback_tools.xml").write_text(_LOGBACK_TEXT)
         self._output: collections.deque[str] = collections.deque(maxlen=_OUTPUT_LINES)
         self._numbers = itertools.count()
         self._closers: dict[int, Callable[[], None]] = {}
@@ -164,6 +167,7 @@ class JavaClient:
             "-Xms64m", "-Xmx768m", "-XX:+UseSerialGC",
             *OPEN_MODULES,
             f"-Duser.home={self.home}",
+            f"-Drocketmq.home.dir={self.home}",
             f"-Drocketmq.client.logRoot={self.home / 'logs'}",
             f"-Dlogback.configurationFile={self.home / 'logback.xml'}",
             "-Drocketmq.client.localOffsetStoreDir=" + str(self.home / "offsets"),

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.day_totals import DayTotals
 from pymq.broker.flusher import Flusher
 from pymq.broker.handlers.clients import ClientHandlers, notify_members
 from pymq.broker.handlers.groups import GroupHandlers
 from pymq.broker.handlers.locks import LockHandlers
 from pymq.broker.handlers.offsets import OffsetHandlers
 from pymq.broker.handlers.pull import PullHandlers
+from pymq.broker.handlers.runtime import RuntimeHandlers
 from pymq.broker.handlers.send import SendHandlers
 from pymq.broker.handlers.topics import TopicHandlers
 from pymq.broker.key_indexing import KeyIndexing
@@ -134,6 +136,7 @@ class Broker:
         self._open_state_files()
         self._topics.adopt(store.queues())
 
+        self._days = DayTotals(clock.wall_ms())
         self._long_poll = LongPoll(clock, count_max=config.held_pull_count_max)
         store.on_dispatch = self._arrived
         self._flusher = Flusher(
@@ -193,10 +196,12 @@ class Broker:
                     store,
                     self._answer_when_saved,
                 ).table(),
+                **RuntimeHandlers(clock, store, self._days).table(),
             }
         )
         self._flusher.start()
         self._key_indexing.start()
+        self._tasks.repeat("statistics", functools.partial(self._sample, store), 1.0)
         self._tasks.repeat("held pulls", self._long_poll.expire, 0.1)
         self._tasks.repeat(
             "client expiry", self._clients.expire, config.client_scan_interval_ms / 1000
@@ -299,6 +304,13 @@ class Broker:
         entries: Sequence[NewRecord | NewRecords],
     ) -> list[PutResult]:
         return store.put(entries, store_host)
+
+    def _sample(self, store: MessageStore) -> None:
+        found = store.statistics
+        found.sample(self._clock.monotonic_s())
+        self._days.step(
+            self._clock.wall_ms(), put_count=found.put_count, get_count=found.get_count
+        )
 
     def _arrived(self, arrivals: list[Arrival]) -> None:
         if not len(self._long_poll):

@@ -368,6 +368,11 @@ class MessageStore:
         """Bytes written to the log but not yet synced."""
         return self._log.end - self._log.flushed
 
+    @property
+    def undispatched(self) -> int:
+        """Bytes written to the log that are not visible yet."""
+        return self._log.end - self._dispatch.end if self._dispatch.behind else 0
+
     def _check_flushable(self) -> None:
         """Raise if the store is closed, or a sync has failed.
 

@@ -66,6 +66,13 @@ class Rates:
     last_60_s: float = 0.0
     last_600_s: float = 0.0
 
+    def __add__(self, other: "Rates") -> "Rates":
+        return Rates(
+            self.last_10_s + other.last_10_s,
+            self.last_60_s + other.last_60_s,
+            self.last_600_s + other.last_600_s,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatisticsSnapshot:
@@ -122,12 +129,16 @@ class StoreStatistics:
     Args:
         wall_ms: when the store was opened, ms since 1970.
         monotonic_s: the same moment on the clock that ``sample`` is given.
+
+    Attributes:
+        put_count: messages stored.
+        get_count: messages read.
     """
 
     def __init__(self, *, wall_ms: int, monotonic_s: float) -> None:
         self._started_ms = wall_ms
-        self._put_count = self._put_bytes = self._put_failed_count = 0
-        self._found_count = self._miss_count = self._get_count = self._get_bytes = 0
+        self.put_count = self._put_bytes = self._put_failed_count = 0
+        self.get_count = self._get_bytes = self._found_count = self._miss_count = 0
         self._put_max_s = self._get_max_s = 0.0
         self._put_times = [0] * (len(_LIMITS_S) + 1)
         # The put times as they were at the last two marks, a span apart.
@@ -143,7 +154,7 @@ class StoreStatistics:
             elapsed_s: how long it took.
         """
         counts = list(map(_count_of, results))
-        self._put_count += sum(counts)
+        self.put_count += sum(counts)
         self._put_bytes += put_bytes
         self._put_failed_count += counts.count(0)
         self._put_times[bisect_right(_LIMITS_S, elapsed_s)] += len(counts)
@@ -154,7 +165,7 @@ class StoreStatistics:
         """Add one read that brought so many messages of so many bytes together."""
         if count:
             self._found_count += 1
-            self._get_count += count
+            self.get_count += count
             self._get_bytes += get_bytes
         else:
             self._miss_count += 1
@@ -165,7 +176,7 @@ class StoreStatistics:
         """Note the counts of this second; ``now_s`` is monotonic."""
         self._samples.append(
             _Sample(
-                now_s, self._put_count, self._found_count, self._miss_count, self._get_count
+                now_s, self.put_count, self._found_count, self._miss_count, self.get_count
             )
         )
         if now_s - self._marks[-1][0] >= _SPAN_S:
@@ -181,7 +192,7 @@ class StoreStatistics:
         put_rates, found_rates, miss_rates, get_rates = self._rates()
         return StatisticsSnapshot(
             started_ms=self._started_ms,
-            put_count=self._put_count,
+            put_count=self.put_count,
             put_bytes=self._put_bytes,
             put_failed_count=self._put_failed_count,
             put_max_s=self._put_max_s,
@@ -190,7 +201,7 @@ class StoreStatistics:
             put_p999_ms=_percentile(recent, 0.999, self._put_max_s * 1000),
             get_found_count=self._found_count,
             get_miss_count=self._miss_count,
-            get_count=self._get_count,
+            get_count=self.get_count,
             get_bytes=self._get_bytes,
             get_max_s=self._get_max_s,
             put_rates=put_rates,

@@ -1,0 +1,150 @@
+"""What a broker says about itself: GET_BROKER_RUNTIME_INFO (28).
+
+The names are RocketMQ's, in both spellings where versions differ, and so is the form of each
+value, because tools take them apart. What this broker does not have (thread pools with limits,
+delay levels, timers on disk) is left out, unless a tool stumbles over what is missing.
+
+Source: RocketMQ AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.getRuntimeInfo.
+"""
+
+from collections.abc import Mapping
+
+from pymq.broker.day_totals import DayTotals
+from pymq.broker.handling import Handler
+from pymq.clock import Clock
+from pymq.net.server import ServerConnection
+from pymq.protocol.bodies import KVTable
+from pymq.protocol.codes import MQ_VERSION, MQ_VERSION_TEXT, RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.store import MessageStore, Rates, StatisticsSnapshot
+
+_SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
+_INT_MAX = (1 << 31) - 1
+
+#: Requests are handled as they are read: none waits in a queue, and no lock is fought over.
+_NOTHING_WAITS = {
+    "sendThreadPoolQueueSize": "0",
+    "sendThreadPoolQueueHeadWaitTimeMills": "0",
+    "pullThreadPoolQueueSize": "0",
+    "pullThreadPoolQueueHeadWaitTimeMills": "0",
+    "queryThreadPoolQueueSize": "0",
+    "queryThreadPoolQueueHeadWaitTimeMills": "0",
+    "pageCacheLockTimeMills": "0",
+}
+#: What a 5.x broker without its timer wheel says.
+_NO_TIMERS = {
+    "timerReadBehind": "0",
+    "timerOffsetBehind": "0",
+    "timerCongestNum": "0",
+    "timerEnqueueTps": "0.0",
+    "timerDequeueTps": "0.0",
+}
+
+
+class RuntimeHandlers:
+    """Shows the state of the broker and its store."""
+
+    def __init__(self, clock: Clock, store: MessageStore, days: DayTotals) -> None:
+        self._clock = clock
+        self._store = store
+        self._days = days
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return what each code leads to."""
+        return {RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info}
+
+    def runtime_info(self, connection: ServerConnection, command: Command) -> Command:
+        """GET_BROKER_RUNTIME_INFO (28)."""
+        found = self._store.statistics.snapshot()
+        table = {
+            "brokerVersion": str(MQ_VERSION),
+            "brokerVersionDesc": MQ_VERSION_TEXT,
+            "brokerActive": "true",
+            "startAcceptSendRequestTimeStamp": "0",  # from the start on
+            **_NOTHING_WAITS,
+            **_NO_TIMERS,
+            **self._times(found),
+            **_counts(found),
+            **self._totals(found),
+            **self._log(),
+        }
+        return command.reply(ResponseCode.SUCCESS, body=KVTable(table=table).encode())
+
+    def _times(self, found: StatisticsSnapshot) -> dict[str, str]:
+        return {
+            "bootTimestamp": str(found.started_ms),
+            "runtime": run_time_text(self._clock.wall_ms() - found.started_ms),
+        }
+
+    def _totals(self, found: StatisticsSnapshot) -> dict[str, str]:
+        days = self._days
+        return {
+            "msgPutTotalYesterdayMorning": str(days.put_yesterday),
+            "msgPutTotalTodayMorning": str(days.put_today),
+            "msgPutTotalTodayNow": str(found.put_count),
+            "msgGetTotalYesterdayMorning": str(days.get_yesterday),
+            "msgGetTotalTodayMorning": str(days.get_today),
+            "msgGetTotalTodayNow": str(found.get_count),
+        }
+
+    def _log(self) -> dict[str, str]:
+        store = self._store
+        earliest_ms = store.earliest_time
+        return {
+            "commitLogMinOffset": str(store.log_first),
+            "commitLogMaxOffset": str(store.log_end),
+            "dispatchBehindBytes": str(store.undispatched),
+            "remainHowManyDataToFlush": size_text(store.unflushed),
+            # RocketMQ says this when it has no pool.
+            "remainTransientStoreBufferNumbs": str(_INT_MAX),
+            "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),
+        }
+
+
+def _counts(found: StatisticsSnapshot) -> dict[str, str]:
+    transferred = _rates_text(found.get_rates)
+    average_bytes = found.put_bytes / found.put_count if found.put_count else 0.0
+    return {
+        "putMessageTimesTotal": str(found.put_count),
+        "putMessageSizeTotal": str(found.put_bytes),
+        "putMessageAverageSize": str(average_bytes),
+        "putMessageFailedTimes": str(found.put_failed_count),
+        "putMessageEntireTimeMax": str(int(found.put_max_s * 1000)),
+        "putMessageDistributeTime": " ".join(
+            f"{name}:{count}" for name, count in found.put_times.items()
+        ),
+        "putLatency99": f"{found.put_p99_ms:.2f}",
+        "putLatency999": f"{found.put_p999_ms:.2f}",
+        "getMessageEntireTimeMax": str(int(found.get_max_s * 1000)),
+        "putTps": _rates_text(found.put_rates),
+        "getFoundTps": _rates_text(found.get_found_rates),
+        "getMissTps": _rates_text(found.get_miss_rates),
+        "getTotalTps": _rates_text(found.get_found_rates + found.get_miss_rates),
+        "getTransferedTps": transferred,  # 4.x
+        "getTransferredTps": transferred,  # 5.x
+    }
+
+
+def _rates_text(rates: Rates) -> str:
+    spans = (rates.last_10_s, rates.last_60_s, rates.last_600_s)
+    return " ".join(str(round(rate, 3)) for rate in spans)
+
+
+def run_time_text(elapsed_ms: int) -> str:
+    """Return how long the broker runs as RocketMQ writes it."""
+    days, rest = divmod(max(elapsed_ms, 0), _DAY_MS)
+    hours, rest = divmod(rest, _HOUR_MS)
+    minutes, rest = divmod(rest, _MINUTE_MS)
+    seconds = rest // _SECOND_MS
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def size_text(size_bytes: int) -> str:
+    """Return a size as RocketMQ writes it: ``512 B``, ``1.5 KiB``."""
+    if size_bytes < 1024:
+        return f"{size_bytes} B"
+    size, units = size_bytes / 1024, iter("KMGTPE")
+    unit = next(units)
+    while size >= 1024:
+        size, unit = size / 1024, next(units)
+    return f"{size:.1f} {unit}iB"

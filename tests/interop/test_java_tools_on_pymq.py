@@ -1,0 +1,78 @@
+"""The official administration tools (``mqadmin``) against our broker."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from tests.interop.java_admin import JavaAdmin
+from tests.interop.java_client import JavaProducer
+from tests.interop.jvm import JavaClient
+
+from pymq.testing import Cluster
+
+pytestmark = pytest.mark.interop
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The tools of one version, our cluster, and a topic nobody used before."""
+
+    client: JavaClient
+    cluster: Cluster
+    admin: JavaAdmin
+    topic: str
+
+    def producer(self) -> JavaProducer:
+        return JavaProducer(self.client, f"producer-{self.topic}", self.cluster.name_server)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        yield running
+
+
+@pytest.fixture(params=["4.9.7", "5.3.3"])
+def tools(
+    request: pytest.FixtureRequest,
+    cluster: Cluster,
+    java_client: Callable[[str], JavaClient],
+    java_admin: Callable[[str, str], JavaAdmin],
+) -> Tools:
+    client = java_client(request.param)
+    admin = java_admin(request.param, cluster.name_server)
+    topic = f"tools-{uuid.uuid4().hex[:12]}"
+    admin.create_topic(topic, 2)
+    return Tools(client, cluster, admin, topic)
+
+
+def test_the_state_of_a_broker(tools: Tools) -> None:
+    address = tools.cluster.broker_address
+    before = tools.admin.broker_state(address)
+    with tools.producer() as producer:
+        for i in range(5):
+            producer.send(tools.topic, b"%d" % i)
+    after = tools.admin.broker_state(address)
+    assert int(after["putMessageTimesTotal"]) == int(before["putMessageTimesTotal"]) + 5
+    assert int(after["commitLogMaxOffset"]) > int(before["commitLogMaxOffset"])
+    printed = tools.admin.command_output("brokerStatus", "-b", address)
+    assert "Exception" not in printed
+    shown = dict(
+        (part.strip() for part in line.split(":", 1)) for line in printed.splitlines() if line
+    )
+    assert shown.keys() == after.keys()
+    assert shown["putMessageTimesTotal"] == after["putMessageTimesTotal"]
+
+
+def test_the_list_of_clusters(tools: Tools) -> None:
+    printed = tools.admin.command_output("clusterList")
+    assert "Exception" not in printed
+    (line,) = [line for line in printed.splitlines() if tools.cluster.broker_address in line]
+    assert "V5_3_3" in line
+    assert "null" not in line
+    printed = tools.admin.command_output("clusterList", "-m")
+    assert "Exception" not in printed
+    (line,) = [line for line in printed.splitlines() if tools.cluster.broker_name in line]
+    in_today, out_today = line.split()[-2:]
+    assert int(in_today) >= 0 and int(out_today) >= 0
