@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from tests.cluster.broker_peer import Peer, serve
+import pytest
+from tests.cluster.broker_peer import Peer, records, serve
 
 from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import RequestCode, ResponseCode
@@ -47,3 +48,55 @@ def test_the_state_counts_what_was_sent_and_pulled(tmp_path: Path) -> None:
         assert found["getTransferedTps"] == found["getTransferredTps"]
 
     serve(tmp_path, check, flush=FlushMode.SYNC)
+
+
+# --------------------------------------------------------------------------------------- view
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 0])
+def test_a_message_is_viewed_by_its_offset(tmp_path: Path, memory_bytes: int | None) -> None:
+    async def check(peer: Peer) -> None:
+        bodies = [b"x" * (i * 7) for i in range(5)]
+        for body in bodies:
+            await peer.send("T", body, properties="KEYS\x01k")
+        stored = records(await peer.pull("T", 0))
+        for body, record in zip(bodies, stored, strict=True):
+            answer = await peer.ask(
+                RequestCode.VIEW_MESSAGE_BY_ID, offset=record.physical_offset, topic="T"
+            )
+            assert answer.code == ResponseCode.SUCCESS
+            assert records(answer) == [record]
+            assert record.body == body
+
+    serve(tmp_path, check, memory_bytes=memory_bytes)
+
+
+def test_an_offset_without_a_message_is_refused_with_a_reason(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x" * 500)
+        (record,) = records(await peer.pull("T", 0))
+        for offset in (-1, 1, 100, record.size - 3, record.size, 1 << 40, (1 << 63) - 1):
+            answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            text = f"can not find message by the offset, {offset}: "
+            assert answer.remark is not None and answer.remark.startswith(text)
+        for fields in ({}, {"offset": "x"}):
+            answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, **fields)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "offset" in str(answer.remark)
+
+    serve(tmp_path, check)
+
+
+def test_a_record_inside_a_body_is_no_message(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x")
+        whole = (await peer.pull("T", 0)).body
+        await peer.send("T", bytes(whole))
+        _, outer = records(await peer.pull("T", 0))
+        inside = outer.physical_offset + 88
+        answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=inside)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "lies at physical offset 0" in str(answer.remark)
+
+    serve(tmp_path, check)

@@ -65,6 +65,18 @@ def test_the_state_of_a_broker(tools: Tools) -> None:
     assert shown["putMessageTimesTotal"] == after["putMessageTimesTotal"]
 
 
+def test_a_message_by_its_offset_id(tools: Tools) -> None:
+    with tools.producer() as producer:
+        sent = producer.send(tools.topic, b"\x00find me\xff", tags="a", keys="k1 k2")
+    found = tools.admin.view_message(tools.topic, sent.offset_msg_id)
+    assert (found.topic, found.body, found.tags) == (tools.topic, b"\x00find me\xff", "a")
+    assert (found.msg_id, found.keys) == (sent.msg_id, "k1 k2")
+    topic = ["-t", tools.topic] if tools.client.version.startswith("5.") else []
+    printed = tools.admin.command_output("queryMsgById", "-i", sent.offset_msg_id, *topic)
+    assert "Exception" not in printed
+    assert sent.msg_id in printed
+
+
 def test_the_list_of_clusters(tools: Tools) -> None:
     printed = tools.admin.command_output("clusterList")
     assert "Exception" not in printed

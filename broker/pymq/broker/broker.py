@@ -15,6 +15,7 @@ from pymq.broker.handlers.groups import GroupHandlers
 from pymq.broker.handlers.locks import LockHandlers
 from pymq.broker.handlers.offsets import OffsetHandlers
 from pymq.broker.handlers.pull import PullHandlers
+from pymq.broker.handlers.query import QueryHandlers
 from pymq.broker.handlers.runtime import RuntimeHandlers
 from pymq.broker.handlers.send import SendHandlers
 from pymq.broker.handlers.topics import TopicHandlers
@@ -28,6 +29,7 @@ from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable
+from pymq.broker.transfer import RecordTransfer
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError, StoreError
 from pymq.net.server import Server, ServerConfig, ServerConnection
@@ -58,7 +60,7 @@ class Broker:
     There are two executors, so that consumers who read old messages never keep producers
     waiting. One writes: ``Flusher`` (log and queue syncs, preparation of the next segment),
     ``StateFile`` (three tables), opening and closing the store; it has a thread for each of
-    them. The other one reads for ``PullHandlers`` what is not in memory any more.
+    them. The other one reads for ``RecordTransfer`` what is not in memory any more.
     """
 
     def __init__(
@@ -148,6 +150,13 @@ class Broker:
             timeout_s=config.sync_flush_timeout_ms / 1000,
         )
         self._key_indexing = KeyIndexing(store)
+        transfer = RecordTransfer(
+            store,
+            executor=self._readers,
+            tasks=self._tasks,
+            memory_bytes=memory_bytes,
+            frame_bytes_max=config.frame_bytes_max,
+        )
         self._requests = Requests(
             {
                 **SendHandlers(
@@ -169,9 +178,7 @@ class Broker:
                     self._offsets,
                     self._clients,
                     self._long_poll,
-                    executor=self._readers,
-                    tasks=self._tasks,
-                    memory_bytes=memory_bytes,
+                    transfer,
                 ).table(),
                 **ClientHandlers(
                     config, clock, self._clients, self._groups, self._topics
@@ -196,6 +203,7 @@ class Broker:
                     store,
                     self._answer_when_saved,
                 ).table(),
+                **QueryHandlers(store, transfer).table(),
                 **RuntimeHandlers(clock, store, self._days).table(),
             }
         )

@@ -283,6 +283,27 @@ def _decode(buffer: bytes | memoryview, position: int, verify: bool) -> Record:
     )
 
 
+def record_place(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+    """Return (size, physical offset) of the record at a position, by its first 48 bytes.
+
+    Raises:
+        CorruptRecord: no whole V1 or V2 record can start there.
+    """
+    try:
+        size, magic, _, _, _, _, physical_offset, _, _ = _FIXED.unpack_from(buffer, position)
+    except struct.error as error:
+        raise CorruptRecord(
+            f"record at {position} of {len(buffer)} B cannot be read: {error}"
+        ) from error
+    left = len(buffer) - position
+    if magic not in (MAGIC_V1, MAGIC_V2) or not OVERHEAD_BYTES <= size <= left:
+        raise CorruptRecord(
+            f"record at {position}: magic {magic:08x}, {size} B, expected daa320a7 or ...ab, "
+            f"{OVERHEAD_BYTES}..{left} B"
+        )
+    return size, physical_offset
+
+
 def decode_records(buffer: bytes | memoryview, *, verify: bool = False) -> Iterator[Record]:
     """Yield the records that fill the buffer, in order.
 

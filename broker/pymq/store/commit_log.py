@@ -9,11 +9,11 @@ Source: RocketMQ CommitLog.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from pymq.errors import OffsetOutOfRange, StoreError
-from pymq.protocol.record import BLANK_BYTES, Record, decode_record, encode_blank
+from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreError
+from pymq.protocol.record import BLANK_BYTES, Record, decode_record, encode_blank, record_place
 from pymq.store.files import Files
 from pymq.store.segment import Segment
 from pymq.store.segments import Segments
@@ -217,7 +217,7 @@ class CommitLog:
             found.append(view[start - first : stop - first])
         return found
 
-    def places(self, starts: list[int], sizes: list[int]) -> list[tuple[int, int, int]]:
+    def places(self, starts: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return (descriptor, position, size) of ranges that ``slices`` gave.
 
         Each descriptor is a duplicate, so that any thread may read from it, and must close it.
@@ -246,6 +246,28 @@ class CommitLog:
         segment = self.segments.find(physical_offset)
         stop = min(self.end, segment.end) - segment.first
         return decode_record(segment.view[:stop], physical_offset - segment.first)
+
+    def record_view(self, physical_offset: int) -> memoryview:
+        """Return the record that starts at an offset as it is stored, like ``slice``.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold the offset.
+            CorruptRecord: no record starts there.
+        """
+        if not self.first <= physical_offset < self.end:
+            raise OffsetOutOfRange(
+                f"physical offset {physical_offset}, the log holds {self.first}..{self.end}"
+            )
+        segment = self.segments.find(physical_offset)
+        stop = min(self.end, segment.end) - segment.first
+        position = physical_offset - segment.first
+        size, own_offset = record_place(segment.view[:stop], position)
+        if own_offset != physical_offset:
+            raise CorruptRecord(
+                f"{segment.path}, position {position}: a record that says it lies at physical "
+                f"offset {own_offset}, expected {physical_offset}"
+            )
+        return segment.view[position : position + size]
 
     def store_time_at(self, physical_offset: int) -> int | None:
         """Return the store time (ms) of the record at an offset, None if it is not kept."""

@@ -4,13 +4,13 @@ A job holds all it needs, so that the thread that owns the store may go on meanw
 """
 
 import logging
+from collections.abc import Sequence
 
 from pymq.errors import FlushFailed, StoreError
 from pymq.store.checkpoint import Checkpoint
 from pymq.store.commit_log import CommitLog, LogSync
 from pymq.store.key_index import KeyIndex
 from pymq.store.queue_table import QueueTable, sync_queues
-from pymq.store.read import ReadResult
 
 _log = logging.getLogger(__name__)
 
@@ -100,15 +100,17 @@ def _save(checkpoint: Checkpoint) -> FlushFailed | None:
 
 
 class PrefetchJob:
-    """Brings what a read found into memory. ``run`` in any thread, once.
+    """Brings records into memory. ``run`` in any thread, once.
 
     Touching a cold page of the map would stop the whole process, whichever thread does it:
     Python's lock is held meanwhile. ``pread`` gives it up.
     """
 
-    def __init__(self, log: CommitLog, result: ReadResult) -> None:
+    def __init__(
+        self, log: CommitLog, buffers: Sequence[memoryview], starts: Sequence[int]
+    ) -> None:
         self._files = log.files
-        self._places = log.places(result.starts, [len(buffer) for buffer in result.buffers])
+        self._places = log.places(starts, [len(buffer) for buffer in buffers])
 
     def run(self) -> None:
         """Read and drop. What cannot be read is met again, and reported, by the reader."""

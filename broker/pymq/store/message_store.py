@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.clock import Clock
-from pymq.errors import FlushFailed, StoreClosed, StoreError
+from pymq.errors import FlushFailed, OffsetOutOfRange, StoreClosed, StoreError
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, Record
 from pymq.store.append import Appender, PutResult, PutStatus
@@ -504,10 +504,19 @@ class MessageStore:
         )
         return result
 
-    def prefetch_target(self, result: ReadResult) -> PrefetchJob:
-        """Return a job that reads from the disk what a result's buffers map."""
+    def prefetch_target(
+        self, buffers: Sequence[memoryview], starts: Sequence[int]
+    ) -> PrefetchJob:
+        """Return a job that reads from the disk what buffers of a read map.
+
+        Args:
+            buffers, starts: as in ``ReadResult``.
+
+        Raises:
+            StoreError: no descriptor is left for it.
+        """
         self._check_open()
-        return PrefetchJob(self._log, result)
+        return PrefetchJob(self._log, buffers, starts)
 
     def record_at(self, physical_offset: int) -> Record:
         """Return the record that starts at a physical offset.
@@ -518,6 +527,23 @@ class MessageStore:
         """
         self._check_open()
         return self._log.record_at(physical_offset)
+
+    def record_view(self, physical_offset: int) -> memoryview:
+        """Return the record that starts at a physical offset, as it is stored.
+
+        A view like those of ``ReadResult``. Its checksum is not looked at.
+
+        Raises:
+            OffsetOutOfRange: nothing visible is kept at the offset.
+            CorruptRecord: no record starts there.
+        """
+        self._check_open()
+        if physical_offset >= self._dispatch.end:
+            raise OffsetOutOfRange(
+                f"physical offset {physical_offset}, the log shows "
+                f"{self._log.first}..{self._dispatch.end}"
+            )
+        return self._log.record_view(physical_offset)
 
     def physical_offset(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return where a message lies in the log; None if it is not there or not kept."""

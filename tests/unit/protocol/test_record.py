@@ -22,6 +22,7 @@ from pymq.protocol.record import (
     offset_message_id,
     pack_host,
     parse_offset_message_id,
+    record_place,
     record_size,
     unpack_host,
 )
@@ -200,10 +201,18 @@ def test_round_trip(new: NewRecord, store_host: bytes, **place: int) -> None:
 @given(st.binary(max_size=250), st.integers(0, 20))
 def test_random_bytes_raise_only_our_error(raw: bytes, position: int) -> None:
     for buffer in (raw, raw[:4] + HELLO[4:8] + raw[8:]):  # the second passes the magic
-        try:
-            decode_record(buffer, position)
-        except CorruptRecord:
-            pass
+        for read in (decode_record, record_place):
+            try:
+                read(buffer, position)
+            except CorruptRecord:
+                pass
+
+
+def test_the_place_of_a_record() -> None:
+    assert record_place(b"..." + HELLO + b"...", 3) == (len(HELLO), 0x1000)
+    for damaged in (HELLO[:-1], HELLO[:40], encode_blank(116) + bytes(108), bytes(200)):
+        with pytest.raises(CorruptRecord):
+            record_place(damaged, 0)
 
 
 def test_damaged_records_raise_only_our_error(seed: int) -> None:

@@ -395,7 +395,7 @@ def test_without_descriptors_nothing_is_final(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="ulimit"):
             store.flush()
         with pytest.raises(StoreError, match="ulimit"):
-            store.prefetch_target(found)
+            store.prefetch_target(found.buffers, found.starts)
     assert store.not_writable_reason is None and not files.synced
     descriptors = len(os.listdir("/proc/self/fd"))
     store.flush()

@@ -30,7 +30,7 @@ from pymq.errors import (
     StoreMismatch,
 )
 from pymq.protocol.hashes import java_hash
-from pymq.protocol.record import decode_records
+from pymq.protocol.record import decode_record, decode_records
 from pymq.store import Arrival, FlushMode, PutStatus, ReadStatus
 
 
@@ -285,6 +285,23 @@ def test_record_at(tmp_path: Path) -> None:
     for outside in (-1, store.log_end, store.log_end + 5000):
         with pytest.raises(OffsetOutOfRange):
             store.record_at(outside)
+    store.close()
+
+
+def test_a_record_is_viewed_once_it_is_visible(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1024, flush_mode=FlushMode.SYNC)
+    results = put_ok(store, *(record(b"%d" % number) for number in range(20)))
+    place = results[13].physical_offset
+    with pytest.raises(OffsetOutOfRange, match=f"{place}, the log shows 0..0"):
+        store.record_view(place)
+    store.flush()
+    view = store.record_view(place)
+    assert view.readonly
+    assert decode_record(view, verify=True) == store.record_at(place)
+    padding = results[13].end_offset - results[13].end_offset % 1024 - 8
+    for nothing in (-1, 3, padding, store.log_end, store.log_end + 5000):
+        with pytest.raises((CorruptRecord, OffsetOutOfRange)):
+            store.record_view(nothing)
     store.close()
 
 

@@ -3,11 +3,8 @@
 Source: RocketMQ PullMessageProcessor.
 """
 
-import asyncio
 import functools
-import logging
 from collections.abc import Mapping
-from concurrent.futures import Executor
 
 import numpy as np
 import numpy.typing as npt
@@ -19,18 +16,15 @@ from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
+from pymq.broker.transfer import RecordTransfer
 from pymq.clock import Clock
-from pymq.errors import LocalProtocolError, StoreError, refusal
+from pymq.errors import LocalProtocolError, refusal
 from pymq.net.server import ServerConnection
-from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import Subscription
 from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode
-from pymq.protocol.command import Command, encode_header
-from pymq.protocol.framing import frame_prefix
+from pymq.protocol.command import Command
 from pymq.protocol.headers.pull import PullRequest, PullResponse
 from pymq.store import MessageStore, ReadResult, ReadStatus
-
-_log = logging.getLogger(__name__)
 
 _READ = int(Permission.READ)
 
@@ -48,13 +42,7 @@ _CODES = {
 
 
 class PullHandlers:
-    """Hands out messages, at once or when they come.
-
-    Args:
-        executor: where messages are read that may not be in memory any more.
-        tasks: owner of such reads.
-        memory_bytes: how much of the end of the log is taken to be in memory.
-    """
+    """Hands out messages, at once or when they come."""
 
     def __init__(
         self,
@@ -66,10 +54,7 @@ class PullHandlers:
         offsets: OffsetTable,
         clients: ClientTable,
         long_poll: LongPoll,
-        *,
-        executor: Executor,
-        tasks: Tasks,
-        memory_bytes: int,
+        transfer: RecordTransfer,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -79,9 +64,7 @@ class PullHandlers:
         self._offsets = offsets
         self._clients = clients
         self._long_poll = long_poll
-        self._executor = executor
-        self._tasks = tasks
-        self._memory_bytes = memory_bytes
+        self._transfer = transfer
 
     def table(self) -> Mapping[int, Handler]:
         """Return what each code leads to."""
@@ -241,45 +224,14 @@ class PullHandlers:
     def _respond(
         self, connection: ServerConnection, command: Command, result: ReadResult, code: int
     ) -> None:
-        if result.starts and self._store.log_end - result.starts[0] > self._memory_bytes:
-            work = self._respond_from_disk(connection, command, result, code)
-            self._tasks.start("cold read", work)
-        else:
-            self._send_response(connection, command, result, code)
-
-    async def _respond_from_disk(
-        self, connection: ServerConnection, command: Command, result: ReadResult, code: int
-    ) -> None:
-        try:
-            job = self._store.prefetch_target(result)
-        except StoreError as error:
-            _log.debug("not prefetched: %s", error)  # read when it is sent, if it can be
-        else:
-            await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
-        self._send_response(connection, command, result, code)
-
-    def _send_response(
-        self, connection: ServerConnection, command: Command, result: ReadResult, code: int
-    ) -> None:
         fields = PullResponse(
             suggest_which_broker_id=0,
             next_begin_offset=result.next_offset,
             min_offset=result.min_offset,
             max_offset=result.end_offset,
         ).to_fields()
-        header = encode_header(command.reply(code, result.status.name, fields))
-        body_bytes = sum(map(len, result.buffers))
-        try:
-            prefix = frame_prefix(
-                len(header),
-                body_bytes,
-                form=command.form,
-                frame_bytes_max=self._config.frame_bytes_max,
-            )
-        except LocalProtocolError as error:
-            connection.respond(command, command.reply(ResponseCode.SYSTEM_ERROR, str(error)))
-            return
-        connection.send(prefix + header, *result.buffers)
+        response = command.reply(code, result.status.name, fields)
+        self._transfer.send(connection, command, response, result.buffers, result.starts)
 
 
 def _response_code(result: ReadResult, asked_offset: int) -> int:
