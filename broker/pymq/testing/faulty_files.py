@@ -239,6 +239,10 @@ class FaultyFiles(Files):
     def unmap(self, view: memoryview) -> None:
         super().unmap(view)
 
+    def give_back_blocks(self, fd: int, size_bytes: int) -> bool:
+        self._check_alive()
+        return super().give_back_blocks(fd, size_bytes)  # of a file whose name is gone
+
     def data_ranges(self, fd: int, first: int, end: int) -> Iterator[tuple[int, int]]:
         self._check_alive()
         return super().data_ranges(fd, first, end)
