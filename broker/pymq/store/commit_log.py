@@ -12,8 +12,12 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreError
 from pymq.protocol.record import BLANK_BYTES, Record, decode_record, encode_blank, record_place
+from pymq.protocol.record_batch import gather
 from pymq.store.files import Files
 from pymq.store.segment import Segment
 from pymq.store.segments import Segments
@@ -22,6 +26,10 @@ _ZEROS = bytes(1 << 16)
 _SYS_FLAG = struct.Struct(">i")
 _LONG = struct.Struct(">q")
 _BORN_V6 = 0x10
+#: Where a record has its system flag, and its store time after a born host of either size.
+_FLAG_AT, _STAMP_AT, _STAMP_AT_V6 = 36, 56, 68
+
+Longs = npt.NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -269,6 +277,25 @@ class CommitLog:
             )
         return segment.view[position : position + size]
 
+    def store_times(self, physical_offsets: Longs) -> Longs:
+        """Return the store times (ms) of records in the log, by their offsets, ascending.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold one of them.
+        """
+        times = np.empty(len(physical_offsets), np.int64)
+        first = 0
+        while first < len(times):
+            segment = self.segments.find(int(physical_offsets[first]))
+            last = int(physical_offsets.searchsorted(segment.end))
+            buffer = np.frombuffer(segment.view, np.uint8)
+            starts = physical_offsets[first:last] - segment.first
+            is_wide = gather(buffer, starts + _FLAG_AT, ">i4") & _BORN_V6 != 0
+            stamps = np.where(is_wide, _STAMP_AT_V6, _STAMP_AT)
+            times[first:last] = gather(buffer, starts + stamps, ">i8")
+            first = last
+        return times
+
     def store_time_at(self, physical_offset: int) -> int | None:
         """Return the store time (ms) of the record at an offset, None if it is not kept."""
         if not self.first <= physical_offset <= self.end - 64:
@@ -277,7 +304,7 @@ class CommitLog:
         position = physical_offset - segment.first
         if position + 76 > segment.size_bytes:
             return None
-        (sys_flag,) = _SYS_FLAG.unpack_from(segment.view, position + 36)
-        position += 68 if sys_flag & _BORN_V6 else 56
+        (sys_flag,) = _SYS_FLAG.unpack_from(segment.view, position + _FLAG_AT)
+        position += _STAMP_AT_V6 if sys_flag & _BORN_V6 else _STAMP_AT
         stamp: int = _LONG.unpack_from(segment.view, position)[0]
         return stamp

@@ -14,6 +14,8 @@ from pymq.errors import ConfigurationError
 
 #: Bytes of one consume-queue entry.
 ENTRY_BYTES = 20
+#: One unit of a consume queue's extension, and the mark behind it.
+EXTENSION_BYTES_LEAST = 24
 #: Records are addressed inside a segment by a signed 32-bit number on the Java side.
 SEGMENT_BYTES_LIMIT = (1 << 31) - 1
 SEGMENT_BYTES_LEAST = 256
@@ -100,6 +102,12 @@ class StoreConfig:
         default=6_000_000,
         metadata=_key("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue"),
     )
+    #: Whether an entry's tag code stands in a unit of its own, beside store time and bit map.
+    #: Stores with such units can be read in any case.
+    queue_extension: bool = field(default=False, metadata=_key("enableConsumeQueueExt"))
+    queue_extension_file_bytes: int = field(
+        default=48 << 20, metadata=_key("mappedFileSizeConsumeQueueExt")
+    )
     #: Limit of one body; a whole record may be 64 KiB larger.
     message_bytes_max: int = field(default=4 << 20, metadata=_key("maxMessageSize"))
     flush_mode: FlushMode = field(default=FlushMode.ASYNC, metadata=_FLUSH_KEY)
@@ -130,6 +138,12 @@ class StoreConfig:
     def __post_init__(self) -> None:
         _check("segment_bytes", self.segment_bytes, SEGMENT_BYTES_LEAST, SEGMENT_BYTES_LIMIT)
         _check("queue_file_bytes", self.queue_file_bytes, 1, SEGMENT_BYTES_LIMIT - ENTRY_BYTES)
+        _check(
+            "queue_extension_file_bytes",
+            self.queue_extension_file_bytes,
+            EXTENSION_BYTES_LEAST,
+            SEGMENT_BYTES_LIMIT,
+        )
         _check("message_bytes_max", self.message_bytes_max, 1, SEGMENT_BYTES_LIMIT)
         _check("flush_interval_ms", self.flush_interval_ms, 1, 86_400_000)
         _check("queue_flush_interval_ms", self.queue_flush_interval_ms, 1, 86_400_000)
@@ -168,6 +182,11 @@ class StoreConfig:
     def index_path(self) -> Path:
         """The directory of the index files."""
         return self.root_path / "index"
+
+    @property
+    def queue_extensions_path(self) -> Path:
+        """The directory of the consume queues' extensions."""
+        return self.root_path / "consumequeue_ext"
 
     @property
     def record_bytes_max(self) -> int:

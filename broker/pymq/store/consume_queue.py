@@ -5,7 +5,8 @@ Entry k of a queue stands at byte 20 k of the queue's address space, big-endian:
     offset  size  field
     0       8     physical offset of the record
     8       4     its size
-    12      8     tag code: Java hash of the tag, sign-extended; 0 without a tag
+    12      8     tag code: Java hash of the tag, sign-extended; 0 without a tag. Numbers below
+                  -2**31 are addresses of units that hold it: see ``queue_extension.py``
 
 Files have one nominal length from the moment they exist (sparse here), are named after their
 first byte, and hold zeros behind the last entry. A queue whose first surviving entry is not at
@@ -22,8 +23,7 @@ Source: RocketMQ ConsumeQueue.
 """
 
 import struct
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,8 @@ import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
 from pymq.store.config import ENTRY_BYTES
-from pymq.store.files import Files
+from pymq.store.queue_extension import ADDRESS_MAX, QueueExtension
+from pymq.store.queue_files import QueueFiles
 from pymq.store.segment import segment_name
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
@@ -40,77 +41,14 @@ ENTRY_STRUCT = struct.Struct(">qiq")
 #: The size that marks a blank entry.
 BLANK_SIZE = 0x7FFFFFFF
 BLANK_ENTRY = ENTRY_STRUCT.pack(0, BLANK_SIZE, 0)
-_ZEROS = bytes(1 << 16)
+#: Entries looked at together when an address is looked for.
+_BLOCK = 1024
 
 assert ENTRY.itemsize == ENTRY_STRUCT.size == ENTRY_BYTES  # on-disk contract
 
 Entries = npt.NDArray[Any]
-
-
-class QueueFiles:
-    """The queue files held open: the least recently used one is closed beyond a limit.
-
-    Also remembers which files and directories changed since they were last synced.
-    """
-
-    def __init__(self, files: Files, open_max: int) -> None:
-        self._open: OrderedDict[str, int] = OrderedDict()
-        self._open_max = open_max
-        self.files = files
-        self.dirty: set[str] = set()
-        self.dirty_directories: set[Path] = set()
-
-    def descriptor(self, path: str) -> int:
-        """Return the descriptor of an existing file.
-
-        Raises:
-            CorruptRecord: the file is gone.
-        """
-        fd = self._open.get(path)
-        if fd is not None:
-            self._open.move_to_end(path)
-            return fd
-        try:
-            fd = self.files.open(Path(path))
-        except FileNotFoundError as error:
-            raise CorruptRecord(
-                f"{path}: this consume-queue file is gone; restart the broker to rebuild it"
-            ) from error
-        self._keep(path, fd)
-        return fd
-
-    def create(self, path: Path, size_bytes: int) -> None:
-        """Make a file of its nominal size, and its directories."""
-        directory = path.parent
-        if self.files.make_directory(directory):
-            self.dirty_directories.update((directory.parent, directory.parent.parent))
-        self._keep(str(path), self.files.create(path, size_bytes, reserve=False))
-        self.dirty_directories.add(directory)
-
-    def _keep(self, path: str, fd: int) -> None:
-        self._open[path] = fd
-        if len(self._open) > self._open_max:
-            _, oldest = self._open.popitem(last=False)
-            self.files.close(oldest)
-
-    def take_dirty(self) -> tuple[set[str], set[Path]]:
-        """Return the files and directories that changed, and count them as synced."""
-        taken = self.dirty, self.dirty_directories
-        self.dirty, self.dirty_directories = set(), set()
-        return taken
-
-    def forget(self, path: str) -> None:
-        """Close a file, if open, and drop it from what is to be synced."""
-        fd = self._open.pop(path, None)
-        if fd is not None:
-            self.files.close(fd)
-        self.dirty.discard(path)
-
-    def close(self) -> None:
-        """Close all files."""
-        while self._open:
-            _, fd = self._open.popitem()
-            self.files.close(fd)
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
 
 
 class ConsumeQueue:
@@ -126,6 +64,7 @@ class ConsumeQueue:
         "_files",
         "_paths",
         "end_offset",
+        "extension",
         "file_bytes",
         "max_physical",
         "min_offset",
@@ -148,6 +87,8 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
         self.file_bytes = file_bytes
+        #: The units that entries have the addresses of; None if there are none.
+        self.extension: QueueExtension | None = None
         self.min_offset = 0
         self.end_offset = 0
         self.next_offset = 0
@@ -231,39 +172,30 @@ class ConsumeQueue:
             self._remove_file(self._bases.pop())
         if self._bases and position < self._bases[-1] + self.file_bytes:
             base = self._bases[-1]
-            self._zero(self._paths[base], position - base)
-
-    def _zero(self, path: str, position: int) -> None:
-        files = self._files.files
-        fd = self._files.descriptor(path)
-        for start, end in list(files.data_ranges(fd, position, self.file_bytes)):
-            while start < end:
-                piece = files.pread(fd, min(len(_ZEROS), end - start), start)
-                if piece.count(0) != len(piece):
-                    files.pwrite(fd, _ZEROS[: len(piece)], start)
-                    self._files.dirty.add(path)
-                start += len(piece)
+            self._files.zero(self._paths[base], position - base, self.file_bytes)
 
     def reset(self) -> None:
         """Delete all files: the queue is empty and may begin anywhere."""
         while self._bases:
             self._remove_file(self._bases.pop())
+        if self.extension is not None:
+            self.extension.reset()
         self.min_offset = self.end_offset = self.next_offset = 0
         self.max_physical = -1
 
     def _remove_file(self, base: int) -> None:
-        path = self._paths.pop(base)
-        self._files.forget(path)
-        self._files.files.remove(Path(path))
-        self._files.dirty_directories.add(self.path)
+        self._files.remove(self._paths.pop(base))
 
     def remove(self) -> None:
-        """Delete the queue with its directory; what waits to be dispatched to it is dropped."""
+        """Delete the queue with its directory; what waits to be dispatched to it is dropped.
+
+        The topic's directory goes with its last queue.
+        """
         self.reset()
         self.removed = True
-        self._files.dirty_directories.discard(self.path)
-        self._files.files.remove_directory(self.path)
-        self._files.dirty_directories.add(self.path.parent)
+        self._files.remove_directory(self.path)
+        if self.extension is not None:
+            self.extension.remove()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -312,13 +244,78 @@ class ConsumeQueue:
         found: tuple[int, int, int] = ENTRY_STRUCT.unpack(data)
         return found
 
+    def tag_codes(self, entries: Entries) -> tuple[Longs, Mask]:
+        """Return the tag codes of entries of this queue, and which of them are known.
+
+        Unknown are those of entries whose unit is missing.
+
+        Raises:
+            CorruptRecord: a file is gone.
+        """
+        codes = entries["tag_code"].astype(np.int64)
+        addressed = codes <= ADDRESS_MAX
+        known = ~addressed
+        if self.extension is not None and addressed.any():
+            units, found = self.extension.units(codes[addressed])
+            codes[addressed] = units["tag_code"]
+            known[addressed] = found
+        return codes, known
+
+    def trusted_end(self) -> int:
+        """Return the end of the entries in front of the first one whose unit was lost.
+
+        Looked for from the end of the queue up to an entry that has its unit: what a power loss
+        takes stands at the end. The extension's next unit will stand behind that one's.
+        """
+        end = self.end_offset
+        extension = self.extension
+        if extension is None and self.entry(end - 1)[2] > ADDRESS_MAX:
+            return end
+        for first, entries in self._blocks_back():
+            addressed = (entries["tag_code"] <= ADDRESS_MAX).nonzero()[0]
+            whole = addressed[self.tag_codes(entries)[1][addressed]]
+            lost = addressed[addressed > whole[-1]] if len(whole) else addressed
+            if len(lost):
+                end = first + int(lost[0])
+            if len(whole) and extension is not None:
+                extension.end = extension.end_of(int(entries["tag_code"][whole[-1]]))
+                return end
+        if extension is not None:
+            extension.end = 0
+        return end
+
+    def last_address(self) -> int | None:
+        """Return the address in the last entry that holds one, None if none does."""
+        for _, entries in self._blocks_back():
+            addressed = (entries["tag_code"] <= ADDRESS_MAX).nonzero()[0]
+            if len(addressed):
+                return int(entries["tag_code"][addressed[-1]])
+        return None
+
+    def _blocks_back(self) -> Iterator[tuple[int, Entries]]:
+        """Yield runs of entries, the last one first: offset of the first entry, entries."""
+        low = self._bases[0] // ENTRY_BYTES if self._bases else 0
+        end = self.end_offset
+        while end > low:
+            first = max(low, end - _BLOCK)
+            yield first, self.entries(first, end - first)
+            end = first
+
     def correct_min(self, log_first: int) -> None:
         """Move ``min_offset`` to the first entry whose record the log still holds.
 
+        Units of the entries in front of it go, too.
+
         Source: RocketMQ ConsumeQueue.correctMinOffset.
         """
+        self.min_offset = self.first_kept(log_first)
+        if self.extension is not None and self.min_offset < self.end_offset:
+            self.extension.trim(self.entry(self.min_offset)[2])
+
+    def first_kept(self, log_first: int) -> int:
+        """Return the offset of the first entry whose record the log still holds."""
         low = max(self.min_offset, self._bases[0] // ENTRY_BYTES if self._bases else 0)
-        self.min_offset = first_true(
+        return first_true(
             min(low, self.end_offset), self.end_offset, lambda at: self._kept(at, log_first)
         )
 

@@ -10,14 +10,18 @@ Source: RocketMQ ReputMessageService, CommitLogDispatcherBuildConsumeQueue.
 """
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pymq.protocol.hashes import java_hash
+from pymq.protocol.record import Record, decode_record
+from pymq.store.commit_log import CommitLog
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.consume_queue import ENTRY, ConsumeQueue
+from pymq.store.queue_table import QueueTable
 
 #: The topic that holds delayed messages.
 SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
@@ -50,10 +54,51 @@ class Staged:
     groups: dict[ConsumeQueue, tuple[int, list[bytes]]]
 
 
+#: Writes consecutive entries of a queue from an offset on, and makes them visible.
+WriteEntries = Callable[[ConsumeQueue, int, bytes], None]
+#: Gives the bit map of a record: which filters may hit it. Must not raise.
+BitMapOf = Callable[[Record], bytes | None]
+
+
+class ExtendedEntries:
+    """Writes entries whose tag codes stand in units of the queue's extension.
+
+    Source: RocketMQ ConsumeQueue.putMessagePositionInfoWrapper with enableConsumeQueueExt.
+    """
+
+    def __init__(self, log: CommitLog, queues: QueueTable, bit_map_of: BitMapOf | None) -> None:
+        self._log = log
+        self._queues = queues
+        self._bit_map_of = bit_map_of
+
+    def write(self, queue: ConsumeQueue, first: int, entries: bytes) -> None:
+        """Write units and entries; ``entries`` hold tag codes, their records are in the log.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: as ``ConsumeQueue.write``; it can be repeated.
+        """
+        rows = np.frombuffer(bytearray(entries), ENTRY)
+        physical = rows["physical_offset"].astype(np.int64)
+        extension = self._queues.extension_of(queue)
+        rows["tag_code"] = extension.put(
+            rows["tag_code"].astype(np.int64),
+            self._log.store_times(physical),
+            None if self._bit_map_of is None else list(map(self._bit_map_at, physical.tolist())),
+        )
+        queue.write(first, rows.tobytes())
+        extension.keep()
+
+    def _bit_map_at(self, physical_offset: int) -> bytes | None:
+        assert self._bit_map_of is not None
+        segment = self._log.segments.find(physical_offset)
+        return self._bit_map_of(decode_record(segment.view, physical_offset - segment.first))
+
+
 class Dispatch:
     """Applies staged records in log order."""
 
-    def __init__(self) -> None:
+    def __init__(self, write: WriteEntries = ConsumeQueue.write) -> None:
+        self._write = write
         self._staged: deque[Staged] = deque()
         #: Physical offset up to which everything is visible.
         self.end = 0
@@ -87,12 +132,23 @@ class Dispatch:
         while staged and staged[0].end <= limit:
             _merge(due, staged.popleft())
         try:
-            arrivals = _apply(due)
+            arrivals = self._apply(due)
         except BaseException:
             staged.appendleft(due)
             raise
         self.end = due.end
         self.store_timestamp = due.store_timestamp
+        return arrivals
+
+    def _apply(self, staged: Staged) -> list[Arrival]:
+        arrivals = []
+        for queue, (first, pieces) in staged.groups.items():
+            if queue.removed:
+                continue
+            entries = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            self._write(queue, first, entries)
+            end = first + len(entries) // ENTRY_BYTES
+            arrivals.append(Arrival(queue.topic, queue.queue_id, first, end, entries))
         return arrivals
 
 
@@ -106,18 +162,6 @@ def _merge(into: Staged, later: Staged) -> None:
             known[1].extend(group[1])
     into.end = later.end
     into.store_timestamp = later.store_timestamp
-
-
-def _apply(staged: Staged) -> list[Arrival]:
-    arrivals = []
-    for queue, (first, pieces) in staged.groups.items():
-        if queue.removed:
-            continue
-        entries = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-        queue.write(first, entries)
-        end = first + len(entries) // ENTRY_BYTES
-        arrivals.append(Arrival(queue.topic, queue.queue_id, first, end, entries))
-    return arrivals
 
 
 class TagCodes:

@@ -15,7 +15,7 @@ from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue, first_true
-from pymq.store.dispatch import Arrival, Dispatch
+from pymq.store.dispatch import Arrival, BitMapOf, Dispatch, ExtendedEntries, WriteEntries
 from pymq.store.files import Files
 from pymq.store.index_file import IndexLayout
 from pymq.store.indexer import Indexer
@@ -60,6 +60,7 @@ class MessageStore:
         checkpoint: Checkpoint,
         abort: AbortMarker,
         known: KnownQueues,
+        write: WriteEntries,
     ) -> None:
         """Take over recovered parts; ``open`` is the way to get a store."""
         self._config = config
@@ -73,7 +74,7 @@ class MessageStore:
         self._abort = abort
         self._known = known
         self._appender = Appender(config, log, queues)
-        self._dispatch = Dispatch()
+        self._dispatch = Dispatch(write)
         self._dispatch.start_at(log.end, log.store_timestamp)
         self._sync_mode = config.flush_mode is FlushMode.SYNC
         self._closed = False
@@ -97,6 +98,7 @@ class MessageStore:
         *,
         files: Files | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
+        bit_map_of: BitMapOf | None = None,
     ) -> "MessageStore":
         """Open a store directory, made if missing, and recover what is in it.
 
@@ -105,6 +107,8 @@ class MessageStore:
             clock: time for stamps and retries.
             files: the operating system; tests pass one that fails.
             is_cancelled: asked now and then; a long recovery ends early when it says so.
+            bit_map_of: gives the bit map that goes into the unit of a record; used with
+                ``queue_extension`` alone, for every record that becomes visible.
 
         Raises:
             StoreLocked: somebody else has it open.
@@ -123,6 +127,10 @@ class MessageStore:
             config.queues_path,
             file_bytes=config.queue_file_bytes,
             open_max=config.queue_files_open_max,
+            extensions=config.queue_extensions_path,
+            extension_file_bytes=(
+                config.queue_extension_file_bytes if config.queue_extension else None
+            ),
         )
         index = None
         if config.key_index:
@@ -133,8 +141,11 @@ class MessageStore:
             checkpoint = Checkpoint(files, config.root_path / "checkpoint")
             abort = AbortMarker(files, config.root_path)
             known = KnownQueues(files, config.root_path)
+            write: WriteEntries = ConsumeQueue.write
+            if config.queue_extension:
+                write = ExtendedEntries(log, queues, bit_map_of).write
             Recovery(
-                config, files, log, queues, index, checkpoint, abort, known, is_cancelled
+                config, files, log, queues, index, checkpoint, abort, known, write, is_cancelled
             ).run()
         except BaseException:
             queues.files.close()
@@ -153,6 +164,7 @@ class MessageStore:
             checkpoint=checkpoint,
             abort=abort,
             known=known,
+            write=write,
         )
 
     # -- writing ------------------------------------------------------------------------------

@@ -1,12 +1,15 @@
 """All consume queues of a store, by (topic, queue id)."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from pymq.errors import StoreError, StoreMismatch
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1
-from pymq.store.consume_queue import ConsumeQueue, QueueFiles
+from pymq.store.consume_queue import ConsumeQueue
 from pymq.store.files import Files
+from pymq.store.queue_extension import QueueExtension
+from pymq.store.queue_files import QueueFiles
 from pymq.store.segment import parse_segment_name, segment_name
 
 #: From so many files on, one sync of everything first is cheaper than one journal commit each.
@@ -14,14 +17,37 @@ _MANY_FILES = 256
 _QUEUE_ID_MAX = (1 << 31) - 1
 #: The longest name a directory can have; only RocketMQ writes topics above 127 bytes.
 TOPIC_BYTES_MAX = 255
+_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class QueueTable:
     """Finds, makes and deletes consume queues; nothing is on the disk before the first entry."""
 
-    def __init__(self, files: Files, path: Path, *, file_bytes: int, open_max: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        *,
+        file_bytes: int,
+        open_max: int,
+        extensions: Path,
+        extension_file_bytes: int | None,
+    ) -> None:
+        """Prepare; ``load`` reads what is there.
+
+        Args:
+            files: the operating system.
+            path: the directory of the queues.
+            file_bytes: size of a queue's files.
+            open_max: files held open at once.
+            extensions: the directory of the queues' extensions.
+            extension_file_bytes: size of their files; None: no units are written, and files
+                of any size are read.
+        """
         self._path = path
         self._file_bytes = file_bytes
+        self._extensions = extensions
+        self._extension_file_bytes = extension_file_bytes
         self._empty: list[Path] = []
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         self.files = QueueFiles(files, min(open_max, max(16, files.open_files_limit() // 2)))
@@ -50,14 +76,20 @@ class QueueTable:
             self.by_key[topic, queue_id] = queue
         return queue
 
+    def extension_of(self, queue: ConsumeQueue) -> QueueExtension:
+        """Return a queue's extension, made if there is none; ``extension_file_bytes`` is set."""
+        if queue.extension is None:
+            assert self._extension_file_bytes is not None
+            path = self._extensions / queue.topic / str(queue.queue_id)
+            extension = QueueExtension(self.files, path, self._extension_file_bytes)
+            extension.begin_behind(queue.last_address())
+            queue.extension = extension
+        return queue.extension
+
     def remove(self, queue: ConsumeQueue) -> None:
         """Delete a queue and, with the last of them, its topic's directory."""
         del self.by_key[queue.topic, queue.queue_id]
         queue.remove()
-        directory = queue.path.parent
-        if self.files.files.remove_directory(directory):
-            self.files.dirty_directories.discard(directory)
-            self.files.dirty_directories.add(directory.parent)
 
     def load(self) -> None:
         """Take what is on the disk; nothing is changed and no file is opened.
@@ -65,16 +97,47 @@ class QueueTable:
         Raises:
             StoreMismatch: a file has another size or name than a queue file can have.
         """
-        files = self.files.files
-        for topic in files.list_directory(self._path):
-            if not topic.is_directory:
-                continue
-            for queue_id in files.list_directory(self._path / topic.name):
-                if queue_id.is_directory and queue_id.name.isascii() and queue_id.name.isdigit():
-                    self._load_queue(topic.name, queue_id.name)
+        for topic, queue_id, directory in self._queue_directories(self._path):
+            bases, _ = self._load_files(
+                directory,
+                "a consume-queue",
+                self._file_bytes,
+                "queue_file_bytes, RocketMQ mappedFileSizeConsumeQueue",
+            )
+            if bases:
+                self.make(topic, queue_id).add_files(bases)
+        for topic, queue_id, directory in self._queue_directories(self._extensions):
+            bases, file_bytes = self._load_files(
+                directory,
+                "a consume-queue extension",
+                self._extension_file_bytes,
+                "queue_extension_file_bytes, RocketMQ mappedFileSizeConsumeQueueExt",
+            )
+            queue = self.find(topic, queue_id)
+            if queue is None and self._extension_file_bytes is not None:
+                # Its queue is gone: recovery deletes these files, or they would stand in the
+                # way of new ones.
+                queue = self.make(topic, queue_id)
+            if bases and queue is not None:
+                queue.extension = QueueExtension(self.files, directory, file_bytes, bases)
 
-    def _load_queue(self, topic: str, queue_id: str) -> None:
-        directory = self._path / topic / queue_id
+    def _queue_directories(self, path: Path) -> list[tuple[str, int, Path]]:
+        """Return (topic, queue id, directory); RocketMQ passes over ids that are no numbers."""
+        files = self.files.files
+        return [
+            (topic.name, int(queue_id.name), path / topic.name / queue_id.name)
+            for topic in files.list_directory(path)
+            if topic.is_directory
+            for queue_id in files.list_directory(path / topic.name)
+            if queue_id.is_directory
+            and _NUMBER.fullmatch(queue_id.name)
+            and int(queue_id.name) <= _QUEUE_ID_MAX
+        ]
+
+    def _load_files(
+        self, directory: Path, kind: str, file_bytes: int | None, setting: str
+    ) -> tuple[list[int], int]:
+        """Return the first bytes of a directory's files, and the size of each of them."""
         listed = self.files.files.list_directory(directory)
         bases = []
         for entry in listed:
@@ -84,26 +147,26 @@ class QueueTable:
             base = parse_segment_name(entry.name)
             if base is None:
                 raise StoreMismatch(
-                    f"{path}: not a consume-queue file (their names are 20 digits); "
+                    f"{path}: not {kind} file (their names are 20 digits); "
                     "move it out of this directory"
                 )
             if entry.size == 0:
                 self._empty.append(path)  # Its creation was cut short.
                 continue
-            if entry.size != self._file_bytes:
+            if file_bytes is None:
+                file_bytes = entry.size  # Of those that are only read, all have the first one's.
+            if entry.size != file_bytes:
                 raise StoreMismatch(
-                    f"{path}: {entry.size} B, expected {self._file_bytes} B (queue_file_bytes, "
-                    "RocketMQ mappedFileSizeConsumeQueue): set the size this store was written "
-                    "with, or use another store directory"
+                    f"{path}: {entry.size} B, expected {file_bytes} B ({setting}): set the size "
+                    "this store was written with, or use another store directory"
                 )
-            if base % self._file_bytes:
+            if base % file_bytes:
                 raise StoreMismatch(
-                    f"{path}: expected a name that is a multiple of {self._file_bytes}, "
-                    f"such as {segment_name(base - base % self._file_bytes)}"
+                    f"{path}: expected a name that is a multiple of {file_bytes}, "
+                    f"such as {segment_name(base - base % file_bytes)}"
                 )
             bases.append(base)
-        if bases and queue_id == str(int(queue_id)):
-            self.make(topic, int(queue_id)).add_files(bases)
+        return bases, file_bytes or 0
 
     def drop_empty_files(self) -> None:
         """Delete queue files of length 0, whose creation a crash cut short."""

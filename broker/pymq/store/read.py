@@ -104,7 +104,7 @@ def read_queue(
             return ReadResult(
                 ReadStatus.FOUND, offset + count, low, end, buffers, starts, count, sizes
             )
-    matched = _matches(entries, tag_codes)
+    matched = _matches(queue, entries, tag_codes)
     kept = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
     scanned = _scan_end(sizes, kept, count_max, bytes_max)
     removed = bool((matched & ~kept)[:scanned].any())
@@ -138,10 +138,11 @@ def _leading(
         return None  # A removed record, a blank entry, or damage.
 
 
-def _matches(entries: Entries, tag_codes: Longs | None) -> Mask:
+def _matches(queue: ConsumeQueue, entries: Entries, tag_codes: Longs | None) -> Mask:
+    """Tell which entries pass the filter: also those whose tag code is lost, as in RocketMQ."""
     if tag_codes is None:
         return np.ones(len(entries), np.bool_)
-    codes = entries["tag_code"].astype(np.int64)
+    codes, known = queue.tag_codes(entries)
     found: Mask
     if len(tag_codes) == 1:
         found = codes == tag_codes[0]
@@ -150,7 +151,7 @@ def _matches(entries: Entries, tag_codes: Longs | None) -> Mask:
         found = tag_codes[nearest] == codes
     else:
         found = np.zeros(len(entries), np.bool_)
-    return found
+    return found | ~known
 
 
 def _scan_end(sizes: Longs, kept: Mask, count_max: int, bytes_max: int) -> int:

@@ -5,7 +5,8 @@
 2. Otherwise the log is read from the first segment that may hold something the queues lack: the
    last one they reach after a clean stop, the last one older than the checkpoint after an
    unclean one, the very first when a queue turns out to miss older entries. Queue entries are
-   compared with the records and written where they are missing or wrong.
+   compared with the records and written where they are missing or wrong, and so are the units
+   of their extensions.
 3. The log ends at the first thing that is no valid record. If that is the unfinished end of what
    was being written, the rest is kept aside under ``recovered/``, zeroed (stale records must
    never come back) and reported. If valid records follow that were safe on the disk, or the log
@@ -30,10 +31,11 @@ from pymq.store.checkpoint import AbortMarker, Checkpoint
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.consume_queue import BLANK_ENTRY, BLANK_SIZE, ENTRY, ConsumeQueue, Entries
-from pymq.store.dispatch import TagCodes
+from pymq.store.dispatch import TagCodes, WriteEntries
 from pymq.store.files import Files
 from pymq.store.key_index import KeyIndex
 from pymq.store.known_queues import NAME, KnownQueues
+from pymq.store.queue_extension import ADDRESS_MAX
 from pymq.store.queue_table import TOPIC_BYTES_MAX, QueueTable, illegal_name
 from pymq.store.scan import Chunk, Stop, find_record_after, first_record, scan_segment
 from pymq.store.segment import Segment
@@ -45,8 +47,6 @@ RECOVERED_NAME = "recovered"
 _FILES_CHECKED = 3
 #: Longer gaps between queue offsets are taken for a damaged offset.
 _GAP_MAX = 1 << 20
-#: Tag codes at or below this are addresses of consumequeue_ext, not hashes.
-_EXT_ADDRESS_MAX = -(1 << 31) - 1
 _PREPARED = 0x4
 _INNER_BATCH = 0x80
 _PIECE_BYTES = 1 << 20
@@ -70,6 +70,7 @@ class Recovery:
         checkpoint: Checkpoint,
         abort: AbortMarker,
         known: KnownQueues,
+        write: WriteEntries,
         is_cancelled: Callable[[], bool],
     ) -> None:
         self._is_cancelled = is_cancelled
@@ -81,10 +82,13 @@ class Recovery:
         self._checkpoint = checkpoint
         self._abort = abort
         self._known = known
+        self._write = write
         self._tags = TagCodes(config.delay_levels_ms)
         self._clean = True
         self._marked = False
         self._cursors: dict[ConsumeQueue, int] = {}
+        # The lowest physical offset of which a queue is known to have lost its entry.
+        self._lost = 1 << 63
         self._repaired = 0
         self._store_timestamp = 0
 
@@ -114,6 +118,8 @@ class Recovery:
         for queue in self._queues:
             queue.next_offset = queue.end_offset
             queue.correct_min(self._log.first)
+            if queue.extension is not None:
+                queue.extension.cut()
         if self._index is not None:
             self._resume_index(self._index)
 
@@ -180,6 +186,8 @@ class Recovery:
         if size <= 0 or queue.entry(end)[1] != 0 or physical + size > log_end:
             return False
         queue.end_offset = end
+        if queue.trusted_end() != end or not self._units_reach_back(queue):
+            return False
         queue.max_physical = physical + size
         return True
 
@@ -195,6 +203,8 @@ class Recovery:
         covered = max((queue.max_physical for queue in self._queues), default=-1)
         whole = any(self._short(key, end) for key, end in self._known.ends.items())
         first = 0 if whole else self._start(covered)
+        while first and self._log.segments[first].first > self._lost:
+            first -= 1
         try:
             end = self._scan(first)
         except _OlderNeeded:
@@ -318,15 +328,25 @@ class Recovery:
         ):
             return
         overlap = max(0, min(queue.end_offset - first, len(rows)))
-        if overlap and not _same(queue.entries(first, overlap), rows[:overlap]):
+        good = self._good_count(queue, queue.entries(first, overlap), rows[:overlap])
+        if good < overlap:
             self._mark()
             self._repaired += 1
-            queue.put_entries(first, rows[:overlap].tobytes())
+            if queue.extension is None:
+                queue.put_entries(first, rows[:overlap].tobytes())
+            else:
+                # Units stand in the order of their entries: everything from here on goes, and
+                # is written anew as the log is read.
+                overlap = good
+                queue.erase_from(first + good)
+                queue.end_offset = first + good
+                if queue.trusted_end() < queue.end_offset and not oldest:
+                    raise _OlderNeeded
         if overlap < len(rows):
             self._mark()
             if not queue.bases:
                 queue.min_offset = first
-            queue.write(first + overlap, rows[overlap:].tobytes())
+            self._write(queue, first + overlap, rows[overlap:].tobytes())
         self._cursors[queue] = first + len(rows)
 
     def _bridge(
@@ -357,14 +377,30 @@ class Recovery:
         queue.write(queue.end_offset, BLANK_ENTRY * gap)
         return True
 
+    def _good_count(self, queue: ConsumeQueue, found: Entries, wanted: Entries) -> int:
+        """Return how many leading entries are as wanted, by themselves or with their units."""
+        if found.tobytes() == wanted.tobytes():
+            return len(wanted)
+        wanted = wanted[: len(found)]
+        codes, good = queue.tag_codes(found)
+        good &= codes == wanted["tag_code"]
+        good &= found["physical_offset"] == wanted["physical_offset"]
+        good &= found["size"] == wanted["size"]
+        addressed = found["tag_code"] <= ADDRESS_MAX
+        if queue.extension is not None and addressed.any():
+            # Time tells a unit from one of an earlier life that a power loss brought back.
+            units, _ = queue.extension.units(found["tag_code"][addressed].astype(np.int64))
+            physical = wanted["physical_offset"][addressed].astype(np.int64)
+            good[addressed] &= units["store_timestamp"] == self._log.store_times(physical)
+        return len(good) if good.all() else int(good.argmin())
+
     def _find_end(self, queue: ConsumeQueue) -> None:
         """Find the end of a queue's valid entries by looking at its last files."""
         if not queue.bases:
             return
         if not _adjacent(queue):
             _log.warning("%s: a file is missing, the queue is rebuilt", queue.path)
-            self._mark()
-            queue.reset()
+            self._rebuild(queue)
             return
         per_file = queue.file_bytes // ENTRY_BYTES
         for base in queue.bases[-_FILES_CHECKED:]:
@@ -373,7 +409,35 @@ class Recovery:
             queue.end_offset = base // ENTRY_BYTES + count
             if count < per_file:
                 break
+        end = queue.trusted_end()
+        if end < queue.end_offset:
+            _log.warning(
+                "%s: the extension lacks units of entries %d..%d, they are rebuilt",
+                queue.path,
+                end,
+                queue.end_offset,
+            )
+            self._lost = min(self._lost, queue.entry(end)[0])
+            queue.end_offset = end
+        if not self._units_reach_back(queue):
+            _log.warning("%s: a file of its extension is missing, it is rebuilt", queue.path)
+            self._rebuild(queue)
+            return
         queue.max_physical = self._reach(queue)
+
+    def _units_reach_back(self, queue: ConsumeQueue) -> bool:
+        """Tell whether no file of a queue's extension is missing in front or between."""
+        if queue.extension is None:
+            return True
+        first = queue.first_kept(self._log.first)
+        known = queue.tag_codes(queue.entries(first, min(1, queue.end_offset - first)))[1]
+        return queue.extension.is_adjacent and bool(known.all())
+
+    def _rebuild(self, queue: ConsumeQueue) -> None:
+        """Drop a queue's files; the log has to be read from its beginning."""
+        self._mark()
+        queue.reset()
+        self._lost = 0
 
     def _reach(self, queue: ConsumeQueue) -> int:
         """Return the end of the record of a queue's last entry, -1 without one."""
@@ -492,6 +556,7 @@ class Recovery:
         queue.end_offset = end
         if not queue.bases:
             queue.end_offset = 0
+        queue.trusted_end()
         queue.max_physical = self._reach(queue)
 
     def _cut_log(self, end: int) -> None:
@@ -606,16 +671,3 @@ def _valid_count(entries: Entries) -> int:
     ends = np.where(size == BLANK_SIZE, 0, physical + size)
     valid[1:] &= (physical[1:] >= ends[:-1]) | (size[1:] == BLANK_SIZE)
     return len(valid) if valid.all() else int(valid.argmin())
-
-
-def _same(found: Entries, wanted: Entries) -> bool:
-    """Compare entries; an address of an ext unit counts as any tag code."""
-    if found.tobytes() == wanted.tobytes():
-        return True
-    if len(found) != len(wanted):
-        return False
-    tags = (found["tag_code"] == wanted["tag_code"]) | (found["tag_code"] <= _EXT_ADDRESS_MAX)
-    places = (found["physical_offset"] == wanted["physical_offset"]) & (
-        found["size"] == wanted["size"]
-    )
-    return bool((tags & places).all())

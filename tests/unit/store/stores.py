@@ -6,10 +6,12 @@ import random
 import resource
 import shutil
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pymq.clock import Clock
 from pymq.errors import DiskFull, FlushFailed, StoreError
@@ -179,8 +181,12 @@ def put_ok(store: MessageStore, *entries: Any) -> list[Any]:
     return results
 
 
-def read_all(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list[Record]:
-    """Return every visible record of a queue, read the way a consumer does."""
+def read_all(
+    store: MessageStore, topic: str = TOPIC, queue_id: int = 0, tags: Sequence[str] | None = None
+) -> list[Record]:
+    """Return every visible record of a queue, of some tags, read the way a consumer does."""
+    if tags is not None:
+        return _read_tagged(store, topic, queue_id, sorted(map(java_hash, tags)))
     low, end = store.queue_bounds(topic, queue_id)
     found: list[Record] = []
     offset = low
@@ -196,8 +202,30 @@ def read_all(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list
     return found
 
 
-def bodies(store: MessageStore, topic: str = TOPIC, queue_id: int = 0) -> list[bytes]:
-    return [one.body for one in read_all(store, topic, queue_id)]
+def _read_tagged(
+    store: MessageStore, topic: str, queue_id: int, tag_codes: list[int]
+) -> list[Record]:
+    offset, end = store.queue_bounds(topic, queue_id)
+    found: list[Record] = []
+    while offset < end:
+        result = store.read(
+            topic,
+            queue_id,
+            offset,
+            count_max=7,
+            bytes_max=1000,
+            tag_codes=np.array(tag_codes, np.int64),
+        )
+        found += [one for buffer in result.buffers for one in decode_records(buffer)]
+        assert offset < result.next_offset <= end, result
+        offset = result.next_offset
+    return found
+
+
+def bodies(
+    store: MessageStore, topic: str = TOPIC, queue_id: int = 0, tags: Sequence[str] | None = None
+) -> list[bytes]:
+    return [one.body for one in read_all(store, topic, queue_id, tags)]
 
 
 def crashed_copy(root: Path, target: Path) -> Path:

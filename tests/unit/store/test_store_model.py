@@ -1,5 +1,6 @@
 """A store driven by random operations against a list, with closes, crashes and reopens."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.unit.store.stores import (
 from pymq.store import FlushMode, MessageStore, PutStatus
 
 TOPICS = ("A", "B", "%RETRY%group")
+TAG = "yy"
 Key = tuple[str, int]
 
 
@@ -34,11 +36,16 @@ class Model:
     def show(self) -> None:
         self.visible = {key: len(texts) for key, texts in self.stored.items()}
 
-    def check(self, store: MessageStore) -> None:
+    def check(self, store: MessageStore, dice: random.Random) -> None:
         for key, texts in self.stored.items():
             count = self.visible.get(key, 0)
             assert store.queue_bounds(*key) == (0, count), key
             assert bodies(store, *key) == texts[:count], key
+        if self.stored:
+            key = dice.choice(list(self.stored))
+            texts = self.stored[key][: self.visible.get(key, 0)]
+            tagged = [text for text in texts if text.endswith(TAG.encode())]
+            assert bodies(store, *key, tags=[TAG]) == tagged, key
 
 
 @pytest.mark.parametrize("mode", FlushMode)
@@ -49,6 +56,8 @@ def test_random_operations(tmp_path: Path, seed: int, mode: FlushMode, round_: i
         "segment_bytes": dice.choice([1024, 2000, 4096, 1 << 16]),
         "queue_file_bytes": dice.choice([20, 100, 200, 6000]),
         "queue_files_open_max": dice.choice([3, 100]),
+        "queue_extension": dice.random() < 0.5,
+        "queue_extension_file_bytes": dice.choice([24, 50, 130, 6000]),
         "flush_mode": mode,
     }
     print(settings)
@@ -68,7 +77,8 @@ def test_random_operations(tmp_path: Path, seed: int, mode: FlushMode, round_: i
         topic, queue_id = key
         if kind >= 0.7:
             return batch(texts, topic=topic, queue_id=queue_id), texts
-        tag = dice.choice([None, "x", "yy"])
+        tag = dice.choice([None, "x", TAG])
+        texts = [texts[0] + (tag or "").encode()]
         return record(texts[0], topic=topic, queue_id=queue_id, tag=tag), texts
 
     for step in range(120):
@@ -108,6 +118,8 @@ def test_random_operations(tmp_path: Path, seed: int, mode: FlushMode, round_: i
                 model.visible.pop(key, None)
         elif action < 0.95:
             store.close()
+            if dice.random() < 0.3:
+                settings["queue_extension"] ^= True
             store = open_store(root, clock, **settings)
             model.show()
         else:
@@ -115,5 +127,5 @@ def test_random_operations(tmp_path: Path, seed: int, mode: FlushMode, round_: i
             store.close()
             store = open_store(root, clock, **settings)
             model.show()
-        model.check(store)
+        model.check(store, dice)
     store.close()

@@ -1,0 +1,100 @@
+"""The files of consume queues and of their extensions that are held open."""
+
+from collections import OrderedDict
+from pathlib import Path
+
+from pymq.errors import CorruptRecord
+from pymq.store.files import Files
+
+_ZEROS = bytes(1 << 16)
+
+
+class QueueFiles:
+    """The queue files held open: the least recently used one is closed beyond a limit.
+
+    Also remembers which files and directories changed since they were last synced.
+    """
+
+    def __init__(self, files: Files, open_max: int) -> None:
+        self._open: OrderedDict[str, int] = OrderedDict()
+        self._open_max = open_max
+        self.files = files
+        self.dirty: set[str] = set()
+        self.dirty_directories: set[Path] = set()
+
+    def descriptor(self, path: str) -> int:
+        """Return the descriptor of an existing file.
+
+        Raises:
+            CorruptRecord: the file is gone.
+        """
+        fd = self._open.get(path)
+        if fd is not None:
+            self._open.move_to_end(path)
+            return fd
+        try:
+            fd = self.files.open(Path(path))
+        except FileNotFoundError as error:
+            raise CorruptRecord(
+                f"{path}: this consume-queue file is gone; restart the broker to rebuild it"
+            ) from error
+        self._keep(path, fd)
+        return fd
+
+    def create(self, path: Path, size_bytes: int) -> None:
+        """Make a file of its nominal size, and its directories."""
+        directory = path.parent
+        if self.files.make_directory(directory):
+            self.dirty_directories.update((directory.parent, directory.parent.parent))
+        self._keep(str(path), self.files.create(path, size_bytes, reserve=False))
+        self.dirty_directories.add(directory)
+
+    def _keep(self, path: str, fd: int) -> None:
+        self._open[path] = fd
+        if len(self._open) > self._open_max:
+            _, oldest = self._open.popitem(last=False)
+            self.files.close(oldest)
+
+    def take_dirty(self) -> tuple[set[str], set[Path]]:
+        """Return the files and directories that changed, and count them as synced."""
+        taken = self.dirty, self.dirty_directories
+        self.dirty, self.dirty_directories = set(), set()
+        return taken
+
+    def forget(self, path: str) -> None:
+        """Close a file, if open, and drop it from what is to be synced."""
+        fd = self._open.pop(path, None)
+        if fd is not None:
+            self.files.close(fd)
+        self.dirty.discard(path)
+
+    def remove(self, path: str) -> None:
+        """Close and delete a file."""
+        self.forget(path)
+        self.files.remove(Path(path))
+        self.dirty_directories.add(Path(path).parent)
+
+    def remove_directory(self, path: Path) -> None:
+        """Delete a directory, and the one that holds it, if they are empty."""
+        for directory in (path, path.parent):
+            if not self.files.remove_directory(directory):
+                return
+            self.dirty_directories.discard(directory)
+            self.dirty_directories.add(directory.parent)
+
+    def zero(self, path: str, position: int, size_bytes: int) -> None:
+        """Zero a file of ``size_bytes`` from a position on; holes stay holes."""
+        fd = self.descriptor(path)
+        for start, end in list(self.files.data_ranges(fd, position, size_bytes)):
+            while start < end:
+                piece = self.files.pread(fd, min(len(_ZEROS), end - start), start)
+                if piece.count(0) != len(piece):
+                    self.files.pwrite(fd, _ZEROS[: len(piece)], start)
+                    self.dirty.add(path)
+                start += len(piece)
+
+    def close(self) -> None:
+        """Close all files."""
+        while self._open:
+            _, fd = self._open.popitem()
+            self.files.close(fd)
