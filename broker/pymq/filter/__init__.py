@@ -1,0 +1,1 @@
+"""Filters on messages that a broker evaluates for its consumers."""
