@@ -3,11 +3,14 @@
 from pathlib import Path
 
 import pytest
-from tests.cluster.broker_peer import Peer, records, serve
+from tests.cluster.broker_peer import Peer, fields, records, serve
 
+from pymq.broker.handlers import query as query_handlers
+from pymq.errors import StoreError
 from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import RequestCode, ResponseCode
-from pymq.store import FlushMode
+from pymq.protocol.command import Command
+from pymq.store import FlushMode, MessageStore
 
 
 async def runtime_info(peer: Peer) -> dict[str, str]:
@@ -80,8 +83,8 @@ def test_an_offset_without_a_message_is_refused_with_a_reason(tmp_path: Path) ->
             assert answer.code == ResponseCode.SYSTEM_ERROR
             text = f"can not find message by the offset, {offset}: "
             assert answer.remark is not None and answer.remark.startswith(text)
-        for fields in ({}, {"offset": "x"}):
-            answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, **fields)
+        for asked in ({}, {"offset": "x"}):
+            answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, **asked)
             assert answer.code == ResponseCode.SYSTEM_ERROR
             assert "offset" in str(answer.remark)
 
@@ -98,5 +101,109 @@ def test_a_record_inside_a_body_is_no_message(tmp_path: Path) -> None:
         answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=inside)
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "lies at physical offset 0" in str(answer.remark)
+
+    serve(tmp_path, check)
+
+
+# -------------------------------------------------------------------------------------- query
+
+
+async def query(peer: Peer, topic: str, key: str, **changes: object) -> Command:
+    wanted = {"maxNum": 64, "beginTimestamp": 0, "endTimestamp": (1 << 63) - 1} | changes
+    return await peer.ask(RequestCode.QUERY_MESSAGE, topic=topic, key=key, **wanted)
+
+
+def bodies(answer: Command) -> list[bytes]:
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return [record.body for record in records(answer)]
+
+
+@pytest.mark.parametrize("flush", FlushMode)
+@pytest.mark.parametrize("memory_bytes", [None, 0])
+def test_messages_are_found_by_their_keys_at_once(
+    tmp_path: Path, flush: FlushMode, memory_bytes: int | None
+) -> None:
+    async def check(peer: Peer) -> None:
+        for i in range(50):
+            text = f"UNIQ_KEY\x01ID{i}\x02KEYS\x01all k{i % 5}"
+            await peer.send("T", b"%d" % i, properties=text)
+        await peer.send("Other", b"no", properties="KEYS\x01all k3")
+        assert bodies(await query(peer, "T", "k3")) == [b"%d" % i for i in range(3, 50, 5)]
+        answer = await query(peer, "T", "all", maxNum=7)
+        assert bodies(answer) == [b"%d" % i for i in range(43, 50)]  # the newest, in order
+        last = records(await peer.pull("Other", 0))[0]
+        assert fields(answer) == {
+            "indexLastUpdateTimestamp": str(last.store_timestamp),
+            "indexLastUpdatePhyoffset": str(last.physical_offset),
+        }
+        assert bodies(await query(peer, "T", "ID20", _UNIQUE_KEY_QUERY=True, maxNum=1)) == [b"20"]
+        # As in RocketMQ: a query for an id has a limit of its own.
+        assert len(bodies(await query(peer, "T", "all", _UNIQUE_KEY_QUERY=True, maxNum=1))) == 32
+
+    serve(tmp_path, check, flush=flush, memory_bytes=memory_bytes)
+
+
+def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x", properties="KEYS\x01k")
+        (record,) = records(await peer.pull("T", 0))
+        at = record.store_timestamp
+        assert bodies(await query(peer, "T", "k", beginTimestamp=at, endTimestamp=at)) == [b"x"]
+        for topic, key, begin, end in (
+            ("T", "K", 0, at),
+            ("U", "k", 0, at),
+            ("T", "k", at + 1, at + 9),
+            ("T", "k", 0, at - 1),
+            ("T", "", 0, at),
+        ):
+            answer = await query(peer, topic, key, beginTimestamp=begin, endTimestamp=end)
+            assert answer.code == ResponseCode.QUERY_NOT_FOUND
+            assert answer.remark == (
+                f"can not find message, maybe time range not correct: key {key!r} of topic "
+                f"{topic!r}, stored at {begin}..{end} ms"
+            )
+        answer = await peer.ask(RequestCode.QUERY_MESSAGE, topic="T")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "field 'key' is missing" in str(answer.remark)
+
+    serve(tmp_path, check)
+
+
+def test_without_a_key_index_queries_are_refused(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x", properties="KEYS\x01k")
+        answer = await query(peer, "T", "k")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "key 'k' of topic 'T'" in str(answer.remark)
+        assert "messageIndexEnable" in str(answer.remark)
+
+    serve(tmp_path, check, store={"key_index": False})
+
+
+def test_an_index_that_is_behind_is_not_taken_for_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"old", properties="KEYS\x01k")
+        assert bodies(await query(peer, "T", "k")) == [b"old"]
+        monkeypatch.setattr(MessageStore, "index_step", stuck)
+        monkeypatch.setattr(query_handlers, "INDEX_WAIT_S", 0.05)
+        await peer.send("T", b"new", properties="KEYS\x01k other")
+        assert bodies(await query(peer, "T", "k")) == [b"old"]
+        answer = await query(peer, "T", "other")
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert "try again" in str(answer.remark)
+        monkeypatch.setattr(MessageStore, "index_step", broken)
+        answer = await query(peer, "T", "other")
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "no space left for keys" in str(answer.remark)
+        monkeypatch.undo()
+        assert bodies(await query(peer, "T", "other")) == [b"new"]
+
+    def stuck(_: MessageStore) -> int:
+        return 1
+
+    def broken(_: MessageStore) -> int:
+        raise StoreError("no space left for keys")
 
     serve(tmp_path, check)

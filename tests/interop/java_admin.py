@@ -195,6 +195,19 @@ class JavaAdmin(Started):
         """Return a message by the id of the client or by the offset id."""
         return self._reader.read([call(self.java.viewMessage, topic, msg_id)])[0]
 
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+    ) -> list[ReceivedMessage]:
+        """Return messages by key, as the tool orders them; it throws when there is none."""
+        found = call(self.java.queryMessage, topic, key, count_max, begin_ms, end_ms)
+        return self._reader.read(found.getMessageList())
+
     def delete_topic(self, topic: str, cluster: str = "DefaultCluster") -> None:
         """Delete a topic on all brokers of a cluster and on the name server."""
         brokers = self.client.jvm.java.util.HashSet()

@@ -7,11 +7,14 @@ from dataclasses import dataclass
 import pytest
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.java_client import JavaProducer
+from tests.interop.java_values import JavaError
 from tests.interop.jvm import JavaClient
 
 from pymq.testing import Cluster
 
 pytestmark = pytest.mark.interop
+
+NO_MESSAGE = 208  # ResponseCode of the client
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,35 @@ def test_a_message_by_its_offset_id(tools: Tools) -> None:
     printed = tools.admin.command_output("queryMsgById", "-i", sent.offset_msg_id, *topic)
     assert "Exception" not in printed
     assert sent.msg_id in printed
+
+
+def test_messages_by_key_and_by_the_id_of_their_producer(tools: Tools) -> None:
+    with tools.producer() as producer:
+        sent = [
+            producer.send(tools.topic, b"%d" % i, keys=f"all k{i % 3}", queue_id=i % 2)
+            for i in range(9)
+        ]
+    found = tools.admin.query(tools.topic, "k1")
+    assert [message.body for message in found] == [b"1", b"4", b"7"]
+    assert [message.msg_id for message in found] == [sent[i].msg_id for i in (1, 4, 7)]
+    assert len(tools.admin.query(tools.topic, "all", count_max=4)) == 4
+    at = found[1].store_timestamp
+    bodies = [m.body for m in tools.admin.query(tools.topic, "k1", begin_ms=at, end_ms=at)]
+    assert b"4" in bodies
+    for key, span in (("none", {}), ("k1", {"end_ms": found[0].store_timestamp - 1})):
+        with pytest.raises(JavaError) as refused:
+            tools.admin.query(tools.topic, key, **span)
+        assert refused.value.response_code == NO_MESSAGE
+    one = tools.admin.view_message(tools.topic, sent[5].msg_id)
+    assert (one.body, one.keys) == (b"5", "all k2")
+    printed = tools.admin.command_output("queryMsgByKey", "-t", tools.topic, "-k", "k1")
+    assert "Exception" not in printed
+    assert all(sent[i].msg_id in printed for i in (1, 4, 7))
+    printed = tools.admin.command_output(
+        "queryMsgByUniqueKey", "-t", tools.topic, "-i", sent[5].msg_id
+    )
+    assert "Exception" not in printed
+    assert tools.topic in printed
 
 
 def test_the_list_of_clusters(tools: Tools) -> None:

@@ -203,7 +203,9 @@ class Broker:
                     store,
                     self._answer_when_saved,
                 ).table(),
-                **QueryHandlers(store, transfer).table(),
+                **QueryHandlers(
+                    store, transfer, self._key_indexing.wait_indexed, self._tasks
+                ).table(),
                 **RuntimeHandlers(clock, store, self._days).table(),
             }
         )
