@@ -1,0 +1,223 @@
+"""How fast the store alone is, in one process: appending, indexing, recovering, finding.
+
+Stores lie in a temporary directory on the disk (TMPDIR); they are written with ASYNC_FLUSH, and
+read again from the page cache.
+"""
+
+import random
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tests.bench import machine
+
+from pymq.clock import Clock
+from pymq.protocol.index_keys import key_hash
+from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.record import NewRecord, pack_host
+from pymq.store import Files, MessageStore, PutStatus, StoreConfig
+from pymq.store.index_file import IndexLayout
+from pymq.store.key_index import KeyIndex
+
+HOST = pack_host("127.0.0.1", 10911)
+TOPIC = "TopicTest"
+BATCH = 256
+QUERY_COUNT = 1000
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    path = Path(tempfile.mkdtemp(prefix="pymq-bench-store-"))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def open_store(root: Path, **settings: Any) -> MessageStore:
+    return MessageStore.open(StoreConfig(root_path=root, **settings), Clock())
+
+
+def batch(body: bytes, properties: list[bytes], topic: str, queue_id: int) -> NewBatch:
+    """Return a batch as it comes from a client."""
+    entries = b"".join(
+        b"".join(
+            (
+                (22 + len(body) + len(text)).to_bytes(4, "big"), bytes(12),
+                len(body).to_bytes(4, "big"), body, len(text).to_bytes(2, "big"), text,
+            )
+        )
+        for text in properties
+    )  # fmt: skip
+    return NewBatch(
+        entries,
+        topic=topic,
+        queue_id=queue_id,
+        sys_flag=0,
+        born_timestamp=0,
+        born_host=HOST,
+        store_host=HOST,
+    )
+
+
+def keys_text(dice: random.Random, count: int) -> bytes:
+    """Return properties with so many different keys."""
+    if not count:
+        return b"TAGS\x01TagA\x02WAIT\x01true"
+    unique = b"UNIQ_KEY\x01%032X" % dice.getrandbits(128)
+    keys = b" ".join(b"order-%09d" % dice.randrange(10**9) for _ in range(count - 1))
+    return unique + (b"\x02KEYS\x01" + keys if keys else b"") + b"\x02TAGS\x01TagA"
+
+
+def append(scale: float) -> None:
+    """Append prepared batches of 128 B, to 4 and to 10,000 queues."""
+    dice = random.Random(1)
+    count = int(1_500_000 * scale)
+    rates = {}
+    for queue_count in (4, 10_000):
+        with directory() as root:
+            store = open_store(root)
+            texts = [keys_text(dice, 0)] * BATCH
+            prepared = [
+                batch(b"x" * 128, texts, f"{TOPIC}{number // 16}", number % 16)
+                for number in range(queue_count)
+            ]
+            for one in prepared:  # every queue's files are there
+                store.put([one], HOST)
+            runs = []
+            for _ in range(5):
+                begun = time.perf_counter()
+                for number in range(count // 5 // BATCH):
+                    (result,) = store.put([prepared[number % queue_count]], HOST)
+                    assert result.status is PutStatus.OK
+                runs.append(count // 5 // BATCH * BATCH / (time.perf_counter() - begun))
+            rates[queue_count] = statistics.median(runs)
+            goal = "goal 500,000" if queue_count == 4 else ""
+            machine.line(
+                f"append, batches of {BATCH}, 128 B, {queue_count:,} queues",
+                rates[queue_count],
+                goal=goal,
+            )
+            store.close()
+    machine.line("10,000 queues / 4 queues", rates[10_000] / rates[4], "x", goal="goal 0.8")
+
+
+def dispatch(scale: float) -> None:
+    """Make queues, and queues and index, of a log that has neither."""
+    for key_count in (0, 2):
+        with directory() as root:
+            count = fill(root, int(1_000_000 * scale), 100, key_count)
+            forget_derived(root)
+            begun = time.perf_counter()
+            store = open_store(root)
+            while store.index_step():
+                pass
+            rate = count / (time.perf_counter() - begun)
+            goal = "goal 150,000" if key_count else "goal 300,000"
+            machine.line(f"log to queues and index, {key_count} keys each", rate, goal=goal)
+            store.close()
+
+
+def fill(root: Path, count: int, body_bytes: int, key_count: int, **settings: Any) -> int:
+    """Write a store with so many messages over 3 topics and 4 queues each; return how many."""
+    dice = random.Random(2)
+    store = open_store(root, key_index=False, **settings)
+    body = dice.randbytes(body_bytes)
+    batches = [
+        batch(body, [keys_text(dice, key_count) for _ in range(BATCH)], f"{TOPIC}{n % 3}", n % 4)
+        for n in range(min(120, -(-count // BATCH)))
+    ]
+    written = 0
+    while written < count:
+        for one in batches:
+            (result,) = store.put([one], HOST)
+            assert result.status is PutStatus.OK, result
+        written += BATCH * len(batches)
+    store.close()
+    return written
+
+
+def forget_derived(root: Path) -> None:
+    """Leave the log alone, as after a crash."""
+    for name in ("consumequeue", "index"):
+        shutil.rmtree(root / name, ignore_errors=True)
+    for name in ("checkpoint", "queues.json"):
+        (root / name).unlink(missing_ok=True)
+    (root / "abort").touch()
+
+
+def recover(scale: float) -> None:
+    """Open a killed store of 1 GiB with messages of 1 KiB; nothing is known of it."""
+    with directory() as root:
+        count = fill(root, int((1 << 20) * scale), 1024 - 91 - len(TOPIC) - 1 - 70, 1)
+        forget_derived(root)
+        begun = time.perf_counter()
+        store = open_store(root)
+        opened = time.perf_counter() - begun
+        while store.index_step():
+            pass
+        indexed = time.perf_counter() - begun
+        end = store.log_end
+        store.close()
+        note = f"{count:,} messages, {end / (1 << 30):.2f} GiB"
+        machine.line("recovery of 1 KiB messages, ready", opened, "s", note=note, goal="goal 10")
+        machine.line("... and all keys indexed", indexed, "s")
+        begun = time.perf_counter()
+        store = open_store(root)
+        machine.line("opening it after a clean stop", time.perf_counter() - begun, "s")
+        store.close()
+
+
+def query(scale: float) -> None:
+    """Find one of ten million keys, warm."""
+    with directory() as root:
+        layout = IndexLayout(5_000_000, 20_000_000)
+        index = KeyIndex(Files(), root / "index", layout)
+        count = int(10_000_000 * scale)
+        now = 1_700_000_000_000
+        dice = np.random.default_rng(3)
+        begun = time.perf_counter()
+        wanted = [key_hash(TOPIC, f"order-{number}") for number in range(QUERY_COUNT)]
+        step = 1 << 14
+        for first in range(0, count, step):
+            hashes = dice.integers(0, 1 << 31, step).astype(np.int32)
+            hashes[0] = wanted[first // step % QUERY_COUNT]
+            offsets = np.arange(first, first + step, dtype=np.int64) * 200
+            index.add(hashes, offsets, np.full(step, now + first // 1000), now)
+        rate = count / (time.perf_counter() - begun)
+        machine.line("keys added to the index, hashes known", rate)
+        snapshots = index.take_snapshots()
+        index.save_snapshots(snapshots)
+        index.saved()
+        index.close()
+        index = KeyIndex(Files(), root / "index", layout)
+        index.load()
+        times = []
+        for _ in range(2):  # the first round warms
+            times.clear()
+            for value in wanted:
+                begun = time.perf_counter()
+                sum(1 for _ in index.find(value, begin_ms=0, end_ms=now * 2))
+                times.append((time.perf_counter() - begun) * 1000)
+        times.sort()
+        machine.line(
+            f"a key among {count:,}, slowest of {QUERY_COUNT}", times[-1], "ms", goal="goal 5",
+            note=f"median {times[len(times) // 2]:.3f} ms",
+        )  # fmt: skip
+        index.close()
+
+
+def run(scale: float) -> None:
+    """Print all figures of the store."""
+    print("\nthe store alone, one core")
+    append(scale)
+    dispatch(scale)
+    recover(scale)
+    query(scale)
+    assert NewRecord
