@@ -48,15 +48,12 @@ def _without_sign(value: int) -> int:
 
 def index_keys(records: RecordColumns) -> IndexKeys:
     """Return the keys of messages; those of a rolled back transaction have none."""
-    text = b"".join(records.slices(records.properties_start, records.ends))
-    row_start = np.zeros(len(records) + 1, np.int64)
-    np.cumsum(records.ends - records.properties_start, out=row_start[1:])
-    properties = PropertyIndex(np.frombuffer(text, np.uint8), row_start)
+    properties = PropertyIndex(*records.properties_text())
     found, starts, ends = properties.find(UNIQUE_KEY)
     rows = np.flatnonzero(found)
     starts, ends = starts[rows], ends[rows]
-    if KEYS in text:
-        more_rows, more_starts, more_ends = _parts(properties)
+    more_rows, more_starts, more_ends = _parts(properties)
+    if len(more_rows):
         order = np.argsort(np.concatenate([rows, more_rows]), kind="stable")
         rows = np.concatenate([rows, more_rows])[order]
         starts = np.concatenate([starts, more_starts])[order]

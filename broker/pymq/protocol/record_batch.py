@@ -134,6 +134,13 @@ class RecordColumns:
         ends: Longs = self.ends
         return ends
 
+    def properties_text(self) -> tuple[Bytes, Longs]:
+        """Return all properties texts back to back, and where each starts (n + 1 positions)."""
+        texts = map(self.buffer.data.__getitem__, spans(self.properties_start, self.ends))
+        row_start = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.ends - self.properties_start, out=row_start[1:])
+        return np.frombuffer(b"".join(texts), np.uint8), row_start
+
     def slices(self, start: Longs, end: Longs) -> list[memoryview]:
         """Return ``buffer[start[i]:end[i]]`` for every i, as views on the buffer."""
         return list(map(self.buffer.data.__getitem__, spans(start, end)))

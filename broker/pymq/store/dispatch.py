@@ -16,17 +16,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pymq.protocol.hashes import java_hash
 from pymq.protocol.record import Record, decode_record
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.consume_queue import ENTRY, ConsumeQueue
 from pymq.store.queue_table import QueueTable
-
-#: The topic that holds delayed messages.
-SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-_TAG = b"TAGS\x01"
-_KNOWN_TAGS_MAX = 10_000
 
 
 @dataclass(slots=True)
@@ -162,46 +156,3 @@ def _merge(into: Staged, later: Staged) -> None:
             known[1].extend(group[1])
     into.end = later.end
     into.store_timestamp = later.store_timestamp
-
-
-class TagCodes:
-    """Derives the tag code of a queue entry from a stored record, as RocketMQ's dispatch does.
-
-    The Java hash of the tag, 0 without one; for delayed messages the time of delivery.
-    """
-
-    def __init__(self, delay_levels_ms: tuple[int, ...]) -> None:
-        self._delay_levels_ms = delay_levels_ms
-        self._known: dict[bytes, int] = {}
-
-    def of(self, topic: bytes, properties: bytes, store_timestamp: int) -> int:
-        """Return the tag code of one record; ``properties`` is the encoded text."""
-        if topic == SCHEDULE_TOPIC:
-            level = _property(properties, b"DELAY")
-            if level.isdigit():
-                return store_timestamp + self._delay_ms(int(level))
-        if _TAG not in properties:
-            return 0
-        tag = _property(properties, b"TAGS")
-        code = self._known.get(tag)
-        if code is None:
-            code = java_hash(tag.decode("utf-8", "replace")) if tag else 0
-            if len(self._known) < _KNOWN_TAGS_MAX:
-                self._known[tag] = code
-        return code
-
-    def _delay_ms(self, level: int) -> int:
-        levels = self._delay_levels_ms
-        if not levels or level < 1:
-            return 1000
-        return levels[min(level, len(levels)) - 1]
-
-
-def _property(properties: bytes, name: bytes) -> bytes:
-    """Return a property's value, empty without one. The last of several counts, as in Java."""
-    found = b""
-    prefix = name + b"\x01"
-    for piece in properties.split(b"\x02"):
-        if piece.startswith(prefix) and len(piece) > len(prefix) and piece[-1] != 1:
-            found = piece[len(prefix) :]
-    return found

@@ -21,40 +21,22 @@ Source: RocketMQ CommitLog.recoverNormally and recoverAbnormally, ConsumeQueue.r
 import logging
 from collections.abc import Callable
 
-import numpy as np
-import numpy.typing as npt
-
 from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
 from pymq.protocol.record import Record, decode_record
-from pymq.protocol.record_batch import RecordColumns
 from pymq.store.checkpoint import AbortMarker, Checkpoint
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import ENTRY_BYTES, StoreConfig
-from pymq.store.consume_queue import BLANK_ENTRY, BLANK_SIZE, ENTRY, ConsumeQueue, Entries
-from pymq.store.dispatch import TagCodes, WriteEntries
+from pymq.store.consume_queue import ConsumeQueue
+from pymq.store.dispatch import WriteEntries
 from pymq.store.files import Files
 from pymq.store.key_index import KeyIndex
 from pymq.store.known_queues import NAME, KnownQueues
-from pymq.store.queue_extension import ADDRESS_MAX
-from pymq.store.queue_table import TOPIC_BYTES_MAX, QueueTable, illegal_name
-from pymq.store.scan import Chunk, Stop, find_record_after, first_record, scan_segment
-from pymq.store.segment import Segment
+from pymq.store.log_tail import RECOVERED_NAME, LogTail
+from pymq.store.queue_repair import OlderNeeded, QueueRepair, is_adjacent
+from pymq.store.queue_table import QueueTable
+from pymq.store.scan import Stop, first_record, scan_segment
 
 _log = logging.getLogger(__name__)
-
-RECOVERED_NAME = "recovered"
-#: Queue files looked at, from the last one back, after an unclean stop; RocketMQ's number.
-_FILES_CHECKED = 3
-#: Longer gaps between queue offsets are taken for a damaged offset.
-_GAP_MAX = 1 << 20
-_PREPARED = 0x4
-_INNER_BATCH = 0x80
-_PIECE_BYTES = 1 << 20
-_ZEROS = bytes(_PIECE_BYTES)
-
-
-class _OlderNeeded(Exception):
-    """A queue misses entries older than the segment the scan began with."""
 
 
 class Recovery:
@@ -82,14 +64,19 @@ class Recovery:
         self._checkpoint = checkpoint
         self._abort = abort
         self._known = known
-        self._write = write
-        self._tags = TagCodes(config.delay_levels_ms)
+        self._repair = QueueRepair(
+            log,
+            queues,
+            known,
+            config.delay_levels_ms,
+            write=write,
+            before_change=self._mark,
+        )
+        self._tail = LogTail(
+            files, log.segments, config.root_path, kept_bytes_max=config.recovered_bytes_max
+        )
         self._clean = True
         self._marked = False
-        self._cursors: dict[ConsumeQueue, int] = {}
-        # The lowest physical offset of which a queue is known to have lost its entry.
-        self._lost = 1 << 63
-        self._repaired = 0
         self._store_timestamp = 0
 
     def run(self) -> None:
@@ -177,7 +164,7 @@ class Recovery:
         )
 
     def _queue_as_left(self, queue: ConsumeQueue, end: int, log_end: int) -> bool:
-        if not queue.bases or not _adjacent(queue):
+        if not queue.bases or not is_adjacent(queue):
             return False
         per_file = queue.file_bytes // ENTRY_BYTES
         if not queue.bases[-1] // ENTRY_BYTES <= end <= queue.bases[-1] // ENTRY_BYTES + per_file:
@@ -186,7 +173,7 @@ class Recovery:
         if size <= 0 or queue.entry(end)[1] != 0 or physical + size > log_end:
             return False
         queue.end_offset = end
-        if queue.trusted_end() != end or not self._units_reach_back(queue):
+        if queue.trusted_end() != end or not self._repair.units_reach_back(queue):
             return False
         queue.max_physical = physical + size
         return True
@@ -194,20 +181,15 @@ class Recovery:
     # -- reading the log ----------------------------------------------------------------------
 
     def _recover(self) -> None:
-        for queue in self._queues:
-            self._find_end(queue)
-            if queue.bases and queue.max_physical <= self._known.deleted.get(queue.topic, -1):
-                # A power loss brought back what was deleted.
-                self._mark()
-                queue.reset()
+        self._repair.find_ends()
         covered = max((queue.max_physical for queue in self._queues), default=-1)
         whole = any(self._short(key, end) for key, end in self._known.ends.items())
         first = 0 if whole else self._start(covered)
-        while first and self._log.segments[first].first > self._lost:
+        while first and self._log.segments[first].first > self._repair.lost_from:
             first -= 1
         try:
             end = self._scan(first)
-        except _OlderNeeded:
+        except OlderNeeded:
             _log.info("a consume queue misses older entries, reading the whole log")
             first = 0
             end = self._scan(first)
@@ -236,13 +218,16 @@ class Recovery:
     def _scan(self, first: int) -> int:
         """Read the log from a segment on, bring the queues up to it, and return its end."""
         segments = self._log.segments
-        self._cursors.clear()
+        self._repair.restart()
         end, stop = (segments[0].first if len(segments) else 0), Stop.END
         for index in range(first, len(segments)):
             segment = segments[index]
             _log.info("reading %s", segment.path)
             for chunk in scan_segment(segment, check_crc=self._config.check_crc_on_recover):
-                self._take(segment, chunk, oldest=first == 0)
+                if chunk.columns is not None:
+                    newest = int(chunk.columns.store_timestamp.max())
+                    self._store_timestamp = max(self._store_timestamp, newest)
+                    self._repair.take(chunk.columns, oldest=first == 0)
                 end, stop = segment.first + chunk.end, chunk.stop
                 if self._is_cancelled():
                     raise StoreClosed(
@@ -255,206 +240,6 @@ class Recovery:
                 end = segment.end
         return end
 
-    def _take(self, segment: Segment, chunk: Chunk, *, oldest: bool) -> None:
-        columns = chunk.columns
-        if columns is None:
-            return
-        self._store_timestamp = max(self._store_timestamp, int(columns.store_timestamp.max()))
-        topics = list(map(bytes, columns.slices(columns.topic_start, columns.topic_end)))
-        rows = np.empty(len(columns), ENTRY)
-        rows["physical_offset"] = columns.physical_offset
-        rows["size"] = columns.size
-        rows["tag_code"] = self._tag_codes(columns, topics)
-        numbers: dict[tuple[bytes, int], int] = {}
-        of_record = np.array(
-            [
-                numbers.setdefault(key, len(numbers))
-                for key in zip(topics, columns.queue_id.tolist(), strict=True)
-            ]
-        )
-        order = of_record.argsort(kind="stable")
-        groups = np.split(order, np.diff(of_record[order]).nonzero()[0] + 1)
-        indexed = (columns.sys_flag & (_PREPARED | _INNER_BATCH)) == 0
-        for (topic, queue_id), group in zip(numbers, groups, strict=True):
-            picked = group[indexed[group]]
-            queue = self._queue_of(topic, queue_id) if len(picked) else None
-            if queue is None:
-                continue
-            deleted = self._known.deleted.get(queue.topic)
-            if deleted is not None:
-                picked = picked[columns.physical_offset[picked] >= deleted]
-            if len(picked):
-                self._compare(queue, columns.queue_offset[picked], rows[picked], oldest=oldest)
-
-    def _tag_codes(self, columns: RecordColumns, topics: list[bytes]) -> npt.NDArray[np.int64]:
-        texts = columns.slices(columns.properties_start, columns.properties_end)
-        times = columns.store_timestamp.tolist()
-        return np.array(list(map(self._tags.of, topics, map(bytes, texts), times)), np.int64)
-
-    def _queue_of(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
-        name = topic.decode("utf-8", "replace")
-        reason = illegal_name(name, queue_id, topic_bytes_max=TOPIC_BYTES_MAX)
-        if reason is not None:
-            _log.warning("the log holds records that no queue can have: %s", reason)
-            return None
-        return self._queues.make(name, queue_id)
-
-    # -- bringing a queue up to the log -------------------------------------------------------
-
-    def _compare(
-        self,
-        queue: ConsumeQueue,
-        offsets: npt.NDArray[np.int64],
-        rows: Entries,
-        *,
-        oldest: bool,
-    ) -> None:
-        """Make a queue hold what the log says; the records are in log order."""
-        if int(offsets[-1]) - int(offsets[0]) == len(offsets) - 1 and (np.diff(offsets) == 1).all():
-            self._place(queue, int(offsets[0]), rows, oldest=oldest)
-            return
-        breaks = (np.diff(offsets) != 1).nonzero()[0] + 1
-        for part, place in zip(np.split(rows, breaks), np.split(offsets, breaks), strict=True):
-            self._place(queue, int(place[0]), part, oldest=oldest)
-
-    def _place(self, queue: ConsumeQueue, first: int, rows: Entries, *, oldest: bool) -> None:
-        cursor = self._cursors.get(queue)
-        if first == 0 and cursor:
-            # The topic was deleted and came back: its offsets began anew.
-            self._mark()
-            queue.reset()
-        elif first > queue.end_offset and not self._bridge(
-            queue, first, int(rows["physical_offset"][0]), cursor, oldest=oldest
-        ):
-            return
-        overlap = max(0, min(queue.end_offset - first, len(rows)))
-        good = self._good_count(queue, queue.entries(first, overlap), rows[:overlap])
-        if good < overlap:
-            self._mark()
-            self._repaired += 1
-            if queue.extension is None:
-                queue.put_entries(first, rows[:overlap].tobytes())
-            else:
-                # Units stand in the order of their entries: everything from here on goes, and
-                # is written anew as the log is read.
-                overlap = good
-                queue.erase_from(first + good)
-                queue.end_offset = first + good
-                if queue.trusted_end() < queue.end_offset and not oldest:
-                    raise _OlderNeeded
-        if overlap < len(rows):
-            self._mark()
-            if not queue.bases:
-                queue.min_offset = first
-            self._write(queue, first + overlap, rows[overlap:].tobytes())
-        self._cursors[queue] = first + len(rows)
-
-    def _bridge(
-        self, queue: ConsumeQueue, first: int, physical: int, cursor: int | None, *, oldest: bool
-    ) -> bool:
-        """Prepare a queue for a record beyond its end; return False to leave the record out."""
-        if cursor is None:
-            if queue.max_physical > physical:
-                return False  # Of an earlier life of the topic: the queue is newer than this.
-            if not oldest:
-                raise _OlderNeeded
-            self._mark()
-            queue.reset()  # Its older records are gone; it begins with this one.
-            return True
-        gap = first - queue.end_offset
-        _log.warning(
-            "%s: the log has no record for offsets %d..%d", queue.path, queue.end_offset, first
-        )
-        if gap > _GAP_MAX:
-            _log.warning(
-                "%s: record at physical offset %d left out: its queue offset %d cannot be right",
-                queue.path,
-                physical,
-                first,
-            )
-            return False
-        self._mark()
-        queue.write(queue.end_offset, BLANK_ENTRY * gap)
-        return True
-
-    def _good_count(self, queue: ConsumeQueue, found: Entries, wanted: Entries) -> int:
-        """Return how many leading entries are as wanted, by themselves or with their units."""
-        if found.tobytes() == wanted.tobytes():
-            return len(wanted)
-        wanted = wanted[: len(found)]
-        codes, good = queue.tag_codes(found)
-        good &= codes == wanted["tag_code"]
-        good &= found["physical_offset"] == wanted["physical_offset"]
-        good &= found["size"] == wanted["size"]
-        addressed = found["tag_code"] <= ADDRESS_MAX
-        if queue.extension is not None and addressed.any():
-            # Time tells a unit from one of an earlier life that a power loss brought back.
-            units, _ = queue.extension.units(found["tag_code"][addressed].astype(np.int64))
-            physical = wanted["physical_offset"][addressed].astype(np.int64)
-            good[addressed] &= units["store_timestamp"] == self._log.store_times(physical)
-        return len(good) if good.all() else int(good.argmin())
-
-    def _find_end(self, queue: ConsumeQueue) -> None:
-        """Find the end of a queue's valid entries by looking at its last files."""
-        if not queue.bases:
-            return
-        if not _adjacent(queue):
-            _log.warning("%s: a file is missing, the queue is rebuilt", queue.path)
-            self._rebuild(queue)
-            return
-        per_file = queue.file_bytes // ENTRY_BYTES
-        for base in queue.bases[-_FILES_CHECKED:]:
-            entries = self._data(queue, base)
-            count = _valid_count(entries)
-            queue.end_offset = base // ENTRY_BYTES + count
-            if count < per_file:
-                break
-        end = queue.trusted_end()
-        if end < queue.end_offset:
-            _log.warning(
-                "%s: the extension lacks units of entries %d..%d, they are rebuilt",
-                queue.path,
-                end,
-                queue.end_offset,
-            )
-            self._lost = min(self._lost, queue.entry(end)[0])
-            queue.end_offset = end
-        if not self._units_reach_back(queue):
-            _log.warning("%s: a file of its extension is missing, it is rebuilt", queue.path)
-            self._rebuild(queue)
-            return
-        queue.max_physical = self._reach(queue)
-
-    def _units_reach_back(self, queue: ConsumeQueue) -> bool:
-        """Tell whether no file of a queue's extension is missing in front or between."""
-        if queue.extension is None:
-            return True
-        first = queue.first_kept(self._log.first)
-        known = queue.tag_codes(queue.entries(first, min(1, queue.end_offset - first)))[1]
-        return queue.extension.is_adjacent and bool(known.all())
-
-    def _rebuild(self, queue: ConsumeQueue) -> None:
-        """Drop a queue's files; the log has to be read from its beginning."""
-        self._mark()
-        queue.reset()
-        self._lost = 0
-
-    def _reach(self, queue: ConsumeQueue) -> int:
-        """Return the end of the record of a queue's last entry, -1 without one."""
-        if not queue.bases or queue.end_offset <= queue.bases[0] // ENTRY_BYTES:
-            return -1
-        physical, size, _ = queue.entry(queue.end_offset - 1)
-        return physical + size if size != BLANK_SIZE else -1
-
-    def _data(self, queue: ConsumeQueue, base: int) -> Entries:
-        """Return the entries of a file up to its first hole."""
-        fd = self._queues.files.descriptor(queue.path_of(base))
-        for start, end in self._files.data_ranges(fd, 0, queue.file_bytes):
-            if start:
-                break
-            return queue.entries(base // ENTRY_BYTES, end // ENTRY_BYTES)
-        return np.empty(0, ENTRY)
-
     # -- the end of the log -------------------------------------------------------------------
 
     def _judge(self, end: int, covered: int) -> None:
@@ -466,7 +251,7 @@ class Recovery:
                 "mounted?) or damaged. Restore it from a copy or a slave; to give up what is "
                 f"missing, remove {self._config.root_path / NAME}"
             )
-        later = self._record_after(end)
+        later = self._tail.first_record(end)
         if later is None:
             return
         if self._stale(later):
@@ -490,16 +275,6 @@ class Recovery:
                 "that position on and remove the later files"
             )
 
-    def _record_after(self, end: int) -> Record | None:
-        """Return the first valid record behind the end of the log, if there is one."""
-        for segment in self._log.segments:
-            if segment.end > end:
-                position = max(0, end - segment.first)
-                record = find_record_after(self._files, segment, position)
-                if record is not None:
-                    return record
-        return None
-
     def _stale(self, record: Record) -> bool:
         """Tell whether a queue knows another record for this one's offset.
 
@@ -515,16 +290,17 @@ class Recovery:
         self._mark()
         self._log.segments.drop_empty()
         self._queues.drop_empty_files()
-        for queue in list(self._queues):
-            self._cut_queue(queue, end)
+        self._repair.cut(end)
         self._cut_log(end)
         if not self._clean:
             # What was read may still be in the page cache alone.
             for segment in list(self._log.segments)[first:]:
                 segment.sync()
         self._queues.sync()
-        if self._repaired:
-            _log.warning("%d runs of consume-queue entries were wrong", self._repaired)
+        if self._repair.wrong_count:
+            _log.warning(
+                "%d runs of consume-queue entries were wrong", self._repair.wrong_count
+            )
         log = self._log
         log.end = log.flushed = end
         log.store_timestamp = max(self._store_timestamp, self._checkpoint.log_timestamp)
@@ -532,69 +308,18 @@ class Recovery:
         self._checkpoint.confirmed = end
         self._checkpoint.save()
 
-    def _cut_queue(self, queue: ConsumeQueue, log_end: int) -> None:
-        """Drop entries of records that are gone, and whatever stands behind the last one."""
-        end = queue.end_offset
-        low = queue.bases[0] // ENTRY_BYTES if queue.bases else 0
-        while end > low:
-            first = max(low, end - 1024)
-            entries = queue.entries(first, end - first)
-            size = entries["size"].astype(np.int64)
-            reach = np.where(size == BLANK_SIZE, 0, entries["physical_offset"] + size)
-            beyond = (reach > log_end).nonzero()[0]
-            if not len(beyond):
-                break
-            end = first + int(beyond[0])
-        if end < queue.end_offset:
-            _log.warning(
-                "%s: entries %d..%d pointed behind the end of the log and were dropped",
-                queue.path,
-                end,
-                queue.end_offset,
-            )
-        queue.erase_from(end)
-        queue.end_offset = end
-        if not queue.bases:
-            queue.end_offset = 0
-        queue.trusted_end()
-        queue.max_physical = self._reach(queue)
-
     def _cut_log(self, end: int) -> None:
-        """Keep aside and zero what follows the end; delete the segments behind it."""
+        cut = self._tail.cut(end)
         segments = self._log.segments
-        cut = 0
-        for segment in segments:
-            if segment.end > end:
-                cut += self._zero_tail(segment, max(0, end - segment.first))
         if cut and len(segments):
-            path = segments.find(min(end, segments[-1].end - 1)).path
             _log.warning(
                 "%s: the log was cut at physical offset %d: %d B behind it were no acknowledged "
                 "record; they are kept in %s",
-                path,
+                segments.find(min(end, segments[-1].end - 1)).path,
                 end,
                 cut,
                 self._config.root_path / RECOVERED_NAME,
             )
-        segments.drop_after(sum(segment.first <= end for segment in segments))
-
-    def _zero_tail(self, segment: Segment, position: int) -> int:
-        """Keep what is not zero behind a position, then zero it; return how much that was."""
-        used = 0
-        pieces: list[tuple[int, bytes]] = []
-        for start, stop in list(self._files.data_ranges(segment.fd, position, segment.size_bytes)):
-            while start < stop:
-                piece = bytes(segment.view[start : min(stop, start + _PIECE_BYTES)])
-                if piece.count(0) != len(piece):
-                    pieces.append((start, piece))
-                    used = start + len(piece.rstrip(b"\0")) - position
-                start += len(piece)
-        if used:
-            self._keep_aside(segment, position, used)
-            for start, piece in pieces:
-                segment.write(_ZEROS[: len(piece)], start)
-            segment.sync()
-        return used
 
     # -- the key index ------------------------------------------------------------------------
 
@@ -630,44 +355,3 @@ class Recovery:
             if record.store_timestamp <= self._checkpoint.index_trusted_ms:
                 return segments[index].first
         return self._log.first
-
-    def _keep_aside(self, segment: Segment, position: int, size: int) -> None:
-        """Copy bytes of a segment to ROOT/recovered; the oldest copies go beyond the bound."""
-        bound = self._config.recovered_bytes_max
-        size = min(size, bound)
-        if not size:
-            return
-        directory = self._config.root_path / RECOVERED_NAME
-        if self._files.make_directory(directory):
-            self._files.sync_directory(directory.parent)
-        kept = self._files.list_directory(directory)
-        number = 1 + max((_number(entry.name) for entry in kept), default=0)
-        used = sum(entry.size for entry in kept)
-        for entry in sorted(kept, key=lambda entry: _number(entry.name)):
-            if used + size <= bound:
-                break
-            self._files.remove(directory / entry.name)
-            used -= entry.size
-        path = directory / f"{number:06d}-at-{segment.first + position:020d}"
-        self._files.write_file(path, bytes(segment.view[position : position + size]))
-        self._files.sync_directory(directory)
-
-
-def _number(name: str) -> int:
-    head = name.partition("-")[0]
-    return int(head) if head.isascii() and head.isdigit() else 0
-
-
-def _adjacent(queue: ConsumeQueue) -> bool:
-    bases = queue.bases
-    return bases[-1] - bases[0] == (len(bases) - 1) * queue.file_bytes
-
-
-def _valid_count(entries: Entries) -> int:
-    """Return how many leading entries are plausible: written, and ascending in the log."""
-    physical = entries["physical_offset"].astype(np.int64)
-    size = entries["size"].astype(np.int64)
-    valid = (physical >= 0) & (size > 0)
-    ends = np.where(size == BLANK_SIZE, 0, physical + size)
-    valid[1:] &= (physical[1:] >= ends[:-1]) | (size[1:] == BLANK_SIZE)
-    return len(valid) if valid.all() else int(valid.argmin())

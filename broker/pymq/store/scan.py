@@ -27,14 +27,15 @@ from pymq.protocol.record import (
     Record,
     decode_record,
 )
-from pymq.protocol.record_batch import Longs, RecordColumns
+from pymq.protocol.record_batch import Longs, RecordColumns, spans
 from pymq.store.files import Files
 from pymq.store.segment import Segment
 
-CHUNK_RECORDS = 1 << 14
+CHUNK_RECORDS = 1 << 12
 _SIZE_MAGIC = struct.Struct(">II")
 _LIVE = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
-_WINDOW_BYTES = 16 << 20
+_WINDOW_BYTES = 1 << 20
+_ZEROS = bytes(_WINDOW_BYTES + 7)
 
 
 class Stop(Enum):
@@ -160,8 +161,8 @@ def _ends_in_zeros(columns: RecordColumns) -> bool:
 
 
 def _crc_matches(columns: RecordColumns) -> npt.NDArray[np.bool_]:
-    bodies = columns.slices(columns.body_start, columns.body_end)
-    found = np.fromiter(map(crc32, bodies), np.int64, len(bodies)) & 0x7FFFFFFF
+    bodies = map(columns.buffer.data.__getitem__, spans(columns.body_start, columns.body_end))
+    found = np.fromiter(map(crc32, bodies), np.int64, len(columns)) & 0x7FFFFFFF
     matches: npt.NDArray[np.bool_] = found == columns.body_crc
     return matches
 
@@ -177,19 +178,19 @@ def first_record(segment: Segment) -> Record | None:
 
 def find_record_after(files: Files, segment: Segment, position: int) -> Record | None:
     """Return the first valid record at or behind a position, however damaged its surroundings."""
-    view = segment.view
     for start, end in files.data_ranges(segment.fd, position, segment.size_bytes):
         while start < end:
             stop = min(end, start + _WINDOW_BYTES)
-            # Four bytes more, so that a magic across two windows is seen.
-            window = bytes(view[max(0, start - 4) : stop + 4])
-            for found in _LIVE.finditer(window):
-                at = max(0, start - 4) + found.start() - 4
-                if at < position:
-                    continue
-                record = _valid_at(view, at)
-                if record is not None and record.physical_offset == segment.first + at:
-                    return record
+            # Seven bytes more: the size in front of a magic, and a magic across two windows.
+            first = max(0, start - 7)
+            window = files.pread(segment.fd, stop - first, first)
+            if window != _ZEROS[: len(window)]:
+                for found in _LIVE.finditer(window):
+                    at = first + found.start() - 4
+                    if at >= position:
+                        record = _valid_at(segment.view, at)
+                        if record is not None and record.physical_offset == segment.first + at:
+                            return record
             start = stop
     return None
 
