@@ -62,9 +62,10 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class Writer:
-    """Sends numbered messages and keeps the ledger."""
+    """Sends numbered messages, with a pause after each, and keeps the ledger."""
 
-    def __init__(self, producer: Producer) -> None:
+    def __init__(self, producer: Producer, pause_s: float = 0.0) -> None:
+        self._pause_s = pause_s
         self.events: list[Event] = []
         self._producer = producer
         self._number = 0
@@ -92,6 +93,7 @@ class Writer:
             error = await self.send()
             if condition(error):
                 return error
+            await asyncio.sleep(self._pause_s)
         raise AssertionError(f"not within {SENDS_MAX} sends")
 
     def acknowledged_count(self) -> int:
@@ -106,12 +108,12 @@ def accepted(error: PymqError | None) -> bool:
     return error is None
 
 
-async def fill(writer: Writer) -> None:
+async def fill(writer: Writer, reason: str = "no space left on the device") -> None:
     """Send until the broker refuses, and look at how it does."""
     before = writer.acknowledged_count()
     error = await writer.until(refused)
     assert isinstance(error, ServiceNotAvailable), repr(error)
-    assert "no space left on the device" in str(error)
+    assert reason in str(error)
     assert "free some space" in str(error)
     assert writer.acknowledged_count() > before
 
@@ -125,18 +127,20 @@ async def wait_resumed(writer: Writer) -> None:
     print(f"writing went on {time.monotonic() - begun:.2f} s after space came back")
 
 
-async def fill_and_free(name_server: str, disk: Path, client: BlockingClient) -> list[Event]:
+async def fill_and_free(
+    name_server: str, disk: Path, client: BlockingClient, reason: str, pause_s: float
+) -> list[Event]:
     """Fill the disk, read while it is full, free it, write on, and fill it once more."""
     async with Producer(
         name_server, retries=0, timeout_s=30.0, compress_bytes_min=None
     ) as producer:
-        writer = Writer(producer)
-        await fill(writer)
+        writer = Writer(producer, pause_s)
+        await fill(writer, reason)
         while_full = check_history(writer.events, read_all(client, TOPIC))
         assert not while_full, "\n".join(while_full)
         (disk / "ballast").unlink()
         await wait_resumed(writer)
-        await fill(writer)
+        await fill(writer, reason)
         return writer.events
 
 
@@ -148,14 +152,32 @@ def check(disk: Path, events: list[Event], client: BlockingClient, broker: Serve
     assert not complaints, "\n".join(complaints)
 
 
-@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_a_full_disk_refuses_and_resumes(disk: Path, tmp_path: Path, flush: str) -> None:
-    with name_server_process(tmp_path) as name_server:
-        broker = broker_process(tmp_path, name_server.address, disk / "store", flushDiskType=flush)
+def run_full_disk(
+    disk: Path, home: Path, reason: str, *, pause_s: float = 0.0, **properties: str | int
+) -> None:
+    with name_server_process(home) as name_server:
+        broker = broker_process(home, name_server.address, disk / "store", **properties)
         with broker, BlockingClient(name_server.address, timeout_s=30.0) as client:
             BlockingAdmin(client).create_topic(TOPIC, queue_count=2)
-            events = asyncio.run(fill_and_free(name_server.address, disk, client))
+            events = asyncio.run(fill_and_free(name_server.address, disk, client, reason, pause_s))
             check(disk, events, client, broker)
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_a_full_disk_refuses_and_resumes(disk: Path, tmp_path: Path, flush: str) -> None:
+    run_full_disk(disk, tmp_path, "no space left on the device", flushDiskType=flush)
+
+
+def test_a_disk_above_the_warning_level_refuses_and_resumes(disk: Path, tmp_path: Path) -> None:
+    run_full_disk(
+        disk,
+        tmp_path,
+        "(diskSpaceWarningLevelRatio)",
+        pause_s=0.004,  # The level is looked at once a second: it must come before the end.
+        diskSpaceWarningLevelRatio=70,
+        diskFreeEnoughBytes=0,
+        cleanFileForciblyEnable="false",
+    )
 
 
 def test_killed_on_a_full_disk(disk: Path, tmp_path: Path) -> None:

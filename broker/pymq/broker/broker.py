@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from pymq.broker.cleaner import Cleaner
 from pymq.broker.config import BrokerConfig
 from pymq.broker.day_totals import DayTotals
 from pymq.broker.flusher import Flusher
@@ -48,7 +49,7 @@ ANNOUNCE_WAIT_S = 1.0
 VIP_DISTANCE = 2
 _EPHEMERAL_TRIES = 50
 #: Threads, made when they are needed; see ``Broker``.
-_WRITERS, _READERS = 7, 2
+_WRITERS, _READERS = 8, 2
 #: Share of the machine's memory that the end of the log is taken to occupy (RocketMQ
 #: accessMessageInMemoryMaxRatio).
 _MEMORY_RATIO = 0.4
@@ -59,8 +60,9 @@ class Broker:
 
     There are two executors, so that consumers who read old messages never keep producers
     waiting. One writes: ``Flusher`` (log and queue syncs, preparation of the next segment),
-    ``StateFile`` (three tables), opening and closing the store; it has a thread for each of
-    them. The other one reads for ``RecordTransfer`` what is not in memory any more.
+    ``StateFile`` (three tables), ``Cleaner`` (deletions), opening and closing the store; it has
+    a thread for each of them. The other one reads for ``RecordTransfer`` what is not in memory
+    any more.
     """
 
     def __init__(
@@ -149,6 +151,12 @@ class Broker:
             queue_interval_s=self.store_config.queue_flush_interval_ms / 1000,
             timeout_s=config.sync_flush_timeout_ms / 1000,
         )
+        self._cleaner = Cleaner(
+            store,
+            self._writers,
+            interval_s=self.store_config.clean_interval_ms / 1000,
+            pause_s=self.store_config.clean_pause_ms / 1000,
+        )
         self._key_indexing = KeyIndexing(store)
         transfer = RecordTransfer(
             store,
@@ -212,6 +220,7 @@ class Broker:
         self._flusher.start()
         self._key_indexing.start()
         self._tasks.repeat("statistics", functools.partial(self._sample, store), 1.0)
+        self._cleaner.start()
         self._tasks.repeat("held pulls", self._long_poll.expire, 0.1)
         self._tasks.repeat(
             "client expiry", self._clients.expire, config.client_scan_interval_ms / 1000
@@ -408,6 +417,7 @@ class Broker:
                 # Connections that are closing may still hold requests; nobody hears the answers.
                 self._takes_requests = False
                 await self._key_indexing.close()
+                await self._cleaner.close()
                 await self._flusher.close()
                 await self._save_offsets()
                 for file in self._state_files:

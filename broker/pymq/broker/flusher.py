@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from pymq.broker.disk_work import DiskWork
 from pymq.clock import Clock
 from pymq.errors import FlushFailed, StoreError
 from pymq.net.tasks import Tasks
@@ -55,15 +56,13 @@ class Flusher:
         timeout_s: float,
     ) -> None:
         self._store = store
-        self._executor = executor
+        self._work = DiskWork(executor)
         self._clock = clock
         self._interval_s = interval_s
         self._queue_interval_s = queue_interval_s
         self._timeout_s = timeout_s
         self._waiters: deque[_Waiter] = deque()
         self._wanted = asyncio.Event()
-        #: Disk work under way, and what takes note of its end.
-        self._jobs: dict[asyncio.Future[None], Callable[[], None]] = {}
         self._noted: dict[str, str] = {}
         self._tasks = Tasks("flusher")
 
@@ -111,7 +110,7 @@ class Flusher:
         try:
             job = self._store.flush_target()
             end = job.end
-            await self._in_executor(job.run, functools.partial(self._store.flush_done, job))
+            await self._work.run(job.run, functools.partial(self._store.flush_done, job))
         except FlushFailed as error:
             reason = f"the disk failed: {error}"
             self._note("log sync", error)
@@ -129,7 +128,7 @@ class Flusher:
         """Sync consume queues and write the checkpoint."""
         try:
             job = self._store.queue_flush_target()
-            await self._in_executor(job.run, functools.partial(self._store.queue_flush_done, job))
+            await self._work.run(job.run, functools.partial(self._store.queue_flush_done, job))
         except StoreError as error:
             self._note("queue sync", error)
 
@@ -138,25 +137,10 @@ class Flusher:
         if not self._store.next_segment_due:
             return
         try:
-            await self._in_executor(self._store.prepare_next)
+            await self._work.run(self._store.prepare_next, lambda: None)
         except StoreError as error:
             self._note("next segment", error)
             await asyncio.sleep(PREPARE_PAUSE_S)
-
-    async def _in_executor(
-        self, run: Callable[[], None], done: Callable[[], None] = lambda: None
-    ) -> None:
-        """Run disk work, then take note of its end.
-
-        A thread cannot be cancelled: what this is cancelled in the middle of goes on, and
-        ``close`` waits for it and takes note.
-        """
-        job = asyncio.get_running_loop().run_in_executor(self._executor, run)
-        self._jobs[job] = done
-        await asyncio.wait([job])
-        del self._jobs[job]
-        job.result()
-        done()
 
     def _note(self, what: str, error: StoreError) -> None:
         """Log a failure, once as long as it stays the same."""
@@ -181,13 +165,6 @@ class Flusher:
         Harmless when done twice.
         """
         await self._tasks.close()
-        for job, done in list(self._jobs.items()):
-            await asyncio.wait([job])
-            del self._jobs[job]
-            try:
-                job.result()
-                done()
-            except StoreError as error:
-                self._note("last sync", error)
+        await self._work.close(functools.partial(self._note, "last sync"))
         while self._waiters:
             self._waiters.popleft().done("the broker is shutting down")

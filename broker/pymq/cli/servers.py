@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 DEFAULT_STORE = "pymq-store"
 DEFAULT_NAMESRV_PORT = 9876
 DEFAULT_BROKER_PORT = 10911
+#: On a developer's well used disk ``pymq up`` goes on while so much is left, whatever the per cent.
+DISK_FREE_ENOUGH_BYTES = 1 << 30
 
 #: What an acknowledged message survives, by flush mode.
 DURABILITY = {
@@ -225,7 +227,11 @@ def _up(options: argparse.Namespace) -> None:
             config = BrokerConfig(
                 listen_port=options.broker_port, name_servers=(name_server.address,)
             )
-            store = StoreConfig(root_path=root, flush_mode=FlushMode(options.flush))
+            store = StoreConfig(
+                root_path=root,
+                flush_mode=FlushMode(options.flush),
+                disk_free_enough_bytes=DISK_FREE_ENOUGH_BYTES,
+            )
             async with _serving(Broker(config, store)) as broker:
                 _announce(
                     options.output,

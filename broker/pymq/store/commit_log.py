@@ -30,6 +30,8 @@ _BORN_V6 = 0x10
 _FLAG_AT, _STAMP_AT, _STAMP_AT_V6 = 36, 56, 68
 
 Longs = npt.NDArray[np.int64]
+#: The store time stands within so many bytes of a record's start.
+STORE_TIME_END = 76
 
 
 @dataclass(slots=True)
@@ -301,10 +303,14 @@ class CommitLog:
         if not self.first <= physical_offset <= self.end - 64:
             return None
         segment = self.segments.find(physical_offset)
-        position = physical_offset - segment.first
-        if position + 76 > segment.size_bytes:
-            return None
-        (sys_flag,) = _SYS_FLAG.unpack_from(segment.view, position + _FLAG_AT)
-        position += _STAMP_AT_V6 if sys_flag & _BORN_V6 else _STAMP_AT
-        stamp: int = _LONG.unpack_from(segment.view, position)[0]
-        return stamp
+        return store_time_of(segment.view, physical_offset - segment.first)
+
+
+def store_time_of(data: bytes | memoryview, position: int = 0) -> int | None:
+    """Return the store time (ms) of the record at a position, None if it is cut off there."""
+    if position + STORE_TIME_END > len(data):
+        return None
+    (sys_flag,) = _SYS_FLAG.unpack_from(data, position + _FLAG_AT)
+    position += _STAMP_AT_V6 if sys_flag & _BORN_V6 else _STAMP_AT
+    stamp: int = _LONG.unpack_from(data, position)[0]
+    return stamp

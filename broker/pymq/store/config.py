@@ -23,6 +23,13 @@ SEGMENT_BYTES_LEAST = 256
 RECORD_EXTRA_BYTES = 64 << 10
 
 
+#: What RocketMQ lets the disk levels be.
+_DISK_BOUNDS = (
+    ("disk_clean_percent", 10, 95),
+    ("disk_force_percent", 30, 85),
+    ("disk_full_percent", 35, 90),
+)
+
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
 #: "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELAY_LEVELS_MS = (
@@ -76,6 +83,13 @@ def _parse_flush(text: str) -> FlushMode:
         raise ValueError("expected SYNC_FLUSH or ASYNC_FLUSH") from error
 
 
+def _parse_hours(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(hour) for hour in text.split(";") if hour.strip())
+    except ValueError as error:
+        raise ValueError("expected hours like 04 or 02;14") from error
+
+
 def _key(key: str, *aliases: str, **more: Any) -> dict[str, Any]:
     """Return the metadata by which a file sets a field."""
     return {"key": key, "aliases": aliases, **more}
@@ -83,6 +97,9 @@ def _key(key: str, *aliases: str, **more: Any) -> dict[str, Any]:
 
 _FLUSH_KEY = _key(
     "flushDiskType", parse=_parse_flush, format=lambda mode: f"{mode.name}_FLUSH"
+)
+_HOURS_KEY = _key(
+    "deleteWhen", parse=_parse_hours, format=lambda hours: ";".join(f"{hour:02d}" for hour in hours)
 )
 _LEVELS_KEY = _key("messageDelayLevel", parse=parse_delay_levels, format=format_delay_levels)
 
@@ -132,6 +149,28 @@ class StoreConfig:
     queue_files_open_max: int = 1 << 16
     #: How much of a torn tail is kept under root_path/recovered before it is zeroed.
     recovered_bytes_max: int = 64 << 20
+    #: How long a commit-log file is kept after its last write, hours.
+    reserved_hours: int = field(default=72, metadata=_key("fileReservedTime"))
+    #: Hours of the day, local time, in which files older than that are deleted.
+    delete_hours: tuple[int, ...] = field(default=(4,), metadata=_HOURS_KEY)
+    clean_interval_ms: int = field(default=10_000, metadata=_key("cleanResourceInterval"))
+    #: Between two deletions, so that they do not keep the disk from its work.
+    clean_pause_ms: int = field(default=100, metadata=_key("deleteCommitLogFilesInterval"))
+    #: Commit-log files deleted at most by one pass.
+    clean_batch_max: int = field(default=10, metadata=_key("deleteFileBatchMax"))
+    #: How long a deleted file's blocks wait for who still reads it.
+    held_grace_ms: int = field(default=120_000, metadata=_key("destroyMapedFileIntervalForcibly"))
+    #: Levels of the disks of the log and of the queues, per cent used. Above the first, files
+    #: past ``reserved_hours`` go at any hour; above the second, the oldest go whatever their age
+    #: (if ``force_clean``); above the third, writes are refused. Values out of RocketMQ's bounds
+    #: (10..95, 30..85, 35..90) become the nearest bound, as there.
+    disk_clean_percent: int = field(default=75, metadata=_key("diskMaxUsedSpaceRatio"))
+    disk_force_percent: int = field(default=85, metadata=_key("diskSpaceCleanForciblyRatio"))
+    disk_full_percent: int = field(default=90, metadata=_key("diskSpaceWarningLevelRatio"))
+    force_clean: bool = field(default=True, metadata=_key("cleanFileForciblyEnable"))
+    #: The levels do not apply while a disk has so much left: 93 % of a large disk says little.
+    #: RocketMQ has no such setting; 0 is what it does.
+    disk_free_enough_bytes: int = field(default=0, metadata=_key("diskFreeEnoughBytes"))
     #: After a refused write (disk full) the next try is made this much later.
     retry_after_ms: int = 1000
 
@@ -153,6 +192,18 @@ class StoreConfig:
         _check("queue_files_open_max", self.queue_files_open_max, 1, 1 << 20)
         _check("recovered_bytes_max", self.recovered_bytes_max, 0, 1 << 40)
         _check("retry_after_ms", self.retry_after_ms, 0, 86_400_000)
+        _check("reserved_hours", self.reserved_hours, 0, 1 << 20)
+        for hour in self.delete_hours:
+            _check("delete_hours", hour, 0, 24)
+        _check("clean_interval_ms", self.clean_interval_ms, 1, 86_400_000)
+        _check("clean_pause_ms", self.clean_pause_ms, 0, 86_400_000)
+        _check("clean_batch_max", self.clean_batch_max, 1, 1 << 20)
+        _check("held_grace_ms", self.held_grace_ms, 0, 86_400_000)
+        _check("disk_free_enough_bytes", self.disk_free_enough_bytes, 0, 1 << 62)
+        for name, least, most in _DISK_BOUNDS:
+            percent = getattr(self, name)
+            _check(name, percent, -(1 << 31), 1 << 31)
+            object.__setattr__(self, name, min(max(percent, least), most))
         if not isinstance(self.flush_mode, FlushMode):
             raise ConfigurationError(
                 f"flush_mode={self.flush_mode!r}: expected FlushMode.ASYNC or FlushMode.SYNC"

@@ -301,6 +301,37 @@ class ConsumeQueue:
             yield first, self.entries(first, end - first)
             end = first
 
+    def trim(self, log_first: int) -> int:
+        """Let go of what the log no longer holds; return how many files were deleted.
+
+        A file goes when its last entry is of such a record; the last file never does, so that
+        the queue's numbering stays.
+
+        Raises:
+            StoreError: a file could not be deleted; call again later.
+
+        Source: RocketMQ MappedFileQueue.deleteExpiredFileByOffset, ConsumeQueue.correctMinOffset.
+        """
+        count = 0
+        while len(self._bases) > 1 and not self._is_kept(self._bases[0], log_first):
+            base = self._bases[0]
+            self._files.remove(self._paths[base])
+            del self._bases[0], self._paths[base]
+            count += 1
+        self.correct_min(log_first)
+        return count
+
+    def _is_kept(self, base: int, log_first: int) -> bool:
+        """Tell whether a file has an entry of a record that the log still holds."""
+        first = base // ENTRY_BYTES
+        count = self.file_bytes // ENTRY_BYTES
+        physical, size, _ = self.entry(first + count - 1)
+        if size != BLANK_SIZE:
+            return physical >= log_first
+        entries = self.entries(first, count)  # Ends with a gap: what is before it decides.
+        kept = (entries["physical_offset"] >= log_first) & (entries["size"] != BLANK_SIZE)
+        return bool(kept.any())
+
     def correct_min(self, log_first: int) -> None:
         """Move ``min_offset`` to the first entry whose record the log still holds.
 

@@ -44,6 +44,19 @@ class Entry:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class DiskUsage:
+    """How full a file system is, as ``df`` counts: what is kept for root is neither."""
+
+    used_bytes: int
+    available_bytes: int
+
+    @property
+    def ratio(self) -> float:
+        """Used share, 0.0 to 1.0."""
+        return self.used_bytes / max(1, self.used_bytes + self.available_bytes)
+
+
 class Files:
     """What the store asks of the operating system.
 
@@ -226,6 +239,35 @@ class Files:
                 stop = end
             yield start, stop
             first = stop
+
+    def read_part(self, path: Path, size: int, position: int) -> bytes:
+        """Return up to ``size`` bytes of a file that need not be open; fewer only at its end."""
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _failure(error, "open", path) from error
+        try:
+            return self.pread(fd, size, position)
+        finally:
+            os.close(fd)
+
+    def modified_ms(self, path: Path) -> int:
+        """Return when a file was last written, ms since the epoch."""
+        try:
+            return os.stat(path).st_mtime_ns // 1_000_000
+        except OSError as error:
+            raise _failure(error, "look at", path) from error
+
+    def disk_usage(self, path: Path) -> DiskUsage:
+        """Return how full the file system is that a path is on, or will be once it is made."""
+        while not path.exists() and path != path.parent:
+            path = path.parent
+        try:
+            found = os.statvfs(path)
+        except OSError as error:
+            raise _failure(error, "look at its disk", path) from error
+        unit = found.f_frsize
+        return DiskUsage((found.f_blocks - found.f_bfree) * unit, found.f_bavail * unit)
 
     # -- durability ---------------------------------------------------------------------------
 

@@ -57,7 +57,10 @@ class QueueFlushJob:
         index: KeyIndex | None,
         checkpoint: Checkpoint,
         store_timestamp: int,
+        end: int,
     ) -> None:
+        #: Physical offset up to which every record's queue entry is on the disk afterwards.
+        self.end = end
         self._opened = queues.files
         self._paths, self._directories = self._opened.take_dirty()
         self._index = index

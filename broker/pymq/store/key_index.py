@@ -229,7 +229,8 @@ class KeyIndex:
         """
         count = 0
         while len(self._all) > 1 and self._all[0].header.end_offset < log_first:
-            self._all.pop(0).remove()
+            self._all[0].remove()
+            self._all.pop(0)
             count += 1
         if count:
             self._files.sync_directory(self._path)

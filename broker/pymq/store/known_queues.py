@@ -87,9 +87,13 @@ class KnownQueues:
             DiskFull, FlushFailed, StoreError: the previous file is still there.
         """
         self.log_end, self.store_timestamp, self.ends = log.end, log.store_timestamp, ends
-        self.deleted = {topic: end for topic, end in self.deleted.items() if end > log.first}
+        self.trim(log.first)
         self.index = index
         self._save()
+
+    def trim(self, log_first: int) -> None:
+        """Forget deletions of which the log holds no record any more; the next save tells."""
+        self.deleted = {topic: end for topic, end in self.deleted.items() if end > log_first}
 
     def delete(self, topic: str, log_end: int) -> None:
         """Note that a topic's records below ``log_end`` are to be forgotten.

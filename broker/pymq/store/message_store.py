@@ -12,6 +12,7 @@ from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, Record
 from pymq.store.append import Appender, PutResult, PutStatus
 from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock
+from pymq.store.cleaning import Cleaner, CleanJob
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue, first_true
@@ -86,6 +87,9 @@ class MessageStore:
         self.statistics = StoreStatistics(
             wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s()
         )
+        self._queues_synced = log.end
+        self._cleaner = Cleaner(config, clock, log, queues, index, known)
+        self.check_disk()
         #: Called with what has just become visible, from inside ``put`` and ``flush_done``. It
         #: must not call the store's writing methods.
         self.on_dispatch: Callable[[list[Arrival]], None] | None = None
@@ -171,8 +175,8 @@ class MessageStore:
 
     @property
     def not_writable_reason(self) -> str | None:
-        """Why the last write was refused; None while the store takes writes."""
-        return self._failure or self._refusal
+        """Why writes are refused; None while the store takes them."""
+        return self._failure or self._cleaner.disk.refusal or self._refusal
 
     def put(self, entries: Sequence[NewRecord | NewRecords], store_host: bytes) -> list[PutResult]:
         """Append records and batches in order, as one write where they fit one segment.
@@ -232,7 +236,7 @@ class MessageStore:
         return put_bytes
 
     def _may_write(self) -> bool:
-        if self._failure is not None:
+        if self._failure is not None or self._cleaner.disk.refusal is not None:
             return False
         if self._refusal is not None and self._clock.monotonic_s() < self._retry_at:
             return False
@@ -441,8 +445,9 @@ class MessageStore:
             FlushFailed: an earlier sync failed.
         """
         self._check_flushable()
+        dispatch = self._dispatch
         return QueueFlushJob(
-            self._queues, self._index, self._checkpoint, self._dispatch.store_timestamp
+            self._queues, self._index, self._checkpoint, dispatch.store_timestamp, dispatch.end
         )
 
     def queue_flush_done(self, job: QueueFlushJob) -> None:
@@ -460,6 +465,43 @@ class MessageStore:
             raise job.error
         if self._index is not None:
             self._index.saved()
+        self._queues_synced = max(self._queues_synced, job.end)
+
+    # -- cleaning -----------------------------------------------------------------------------
+
+    def check_disk(self) -> None:
+        """Look how full the disks are, about once a second: writes are refused above a level."""
+        self._check_open()
+        self._cleaner.disk.note(self._cleaner.disk.look())
+
+    def clean_target(self) -> CleanJob:
+        """Return a job that deletes what the last one found to be old, and looks for more."""
+        self._check_open()
+        # Offsets of queues must not fall back: their entries outlive the records.
+        safe_end = min(self._log.flushed, self._queues_synced) if self._failure is None else 0
+        return self._cleaner.target(safe_end)
+
+    def clean_done(self, job: CleanJob) -> int:
+        """Take note of a job that has run; return how much got done, 0 at the end of a pass.
+
+        A pass deletes at most ``clean_batch_max`` log files and then trims the queues; the next
+        job begins another pass.
+        """
+        self._check_open()
+        return self._cleaner.done(job)
+
+    def clean_step(self) -> int:
+        """Do one bounded piece of cleaning, in this thread; return as ``clean_done``."""
+        job = self.clean_target()
+        job.run()
+        return self.clean_done(job)
+
+    def clean_now(self) -> None:
+        """Let the next passes delete files past their time at any hour.
+
+        Source: RocketMQ executeDeleteFilesManually, which asks for 20 passes.
+        """
+        self._cleaner.clean_now()
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -629,6 +671,7 @@ class MessageStore:
             self._queues.files.close()
             if self._index is not None:
                 self._index.close()
+            self._cleaner.close()
             self._log.segments.close()
             self._lock.release()
 

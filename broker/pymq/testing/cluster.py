@@ -21,6 +21,8 @@ _T = TypeVar("_T")
 
 #: Small enough that starting is quick wherever the temporary directory is.
 SEGMENT_BYTES = 64 << 20
+#: A test must not be refused, nor its messages deleted, because the developer's disk is well used.
+DISK_FREE_ENOUGH_BYTES = 256 << 20
 _STOP_TIMEOUT_S = 30.0
 
 
@@ -53,7 +55,11 @@ class Cluster:
         self._flush = FlushMode(flush)
         self._broker_config = BrokerConfig(**{"listen_port": 0, **(broker or {})})
         self._more_name_servers = self._broker_config.name_servers
-        self._store_settings = {"segment_bytes": SEGMENT_BYTES, **(store_settings or {})}
+        self._store_settings = {
+            "segment_bytes": SEGMENT_BYTES,
+            "disk_free_enough_bytes": DISK_FREE_ENOUGH_BYTES,
+            **(store_settings or {}),
+        }
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pymq.errors import DiskFull, FlushFailed, StoreError
-from pymq.store.files import Entry, Files, _failure
+from pymq.store.files import DiskUsage, Entry, Files, _failure
 from pymq.testing.lost_power import PAGE_BYTES, SECTOR_BYTES, Disk, FileNode
 
 _Result = TypeVar("_Result")
@@ -236,8 +236,20 @@ class FaultyFiles(Files):
         self._check_alive()
         return super().map_for_reading(fd, size_bytes)
 
-    def unmap(self, view: memoryview) -> None:
-        super().unmap(view)
+    def read_part(self, path: Path, size: int, position: int) -> bytes:
+        self._check_alive()
+        return super().read_part(path, size, position)
+
+    def modified_ms(self, path: Path) -> int:
+        self._check_alive()
+        return super().modified_ms(path)
+
+    def disk_usage(self, path: Path) -> DiskUsage:
+        self._check_alive()
+        return super().disk_usage(path)
+
+    def unmap(self, view: memoryview) -> memoryview | None:
+        return super().unmap(view)
 
     def give_back_blocks(self, fd: int, size_bytes: int) -> bool:
         self._check_alive()

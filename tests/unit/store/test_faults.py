@@ -340,6 +340,35 @@ def test_a_really_full_disk_refuses_and_resumes(small_disk: Path) -> None:
     store.close()
 
 
+def test_a_really_full_disk_is_refused_by_its_level_and_cleaned(small_disk: Path) -> None:
+    """What a broker does every second and every ten: look, and delete whatever the age."""
+    clock = FakeClock()
+    ballast = small_disk / "ballast"
+    ballast.write_bytes(bytes(300_000))
+    settings = {"segment_bytes": 1 << 16, "queue_file_bytes": 2000}
+    store = open_store(small_disk / "store", clock, **settings, force_clean=False)
+    while store.not_writable_reason is None:
+        put_ok(store, record_of_size(1000))
+        store.check_disk()
+    assert "diskSpaceWarningLevelRatio" in str(store.not_writable_reason)
+    count = len(bodies(store))
+    ballast.unlink()
+    store.check_disk()
+    put_ok(store, record_of_size(1000))
+    assert len(bodies(store)) == count + 1
+    store.close()
+    ballast.write_bytes(bytes(300_000))
+    store = open_store(small_disk / "store", clock, **settings)
+    assert store.not_writable_reason is not None
+    while store.clean_step():
+        pass
+    assert store.not_writable_reason is None and store.log_first > 0
+    put_ok(store, record_of_size(1000))
+    low, end = store.queue_bounds(TOPIC, 0)
+    assert 0 < low < end == count + 2 and len(bodies(store)) == end - low
+    store.close()
+
+
 def test_after_a_failed_sync_the_checkpoint_vouches_for_nothing_more(tmp_path: Path) -> None:
     """The system reports a lost page once: a second sync would succeed."""
     files, clock = FaultyFiles(), FakeClock()

@@ -1,0 +1,78 @@
+"""Keeps the disks from filling up: repeats the store's cleaning and watches how full they are.
+
+Source: RocketMQ DefaultMessageStore.addScheduleTask.
+"""
+
+import asyncio
+import functools
+import logging
+from concurrent.futures import Executor
+
+from pymq.broker.disk_work import DiskWork
+from pymq.errors import StoreError
+from pymq.net.tasks import Tasks
+from pymq.store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+#: The first pass comes this much after the start, as in RocketMQ: who opens an old store just to
+#: look at it still finds everything.
+FIRST_PASS_S = 60.0
+#: How often the disks are looked at; writing goes on this soon after there is space again.
+WATCH_INTERVAL_S = 1.0
+
+
+class Cleaner:
+    """Deletes old files pass by pass, small piece by small piece.
+
+    Args:
+        store: whose files.
+        executor: where deletions run.
+        interval_s: from one pass to the next.
+        pause_s: from one deletion to the next.
+        first_s: from the start to the first pass.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        executor: Executor,
+        *,
+        interval_s: float,
+        pause_s: float,
+        first_s: float = FIRST_PASS_S,
+    ) -> None:
+        self._store = store
+        self._work = DiskWork(executor)
+        self._interval_s = interval_s
+        self._pause_s = pause_s
+        self._first_s = first_s
+        self._tasks = Tasks("cleaner")
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks.repeat("disk level", self._store.check_disk, WATCH_INTERVAL_S)
+        self._tasks.start("old files", self._run())
+
+    async def _run(self) -> None:
+        await asyncio.sleep(max(0.0, self._first_s - self._interval_s))
+        self._tasks.repeat("old files", self.run_pass, self._interval_s)
+
+    async def run_pass(self) -> None:
+        """Run one pass."""
+        while await self.step():
+            await asyncio.sleep(self._pause_s)
+
+    async def step(self) -> int:
+        """Do one piece of a pass; return how much got done, 0 at its end."""
+        job = self._store.clean_target()
+        return await self._work.run(job.run, functools.partial(self._store.clean_done, job))
+
+    async def close(self) -> None:
+        """Stop when the disk work under way is over. Harmless when done twice."""
+        await self._tasks.close()
+        await self._work.close(_report)
+
+
+def _report(error: StoreError) -> None:
+    _log.error("the last cleaning failed: %s", error)

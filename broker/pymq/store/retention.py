@@ -1,0 +1,75 @@
+"""What may be deleted, and how full a disk may be: decisions, made of numbers alone.
+
+===========  =====================  =========================================================
+disk used    level                  what follows
+===========  =====================  =========================================================
+to 75 %      ``PLENTY``             files past ``reserved_hours`` go in the ``delete_hours``
+above 75 %   ``CLEAN``              they go at any hour
+above 85 %   ``FORCE``              the oldest go, whatever their age (``force_clean``)
+above 90 %   ``FULL``               and writes are refused; reads and dispatch go on
+===========  =====================  =========================================================
+
+The disks are those of the commit log and of the consume queues; the higher level counts. Of
+several directories of the log the one with the most room counts: new files go there.
+
+Source: RocketMQ DefaultMessageStore.CleanCommitLogService.
+"""
+
+from collections.abc import Collection
+from datetime import datetime
+from enum import IntEnum
+
+from pymq.store.config import StoreConfig
+from pymq.store.files import DiskUsage
+
+_HOUR_MS = 3_600_000
+
+
+class DiskLevel(IntEnum):
+    """How full a disk is; see above."""
+
+    PLENTY = 0
+    CLEAN = 1
+    FORCE = 2
+    FULL = 3
+
+
+def level_of(usage: DiskUsage, config: StoreConfig) -> DiskLevel:
+    """Return the level of one disk."""
+    if 0 < config.disk_free_enough_bytes <= usage.available_bytes:
+        return DiskLevel.PLENTY
+    percent = usage.ratio * 100
+    if percent > config.disk_full_percent:
+        return DiskLevel.FULL
+    if percent > config.disk_force_percent:
+        return DiskLevel.FORCE
+    return DiskLevel.CLEAN if percent > config.disk_clean_percent else DiskLevel.PLENTY
+
+
+def is_hour_of(now_ms: int, hours: Collection[int]) -> bool:
+    """Tell whether a time lies in one of these hours of the day, local time."""
+    return datetime.fromtimestamp(now_ms / 1000).hour in hours
+
+
+def may_delete(
+    last_write_ms: int | None,
+    config: StoreConfig,
+    *,
+    now_ms: int,
+    level: DiskLevel,
+    asked: bool,
+) -> bool:
+    """Tell whether the oldest segment may go.
+
+    Args:
+        last_write_ms: when it was last written; None if that is not known.
+        config: the rules.
+        now_ms: the time.
+        level: of the disks.
+        asked: somebody wants files past their time deleted now.
+    """
+    if level >= DiskLevel.FORCE and config.force_clean:
+        return True
+    if last_write_ms is None or now_ms - last_write_ms < config.reserved_hours * _HOUR_MS:
+        return False
+    return asked or level > DiskLevel.PLENTY or is_hour_of(now_ms, config.delete_hours)
