@@ -20,6 +20,7 @@
     ├── TooManyPending            not sent: too many requests are unanswered
     ├── ClientClosed
     ├── RouteNotFound             no name server knows a broker for the topic
+    ├── MessageNotFound           no broker has a message with that id or key
     └── BrokerError               the peer answered with an error code
         └── one subclass per code that callers tell apart
 
@@ -119,6 +120,12 @@ class ClientClosed(PymqError):
 
 class RouteNotFound(PymqError):
     """No name server knows a usable broker for the topic."""
+
+    retriable = True
+
+
+class MessageNotFound(PymqError):
+    """No broker has such a message; one just sent may take a moment to be found."""
 
     retriable = True
 

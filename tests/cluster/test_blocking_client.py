@@ -12,10 +12,12 @@ from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import PullStatus, SendStatus
 from pymq.errors import (
+    BrokerError,
     ClientClosed,
     ConfigurationError,
     ConnectionFailed,
     LocalProtocolError,
+    MessageNotFound,
     OffsetOutOfRange,
     PymqError,
     RouteNotFound,
@@ -184,6 +186,45 @@ def test_offsets_by_time_and_progress(client: BlockingClient, queue: MessageQueu
     client.commit_offset(group, queue, 2)
     assert client.committed_offset(group, queue) == 2
     assert client.pull(queue, 0, group=group).status is PullStatus.FOUND
+
+
+def test_a_message_is_viewed_by_either_id(client: BlockingClient, queue: MessageQueue) -> None:
+    admin = BlockingAdmin(client)
+    sent = client.send(Message(queue.topic, b"find me", tags="t", keys=["k1", "k2"]), queue)
+    (offset_id,) = sent.offset_message_ids
+    assert sent.message_id is not None
+    found = admin.view_message(offset_id)
+    assert (found.topic, found.body, found.keys) == (queue.topic, b"find me", ["k1", "k2"])
+    assert (found.message_id, found.broker_name) == (sent.message_id, queue.broker_name)
+    assert admin.view_message(sent.message_id, queue.topic) == found
+    with pytest.raises(RouteNotFound, match="name the topic, too"):
+        admin.view_message(sent.message_id)
+    with pytest.raises(LocalProtocolError, match="'no id'"):
+        admin.view_message("no id")
+    with pytest.raises(MessageNotFound, match="'no id'"):
+        admin.view_message("no id", queue.topic)
+    with pytest.raises(BrokerError, match="can not find message by the offset, 1099511627776"):
+        admin.view_message(f"{offset_id[:-16]}{1 << 40:016X}")
+
+
+def test_messages_are_found_by_key(client: BlockingClient, queue: MessageQueue) -> None:
+    admin = BlockingAdmin(client)
+    body = b"compressed " * 1000
+    for number in range(70):
+        client.send(Message(queue.topic, body + b"%d" % number, keys=f"all k{number % 7}"), queue)
+    found = admin.query_messages(queue.topic, "k3")
+    assert [one.body for one in found] == [body + b"%d" % n for n in range(3, 70, 7)]
+    assert [one.queue_offset for one in admin.query_messages(queue.topic, "all")] == [*range(6, 70)]
+    newest = admin.query_messages(queue.topic, "all", count_max=2)
+    assert [one.queue_offset for one in newest] == [68, 69]
+    at = found[0].store_timestamp_ms
+    assert admin.query_messages(queue.topic, "all", begin_ms=at, end_ms=at)[0].body
+    assert admin.query_messages(queue.topic, "all", end_ms=1000) == []
+    assert admin.query_messages(queue.topic, "none") == []
+    with pytest.raises(ConfigurationError, match=r"1\.\.64"):
+        admin.query_messages(queue.topic, "all", count_max=65)
+    with pytest.raises(RouteNotFound):
+        admin.query_messages("no-such-topic", "all")
 
 
 def test_topics_come_and_go(cluster: Cluster, client: BlockingClient) -> None:

@@ -465,6 +465,49 @@ def test_group(name_server: str) -> None:
     assert nobody.status == 1 and "'nobody'" in nobody.line
 
 
+def test_messages_are_found_and_shown(name_server: str) -> None:
+    where = ("-n", name_server, "-o", "json")
+    for number in range(6):
+        keys = ("--keys", "all", "--keys", f"k{number % 2}", "--tags", "T")
+        rows(pymq("send", "ledger", f"entry {number}", *keys, *where))
+    found = rows(pymq("message", "find", "ledger", "k1", *where))
+    assert [row["body"] for row in found] == ["entry 1", "entry 3", "entry 5"]
+    found = rows(pymq("message", "find", "ledger", "all", "--count", "2", "--from", "1h", *where))
+    assert [row["body"] for row in found] == ["entry 4", "entry 5"]
+    one = rows(pymq("message", "find", "ledger", found[0]["id"], *where))
+    assert one == found[:1]
+    none = refusal(pymq("message", "find", "ledger", "all", "--to", "1h", *where))
+    assert none.status == 1 and "'all' within these times" in none.line
+    wrong = refusal(pymq("message", "find", "ledger", "all", "--to", "noon", *where))
+    assert wrong.status == 2 and "--to 'noon'" in wrong.line
+
+    (shown,) = rows(pymq("message", "show", one[0]["id"], "--topic", "ledger", *where))
+    assert one[0].items() <= shown.items()
+    assert rows(pymq("message", "show", shown["offsetId"], *where)) == [shown]
+    text = pymq("message", "show", shown["offsetId"], "-n", name_server).stdout
+    lines = dict(line.split(None, 1) for line in text.splitlines())
+    assert (lines["body"], lines["tags"], lines["keys"]) == ("entry 4", "T", "all k0")
+    for wrong_id in ("0" * 32, one[0]["id"], "no id"):
+        assert refusal(pymq("message", "show", wrong_id, *where)).status in (1, 2)
+
+
+def test_brokers_are_listed_and_shown(name_server: str) -> None:
+    where = ("-n", name_server, "-o", "json")
+    rows(pymq("send", "counted", "one", *where))
+    (broker,) = array(pymq("cluster", "list", *where))
+    assert (broker["cluster"], broker["id"], broker["version"]) == ("DefaultCluster", 0, "V5_3_3")
+    assert broker["putToday"] >= 1 and broker["putPerSecond"] >= 0
+    table = pymq("cluster", "list", "-n", name_server).stdout.splitlines()
+    assert table[0].split()[:4] == ["CLUSTER", "BROKER", "ID", "ADDRESS"]
+    for name in (broker["broker"], broker["address"]):
+        (found,) = rows(pymq("cluster", "state", name, *where))
+        assert int(found["putMessageTimesTotal"]) >= 1
+    text = pymq("cluster", "state", broker["broker"], "-n", name_server).stdout
+    assert any(line.split()[0] == "runtime" for line in text.splitlines())
+    nobody = refusal(pymq("cluster", "state", "nobody", *where))
+    assert nobody.status == 2 and broker["broker"] in nobody.line
+
+
 def test_a_member_with_a_count_finishes_what_it_printed(name_server: str) -> None:
     where = ("-n", name_server, "-o", "json")
     rows(pymq("send", "tasks", *where, given=b"1\n2\n3\n"))

@@ -13,7 +13,7 @@ from tests.interop.conftest import RealCluster
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import PullStatus, SendStatus
-from pymq.errors import OffsetOutOfRange, RouteNotFound
+from pymq.errors import BrokerError, MessageNotFound, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, ReceivedMessage, encode_batch
 from pymq.protocol.record import Record, decode_records
@@ -202,3 +202,44 @@ def test_offsets_by_time_and_progress(site: Site) -> None:
     assert site.admin.consumer_connections(group).connections == []
     site.admin.delete_group(group)
     assert group not in site.admin.groups()
+
+
+def wait_found(site: Site, key: str, count: int) -> list[ReceivedMessage]:
+    """Wait until messages can be found: official brokers index after they acknowledge."""
+    deadline_s = time.monotonic() + 10
+    while len(found := site.admin.query_messages(site.topic, key)) != count:
+        assert time.monotonic() < deadline_s, f"{len(found)} messages, expected {count}"
+        time.sleep(0.01)
+    return found
+
+
+def test_messages_are_found_by_key_and_by_id(site: Site) -> None:
+    sent = [
+        site.client.send(
+            Message(site.topic, b"%d" % n, keys=f"all k{n % 3}"), site.queue(n % QUEUE_COUNT)
+        )
+        for n in range(12)
+    ]
+    assert [one.body for one in wait_found(site, "k1", 4)] == [b"1", b"4", b"7", b"10"]
+    found = wait_found(site, "all", 12)
+    assert [one.message_id for one in found] == [one.message_id for one in sent]
+    newest = site.admin.query_messages(site.topic, "all", count_max=3)
+    assert len(newest) == 3
+    assert site.admin.query_messages(site.topic, "none") == []
+    late = found[-1].store_timestamp_ms + 60_000
+    assert site.admin.query_messages(site.topic, "all", begin_ms=late) == []
+    for one, message in zip(sent, found, strict=True):
+        assert site.admin.view_message(one.offset_message_ids[0]) == message
+        assert site.admin.view_message(message.message_id, site.topic) == message
+    with pytest.raises(BrokerError, match="can not find message by the offset"):
+        site.admin.view_message(f"{sent[0].offset_message_ids[0][:-16]}{1 << 40:016X}")
+    with pytest.raises(MessageNotFound):
+        site.admin.view_message("no id", site.topic)
+
+
+def test_the_state_of_a_broker(site: Site) -> None:
+    before = site.admin.broker_state(site.cluster.broker.address)
+    site.client.send(Message(site.topic, b"one"), site.queue())
+    after = site.admin.broker_state(site.cluster.broker.address)
+    assert int(after["putMessageTimesTotal"]) > int(before["putMessageTimesTotal"])
+    assert after["brokerVersionDesc"] == "V" + site.cluster.version.replace(".", "_")

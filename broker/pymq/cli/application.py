@@ -12,7 +12,7 @@ import typer
 import typer.core
 
 import pymq
-from pymq.cli import groups, messages, servers, topics
+from pymq.cli import clusters, groups, lookup, messages, servers, topics
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
 from pymq.cli.summaries import SERVERS
 from pymq.errors import PymqError
@@ -97,3 +97,5 @@ application.command(no_args_is_help=True)(messages.send)
 application.command(no_args_is_help=True)(messages.consume)
 application.add_typer(topics.commands, name="topic", help="List, create, delete topics.")
 application.add_typer(groups.commands, name="group", help="List consumer groups and their lag.")
+application.add_typer(lookup.commands, name="message", help="Find messages by key, show one.")
+application.add_typer(clusters.commands, name="cluster", help="List brokers, show their state.")

@@ -52,7 +52,7 @@ def table(form: Form, rows: Sequence[Row], columns: dict[str, str]) -> None:
 
 
 def _cell(member: str, value: Any) -> str:
-    if member.endswith("Timestamp"):
+    if member.endswith("Timestamp") and isinstance(value, int):
         value = time_text(value)
     return "-" if value is None else printable(str(value))
 
@@ -123,6 +123,36 @@ def message_row(message: "ReceivedMessage") -> Row:
     except UnicodeDecodeError:
         row["bodyBase64"] = base64.b64encode(message.body).decode()
     return row
+
+
+def message_details(message: "ReceivedMessage") -> Row:
+    """Return all that is known of a message, the body last; see ``message_row``."""
+    row = message_row(message)
+    body = {name: row.pop(name) for name in ("body", "bodyBase64") if name in row}
+    more = {
+        "offsetId": message.offset_message_id,
+        "physicalOffset": message.physical_offset,
+        "bornHost": message.born_host,
+        "storeHost": message.store_host,
+        "flag": message.flag,
+        "sysFlag": message.sys_flag,
+    }
+    return row | more | body
+
+
+def details(form: Form, row: Row) -> None:
+    """Print one row: a line for each member that has a value, or one JSON object."""
+    if form is Form.JSON:
+        line(json.dumps(row, ensure_ascii=False))
+        return
+    width = max(map(len, row)) + 2
+    for name, value in row.items():
+        if isinstance(value, dict):
+            value = " ".join(f"{key}={one}" for key, one in value.items())
+        elif isinstance(value, list):
+            value = " ".join(map(str, value))
+        if value not in (None, ""):
+            line(name.ljust(width) + _cell(name, value))
 
 
 def message_text(message: "ReceivedMessage") -> str:

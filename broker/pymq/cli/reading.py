@@ -50,14 +50,31 @@ def parse_start(text: str, *, now: datetime) -> Start:
         return "latest"
     if text.isascii() and text.isdigit():
         return int(text)
+    return parse_moment(
+        "--from", text, now=now, also="earliest, latest, an offset such as 42, "
+    )
+
+
+def parse_moment(option: str, text: str, *, now: datetime, also: str = "") -> datetime:
+    """Return a time like ``2026-01-31T12:00``, or a time span like ``15m`` back from now.
+
+    Args:
+        option: which says so, for the error's text.
+        text: what it says.
+        now: the present, in local time.
+        also: what else the option takes, for the error's text.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
     try:
         if ago := _AGO.fullmatch(text):
             return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
         return datetime.fromisoformat(text)
     except (ValueError, OverflowError) as error:
         raise ConfigurationError(
-            f"--from {text!r}: expected earliest, latest, an offset such as 42, a time such as "
-            "2026-01-31T12:00, or a time span such as 15m"
+            f"{option} {text!r}: expected {also}a time such as 2026-01-31T12:00, or a time span "
+            "such as 15m"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""BlockingAdmin: topics, groups, progress and clusters, over a BlockingClient.
+"""BlockingAdmin: clusters, messages, topics, groups and progress, over a BlockingClient.
 
 Settings of topics and groups live in each broker, so what changes them is done on every
 master of a cluster, and what reads them is merged over the masters.
@@ -17,6 +17,8 @@ from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,
     ConsumerNotOnline,
+    LocalProtocolError,
+    MessageNotFound,
     RouteNotFound,
     TopicNotExist,
 )
@@ -29,6 +31,8 @@ from pymq.protocol.bodies import (
     TopicOffset,
 )
 from pymq.protocol.codes import Permission
+from pymq.protocol.headers.codec import INT64_MAX
+from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.names import (
     BUILT_IN_GROUPS,
     SYSTEM_PREFIX,
@@ -39,6 +43,7 @@ from pymq.protocol.names import (
     reply_topic,
     retry_topic,
 )
+from pymq.protocol.record import parse_offset_message_id, unpack_host
 
 T = TypeVar("T")
 
@@ -122,6 +127,88 @@ class BlockingAdmin:
             PymqError: it could not be asked, or refused.
         """
         return self._client.ask(address, operations.broker_state())
+
+    # --- messages
+
+    def view_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
+        """Return a message by its id.
+
+        Args:
+            message_id: the broker's, which says where the message lies; or, with ``topic``, the
+                producer's. Both may look alike.
+            topic: the topic of the message.
+
+        Raises:
+            LocalProtocolError: the id is no broker's, and there is no topic to look in.
+            RouteNotFound: the id names no broker that is registered, and likewise.
+            MessageNotFound: there is no such message.
+            PymqError: a broker could not be asked, or refused.
+        """
+        try:
+            packed, physical_offset = parse_offset_message_id(message_id)
+            host, port = unpack_host(packed)
+        except LocalProtocolError:
+            if topic is None:
+                raise
+            return self._view_by_key(topic, message_id)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        for name, data in self.cluster_info().brokers.items():
+            if address in data.addresses.values():
+                record = self._client.ask(
+                    address, operations.view_message(physical_offset, topic)
+                )
+                return ReceivedMessage.from_record(record, name)
+        if topic is None:
+            raise RouteNotFound(
+                f"message id {message_id} belongs to a broker at {address}, and none is "
+                "registered there; if it is the id that the producer gave, name the topic, too"
+            )
+        return self._view_by_key(topic, message_id)
+
+    def _view_by_key(self, topic: str, message_id: str) -> ReceivedMessage:
+        for message in self.query_messages(topic, message_id):
+            if message.message_id == message_id:
+                return message
+        raise MessageNotFound(f"topic {topic!r} has no message with id {message_id!r}")
+
+    def query_messages(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = operations.QUERY_COUNT_MAX,
+        begin_ms: int = 0,
+        end_ms: int = INT64_MAX,
+    ) -> list[ReceivedMessage]:
+        """Return the newest messages with a key, by their store times, oldest first.
+
+        Official brokers need a moment after a send until its keys can be found.
+
+        Args:
+            topic: where to look.
+            key: one of the message's keys, or the id its producer gave it.
+            count_max: messages wanted, 1..64.
+            begin_ms, end_ms: first and last store time wanted, ms since 1970.
+
+        Raises:
+            RouteNotFound: no name server knows the topic.
+            PymqError: a broker could not be asked, or refused.
+        """
+        if not 1 <= count_max <= operations.QUERY_COUNT_MAX:
+            raise ConfigurationError(
+                f"{count_max} messages of key {key!r}, expected 1..{operations.QUERY_COUNT_MAX}"
+            )
+        found = []
+        for name, address in self._client.route(topic).masters().items():
+            query = operations.query_messages(
+                topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
+            )
+            for record in self._client.ask(address, query):
+                message = ReceivedMessage.from_record(record, name)
+                if message.topic == topic and (key in message.keys or message.message_id == key):
+                    found.append(message)
+        found.sort(key=lambda message: message.store_timestamp_ms)
+        return found[-count_max:]
 
     # --- topics
 

@@ -30,6 +30,7 @@ from pymq.protocol.bodies import (
 )
 from pymq.protocol.codes import PULL_BYTES_FIELD, RequestCode
 from pymq.protocol.command import Command
+from pymq.protocol.record import NewRecord, decode_record, encode_record
 
 QUEUE = MessageQueue("TopicA", "broker-a", 3)
 PEER = "10.0.0.1:10911"
@@ -40,6 +41,18 @@ PULLED = {
     "minOffset": "2",
     "maxOffset": "12",
 }
+
+HELLO = b"".join(
+    encode_record(
+        NewRecord("T", 0, b"hello", b"KEYS\x01k", bytes(8), 5),
+        b"T",
+        size=91 + 5 + 1 + 6,
+        queue_offset=1,
+        physical_offset=9,
+        store_timestamp=6,
+        store_host=bytes(8),
+    )
+)
 
 
 def answer(
@@ -79,6 +92,20 @@ def pull(**more: object) -> Pull:
         (operations.consumer_connections("G"), 203, {"consumerGroup": "G"}),
         (operations.consumer_ids("G"), 38, {"consumerGroup": "G"}),
         (operations.broker_state(), 28, None),
+        (operations.view_message(7), 33, {"offset": "7"}),
+        (operations.view_message(7, "T"), 33, {"offset": "7", "topic": "T"}),
+        (
+            operations.query_messages("T", "k", count_max=3, begin_ms=4, end_ms=5),
+            12,
+            {
+                "topic": "T",
+                "key": "k",
+                "maxNum": "3",
+                "beginTimestamp": "4",
+                "endTimestamp": "5",
+                "_UNIQUE_KEY_QUERY": "false",
+            },
+        ),
         (
             operations.delete_group("G", forget_offsets=True),
             207,
@@ -227,6 +254,9 @@ def test_bodies_of_requests() -> None:
         (operations.topic_list(), answer(), []),
         (operations.broker_state(), answer(body=b'{"table":{"a":"1"}}'), {"a": "1"}),
         (operations.update_offset("G", QUEUE, 1), answer(), None),
+        (operations.view_message(0), answer(body=HELLO), decode_record(HELLO)),
+        (operations.query_messages("T", "k"), answer(body=HELLO * 2), [decode_record(HELLO)] * 2),
+        (operations.query_messages("T", "k"), answer(22, remark="can not find message"), []),
         (
             operations.lock_queues("G", "C", [QUEUE]),
             answer(
@@ -308,6 +338,12 @@ def test_pull_results(code: int, status: PullStatus) -> None:
         (operations.consumer_ids("G"), answer(1, remark="broken"), BrokerError, "broken"),
         (operations.min_offset(QUEUE), answer(), RemoteProtocolError, "'offset' is missing"),
         (operations.min_offset(QUEUE), answer(fields={"offset": "x"}), RemoteProtocolError, "'x'"),
+        (operations.view_message(9), answer(1, remark="gone"), BrokerError, "offset 9: code 1, g"),
+        (operations.view_message(9), answer(body=HELLO * 2), RemoteProtocolError, "2 messages"),
+        (operations.view_message(9), answer(), RemoteProtocolError, "0 messages"),
+        (operations.view_message(9), answer(body=HELLO[:-1]), RemoteProtocolError, "record at 0"),
+        (operations.query_messages("T", "k"), answer(body=b"x"), RemoteProtocolError, "key 'k'"),
+        (operations.query_messages("T", "k"), answer(2, remark="later"), BrokerError, "later"),
         (operations.route("T"), answer(body=b"{"), RemoteProtocolError, "route of topic 'T'"),
         (send(), answer(), RemoteProtocolError, "belong there"),
         (send(), answer(0, STORED | {"queueId": ""}), RemoteProtocolError, "belong there"),

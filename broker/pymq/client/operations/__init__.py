@@ -45,6 +45,7 @@ from pymq.client.operations.offsets import (
 )
 from pymq.client.operations.operation import Operation
 from pymq.client.operations.pulls import Pull, PullResult, PullStatus
+from pymq.client.operations.queries import QUERY_COUNT_MAX, query_messages, view_message
 from pymq.client.operations.sends import (
     BODY_BYTES_MAX,
     DEFAULT_QUEUE_COUNT,
@@ -65,6 +66,7 @@ __all__ = [
     "Pull",
     "PullResult",
     "PullStatus",
+    "QUERY_COUNT_MAX",
     "SEND_RETRY_CODES",
     "Send",
     "SendResult",
@@ -86,6 +88,7 @@ __all__ = [
     "max_offset",
     "min_offset",
     "offset_by_time",
+    "query_messages",
     "query_offset",
     "read_send",
     "route",
@@ -99,4 +102,5 @@ __all__ = [
     "update_group",
     "update_offset",
     "update_topic",
+    "view_message",
 ]
