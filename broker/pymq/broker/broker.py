@@ -176,6 +176,7 @@ class Broker:
                     wait_synced=self._flusher.wait_synced if sync else None,
                     store_host=store_host,
                     message_bytes_max=self.store_config.message_bytes_max,
+                    record_crc=self.store_config.append_record_crc,
                 ).table(),
                 **PullHandlers(
                     config,

@@ -7,7 +7,8 @@ Per message, big-endian::
     4  CRC, 0
 
 Works on the whole body. Only three things are done message by message, all of them inside C
-loops (``map``): slicing bodies out, their CRC, and joining the pieces.
+loops (``map``): slicing bodies out, their CRC, and joining the pieces. (With checksums of whole
+records, these are the fourth.)
 
 Source: RocketMQ MessageDecoder.encodeMessages, MessageExtEncoder (batch).
 """
@@ -24,6 +25,8 @@ from pymq.errors import RemoteProtocolError
 from pymq.protocol.new_records import NewRecords, cells, cut, is_constant, items
 from pymq.protocol.record import OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pymq.protocol.record_batch import Bytes, Longs, gather, item_starts
+from pymq.protocol.record_crc import RECORD_CRC_ROOM
+from pymq.protocol.record_crc_batch import cut_record_crcs
 from pymq.protocol.tag_codes import tag_codes
 
 _HEAD = np.dtype(
@@ -54,12 +57,14 @@ class NewBatch(NewRecords):
         store_host: bytes,
         reconsume_times: int = 0,
         more_properties: bytes = b"",
+        record_crc: bool = False,
     ) -> None:
         """Take a batch body apart.
 
         Args:
             body: as it came over the wire.
             more_properties: encoded properties to add to every message, ``name 1 value 2``.
+            record_crc: end every record with its checksum.
 
         Raises:
             RemoteProtocolError: the body is no sequence of batch entries, or the properties
@@ -73,6 +78,7 @@ class NewBatch(NewRecords):
             born_host=born_host,
             store_host=store_host,
             reconsume_times=reconsume_times,
+            record_crc=record_crc,
         )
         data = np.frombuffer(body, np.uint8)
         starts = item_starts(data, second=0)
@@ -80,11 +86,13 @@ class NewBatch(NewRecords):
             raise RemoteProtocolError(f"batch body of {len(body)} B has a malformed entry size")
         self.count = len(starts)
         body_ends, ends = self._lay_out(data, starts)
+        stops = cut_record_crcs(data, body_ends + 2, ends)
         # 4.x clients leave out the terminator of the last property, 5.x ones write it.
-        bare = (ends - body_ends > 2) & (data[ends - 1] != 2)
-        if not more_properties:
+        bare = (stops - body_ends > 2) & (data[stops - 1] != 2)
+        suffix = more_properties + RECORD_CRC_ROOM if record_crc else more_properties
+        if not suffix:
             bare[:] = False
-        lengths = ends - body_ends - 2 + len(more_properties) + bare
+        lengths = stops - body_ends - 2 + len(suffix) + bare
         if (most := int(lengths.max())) > PROPERTIES_BYTES_MAX:
             raise RemoteProtocolError(
                 f"a batch entry's properties take {most} B, expected 0..{PROPERTIES_BYTES_MAX}"
@@ -96,15 +104,21 @@ class NewBatch(NewRecords):
         record_ends = np.cumsum(sizes)
         self.starts = record_ends - sizes
         self.record_bytes = int(record_ends[-1])
-        if is_constant(ends - starts) and is_constant(body_ends - starts) and is_constant(bare):
-            suffix = (b"\x02" if bare[0] else b"") + more_properties
+        if (
+            is_constant(ends - starts)
+            and is_constant(body_ends - starts)
+            and is_constant(bare)
+            and stops is ends
+        ):
+            if bare[0]:
+                suffix = b"\x02" + suffix
             self._layout: _Matrix | _Pieces = _Matrix(
                 data.reshape(self.count, -1), int(self._body_lengths[0]), suffix
             )
         else:
-            self._layout = _Pieces(body, starts, body_ends, ends, bare, more_properties)
+            self._layout = _Pieces(body, starts, body_ends, stops, bare, suffix)
         self._bodies = self._layout.bodies()
-        self.tag_codes = tag_codes(data, body_ends + 2, ends)
+        self.tag_codes = tag_codes(data, body_ends + 2, stops)
 
     def _lay_out(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
         """Return where bodies and entries end, having checked that they fit."""
@@ -134,7 +148,8 @@ class NewBatch(NewRecords):
             store_host=store_host,
         )
         topic = self.topic.encode()
-        return self._layout.join(heads, bytes((len(topic),)) + topic, self._properties_lengths)
+        data = self._layout.join(heads, bytes((len(topic),)) + topic, self._properties_lengths)
+        return self._with_record_crcs(data) if self.record_crc else data.data
 
 
 @dataclass(slots=True)
@@ -148,7 +163,7 @@ class _Matrix:
     def bodies(self) -> Sequence[bytes | memoryview]:
         return cells(self.rows[:, 20 : 20 + self.body_bytes])
 
-    def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> memoryview:
+    def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> Bytes:
         count = len(self.rows)
         head_bytes = heads.dtype.itemsize
         middle = topic + struct.pack(">H", int(lengths[0]))
@@ -161,7 +176,7 @@ class _Matrix:
         out[:, body_at:properties_at] = np.frombuffer(middle, np.uint8)
         out[:, properties_at:suffix_at] = self.rows[:, 22 + self.body_bytes :]
         out[:, suffix_at:] = np.frombuffer(self.suffix, np.uint8)
-        return out.reshape(-1).data
+        return out.reshape(-1)
 
 
 class _Pieces:
@@ -174,22 +189,22 @@ class _Pieces:
         body: bytes,
         starts: Longs,
         body_ends: Longs,
-        ends: Longs,
+        stops: Longs,
         bare: npt.NDArray[np.bool_],
-        more: bytes,
+        suffix: bytes,
     ) -> None:
         self._bodies = cut(body, starts + _HEAD.itemsize, body_ends)
-        self._properties = cut(body, body_ends + 2, ends)
+        self._properties = cut(body, body_ends + 2, stops)
         self._suffixes: list[bytes] | None = None
-        if more:
-            self._suffixes = [more] * len(starts)
+        if suffix:
+            self._suffixes = [suffix] * len(starts)
             for index in np.flatnonzero(bare).tolist():
-                self._suffixes[index] = b"\x02" + more
+                self._suffixes[index] = b"\x02" + suffix
 
     def bodies(self) -> list[bytes | memoryview]:
         return self._bodies
 
-    def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> bytes:
+    def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> Bytes:
         middles = np.empty(len(heads), [("topic", f"V{len(topic)}"), ("length", ">u2")])
         middles["topic"] = np.void(topic)
         middles["length"] = lengths
@@ -204,4 +219,4 @@ class _Pieces:
         pieces: list[bytes | memoryview] = [b""] * (len(columns) * len(heads))
         for index, column in enumerate(columns):
             pieces[index :: len(columns)] = column
-        return b"".join(pieces)
+        return np.frombuffer(bytearray(b"").join(pieces), np.uint8)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pymq.protocol.hashes import crc32
 from pymq.protocol.record import MAGIC_V1, host_flags
 from pymq.protocol.record_batch import HEAD, Bytes, Longs, head_layout, spans
+from pymq.protocol.record_crc_batch import write_record_crcs
 
 #: Bodies above this on average are cut out as views.
 _VIEW_BODY_BYTES = 600
@@ -28,6 +29,7 @@ class NewRecords:
         starts: int64, shape (count,): where each begins, counted from the first.
         tag_codes: int64, shape (count,): Java hash of each one's tag, 0 without one.
         host_bytes: what both hosts take together in each.
+        record_crc: whether each ends with its checksum, counted in its size.
     """
 
     __slots__ = (
@@ -40,6 +42,7 @@ class NewRecords:
         "queue_id",
         "reconsume_times",
         "record_bytes",
+        "record_crc",
         "sizes",
         "starts",
         "sys_flag",
@@ -65,6 +68,7 @@ class NewRecords:
         born_host: bytes,
         store_host: bytes,
         reconsume_times: int = 0,
+        record_crc: bool = False,
     ) -> None:
         """Keep what is common to all; subclasses set the rest."""
         self.topic = topic
@@ -74,6 +78,7 @@ class NewRecords:
         self.born_host = born_host
         self.reconsume_times = reconsume_times
         self.host_bytes = len(born_host) + len(store_host)
+        self.record_crc = record_crc
 
     def encode(
         self, *, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes
@@ -116,6 +121,11 @@ class NewRecords:
         rows["physical_offset"] = self.starts + physical_offset
         rows["body_bytes"] = self._body_lengths
         return rows
+
+    def _with_record_crcs(self, data: Bytes) -> memoryview:
+        """Fill in the checksums of records that are complete but for them."""
+        write_record_crcs(data, self.starts, self.starts + self.sizes)
+        return data.data
 
 
 def is_constant(values: npt.NDArray[Any]) -> bool:

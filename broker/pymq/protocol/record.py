@@ -17,7 +17,8 @@ Big-endian, no padding, no trailer::
 B and S are 8 for IPv4, 20 for IPv6 (bits 0x10 and 0x20 of the system flag). With two IPv4
 hosts everything in front of the body is 88 bytes, and a record 91 + body + topic +
 properties. V2 exists for topics above 127 bytes only; 4.x peers cannot read it, so we write
-V1. The checksum covers the body as stored (compressed or not), nothing else.
+V1. The body's CRC covers the body as stored (compressed or not), nothing else; a checksum of the
+whole record is a matter of its properties, see ``record_crc.py``.
 
 Source: RocketMQ CommitLog, MessageDecoder, MessageExtEncoder.
 """
@@ -30,6 +31,12 @@ from dataclasses import dataclass
 from pymq.errors import CorruptRecord, LocalProtocolError
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.hashes import crc31
+from pymq.protocol.record_crc import (
+    RECORD_CRC_BYTES,
+    RecordCrc,
+    check_record_crc,
+    encode_record_crc,
+)
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -212,7 +219,7 @@ def decode_record(
     Args:
         buffer: bytes of a log, a pull response, ...
         position: where the record starts.
-        verify: also check the body's CRC.
+        verify: also check the body's CRC, and the record's if it ends with one.
 
     Raises:
         CorruptRecord: no whole, well-formed V1 or V2 record stands there.
@@ -263,6 +270,8 @@ def _decode(buffer: bytes | memoryview, position: int, verify: bool) -> Record:
         raise CorruptRecord(
             f"record at {position}: body CRC {crc31(body):08x}, expected {crc:08x}"
         )
+    if verify and properties_bytes >= RECORD_CRC_BYTES:
+        _verify_record_crc(buffer, position, end, properties_bytes)
     return Record(
         str(buffer[topic_at : topic_at + topic_bytes], "utf-8"),
         queue_id,
@@ -281,6 +290,17 @@ def _decode(buffer: bytes | memoryview, position: int, verify: bool) -> Record:
         crc,
         size,
     )
+
+
+def _verify_record_crc(
+    buffer: bytes | memoryview, position: int, end: int, properties_bytes: int
+) -> None:
+    record = memoryview(buffer)[position:end]
+    if check_record_crc(record, properties_bytes) is RecordCrc.WRONG:
+        raise CorruptRecord(
+            f"record at {position}: its end {bytes(record[-RECORD_CRC_BYTES:])!r} is not the "
+            f"CRC of the record, {encode_record_crc(crc31(record[:-RECORD_CRC_BYTES]))!r}"
+        )
 
 
 def record_place(buffer: bytes | memoryview, position: int) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from enum import Enum
 import numpy as np
 
 from pymq.errors import PymqError
+from pymq.protocol.hashes import crc32
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import (
     BLANK_BYTES,
@@ -23,6 +24,13 @@ from pymq.protocol.record import (
     NewRecord,
     encode_record,
     host_flags,
+)
+from pymq.protocol.record_crc import (
+    RECORD_CRC_BYTES,
+    RECORD_CRC_PREFIX,
+    cut_record_crc,
+    encode_record_crc,
+    with_record_crc_room,
 )
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import StoreConfig
@@ -33,6 +41,8 @@ from pymq.store.queue_table import QueueTable, illegal_name
 _PREPARED = 0x4  # Set in TRANSACTION_PREPARED and TRANSACTION_ROLLBACK, not in COMMIT.
 _V6_FLAGS = 0x30
 _HOST_BYTES = (8, 20)
+#: Where a checksum that ends a properties text begins, and with what.
+_CRC_START = slice(-RECORD_CRC_BYTES, len(RECORD_CRC_PREFIX) - RECORD_CRC_BYTES)
 
 
 class PutStatus(Enum):
@@ -74,6 +84,7 @@ class Appender:
         self._body_max = config.message_bytes_max
         self._record_max = config.record_bytes_max
         self._segment_room = config.segment_bytes - BLANK_BYTES
+        self._record_crc = config.append_record_crc
 
     def append_run(
         self,
@@ -108,6 +119,7 @@ class Appender:
         host_bytes = len(store_host)
         overhead = OVERHEAD_BYTES - 16 + host_bytes
         body_max = self._body_max
+        record_crc = self._record_crc
         try:
             for index in range(first, len(entries)):
                 entry = entries[index]
@@ -139,6 +151,10 @@ class Appender:
                         PutResult(_OK, position - size, offset, entry.count, position, now)
                     )
                     continue
+                if record_crc:
+                    entry = _with_properties(entry, with_record_crc_room(entry.properties))
+                elif entry.properties[_CRC_START] == RECORD_CRC_PREFIX:
+                    entry = _with_properties(entry, cut_record_crc(entry.properties))
                 body_bytes = len(entry.body)
                 properties_bytes = len(entry.properties)
                 born_bytes = len(entry.born_host)
@@ -162,7 +178,7 @@ class Appender:
                 offset = queue.next_offset if visible else 0
                 try:
                     packed = _pack_entry(position, size, entry.tag_code)
-                    pieces += encode_record(
+                    parts = encode_record(
                         entry,
                         queue.topic_bytes,
                         size=size,
@@ -171,6 +187,7 @@ class Appender:
                         store_timestamp=now,
                         store_host=store_host,
                     )
+                    pieces += _with_record_crc(*parts) if record_crc else parts
                 except (struct.error, TypeError, OverflowError) as error:
                     results.append(_illegal(f"a field is out of its range: {error}"))
                     continue
@@ -197,9 +214,10 @@ class Appender:
     def _check(self, entry: NewRecord, size: int, store_host: bytes) -> PutResult | None:
         """Return the refusal of a record that is not plainly good, None if it is good."""
         if len(entry.properties) > PROPERTIES_BYTES_MAX:
+            with_crc = " with the checksum (append_record_crc)" if self._record_crc else ""
             return PutResult(
                 PutStatus.PROPERTIES_SIZE_EXCEEDED,
-                remark=f"properties of {len(entry.properties)} B, "
+                remark=f"properties of {len(entry.properties)} B{with_crc}, "
                 f"expected 0..{PROPERTIES_BYTES_MAX}",
             )
         if len(entry.body) > self._body_max:
@@ -217,6 +235,7 @@ class Appender:
         return None
 
     def _check_batch(self, batch: NewRecords, host_bytes: int) -> PutResult | None:
+        assert batch.record_crc == self._record_crc, "made for a store with another setting"
         if batch.count < 1:
             return _illegal("an empty batch")
         largest = int(batch.sizes.max())
@@ -265,6 +284,31 @@ class Appender:
             group[1].append(rows.tobytes())
         queue.next_offset = offset + batch.count
         return offset
+
+
+def _with_properties(entry: NewRecord, properties: bytes) -> NewRecord:
+    return NewRecord(
+        entry.topic,
+        entry.queue_id,
+        entry.body,
+        properties,
+        entry.born_host,
+        entry.born_timestamp,
+        entry.flag,
+        entry.sys_flag,
+        entry.reconsume_times,
+        entry.prepared_transaction_offset,
+        entry.tag_code,
+    )
+
+
+def _with_record_crc(
+    head: bytes, body: bytes | memoryview, tail: bytes
+) -> tuple[bytes, bytes | memoryview, bytes, bytes]:
+    """Return an encoded record with its checksum where there was room for it."""
+    tail = tail[:-RECORD_CRC_BYTES]
+    crc = crc32(tail, crc32(body, crc32(head)))
+    return head, body, tail, encode_record_crc(crc & 0x7FFFFFFF)
 
 
 def _illegal(remark: str) -> PutResult:

@@ -135,6 +135,13 @@ class StoreConfig:
     #: Least time between two writes of the checkpoint file by log flushes.
     checkpoint_interval_ms: int = 1000  # fixed at 1 s in RocketMQ 5.x
     check_crc_on_recover: bool = field(default=True, metadata=_key("checkCRCOnRecover"))
+    #: Whether every record ends with a checksum of the whole record: 20 B that notice damage
+    #: outside the body too. Records in the log stay as they are.
+    append_record_crc: bool = field(default=False, metadata=_key("enabledAppendPropCRC"))
+    #: Whether recovery takes a record without such a checksum for damage. (One that has it is
+    #: checked in any case.) For logs whose every record has one; where older records lack it,
+    #: the store does not open. Nothing without ``check_crc_on_recover``.
+    force_record_crc: bool = field(default=False, metadata=_key("forceVerifyPropCRC"))
     #: Delays of levels 1, 2, ...: the queue entry of a delayed message holds its delivery time,
     #: and recovery computes it anew.
     delay_levels_ms: tuple[int, ...] = field(default=DELAY_LEVELS_MS, metadata=_LEVELS_KEY)

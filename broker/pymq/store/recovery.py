@@ -23,6 +23,7 @@ from collections.abc import Callable
 
 from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
 from pymq.protocol.record import Record, decode_record
+from pymq.protocol.record_crc import ends_with_record_crc
 from pymq.store.checkpoint import AbortMarker, Checkpoint
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import ENTRY_BYTES, StoreConfig
@@ -34,7 +35,7 @@ from pymq.store.known_queues import NAME, KnownQueues
 from pymq.store.log_tail import RECOVERED_NAME, LogTail
 from pymq.store.queue_repair import OlderNeeded, QueueRepair, is_adjacent
 from pymq.store.queue_table import QueueTable
-from pymq.store.scan import Stop, first_record, scan_segment
+from pymq.store.scan import RecordCrcRule, Stop, first_record, scan_segment
 
 _log = logging.getLogger(__name__)
 
@@ -158,6 +159,8 @@ class Recovery:
             record = decode_record(segment.view, physical - segment.first, verify=True)
         except (CorruptRecord, OffsetOutOfRange):
             return False
+        if self._config.force_record_crc and not ends_with_record_crc(record.properties):
+            return False  # Reading the log will say so.
         found = (record.physical_offset, record.size, record.topic, record.queue_id)
         return (
             found == (physical, size, queue.topic, queue.queue_id) and record.queue_offset == offset
@@ -223,7 +226,11 @@ class Recovery:
         for index in range(first, len(segments)):
             segment = segments[index]
             _log.info("reading %s", segment.path)
-            for chunk in scan_segment(segment, check_crc=self._config.check_crc_on_recover):
+            for chunk in scan_segment(
+                segment,
+                check_crc=self._config.check_crc_on_recover,
+                record_crc=self._record_crc_rule(),
+            ):
                 if chunk.columns is not None:
                     newest = int(chunk.columns.store_timestamp.max())
                     self._store_timestamp = max(self._store_timestamp, newest)
@@ -239,6 +246,11 @@ class Recovery:
             if index + 1 == len(segments):
                 end = segment.end
         return end
+
+    def _record_crc_rule(self) -> RecordCrcRule:
+        if self._config.force_record_crc:
+            return RecordCrcRule.DEMANDED
+        return RecordCrcRule.WRITTEN if self._config.append_record_crc else RecordCrcRule.USUAL
 
     # -- the end of the log -------------------------------------------------------------------
 

@@ -5,6 +5,11 @@ fits its checksum, a topic and properties that are not the zeros of a page never
 physical offset that is the place where it stands. The last is what tells a live record from a
 stale one that an earlier truncation left behind.
 
+A checksum of the whole record that does not fit is damage where the records on either side have
+one that does; the end of the log counts as one. Elsewhere it is a property that some client sent
+to a broker which wrote none (``protocol.record_crc``), and the record counts: RocketMQ itself
+would keep it, and to cut an acknowledged record is worse than to miss a damaged property.
+
 Source: RocketMQ CommitLog.checkMessageAndReturnSize.
 """
 
@@ -28,6 +33,8 @@ from pymq.protocol.record import (
     decode_record,
 )
 from pymq.protocol.record_batch import Longs, RecordColumns, spans
+from pymq.protocol.record_crc import RecordCrc
+from pymq.protocol.record_crc_batch import check_record_crcs
 from pymq.store.files import Files
 from pymq.store.segment import Segment
 
@@ -47,6 +54,14 @@ class Stop(Enum):
     FULL = "chunk is full"
 
 
+class RecordCrcRule(Enum):
+    """When the checksum of a whole record is believed."""
+
+    USUAL = "where the records around it have one that fits"
+    WRITTEN = "also where there is no record around it: the store writes them"
+    DEMANDED = "always, and every record must have one (RocketMQ forceVerifyPropCRC)"
+
+
 @dataclass(slots=True)
 class Chunk:
     """Consecutive valid records of one segment; positions count from the segment's start."""
@@ -56,18 +71,31 @@ class Chunk:
     stop: Stop
 
 
-def scan_segment(segment: Segment, *, check_crc: bool) -> Iterator[Chunk]:
-    """Yield the valid records of a segment; the last chunk tells where and why it ended."""
+def scan_segment(
+    segment: Segment, *, check_crc: bool, record_crc: RecordCrcRule = RecordCrcRule.USUAL
+) -> Iterator[Chunk]:
+    """Yield the valid records of a segment; the last chunk tells where and why it ended.
+
+    Args:
+        segment: of the log.
+        check_crc: whether checksums are looked at.
+        record_crc: what those of whole records say.
+
+    Raises:
+        CorruptRecord: a record lacks the checksum that is demanded.
+    """
     position = 0
     while True:
-        chunk = _scan_chunk(segment, position, check_crc=check_crc)
+        chunk = _scan_chunk(segment, position, check_crc=check_crc, record_crc=record_crc)
         yield chunk
         if chunk.stop is not Stop.FULL:
             return
         position = chunk.end
 
 
-def _scan_chunk(segment: Segment, position: int, *, check_crc: bool) -> Chunk:
+def _scan_chunk(
+    segment: Segment, position: int, *, check_crc: bool, record_crc: RecordCrcRule
+) -> Chunk:
     view = segment.view
     starts, end, stop = follow_sizes(view, position, segment.size_bytes)
     columns = _columns(view, position, starts, end)
@@ -79,6 +107,11 @@ def _scan_chunk(segment: Segment, position: int, *, check_crc: bool) -> Chunk:
     good &= _topic_written(columns)
     if check_crc:
         good &= _crc_matches(columns)
+        count = len(good) if good.all() else int(good.argmin())
+        states, torn = _record_crcs(columns, count)
+        if record_crc is RecordCrcRule.DEMANDED:
+            _demand(segment, position, columns.starts, states, torn)
+        good[:count] &= _believe(states, torn, record_crc)
     if not good.all():
         count, stop = int(good.argmin()), Stop.BAD
     elif stop is Stop.END and len(starts) and _ends_in_zeros(columns):
@@ -165,6 +198,52 @@ def _crc_matches(columns: RecordColumns) -> npt.NDArray[np.bool_]:
     found = np.fromiter(map(crc32, bodies), np.int64, len(columns)) & 0x7FFFFFFF
     matches: npt.NDArray[np.bool_] = found == columns.body_crc
     return matches
+
+
+def _record_crcs(
+    columns: RecordColumns, count: int
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+    """Return what the ends of the first records say: their checksums, and that they are torn."""
+    starts, ends = columns.properties_start[:count], columns.ends[:count]
+    states = check_record_crcs(columns.buffer, columns.starts[:count], ends, starts)
+    torn = (states == RecordCrc.NONE) & (ends > starts) & (columns.buffer[ends - 1] == 0)
+    return states, torn
+
+
+def _demand(
+    segment: Segment,
+    position: int,
+    starts: Longs,
+    states: npt.NDArray[np.int8],
+    torn: npt.NDArray[np.bool_],
+) -> None:
+    """Insist that every record in front of the first damage has a checksum."""
+    others = np.flatnonzero(states != RecordCrc.FITS)
+    if len(others) and states[others[0]] == RecordCrc.NONE and not torn[others[0]]:
+        raise CorruptRecord(
+            f"{segment.path}: the record at position {position + int(starts[others[0]])} has no "
+            "checksum, but force_record_crc (forceVerifyPropCRC) demands one. It was written "
+            "without append_record_crc (enabledAppendPropCRC), or is damaged. The log was not "
+            "changed; open it without force_record_crc, checksums that are there are verified "
+            "all the same"
+        )
+
+
+def _believe(
+    states: npt.NDArray[np.int8], torn: npt.NDArray[np.bool_], rule: RecordCrcRule
+) -> npt.NDArray[np.bool_]:
+    """Tell which records, good otherwise, are not damaged after all."""
+    fits: npt.NDArray[np.bool_] = states == RecordCrc.FITS
+    if rule is RecordCrcRule.DEMANDED:
+        return fits
+    # With what stands in front of the first and behind the last, which is nothing.
+    is_fitting = np.pad(fits, 1)
+    may_fit = np.pad(fits | torn, 1, constant_values=True)
+    damaged = (states == RecordCrc.WRONG) & may_fit[:-2] & may_fit[2:]
+    if rule is not RecordCrcRule.WRITTEN:
+        damaged &= is_fitting[:-2] | is_fitting[2:]
+    good: npt.NDArray[np.bool_] = ~damaged
+    return good
 
 
 def first_record(segment: Segment) -> Record | None:

@@ -87,6 +87,7 @@ class SendHandlers:
         put: appends to the store and makes visible what is visible at once.
         wait_synced: with SYNC_FLUSH, who to ask for the sync; None with ASYNC_FLUSH.
         store_host: our packed address, part of every record and message id.
+        record_crc: whether records end with their checksum, as the store is set.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class SendHandlers:
         wait_synced: WaitSynced | None,
         store_host: bytes,
         message_bytes_max: int,
+        record_crc: bool,
     ) -> None:
         self._config = config
         self._is_writable = config.is_writable
@@ -111,6 +113,7 @@ class SendHandlers:
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._message_bytes_max = message_bytes_max
+        self._record_crc = record_crc
         self._more_properties = f"CLUSTER\x01{config.cluster}\x02"
         self._pending: list[_Pending] = []
         self._random = random.Random()
@@ -288,6 +291,7 @@ class SendHandlers:
             born_host=connection.packed_host,
             store_host=self._store_host,
             reconsume_times=request.reconsume_times,
+            record_crc=self._record_crc,
         )
 
     def _records(
@@ -313,6 +317,7 @@ class SendHandlers:
             born_timestamp=request.born_timestamp,
             born_host=connection.packed_host,
             store_host=self._store_host,
+            record_crc=self._record_crc,
         )
 
     def _check_batch(self, command: Command, request: SendRequest) -> None:

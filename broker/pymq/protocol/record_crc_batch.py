@@ -1,0 +1,108 @@
+"""The checksums of many records at once; see ``record_crc.py`` for what they are."""
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.protocol.hashes import crc32
+from pymq.protocol.record_batch import Bytes, Longs, gather, spans, windows
+from pymq.protocol.record_crc import (
+    RECORD_CRC_BYTES,
+    RECORD_CRC_CLAIM_BYTES,
+    RECORD_CRC_PREFIX,
+    RecordCrc,
+)
+
+_DIGITS = slice(len(RECORD_CRC_PREFIX), RECORD_CRC_BYTES - 1)
+_TEMPLATE = np.frombuffer(RECORD_CRC_PREFIX + bytes(10) + b"\x02", np.uint8)
+_FIRST = RECORD_CRC_PREFIX[0]
+_CELL = f"V{RECORD_CRC_BYTES}"
+
+
+def encode_record_crcs(crcs: Longs) -> Bytes:
+    """Return the properties for checksums of 31 bits, shape (n, 20)."""
+    rows = np.repeat(_TEMPLATE[np.newaxis], len(crcs), 0)
+    left = crcs.astype(np.uint32)
+    for column in range(_DIGITS.start, _DIGITS.stop):
+        rest = left // np.uint32(10)
+        rows[:, column] = left - rest * np.uint32(10) + np.uint32(ord("0"))
+        left = rest
+    return rows
+
+
+def write_record_crcs(data: Bytes, starts: Longs, ends: Longs) -> None:
+    """Fill in the last 20 bytes of each record.
+
+    Args:
+        data: the records; written to.
+        starts, ends: where each begins and ends, its checksum included.
+    """
+    ends = ends - RECORD_CRC_BYTES
+    rows = encode_record_crcs(_crcs(data, starts, ends))
+    windows(data, RECORD_CRC_BYTES)[ends] = rows.view(_CELL)[:, 0]
+
+
+def check_record_crcs(
+    data: Bytes, starts: Longs, ends: Longs, properties_starts: Longs
+) -> npt.NDArray[np.int8]:
+    """Say of each whole record what ``check_record_crc`` says, shape (n,).
+
+    Args:
+        data: the records.
+        starts, ends: where each begins and ends.
+        properties_starts: where its properties begin; they end where it does.
+    """
+    states = np.full(len(starts), RecordCrc.NONE, np.int8)
+    picked, found = _find_claims(data, properties_starts, ends, RECORD_CRC_CLAIM_BYTES)
+    if len(picked):
+        wanted = encode_record_crcs(_crcs(data, starts[picked], ends[picked] - RECORD_CRC_BYTES))
+        fits = (found == wanted).all(axis=1)
+        states[picked] = np.where(fits, RecordCrc.FITS, RecordCrc.WRONG)
+    return states
+
+
+def cut_record_crcs(data: Bytes, properties_starts: Longs, ends: Longs) -> Longs:
+    """Return where properties texts end without the checksums at their end.
+
+    Args:
+        data: holds the texts; not less than 20 bytes stand in front of each end.
+        properties_starts, ends: where each begins and ends.
+
+    Returns:
+        ``ends`` itself where, as almost always, no text ends with one.
+    """
+    # Mostly no text does; on the way of every batch, one look at one byte has to be enough.
+    while (data[ends - RECORD_CRC_BYTES] == _FIRST).any():
+        picked, _ = _find_claims(data, properties_starts, ends, RECORD_CRC_BYTES)
+        if not len(picked):
+            break
+        ends = ends.copy()
+        ends[picked] -= RECORD_CRC_BYTES
+    return ends
+
+
+def _find_claims(
+    data: Bytes, properties_starts: Longs, ends: Longs, bytes_min: int
+) -> tuple[Longs, Bytes]:
+    """Return which texts end with a checksum, shape (m,), and these ends, shape (m, 20).
+
+    Args:
+        data: holds the texts.
+        properties_starts, ends: where each begins and ends.
+        bytes_min: how many of 20 bytes have to be as in a checksum; 19 or 20.
+    """
+    # Mostly there is none. One of these two bytes is right in each, whatever is damaged.
+    like = data[ends - RECORD_CRC_BYTES] == _FIRST
+    like |= data[ends - RECORD_CRC_BYTES + _DIGITS.start - 1] == 1
+    picked = np.flatnonzero(like)
+    picked = picked[ends[picked] - properties_starts[picked] >= RECORD_CRC_BYTES]
+    cells: Bytes = gather(data, ends[picked] - RECORD_CRC_BYTES, _CELL).view(np.uint8)
+    found = cells.reshape(-1, RECORD_CRC_BYTES)
+    good = found == _TEMPLATE
+    good[:, _DIGITS] = found[:, _DIGITS] - np.uint8(ord("0")) < 10
+    claims = good.sum(axis=1) >= bytes_min
+    return picked[claims], found[claims]
+
+
+def _crcs(data: Bytes, starts: Longs, ends: Longs) -> Longs:
+    pieces = map(data.data.__getitem__, spans(starts, ends))
+    return np.fromiter(map(crc32, pieces), np.int64, len(starts)) & 0x7FFFFFFF
