@@ -26,7 +26,7 @@ def log_records(store: Path) -> Iterator[Record]:
         CorruptRecord: something before the first zero byte of a file is no record.
         AssertionError: a record says that it stands elsewhere.
     """
-    for path in sorted((store / "commitlog").iterdir()):
+    for path in _listed(store / "commitlog"):
         data, base, position = path.read_bytes(), int(path.name), 0
         while position + BLANK_BYTES <= len(data):
             size, magic = _HEAD.unpack_from(data, position)
@@ -38,19 +38,31 @@ def log_records(store: Path) -> Iterator[Record]:
             position += size
 
 
+def log_by_topic(store: Path) -> dict[str, list[IndexEntry]]:
+    """Return what the consume queues should hold, by the log."""
+    found: dict[str, list[IndexEntry]] = {}
+    for record in log_records(store):
+        found.setdefault(record.topic, []).append(
+            IndexEntry(
+                record.queue_id,
+                record.queue_offset,
+                record.physical_offset,
+                record.size,
+                _tag_code(record.properties),
+            )
+        )
+    return found
+
+
 def log_entries(store: Path, topic: str) -> list[IndexEntry]:
     """Return what the consume queues of a topic should hold, by the log."""
-    return [
-        IndexEntry(
-            record.queue_id,
-            record.queue_offset,
-            record.physical_offset,
-            record.size,
-            _tag_code(record.properties),
-        )
-        for record in log_records(store)
-        if record.topic == topic
-    ]
+    return log_by_topic(store).get(topic, [])
+
+
+def queues_by_topic(store: Path) -> dict[str, list[IndexEntry]]:
+    """Return what the consume queues of all topics hold."""
+    topics = _listed(store / "consumequeue")
+    return {path.name: queue_entries(store, path.name) for path in topics}
 
 
 def queue_entries(store: Path, topic: str) -> list[IndexEntry]:
@@ -64,6 +76,10 @@ def queue_entries(store: Path, topic: str) -> list[IndexEntry]:
                     break
                 entries.append(IndexEntry(int(directory.name), base + index, physical, size, code))
     return entries
+
+
+def _listed(directory: Path) -> list[Path]:
+    return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
 def file_count(store: Path, folder: str) -> int:

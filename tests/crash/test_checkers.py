@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.crash.checkers import Found, IndexEntry, check_history, check_index
+from tests.crash.history import Findings, History, Life, check
 from tests.crash.ledger import (
     Acknowledged,
     Attempted,
@@ -127,3 +129,73 @@ def test_ledger_lines(tmp_path: Path) -> None:
     for line in ("A x", "K x 1 2", "F x", "Z x y"):
         with pytest.raises(ValueError):
             parse_event(line)
+
+
+# ------------------------------------------------------------------- a store over restarts
+
+
+def history() -> History:
+    """One living topic, whose log ends at 600."""
+    return History({"T": Life(0, list(EVENTS))}, durable_end=600, saved=3, save_begun=4)
+
+
+LOG = [
+    IndexEntry(one.queue_id, one.queue_offset, one.physical_offset, 100, 0) for one in FOUND
+]
+
+
+def findings(**changes: Any) -> Findings:
+    right = Findings(600, {"T": FOUND}, 3, {"T": LOG}, {"T": LOG})
+    return replace(right, **changes)
+
+
+def test_a_right_store_passes() -> None:
+    assert check(history(), findings()) == []
+    assert check(history(), findings(saved=4)) == [], "the save under way may be done"
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"log_end": 599}, "LOST: the log ends at 599"),
+        ({"messages": {"T": FOUND[1:]}}, "T: LOST: 1-0-0"),
+        ({"messages": {"T": FOUND, "U": FOUND}}, "topic U was never made"),
+        ({"entries": {"T": LOG, "U": LOG}}, "topic U was never made"),
+        ({"entries": {"T": LOG[1:]}}, "T: record without its entry"),
+        ({"log": {"T": LOG[1:]}}, "T: entry without its record"),
+        ({"saved": 2}, "holds save 2, expected 3..4"),
+        ({"saved": 5}, "holds save 5, expected 3..4"),
+    ],
+)
+def test_a_wrong_store_is_noticed(changes: dict[str, Any], complaint: str) -> None:
+    assert any(complaint in text for text in check(history(), findings(**changes)))
+
+
+def test_a_deletion_under_way_is_all_or_nothing() -> None:
+    ending = history()
+    ending.lives["T"].is_ending = True
+    gone = findings(messages={}, entries={})
+    assert check(ending, findings()) == []
+    assert check(ending, gone) == []
+    assert any("LOST" in text for text in check(history(), gone))
+    half = findings(messages={"T": FOUND[1:]}, entries={"T": LOG[1:]})
+    assert any("LOST" in text for text in check(ending, half))
+    assert any("of a deleted topic" in text for text in check(ending, findings(messages={})))
+    after = history()
+    after.end_life("T", 600)
+    assert check(after, gone) == []
+    assert any("nobody sent" in text for text in check(after, findings()))
+    assert any("entry without" in text for text in check(after, findings(messages={})))
+
+
+def test_lost_power_forgets_a_suffix_only() -> None:
+    lost = history()
+    lost.forget_beyond(400)
+    shorter = findings(messages={"T": FOUND[:3]}, log={"T": LOG[:3]}, entries={"T": LOG[:3]})
+    assert check(lost, replace(shorter, log_end=400)) != [], "it was said to be on the disk"
+    lost.durable_end = 400
+    assert check(lost, replace(shorter, log_end=400)) == []
+    hole = findings(
+        log_end=400, messages={"T": FOUND[1:3]}, log={"T": LOG[:3]}, entries={"T": LOG[1:3]}
+    )
+    assert any("LOST: 1-0-0" in text for text in check(lost, hole))

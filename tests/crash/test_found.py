@@ -1,14 +1,20 @@
-"""Bugs that killing has found, each made again without chance; see README.md."""
+"""Bugs that crashes have found, each made again without chance; see README.md."""
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+from tests.crash.session import Script, Send, Session, recover
+
 from pymq.clock import Clock
 from pymq.protocol.record import NewRecord, pack_host
-from pymq.store import MessageStore, StoreConfig
+from pymq.store import FlushMode, MessageStore, StoreConfig
+from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles
+from pymq.testing.lost_power import Disk
 
 HOST = pack_host("127.0.0.1", 10911)
 TOPIC = "found"
@@ -47,3 +53,120 @@ def test_killed_while_a_queue_file_is_made(tmp_path: Path) -> None:
         assert again.queue_bounds(TOPIC, 0) == (0, 11)
     finally:
         again.close()
+
+
+# ------------------------------------------------------------------------------- lost power
+
+POWER_LOSSES = 40
+
+
+def die_at(session: Session, script: Script, place: Path, disk: Disk, operation: str) -> None:
+    """Run a script until the process dies before an operation, ``name path`` below ``place``."""
+    trial = place.with_name("trial")
+    trial.mkdir()
+    files = FaultyFiles()
+    twin = session.fork()
+    twin.start(trial / "store", files)
+    script(twin)
+    names = [f"{name} {path.relative_to(trial)}" for name, path in files.operations]
+    files.abandon()
+    shutil.rmtree(trial)
+    files = FaultyFiles(Fault(at=names.index(operation) + 1), disk=disk)
+    with pytest.raises(Crashed):
+        session.start(place / "store", files)
+        script(session)
+    files.abandon()
+
+
+def live(session: Session, script: Script, place: Path, disk: Disk) -> None:
+    """Run a script on what is there, and die."""
+    files = FaultyFiles(disk=disk)
+    session.start(place / "store", files)
+    script(session)
+    files.abandon()
+
+
+def check_power_losses(session: Session, disk: Disk, place: Path, *, first_seed: int = 0) -> None:
+    """Lose the power here in many ways."""
+    for seed in range(first_seed, first_seed + POWER_LOSSES):
+        lost = place.with_name("lost")
+        disk.lose_power(random.Random(seed), lost)
+        print(f"lose_power with seed {seed}")
+        complaints = recover(session.fork(), lost / "store", FaultyFiles(), lost_power=True)
+        assert not complaints, "\n".join([f"{seed=}", *complaints])
+        shutil.rmtree(lost)
+
+
+def put_and_flush(session: Session) -> None:
+    session.put(*(Send(TOPIC, number % 2, (20,)) for number in range(30)))
+    session.flush()
+
+
+def put_few(session: Session) -> None:
+    session.put(Send(TOPIC, 0, (20,)))
+    session.flush()
+
+
+def save(session: Session) -> None:
+    session.save()
+
+
+@pytest.mark.parametrize(
+    ("first", "operation", "then"),
+    [
+        (put_and_flush, "sync_directory .", put_and_flush),
+        (put_and_flush, "sync_directory store/commitlog", put_few),
+    ],
+)
+def test_names_that_a_dead_process_left_unsynced(
+    memory_path: Path, first: Script, operation: str, then: Script
+) -> None:
+    """The next process found its directories and files there, and did not sync their names."""
+    place = memory_path / "place"
+    place.mkdir()
+    disk, session = Disk(place), Session(FlushMode.SYNC)
+    die_at(session, first, place, disk, operation)
+    live(session, then, place, disk)
+    check_power_losses(session, disk, place)
+
+
+def test_the_directory_of_tables_is_made_and_the_process_dies(memory_path: Path) -> None:
+    """As above: the second process saves its table into a directory without a durable name."""
+    place = memory_path / "place"
+    place.mkdir()
+    disk, session = Disk(place), Session(FlushMode.SYNC)
+    live(session, put_and_flush, place, disk)
+    FaultyFiles(disk=disk).make_directory(place / "store" / "config")
+    live(session, save, place, disk)
+    check_power_losses(session, disk, place)
+
+
+def test_queue_entries_that_a_dead_process_left_unsynced(memory_path: Path) -> None:
+    """Recovery found them right in the page cache, so it called them durable."""
+    place = memory_path / "place"
+    place.mkdir()
+    disk, session = Disk(place), Session(FlushMode.SYNC)
+
+    def work(session: Session) -> None:
+        put_and_flush(session)
+        session.pass_time(10_000)  # so that the checkpoint counts
+        put_and_flush(session)
+
+    live(session, work, place, disk)
+    live(session, Session.flush, place, disk)
+    check_power_losses(session, disk, place)
+
+
+def test_entries_lost_in_front_of_others_that_are_too_new(memory_path: Path) -> None:
+    """Dropping those behind the log's end uncovered zeros, which were served as entries."""
+    place = memory_path / "place"
+    place.mkdir()
+    disk, session = Disk(place), Session(FlushMode.ASYNC, queue_file_bytes=20)
+
+    def work(session: Session) -> None:
+        put_and_flush(session)
+        session.flush_queues()
+        session.put(*(Send(TOPIC, 0, (20,)) for _ in range(30)))
+
+    live(session, work, place, disk)
+    check_power_losses(session, disk, place, first_seed=80)

@@ -28,6 +28,7 @@ from pymq.store.files import Files
 CHECKPOINT_BYTES = 4096
 #: How much earlier than the checkpoint recovery starts, ms; RocketMQ's number.
 SLACK_MS = 3000
+_LOCK = "lock"
 _VALUES = struct.Struct(">5q")
 
 
@@ -124,6 +125,21 @@ class AbortMarker:
         self._files.sync_directory(self._root)
 
 
+def make_root(files: Files, root: Path) -> None:
+    """Make a store's directory, durably; nothing happens to one that was opened before.
+
+    Raises:
+        DiskFull, FlushFailed, StoreError: it could not be made.
+    """
+    if files.exists(root / _LOCK):
+        return
+    missing = [path for path in root.parents if not files.exists(path)]
+    files.make_directory(root, 0o700)
+    for path in (root, *missing):
+        # Also when it was there: who made it may have died before this.
+        files.sync_directory(path.parent)
+
+
 class DirectoryLock:
     """Keeps a second process, and a second store of this process, out of a directory."""
 
@@ -136,7 +152,7 @@ class DirectoryLock:
         self._files = files
         self._held = [files.lock_directory(root)]
         try:
-            fd = files.lock_file(root / "lock")
+            fd = files.lock_file(root / _LOCK)
             self._held.append(fd)
             files.pwrite(fd, b"lock", 0)
         except StoreError:

@@ -153,6 +153,13 @@ class ConsumeQueue:
         files.dirty.add(path)
         files.files.pwrite(files.descriptor(path), data, position)
 
+    def sync_later(self, first: int, count: int) -> None:
+        """Count the files of some entries, and their directories, as changed."""
+        low = first * ENTRY_BYTES // self.file_bytes * self.file_bytes
+        for base in range(low, (first + count) * ENTRY_BYTES, self.file_bytes):
+            self._files.dirty.add(self._paths[base])
+        self._files.dirty_directories.update((self.path, *self.path.parents[:3]))
+
     def _create(self, base: int, position: int) -> str:
         """Make a file; in the very first one, entries before ``position`` become blank."""
         path = str(self.path / segment_name(base))

@@ -11,7 +11,7 @@ from pymq.errors import FlushFailed, OffsetOutOfRange, StoreClosed, StoreError
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, Record
 from pymq.store.append import Appender, PutResult, PutStatus
-from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock
+from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock, make_root
 from pymq.store.cleaning import Cleaner, CleanJob
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import FlushMode, StoreConfig
@@ -122,8 +122,7 @@ class MessageStore:
             StoreClosed: it was cancelled; the directory can be opened again at any time.
         """
         files = files or Files()
-        if files.make_directory(config.root_path, 0o700):
-            files.sync_directory(config.root_path.parent)
+        make_root(files, config.root_path)
         lock = DirectoryLock(files, config.root_path)
         segments = Segments(files, config.log_path, config.segment_bytes)
         queues = QueueTable(

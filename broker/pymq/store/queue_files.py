@@ -44,10 +44,10 @@ class QueueFiles:
     def create(self, path: Path, size_bytes: int) -> None:
         """Make a file of its nominal size, and its directories."""
         directory = path.parent
-        if self.files.make_directory(directory):
-            self.dirty_directories.update((directory.parent, directory.parent.parent))
+        self.files.make_directory(directory)
         self._keep(str(path), self.files.create(path, size_bytes, reserve=False))
-        self.dirty_directories.add(directory)
+        # Up to the store's own: who made them may have died before they were synced.
+        self.dirty_directories.update((directory, *directory.parents[:3]))
 
     def _keep(self, path: str, fd: int) -> None:
         self._open[path] = fd

@@ -215,6 +215,8 @@ class QueueRepair:
             if not queue.bases:
                 queue.min_offset = first
             self._write(queue, first + overlap, rows[overlap:].tobytes())
+        # What a process that died had written is in the page cache, perhaps nowhere else.
+        queue.sync_later(first, len(rows))
         self._cursors[queue] = first + len(rows)
 
     def _bridge(
@@ -279,9 +281,12 @@ def _cut(queue: ConsumeQueue, log_end: int) -> None:
         size = entries["size"].astype(np.int64)
         reach = np.where(size == BLANK_SIZE, 0, entries["physical_offset"] + size)
         beyond = (reach > log_end).nonzero()[0]
-        if not len(beyond):
+        # Entries in front of those may never have got to the disk.
+        written = (size[: int(beyond[0]) if len(beyond) else None] > 0).nonzero()[0]
+        count = int(written[-1]) + 1 if len(written) else 0
+        if count == len(entries):
             break
-        end = first + int(beyond[0])
+        end = first + count
     if end < queue.end_offset:
         _log.warning(
             "%s: entries %d..%d pointed behind the end of the log and were dropped",

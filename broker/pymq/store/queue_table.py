@@ -189,7 +189,7 @@ def sync_queues(files: Files, paths: set[str], directories: set[Path]) -> None:
     """
     if len(paths) > _MANY_FILES:
         files.start_sync_of_all()
-    for path in paths:
+    for path in sorted(paths):  # by name, so that a crash can be repeated
         try:
             fd = files.open(Path(path))
         except FileNotFoundError:
@@ -198,7 +198,7 @@ def sync_queues(files: Files, paths: set[str], directories: set[Path]) -> None:
             files.sync_data(fd)
         finally:
             files.close(fd)
-    for directory in directories:
+    for directory in sorted(directories):
         try:
             files.sync_directory(directory)
         except StoreError:

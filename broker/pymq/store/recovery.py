@@ -95,8 +95,7 @@ class Recovery:
         self._queues.load()
         if self._index is not None:
             self._index.load()
-        self._marked = self._abort.present()
-        self._clean = not self._marked
+        self._clean = not self._abort.present()
         if self._clean and self._as_left():
             self._mark()
             self._log.segments.drop_empty()
@@ -114,8 +113,9 @@ class Recovery:
     def _mark(self) -> None:
         """Put the abort marker, before anything is changed.
 
-        Also clears away queue files whose creation a crash cut short: they stand where the
-        files of rebuilt entries must be.
+        Also where there is one: whoever put it may have died before it was synced. And clears
+        away queue files whose creation a crash cut short: they stand where the files of rebuilt
+        entries must be.
         """
         if not self._marked:
             self._abort.put()
@@ -308,6 +308,7 @@ class Recovery:
             # What was read may still be in the page cache alone.
             for segment in list(self._log.segments)[first:]:
                 segment.sync()
+            self._log.segments.sync_names()
         self._queues.sync()
         if self._repair.wrong_count:
             _log.warning(

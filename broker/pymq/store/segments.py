@@ -141,6 +141,12 @@ class Segments:
                 self._prepared = None
                 self._files.sync_directory(self._path)
 
+    def sync_names(self) -> None:
+        """Make durable which files there are, whoever made them."""
+        if self._all:
+            self._files.sync_directory(self._path)
+            self._files.sync_directory(self._path.parent)
+
     def drop_after(self, count: int) -> None:
         """Keep the first ``count`` segments and delete the others, last first."""
         if len(self._all) > count:

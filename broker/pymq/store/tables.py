@@ -82,7 +82,8 @@ class StateTable:
             DiskFull, FlushFailed, StoreError: the previous file is still there.
         """
         files = self._files
-        if files.make_directory(self._path.parent):
+        if files.make_directory(self._path.parent) or not files.exists(self._path):
+            # Who made it may have died before this.
             files.sync_directory(self._path.parent.parent)
         files.write_file(self._temporary, text.encode("utf-8", "replace"))
         if files.exists(self._path) and not self._is_damaged:

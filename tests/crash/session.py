@@ -1,0 +1,334 @@
+"""A store, what it is asked to do, and the history of it; over crashes and restarts.
+
+All files are real, the clock is not. A session writes down what it attempts before, and what it
+was promised after, every call: an exception may come out of any of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.crash.checkers import Found
+from tests.crash.disk import log_by_topic, queues_by_topic
+from tests.crash.history import Findings, History, Life, check
+from tests.crash.ledger import Acknowledged, Attempted, Failed, body_of, make_key
+from tests.unit.store.stores import HOST, FakeClock, batch, record
+
+from pymq.protocol.record import decode_records
+from pymq.store import Files, FlushMode, MessageStore, PutStatus
+from pymq.store.config import StoreConfig
+from pymq.store.tables import StateTable
+from pymq.testing.faulty_files import FaultyFiles
+
+TOPICS: Final = ("A", "B", "%RETRY%c")
+TAGS: Final = (None, "x", "yy")
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """One request: a message, or a batch when there are several sizes."""
+
+    topic: str
+    queue_id: int
+    sizes: tuple[int, ...]
+
+
+class Session:
+    """Drives the store in ``root``; ``start`` opens it, as often as wanted.
+
+    ``history`` and clock go on over restarts; ``root`` and ``files`` may be others each time.
+    """
+
+    def __init__(self, mode: FlushMode, **settings: Any) -> None:
+        self.history = History()
+        self.clock = FakeClock()
+        self.store: MessageStore | None = None
+        self._mode = mode
+        self._settings = {"segment_bytes": 1024, "queue_file_bytes": 100} | settings
+        self._number = 0
+        #: (end of its records, life, promise) of what waits for a flush.
+        self._waiting: list[tuple[int, Life, Acknowledged]] = []
+
+    # -- restarts -----------------------------------------------------------------------------
+
+    def start(self, root: Path, files: Files) -> None:
+        """Open the store."""
+        self._root, self._files = root, files
+        self._waiting.clear()
+        config = StoreConfig(root_path=root, flush_mode=self._mode, **self._settings)
+        self.store = MessageStore.open(config, self.clock, files=files)
+        self._table = StateTable(root / "config" / "table.json", files=files)
+        self._table.load(int)
+        self._note_durable()
+
+    def stop(self) -> None:
+        """Close the store in order."""
+        store, self.store = self._running, None
+        durable, taken = store.log_end, store.not_writable_reason is None
+        store.close()
+        if taken:
+            self._settle(durable)
+
+    def restart(self) -> None:
+        """Close and open it."""
+        self.stop()
+        self.start(self._root, self._files)
+
+    def fork(self) -> Session:
+        """Return a session with the same past, which may have another future; none runs."""
+        twin = Session(self._mode, **self._settings)
+        twin.history = copy.deepcopy(self.history)
+        twin.clock.now_ms = self.clock.now_ms
+        twin._number = self._number
+        return twin
+
+    @property
+    def _running(self) -> MessageStore:
+        assert self.store is not None
+        return self.store
+
+    def forget_lost(self) -> None:
+        """Count as unknown what was not durable when the power went."""
+        self.history.forget_beyond(self._running.log_end)
+
+    # -- work ---------------------------------------------------------------------------------
+
+    def put(self, *sends: Send) -> None:
+        """Put all of them at once."""
+        self.clock.now_ms += 7
+        entries: list[Any] = []
+        notes: list[tuple[Life, str]] = []
+        for send in sends:
+            life = self.history.lives.setdefault(send.topic, Life())
+            keys = []
+            for size in send.sizes:
+                self._number += 1
+                keys.append(make_key(0, self._number, size))
+            request = keys[0]
+            life.events.append(Attempted(request, tuple(keys)))
+            notes.append((life, request))
+            bodies = [body_of(key) for key in keys]
+            if len(bodies) > 1:
+                entries.append(batch(bodies, topic=send.topic, queue_id=send.queue_id))
+            else:
+                tag = TAGS[self._number % len(TAGS)]
+                entries.append(
+                    record(bodies[0], topic=send.topic, queue_id=send.queue_id, tag=tag)
+                )
+        results = self._running.put(entries, HOST)
+        for send, entry, (life, request), result in zip(
+            sends, entries, notes, results, strict=True
+        ):
+            if result.status is not PutStatus.OK:
+                life.events.append(Failed(request, True, str(result.remark)))
+                continue
+            starts = entry.starts.tolist() if len(send.sizes) > 1 else [0]
+            physical = tuple(result.physical_offset + start for start in starts)
+            promise = Acknowledged(request, send.queue_id, result.queue_offset, physical)
+            if self._mode is FlushMode.SYNC:
+                self._waiting.append((result.end_offset, life, promise))
+            else:
+                life.events.append(promise)
+
+    def flush(self) -> None:
+        """Sync the log."""
+        self.clock.now_ms += 400
+        self._running.flush()
+        self._note_durable()
+
+    def _note_durable(self) -> None:
+        self._settle(self._running.flushed_end)
+
+    def _settle(self, durable_end: int) -> None:
+        self.history.durable_end = max(durable_end, self.history.durable_end)
+        while self._waiting and self._waiting[0][0] <= durable_end:
+            _, life, promise = self._waiting.pop(0)
+            life.events.append(promise)
+
+    def flush_queues(self) -> None:
+        """Sync the consume queues."""
+        self.clock.now_ms += 400
+        job = self._running.queue_flush_target()
+        job.run()
+        self._running.queue_flush_done(job)
+
+    def prepare(self) -> None:
+        """Make the next log file ahead of need."""
+        self._running.prepare_next()
+
+    def delete(self, topic: str) -> None:
+        """Delete a topic's queues."""
+        life = self.history.lives.get(topic)
+        if life is None:
+            return
+        life.is_ending = True
+        self._running.delete_queues(topic)
+        self.history.end_life(topic, self._running.log_end)
+
+    def save(self) -> None:
+        """Save the state table."""
+        self.history.save_begun += 1
+        self._table.save(str(self.history.save_begun))
+        self.history.saved = self.history.save_begun
+
+    def pass_time(self, ms: int) -> None:
+        """Let the clock go on."""
+        self.clock.now_ms += ms
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def messages(self) -> dict[str, list[Found]]:
+        """Return everything that the store serves."""
+        store = self._running
+        found: dict[str, list[Found]] = {}
+        for topic, queue_id in store.queues():
+            offset, end = store.queue_bounds(topic, queue_id)
+            while offset < end:
+                result = store.read(topic, queue_id, offset, count_max=32, bytes_max=1 << 16)
+                assert result.next_offset > offset, f"{topic} {queue_id} {offset}: {result}"
+                offset = result.next_offset
+                found.setdefault(topic, []).extend(
+                    Found(one.queue_id, one.queue_offset, one.physical_offset, one.body)
+                    for buffer in result.buffers
+                    for one in decode_records(buffer, verify=True)
+                )
+        return found
+
+    def findings(self) -> Findings:
+        """Return what the store serves, and what its files hold."""
+        return Findings(
+            self._running.log_end,
+            self.messages(),
+            self._table.load(int) or 0,
+            log_by_topic(self._root),
+            queues_by_topic(self._root),
+        )
+
+    def check(self) -> list[str]:
+        """Return what is wrong after a restart, and go on from what is there.
+
+        Whether a deletion that a crash interrupted took place is known from now on.
+        """
+        findings = self.findings()
+        complaints = check(self.history, findings)
+        for topic, life in self.history.lives.items():
+            if life.is_ending:
+                if findings.messages.get(topic):
+                    life.is_ending = False
+                else:
+                    self.history.end_life(topic, findings.log_end)
+        return complaints
+
+
+def recover(
+    session: Session, root: Path, files: FaultyFiles, *, lost_power: bool = False
+) -> list[str]:
+    """Start on what a crash left, and check; then write more, die, start and check again.
+
+    Args:
+        session: what was before.
+        root: of the store.
+        files: of the first start and what is written then.
+        lost_power: what was not durable may be gone.
+
+    Returns:
+        What is wrong.
+    """
+    session.start(root, files)
+    if lost_power:
+        session.forget_lost()
+    complaints = session.check()
+    session.put(Send("A", 0, (30,)), Send("B", 1, (10, 20)))
+    session.flush()
+    session.store = None
+    files.abandon()
+    with contextlib.closing(_Closing(session)):
+        session.start(root, Files())
+        complaints += [f"at the second start: {text}" for text in session.check()]
+    return complaints
+
+
+class _Closing:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def close(self) -> None:
+        if self._session.store is not None:
+            self._session.stop()
+
+
+# ------------------------------------------------------------------------------------ scripts
+
+Script = Callable[[Session], None]
+
+
+def fixed_script(session: Session) -> None:
+    """Everything a store can be asked for, over several files of each kind."""
+    put, a, b = session.put, "A", "B"
+    put(Send(a, 0, (20,)))
+    session.flush()
+    session.save()
+    put(Send(a, 0, (100,)), Send(a, 1, (0,)), Send(b, 0, (30, 40, 50)))
+    session.prepare()
+    put(*(Send(a, number % 2, (90,)) for number in range(6)))  # rolls over
+    session.flush_queues()
+    put(Send(b, 0, (60, 60, 60, 60)), Send("%RETRY%c", 0, (5,)))
+    session.pass_time(5_000)
+    session.flush()
+    session.delete(b)
+    put(Send(b, 0, (10,)), Send(b, 2, (10, 10)))
+    session.save()
+    session.restart()
+    put(Send(a, 0, (700,)), Send(a, 1, (500,)), Send(b, 0, (20,)))
+    session.flush()
+    session.flush_queues()
+    put(Send(a, 0, (30, 30)))
+    session.delete("%RETRY%c")
+    session.save()
+    session.stop()
+
+
+def random_script(seed: int, steps: int) -> Script:
+    """Return a script by chance."""
+
+    def run(session: Session) -> None:
+        chance = random.Random(seed)
+        for _ in range(steps):
+            _step(session, chance)
+        if chance.random() < 0.5:
+            session.stop()
+
+    return run
+
+
+def _step(session: Session, chance: random.Random) -> None:
+    action = chance.random()
+    if action < 0.5:
+        session.put(*(_send(chance) for _ in range(chance.choice((1, 1, 2, 5)))))
+    elif action < 0.72:
+        session.flush()
+    elif action < 0.78:
+        session.flush_queues()
+    elif action < 0.83:
+        session.prepare()
+    elif action < 0.88:
+        session.save()
+    elif action < 0.92:
+        session.delete(chance.choice(TOPICS))
+    elif action < 0.96:
+        session.restart()
+    else:
+        session.pass_time(chance.choice((0, 100, 3_500)))
+
+
+def _send(chance: random.Random) -> Send:
+    sizes: Sequence[int] = [
+        chance.choice((0, 10, 40, 200)) for _ in range(chance.choice((1, 1, 1, 3)))
+    ]
+    return Send(chance.choice(TOPICS), chance.randrange(2), tuple(sizes))
