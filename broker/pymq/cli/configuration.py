@@ -132,7 +132,6 @@ def broker_configs(
     if name_servers is not None:
         settings["namesrvAddr"] = name_servers
     store = from_properties(StoreConfig, settings, source=source)
-    _check_log_path(settings, source)
     settings = _with_address(_with_role(settings, source), source)
     broker = from_properties(BrokerConfig, settings, source=source)
     if name_servers is not None:
@@ -141,7 +140,7 @@ def broker_configs(
         _check_addresses(broker.name_servers, f"{source}: namesrvAddr")
     else:
         _check_addresses(broker.name_servers, NAME_SERVER_VARIABLE)
-    return broker, replace(store, commit_log_path=store.log_path)
+    return broker, replace(store, commit_log_paths=store.log_paths)
 
 
 def effective_text(*configs: object) -> str:
@@ -208,15 +207,6 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _check_log_path(settings: Mapping[str, str], source: str) -> None:
-    path = settings.get("storePathCommitLog", "")
-    if "," in path:
-        raise ConfigurationError(
-            f"{source}: storePathCommitLog={path!r}: expected one directory, several are not "
-            "supported; move the files into one"
-        )
 
 
 def _check_addresses(addresses: Iterable[str], where: str) -> None:

@@ -44,11 +44,13 @@ class DiskWatch:
     def __init__(self, config: StoreConfig, files: Files) -> None:
         self._config = config
         self._files = files
-        self._log_paths = (config.log_path,)
+        self._log_paths = config.log_paths
         self._noted = ""
         self.level = DiskLevel.PLENTY
         #: Why writes are refused; None while they are not.
         self.refusal: str | None = None
+        #: Directories of the log where no new file should be made if there is another.
+        self.full_log_paths: frozenset[Path] = frozenset()
 
     def look(self) -> Usages:
         """Return how full the disks are; in any thread. What cannot be seen is left out."""
@@ -65,6 +67,9 @@ class DiskWatch:
     def note(self, usages: Usages) -> None:
         """Take over what ``look`` returned."""
         logs = [path for path in self._log_paths if path in usages]
+        self.full_log_paths = frozenset(
+            path for path in logs if level_of(usages[path], self._config) >= DiskLevel.FORCE
+        )
         roomiest = min(logs, key=lambda path: usages[path].ratio, default=None)
         counted = [path for path in (roomiest, self._config.queues_path) if path in usages]
         levels = {path: level_of(usages[path], self._config) for path in counted if path}
@@ -168,6 +173,11 @@ class Cleaner:
         """Let the next passes go by age alone."""
         self._asked = _ASKED_PASSES
 
+    def note_disk(self, usages: Usages) -> None:
+        """Take over what was seen of the disks."""
+        self.disk.note(usages)
+        self._log.segments.full_paths = self.disk.full_log_paths
+
     def target(self, safe_end: int) -> CleanJob:
         """Return the next job.
 
@@ -186,7 +196,7 @@ class Cleaner:
 
     def done(self, job: CleanJob) -> int:
         """Decide upon what a job has seen; return how much got done, 0 at the end of a pass."""
-        self.disk.note(job.usages)
+        self.note_disk(job.usages)
         if job.oldest is not None and self._may_go(job.last_write_ms):
             assert self._left is not None
             self._left -= 1

@@ -83,6 +83,14 @@ def _parse_flush(text: str) -> FlushMode:
         raise ValueError("expected SYNC_FLUSH or ASYNC_FLUSH") from error
 
 
+def _parse_paths(text: str) -> tuple[Path, ...]:
+    return tuple(Path(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _format_paths(paths: tuple[Path, ...]) -> str:
+    return ",".join(map(str, paths))
+
+
 def _parse_hours(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(hour) for hour in text.split(";") if hour.strip())
@@ -98,6 +106,8 @@ def _key(key: str, *aliases: str, **more: Any) -> dict[str, Any]:
 _FLUSH_KEY = _key(
     "flushDiskType", parse=_parse_flush, format=lambda mode: f"{mode.name}_FLUSH"
 )
+_LOG_KEY = _key("storePathCommitLog", parse=_parse_paths, format=_format_paths)
+_READ_ONLY_KEY = _key("readOnlyCommitLogStorePaths", parse=_parse_paths, format=_format_paths)
 _HOURS_KEY = _key(
     "deleteWhen", parse=_parse_hours, format=lambda hours: ";".join(f"{hour:02d}" for hour in hours)
 )
@@ -109,8 +119,11 @@ class StoreConfig:
     """Settings of one ``MessageStore``, under RocketMQ's keys."""
 
     root_path: Path = field(metadata=_key("storePathRootDir"))
-    #: None: root_path/commitlog
-    commit_log_path: Path | None = field(default=None, metadata=_key("storePathCommitLog"))
+    #: Directories of the commit log; none: root_path/commitlog. File number i goes to the i-th,
+    #: counted round, of those that are neither read-only nor above ``disk_force_percent``.
+    commit_log_paths: tuple[Path, ...] = field(default=(), metadata=_LOG_KEY)
+    #: More of them, or some of them, in which no file is made.
+    read_only_log_paths: tuple[Path, ...] = field(default=(), metadata=_READ_ONLY_KEY)
     segment_bytes: int = field(
         default=1 << 30, metadata=_key("mappedFileSizeCommitLog", "mapedFileSizeCommitLog")
     )
@@ -218,18 +231,24 @@ class StoreConfig:
         whole = -(-self.queue_file_bytes // ENTRY_BYTES) * ENTRY_BYTES
         object.__setattr__(self, "queue_file_bytes", whole)
         object.__setattr__(self, "root_path", Path(self.root_path))
-        if self.commit_log_path is not None:
-            if "," in str(self.commit_log_path):
+        for name in ("commit_log_paths", "read_only_log_paths"):
+            paths = tuple(map(Path, getattr(self, name)))
+            if len(set(paths)) < len(paths) or any("," in str(path) for path in paths):
                 raise ConfigurationError(
-                    f"commit_log_path={self.commit_log_path}: expected one directory, a commit "
-                    "log over several (storePathCommitLog with commas) cannot be opened"
+                    f"{name}={_format_paths(paths)}: expected directories without commas in "
+                    "their names, each once"
                 )
-            object.__setattr__(self, "commit_log_path", Path(self.commit_log_path))
+            object.__setattr__(self, name, paths)
+        if not set(self.log_paths) - set(self.read_only_log_paths):
+            raise ConfigurationError(
+                f"read_only_log_paths={_format_paths(self.read_only_log_paths)} "
+                "(readOnlyCommitLogStorePaths): no directory of the commit log is left to write to"
+            )
 
     @property
-    def log_path(self) -> Path:
-        """The directory of the commit log."""
-        return self.commit_log_path or self.root_path / "commitlog"
+    def log_paths(self) -> tuple[Path, ...]:
+        """The directories of the commit log, without those that are read-only besides."""
+        return self.commit_log_paths or (self.root_path / "commitlog",)
 
     @property
     def queues_path(self) -> Path:

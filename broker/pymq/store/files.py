@@ -80,6 +80,13 @@ class Files:
         except OSError as error:
             raise _failure(error, "open", path) from error
 
+    def open_for_reading(self, path: Path) -> int:
+        """Return a descriptor for reading alone, which a read-only directory also gives."""
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _failure(error, "open", path) from error
+
     def create(self, path: Path, size_bytes: int, *, reserve: bool) -> int:
         """Make a new file of its final size, all zero, and return its descriptor.
 
@@ -242,14 +249,11 @@ class Files:
 
     def read_part(self, path: Path, size: int, position: int) -> bytes:
         """Return up to ``size`` bytes of a file that need not be open; fewer only at its end."""
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _failure(error, "open", path) from error
+        fd = self.open_for_reading(path)
         try:
             return self.pread(fd, size, position)
         finally:
-            os.close(fd)
+            self.close(fd)
 
     def modified_ms(self, path: Path) -> int:
         """Return when a file was last written, ms since the epoch."""

@@ -124,7 +124,9 @@ class MessageStore:
         files = files or Files()
         make_root(files, config.root_path)
         lock = DirectoryLock(files, config.root_path)
-        segments = Segments(files, config.log_path, config.segment_bytes)
+        segments = Segments(
+            files, config.log_paths, config.segment_bytes, read_only=config.read_only_log_paths
+        )
         queues = QueueTable(
             files,
             config.queues_path,
@@ -471,7 +473,7 @@ class MessageStore:
     def check_disk(self) -> None:
         """Look how full the disks are, about once a second: writes are refused above a level."""
         self._check_open()
-        self._cleaner.disk.note(self._cleaner.disk.look())
+        self._cleaner.note_disk(self._cleaner.disk.look())
 
     def clean_target(self) -> CleanJob:
         """Return a job that deletes what the last one found to be old, and looks for more."""

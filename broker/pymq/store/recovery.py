@@ -257,8 +257,9 @@ class Recovery:
     def _judge(self, end: int, covered: int) -> None:
         """Stop if what ends the log is damage and not an unfinished write."""
         if end < self._known.log_end:
+            paths = ", ".join(map(str, self._config.log_paths))
             raise CorruptRecord(
-                f"{self._config.log_path}: the log ends at physical offset {end}, but reached "
+                f"{paths}: the log ends at physical offset {end}, but reached "
                 f"{self._known.log_end} at its last clean stop: a file is missing (is its disk "
                 "mounted?) or damaged. Restore it from a copy or a slave; to give up what is "
                 f"missing, remove {self._config.root_path / NAME}"

@@ -27,24 +27,33 @@ class Segment:
     Source: RocketMQ MappedFile.
     """
 
-    __slots__ = ("_fd", "_files", "_view", "end", "first", "path", "size_bytes")
+    __slots__ = ("_fd", "_files", "_view", "end", "first", "path", "read_only", "size_bytes")
 
     def __init__(
-        self, files: Files, path: Path, first: int, size_bytes: int, fd: int | None = None
+        self,
+        files: Files,
+        path: Path,
+        first: int,
+        size_bytes: int,
+        fd: int | None = None,
+        *,
+        read_only: bool = False,
     ) -> None:
         self._files = files
         self._fd = fd
         self._view: memoryview | None = None
         self.path = path
         self.first = first
+        self.read_only = read_only
         self.size_bytes = size_bytes
         self.end = first + size_bytes
 
     @property
     def fd(self) -> int:
-        """The descriptor, for reading and writing."""
+        """The descriptor, for reading and writing; in a read-only directory for reading."""
         if self._fd is None:
-            self._fd = self._files.open(self.path)
+            files = self._files
+            self._fd = (files.open_for_reading if self.read_only else files.open)(self.path)
         return self._fd
 
     @property

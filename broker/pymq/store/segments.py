@@ -1,6 +1,14 @@
-"""The ordered run of segments that forms the commit log's address space."""
+"""The ordered run of segments that forms the commit log's address space.
 
-from collections.abc import Iterator
+They may lie in several directories, on several disks: file number i, counted from the start of
+the address space, is made in ``writable[i % len(writable)]``, the directories sorted by name,
+without those that are read-only or nearly full (all of the former, if none is left). What is
+there already is taken from wherever it lies.
+
+Source: RocketMQ MappedFileQueue, MultiPathMappedFileQueue, AllocateMappedFileService.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 
@@ -10,21 +18,29 @@ from pymq.store.segment import Segment, parse_segment_name, segment_name
 
 
 class Segments:
-    """Segments of one size, adjacent, in one directory; the first may start anywhere.
+    """Segments of one size, adjacent; the first may start anywhere.
 
     Belongs to the thread of the store, except ``prepare_next``, which any thread may call.
-
-    Source: RocketMQ MappedFileQueue, AllocateMappedFileService.
     """
 
-    def __init__(self, files: Files, path: Path, segment_bytes: int) -> None:
+    def __init__(
+        self,
+        files: Files,
+        paths: Sequence[Path],
+        segment_bytes: int,
+        *,
+        read_only: Collection[Path] = (),
+    ) -> None:
         self._files = files
-        self._path = path
+        self._read_only = frozenset(read_only)
+        self._paths = sorted({*paths, *read_only}, key=str)
         self._all: list[Segment] = []
         self._empty: list[Path] = []
         self._creating = Lock()
         self._prepared: Segment | None = None
         self.segment_bytes = segment_bytes
+        #: Directories whose disks are nearly full.
+        self.full_paths: Collection[Path] = ()
 
     def load(self) -> None:
         """Take the files that are there; nothing is changed.
@@ -32,22 +48,33 @@ class Segments:
         Raises:
             StoreMismatch: a file has another size or name than a segment can have.
         """
-        listed = self._files.list_directory(self._path)
-        names = [entry for entry in listed if not entry.is_directory]
-        for position, entry in enumerate(names):
-            path = self._path / entry.name
-            first = parse_segment_name(entry.name)
+        listed = [
+            (entry.name, path, entry.size)
+            for path in self._paths
+            for entry in self._files.list_directory(path)
+            if not entry.is_directory
+        ]
+        listed.sort(key=lambda file: file[0])
+        for position, (name, directory, size) in enumerate(listed):
+            path = directory / name
+            first = parse_segment_name(name)
             if first is None:
                 raise StoreMismatch(
                     f"{path}: not a commit-log file (their names are 20 digits); "
                     "move it out of this directory"
                 )
-            if entry.size == 0 and position == len(names) - 1:
+            if position and listed[position - 1][0] == name:
+                raise StoreMismatch(
+                    f"{path}: {listed[position - 1][1]} has a file of this name, too; only one of "
+                    "them belongs to this log (storePathCommitLog, readOnlyCommitLogStorePaths): "
+                    "move the other away"
+                )
+            if size == 0 and position == len(listed) - 1:
                 self._empty.append(path)  # Its creation was cut short.
                 continue
-            if entry.size != self.segment_bytes:
+            if size != self.segment_bytes:
                 raise StoreMismatch(
-                    f"{path}: {entry.size} B, expected {self.segment_bytes} B (segment_bytes, "
+                    f"{path}: {size} B, expected {self.segment_bytes} B (segment_bytes, "
                     "RocketMQ mappedFileSizeCommitLog): set the size this store was written "
                     "with, or use another store directory"
                 )
@@ -57,13 +84,23 @@ class Segments:
                     f"{path}: expected {segment_name(expected)} next, commit-log files must "
                     "follow each other without a gap: put the missing file back"
                 )
-            self._all.append(Segment(self._files, path, first, self.segment_bytes))
+            read_only = directory in self._read_only
+            self._all.append(
+                Segment(self._files, path, first, self.segment_bytes, read_only=read_only)
+            )
+        if self._all and self._all[-1].read_only:
+            raise StoreMismatch(
+                f"{self._all[-1].path}: the log goes on in this file, but its directory is "
+                "read-only (readOnlyCommitLogStorePaths): move the file to a directory of "
+                "storePathCommitLog"
+            )
 
     def drop_empty(self) -> None:
         """Remove a last file of length 0, whose creation a crash cut short."""
         while self._empty:
-            self._files.remove(self._empty.pop())
-            self._files.sync_directory(self._path)
+            path = self._empty.pop()
+            self._files.remove(path)
+            self._files.sync_directory(path.parent)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -93,14 +130,21 @@ class Segments:
         kept = f"{every[0].first}..{every[-1].end}" if every else "nothing"
         raise OffsetOutOfRange(f"physical offset {physical_offset}, the log holds {kept}")
 
+    def _directory_of(self, first: int) -> Path:
+        """Return where the file that begins at an offset is to be made."""
+        writable = [path for path in self._paths if path not in self._read_only]
+        roomy = [path for path in writable if path not in self.full_paths] or writable
+        return roomy[first // self.segment_bytes % len(roomy)]
+
     def _create(self, first: int) -> Segment:
-        if self._files.make_directory(self._path):
-            self._files.sync_directory(self._path.parent)
-        path = self._path / segment_name(first)
+        directory = self._directory_of(first)
+        if self._files.make_directory(directory):
+            self._files.sync_directory(directory.parent)
+        path = directory / segment_name(first)
         fd = self._files.create(path, self.segment_bytes, reserve=True)
         segment = Segment(self._files, path, first, self.segment_bytes, fd)
         try:
-            self._files.sync_directory(self._path)
+            self._files.sync_directory(directory)
         except StoreError:
             segment.remove()  # Or it would stand in the way of the next try.
             raise
@@ -137,9 +181,10 @@ class Segments:
         """Delete a prepared segment that was not used."""
         with self._creating:
             if self._prepared is not None:
+                directory = self._prepared.path.parent
                 self._prepared.remove()
                 self._prepared = None
-                self._files.sync_directory(self._path)
+                self._files.sync_directory(directory)
 
     def sync_names(self) -> None:
         """Make durable which files there are, whoever made them."""
@@ -148,11 +193,14 @@ class Segments:
             self._files.sync_directory(self._path.parent)
 
     def drop_after(self, count: int) -> None:
-        """Keep the first ``count`` segments and delete the others, last first."""
-        if len(self._all) > count:
-            while len(self._all) > count:
-                self._all.pop().remove()
-            self._files.sync_directory(self._path)
+        """Keep the first ``count`` segments and delete the others, last first.
+
+        Each deletion is durable before the next: no power loss leaves a gap.
+        """
+        while len(self._all) > count:
+            segment = self._all.pop()
+            segment.remove()
+            self._files.sync_directory(segment.path.parent)
 
     def take_first(self) -> Segment:
         """Take the oldest segment out of the log; there is another one, the last is written to."""

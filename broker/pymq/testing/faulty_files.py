@@ -159,6 +159,10 @@ class FaultyFiles(Files):
         self._check_alive()
         return self._opened(super().open(path), path)
 
+    def open_for_reading(self, path: Path) -> int:
+        self._check_alive()
+        return self._opened(super().open_for_reading(path), path)
+
     def create_empty(self, path: Path) -> int:
         create_empty = super().create_empty
         return self._operate(
@@ -235,10 +239,6 @@ class FaultyFiles(Files):
     def map_for_reading(self, fd: int, size_bytes: int) -> memoryview:
         self._check_alive()
         return super().map_for_reading(fd, size_bytes)
-
-    def read_part(self, path: Path, size: int, position: int) -> bytes:
-        self._check_alive()
-        return super().read_part(path, size, position)
 
     def modified_ms(self, path: Path) -> int:
         self._check_alive()

@@ -63,7 +63,7 @@ BROKER_FILES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "queue_file_bytes": 5000000,
             "message_bytes_max": 8 << 20,
             "flush_mode": FlushMode.SYNC,
-            "log_path": Path("/home/rocketmq/store/commitlog"),
+            "log_paths": (Path("/home/rocketmq/store/commitlog"),),
             "delay_levels_ms": (
                 *(1000, 5000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000),
                 *(3_600_000, 7_200_000, 86_400_000),
@@ -82,7 +82,7 @@ BROKER_FILES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
             "segment_bytes": 256 << 20,
             "flush_interval_ms": 200,
             "flush_mode": FlushMode.ASYNC,
-            "log_path": Path("/data/rocketmq/store/commitlog"),
+            "log_paths": (Path("/data/rocketmq/store/commitlog"),),
         },
     ),
 ]
@@ -210,7 +210,8 @@ def test_a_master_has_id_0_as_in_rocketmq(tmp_path: Path) -> None:
         ("flushDiskType=OFTEN", "SYNC_FLUSH or ASYNC_FLUSH"),
         ("brokerRole=SLAVE", "brokerRole=SLAVE"),
         ("brokerRole=MASTER", "ASYNC_MASTER"),
-        ("storePathCommitLog=/a,/b", "one directory"),
+        ("storePathCommitLog=/a\nreadOnlyCommitLogStorePaths=/a", "no directory"),
+        ("storePathCommitLog=/a,/a", "each once"),
         ("storePathRootDir=", "storePathRootDir"),
         ("namesrvAddr=nowhere", "namesrvAddr: address 'nowhere'"),
         ("brokerIP1=0.0.0.0", "brokerIP1"),
@@ -229,6 +230,16 @@ def test_bad_values_name_file_and_key(text: str | bytes, said: str, tmp_path: Pa
     assert str(file) in str(caught.value)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_several_directories_of_the_log(tmp_path: Path) -> None:
+    text = "storePathCommitLog=/disk1/log, /disk2/log\nreadOnlyCommitLogStorePaths=/old\n"
+    for _ in range(2):
+        config, store = broker(written(tmp_path, text))
+        assert store.log_paths == (Path("/disk1/log"), Path("/disk2/log"))
+        assert store.read_only_log_paths == (Path("/old"),)
+        text = configuration.effective_text(config, store)
+        assert "storePathCommitLog=/disk1/log,/disk2/log\n" in text
 
 
 def test_bad_addresses_name_where_they_are_from() -> None:

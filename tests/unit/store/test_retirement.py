@@ -17,7 +17,7 @@ GRACE_S = 120.0
 
 
 def segments_of(path: Path, files: Files, count: int) -> Segments:
-    segments = Segments(files, path, SIZE)
+    segments = Segments(files, [path], SIZE)
     for number in range(count):
         segments.append_next().write(bytes([number + 1]) * SIZE, 0)
     return segments

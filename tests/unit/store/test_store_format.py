@@ -213,7 +213,8 @@ def test_queue_entries_cross_files(tmp_path: Path) -> None:
         ("message_bytes_max", -1),
         ("flush_interval_ms", 0),
         ("flush_mode", "sync"),
-        ("commit_log_path", Path("/disk1/log,/disk2/log")),
+        ("commit_log_paths", (Path("/disk1/log"), Path("/disk1/log"))),
+        ("commit_log_paths", (Path("/disk1/log,/disk2/log"),)),
     ],
 )
 def test_configuration_errors_name_the_field(tmp_path: Path, field: str, value: object) -> None:

@@ -16,7 +16,7 @@ from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep
 from pymq.testing.lost_power import PAGE_BYTES, SECTOR_BYTES, Disk
 
 #: Made of other methods, which are counted.
-COMPOSED = {"create", "write_file"}
+COMPOSED = {"create", "read_part", "write_file"}
 SEEDS = 400
 
 
