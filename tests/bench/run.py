@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.bench import load, machine
+from tests.bench import load, machine, store
 from tests.bench.java_load import run_async_load
 from tests.bench.serving import serving
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
@@ -149,6 +149,7 @@ def _seconds(command: Sequence[str]) -> float:
 
 PARTS: dict[str, Callable[[float], None]] = {
     "start": starting,
+    "store": store.run,
     "client": our_client,
     "java": java_client,
 }
