@@ -148,6 +148,8 @@ class Broker:
             self._writers,
             clock,
             interval_s=self.store_config.flush_interval_ms / 1000,
+            pages_least=self.store_config.flush_pages_least,
+            thorough_interval_s=self.store_config.flush_thorough_interval_ms / 1000,
             queue_interval_s=self.store_config.queue_flush_interval_ms / 1000,
             timeout_s=config.sync_flush_timeout_ms / 1000,
         )

@@ -22,6 +22,7 @@ from pymq.store import MessageStore
 
 _log = logging.getLogger(__name__)
 
+_PAGE_BYTES = 4096
 #: A segment that could not be made ahead of need is tried again after this.
 PREPARE_PAUSE_S = 1.0
 
@@ -41,6 +42,8 @@ class Flusher:
         executor: where syncs run.
         clock: for the deadlines of waiters.
         interval_s: how often unsynced bytes are synced without a waiter.
+        pages_least: such a sync needs so many new pages of 4 KiB ...
+        thorough_interval_s: ... or so much time since the last one.
         queue_interval_s: how often consume queues are synced and the checkpoint is written.
         timeout_s: how long a waiter waits (RocketMQ syncFlushTimeout).
     """
@@ -52,6 +55,8 @@ class Flusher:
         clock: Clock,
         *,
         interval_s: float,
+        pages_least: int = 0,
+        thorough_interval_s: float = 10.0,
         queue_interval_s: float,
         timeout_s: float,
     ) -> None:
@@ -59,6 +64,9 @@ class Flusher:
         self._work = DiskWork(executor)
         self._clock = clock
         self._interval_s = interval_s
+        self._pages_least = pages_least
+        self._thorough_interval_s = thorough_interval_s
+        self._synced_at_s = clock.monotonic_s()
         self._queue_interval_s = queue_interval_s
         self._timeout_s = timeout_s
         self._waiters: deque[_Waiter] = deque()
@@ -95,13 +103,23 @@ class Flusher:
                 timer.cancel()
             self._wanted.clear()
             try:
-                if self._store.unflushed or self._waiters:
+                if self._waiters or self.is_due():
                     await self.sync()
                 else:
                     self._store.dispatch_flushed()  # what a full disk kept back
             except Exception:
                 _log.exception("log sync failed; trying again in %g s", self._interval_s)
                 await asyncio.sleep(self._interval_s)
+
+    def is_due(self) -> bool:
+        """Tell whether enough was written, or enough time is over, for a sync without a waiter."""
+        store = self._store
+        if not store.unflushed:
+            return False
+        pages = store.log_end // _PAGE_BYTES - store.flushed_end // _PAGE_BYTES
+        return pages >= self._pages_least or (
+            self._clock.monotonic_s() - self._synced_at_s >= self._thorough_interval_s
+        )
 
     async def sync(self) -> None:
         """Sync what was appended so far and answer who waited for it."""
@@ -118,6 +136,7 @@ class Flusher:
             self._note("log sync", error)
             await asyncio.sleep(self._interval_s)
             return  # Who waits goes on waiting, up to the deadline.
+        self._synced_at_s = self._clock.monotonic_s()
         waiters = self._waiters
         while waiters and (reason or waiters[0].end_offset <= end):
             waiters.popleft().done(reason)

@@ -4,6 +4,7 @@ A job holds all it needs, so that the thread that owns the store may go on meanw
 """
 
 import logging
+import time
 from collections.abc import Sequence
 
 from pymq.errors import FlushFailed, StoreError
@@ -29,6 +30,8 @@ class FlushJob:
         self._save = save
         self.sync = sync
         self.error: FlushFailed | None = None
+        #: How long the sync took.
+        self.elapsed_s = 0.0
 
     @property
     def end(self) -> int:
@@ -37,11 +40,14 @@ class FlushJob:
 
     def run(self) -> None:
         """Sync. Never raises: ``flush_done`` does."""
+        begun = time.perf_counter()
         try:
             self._log.run_sync(self.sync)
         except FlushFailed as error:
             self.error = error
             return
+        finally:
+            self.elapsed_s = time.perf_counter() - begun
         self._checkpoint.log_timestamp = self.sync.store_timestamp
         self._checkpoint.confirmed = self.sync.end
         if self._save:

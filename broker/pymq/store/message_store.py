@@ -249,6 +249,7 @@ class MessageStore:
         if isinstance(error, FlushFailed):
             if self._failure is None:
                 self._failure = f"{error}; the store takes no more writes"
+                self.statistics.count_flush_failure()
                 _log.error("the disk failed, no more writes are taken: %s", error)
             return
         if self._refusal is None:
@@ -427,6 +428,7 @@ class MessageStore:
         if self._failure is not None:
             raise FlushFailed(self._failure)
         self._log.finish_sync(job.sync)
+        self.statistics.count_flush(job.elapsed_s)
         self.dispatch_flushed()
 
     def flush(self) -> None:

@@ -86,6 +86,8 @@ class StatisticsSnapshot:
         put_times: entries by RocketMQ's ranges of put times, in order.
         put_p99_ms, put_p999_ms: what 99 % and 99.9 % of the entries of the last one to two
             minutes stayed below; 0 when there were none.
+        flush_count, flush_max_s: syncs of the log, and the longest one.
+        flush_failed_count: failed writes and syncs that made the store refuse all further ones.
         get_found_count, get_miss_count: reads that brought messages, and that brought none.
         get_count, get_bytes: messages read, and the bytes of their records.
         get_max_s: the longest read, without what the disk takes later.
@@ -101,6 +103,9 @@ class StatisticsSnapshot:
     put_times: dict[str, int]
     put_p99_ms: float
     put_p999_ms: float
+    flush_count: int
+    flush_max_s: float
+    flush_failed_count: int
     get_found_count: int
     get_miss_count: int
     get_count: int
@@ -139,7 +144,8 @@ class StoreStatistics:
         self._started_ms = wall_ms
         self.put_count = self._put_bytes = self._put_failed_count = 0
         self.get_count = self._get_bytes = self._found_count = self._miss_count = 0
-        self._put_max_s = self._get_max_s = 0.0
+        self._flush_count = self._flush_failed_count = 0
+        self._put_max_s = self._get_max_s = self._flush_max_s = 0.0
         self._put_times = [0] * (len(_LIMITS_S) + 1)
         # The put times as they were at the last two marks, a span apart.
         self._marks = deque([(monotonic_s, self._put_times.copy())], maxlen=2)
@@ -160,6 +166,16 @@ class StoreStatistics:
         self._put_times[bisect_right(_LIMITS_S, elapsed_s)] += len(counts)
         if elapsed_s > self._put_max_s:
             self._put_max_s = elapsed_s
+
+    def count_flush(self, elapsed_s: float) -> None:
+        """Add one sync of the log."""
+        self._flush_count += 1
+        if elapsed_s > self._flush_max_s:
+            self._flush_max_s = elapsed_s
+
+    def count_flush_failure(self) -> None:
+        """Add a failure of the disk that is final."""
+        self._flush_failed_count += 1
 
     def count_get(self, count: int, get_bytes: int, elapsed_s: float) -> None:
         """Add one read that brought so many messages of so many bytes together."""
@@ -199,6 +215,9 @@ class StoreStatistics:
             put_times=dict(zip((*_RANGES, _ABOVE), sums, strict=True)),
             put_p99_ms=_percentile(recent, 0.99, self._put_max_s * 1000),
             put_p999_ms=_percentile(recent, 0.999, self._put_max_s * 1000),
+            flush_count=self._flush_count,
+            flush_max_s=self._flush_max_s,
+            flush_failed_count=self._flush_failed_count,
             get_found_count=self._found_count,
             get_miss_count=self._miss_count,
             get_count=self.get_count,

@@ -184,3 +184,53 @@ def test_a_failed_sync_is_told_to_all_who_wait_and_named_once(
     run(store, executor, check)
     assert caplog.text.count("log sync failed") <= 2 and "Traceback" not in caplog.text
     store.close()
+
+
+def test_few_pages_wait_for_the_thorough_interval(
+    tmp_path: Path, executor: ThreadPoolExecutor
+) -> None:
+    store, clock = open_store(tmp_path, segment_bytes=1 << 20), FakeClock()
+    flusher = Flusher(
+        store,
+        executor,
+        clock,
+        interval_s=0.5,
+        pages_least=4,
+        thorough_interval_s=10.0,
+        queue_interval_s=60.0,
+        timeout_s=5.0,
+    )
+    clock.now_ms += 20_000
+    assert not flusher.is_due()  # nothing to sync
+    put_ok(store, record())
+    asyncio.run(flusher.sync())
+    put_ok(store, record())
+    assert not flusher.is_due()
+    put_ok(store, record_of_size(3 * 4096))
+    assert not flusher.is_due()
+    put_ok(store, record_of_size(4096))
+    assert flusher.is_due()
+    asyncio.run(flusher.sync())
+    put_ok(store, record())
+    clock.now_ms += 9_999
+    assert not flusher.is_due()
+    clock.now_ms += 1
+    assert flusher.is_due()
+    store.close()
+
+
+def test_syncs_are_counted(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    put_ok(store, record())
+    store.flush()
+    found = store.statistics.snapshot()
+    assert (found.flush_count, found.flush_failed_count) == (1, 0) and found.flush_max_s > 0
+    files.on_sync = failing_in("commitlog", errno.EIO)
+    put_ok(store, record())
+    for _ in range(2):
+        with pytest.raises(FlushFailed):
+            store.flush()
+    found = store.statistics.snapshot()
+    assert (found.flush_count, found.flush_failed_count) == (1, 1)
+    store.close()

@@ -116,6 +116,10 @@ def _counts(found: StatisticsSnapshot) -> dict[str, str]:
         "putLatency99": f"{found.put_p99_ms:.2f}",
         "putLatency999": f"{found.put_p999_ms:.2f}",
         "getMessageEntireTimeMax": str(int(found.get_max_s * 1000)),
+        # Ours: what RocketMQ does not count.
+        "flushTimesTotal": str(found.flush_count),
+        "flushEntireTimeMax": str(int(found.flush_max_s * 1000)),
+        "flushFailedTimes": str(found.flush_failed_count),
         "putTps": _rates_text(found.put_rates),
         "getFoundTps": _rates_text(found.get_found_rates),
         "getMissTps": _rates_text(found.get_miss_rates),
