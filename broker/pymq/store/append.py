@@ -41,8 +41,8 @@ from pymq.store.queue_table import QueueTable, illegal_name
 _PREPARED = 0x4  # Set in TRANSACTION_PREPARED and TRANSACTION_ROLLBACK, not in COMMIT.
 _V6_FLAGS = 0x30
 _HOST_BYTES = (8, 20)
-#: Where a checksum that ends a properties text begins, and with what.
-_CRC_START = slice(-RECORD_CRC_BYTES, len(RECORD_CRC_PREFIX) - RECORD_CRC_BYTES)
+#: How a checksum that ends a properties text begins.
+_CRC_FIRST = RECORD_CRC_PREFIX[0]
 
 
 class PutStatus(Enum):
@@ -151,12 +151,17 @@ class Appender:
                         PutResult(_OK, position - size, offset, entry.count, position, now)
                     )
                     continue
+                properties = entry.properties
+                properties_bytes = len(properties)
                 if record_crc:
-                    entry = _with_properties(entry, with_record_crc_room(entry.properties))
-                elif entry.properties[_CRC_START] == RECORD_CRC_PREFIX:
-                    entry = _with_properties(entry, cut_record_crc(entry.properties))
+                    entry = _with_properties(entry, with_record_crc_room(properties))
+                    properties_bytes = len(entry.properties)
+                elif properties_bytes >= RECORD_CRC_BYTES and (
+                    properties[-RECORD_CRC_BYTES] == _CRC_FIRST  # which is rare, so look closely
+                ):
+                    entry = _with_properties(entry, cut_record_crc(properties))
+                    properties_bytes = len(entry.properties)
                 body_bytes = len(entry.body)
-                properties_bytes = len(entry.properties)
                 born_bytes = len(entry.born_host)
                 variable = body_bytes + len(queue.topic_bytes) + properties_bytes
                 size = overhead + born_bytes + variable
@@ -178,7 +183,7 @@ class Appender:
                 offset = queue.next_offset if visible else 0
                 try:
                     packed = _pack_entry(position, size, entry.tag_code)
-                    parts = encode_record(
+                    pieces += encode_record(
                         entry,
                         queue.topic_bytes,
                         size=size,
@@ -187,7 +192,8 @@ class Appender:
                         store_timestamp=now,
                         store_host=store_host,
                     )
-                    pieces += _with_record_crc(*parts) if record_crc else parts
+                    if record_crc:
+                        pieces[-1:] = _with_record_crc(*pieces[-3:])
                 except (struct.error, TypeError, OverflowError) as error:
                     results.append(_illegal(f"a field is out of its range: {error}"))
                     continue
@@ -303,12 +309,12 @@ def _with_properties(entry: NewRecord, properties: bytes) -> NewRecord:
 
 
 def _with_record_crc(
-    head: bytes, body: bytes | memoryview, tail: bytes
-) -> tuple[bytes, bytes | memoryview, bytes, bytes]:
-    """Return an encoded record with its checksum where there was room for it."""
+    head: bytes | memoryview, body: bytes | memoryview, tail: bytes | memoryview
+) -> tuple[bytes | memoryview, bytes]:
+    """Return the tail of an encoded record, and its checksum in the place of the room for it."""
     tail = tail[:-RECORD_CRC_BYTES]
     crc = crc32(tail, crc32(body, crc32(head)))
-    return head, body, tail, encode_record_crc(crc & 0x7FFFFFFF)
+    return tail, encode_record_crc(crc & 0x7FFFFFFF)
 
 
 def _illegal(remark: str) -> PutResult:
