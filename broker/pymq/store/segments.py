@@ -188,9 +188,9 @@ class Segments:
 
     def sync_names(self) -> None:
         """Make durable which files there are, whoever made them."""
-        if self._all:
-            self._files.sync_directory(self._path)
-            self._files.sync_directory(self._path.parent)
+        for path in dict.fromkeys(segment.path.parent for segment in self._all):
+            self._files.sync_directory(path)
+            self._files.sync_directory(path.parent)
 
     def drop_after(self, count: int) -> None:
         """Keep the first ``count`` segments and delete the others, last first.
