@@ -1,12 +1,13 @@
 """Administration of a broker over a real socket, and what it cannot understand."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, serve
 
-from pymq.protocol.bodies import GroupConfig, TopicConfig, TopicTable
+from pymq.protocol.bodies import GroupConfig, KVTable, TopicConfig, TopicTable
 from pymq.protocol.codes import RequestCode, ResponseCode
 
 
@@ -103,3 +104,42 @@ def test_broken_headers_and_bodies_are_answered_and_the_connection_lives(
         assert (await peer.send("T", b"x")).code == ResponseCode.SUCCESS
 
     serve(tmp_path, check)
+
+
+def test_cleaning_takes_queues_that_belong_to_no_topic(tmp_path: Path) -> None:
+    """A queue of a topic that is there keeps its offsets, however long nobody sends to it."""
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=3)
+        for queue_id in range(3):
+            for _ in range(6):
+                await peer.send("T", bytes(200_000), queue_id=queue_id)
+            offset = {"consumerGroup": "g", "topic": "T", "queueId": queue_id}
+            await peer.pull("T", 0, queueId=queue_id)
+            await peer.ask(RequestCode.UPDATE_CONSUMER_OFFSET, **offset, commitOffset=6)
+        await create_topic(peer, "T", queues=2)
+        for _ in range(6):
+            await peer.send("T", bytes(200_000), queue_id=0)
+        clean = RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE
+        assert (await peer.ask(clean)).code == ResponseCode.SUCCESS
+        path = tmp_path / "consumequeue" / "T"
+        assert {one.name for one in path.iterdir()} == {"0", "1", "2"}  # all of them in use
+        await wait_deleted(peer)
+        while (path / "2").exists():  # until the files of the log are gone, too
+            assert (await peer.ask(clean)).code == ResponseCode.SUCCESS
+        assert {one.name for one in path.iterdir()} == {"0", "1"}
+        table = json.loads((tmp_path / "config" / "consumerOffset.json").read_text())
+        assert table["offsetTable"]["T@g"] == {"0": 6, "1": 6}
+
+    serve(tmp_path, check, store={"reserved_hours": 0, "queue_flush_interval_ms": 20})
+
+
+async def wait_deleted(peer: Peer) -> None:
+    """Ask for it until only the last log file is left: what is not synced stays."""
+    while True:
+        assert (await peer.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
+        info = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        found = KVTable.decode(info.body).table
+        if int(found["commitLogMaxOffset"]) - int(found["commitLogMinOffset"]) <= 1 << 20:
+            return
+        await asyncio.sleep(0.02)

@@ -28,6 +28,11 @@ def test_the_state_of_an_empty_broker(tmp_path: Path) -> None:
         assert found["putMessageAverageSize"] == "0.0"
         assert found["putTps"] == found["getTotalTps"] == "0.0 0.0 0.0"
         assert found["runtime"].startswith("[ 0 days, 0 hours, 0 minutes, ")
+        path = tmp_path / "commitlog"
+        assert found["commitLogDiskRatio"] == found[f"commitLogDiskRatio_{path}"]
+        assert 0 < float(found["commitLogDiskRatio"]) <= 1
+        assert 0 < float(found["consumeQueueDiskRatio"]) <= 1
+        assert found["commitLogDirCapacity"].startswith("Total : ")
 
     serve(tmp_path, check)
 

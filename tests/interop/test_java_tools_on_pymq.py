@@ -120,3 +120,10 @@ def test_the_list_of_clusters(tools: Tools) -> None:
     (line,) = [line for line in printed.splitlines() if tools.cluster.broker_name in line]
     in_today, out_today = line.split()[-2:]
     assert int(in_today) >= 0 and int(out_today) >= 0
+
+
+@pytest.mark.parametrize("command", ["deleteExpiredCommitLog", "cleanExpiredCQ"])
+def test_cleaning_on_request(tools: Tools, command: str) -> None:
+    printed = tools.admin.command_output(command, "-b", tools.cluster.broker_address)
+    assert "Exception" not in printed
+    assert "success" in printed, printed

@@ -11,6 +11,7 @@ from pymq.broker.cleaner import Cleaner
 from pymq.broker.config import BrokerConfig
 from pymq.broker.day_totals import DayTotals
 from pymq.broker.flusher import Flusher
+from pymq.broker.handlers.cleaning import CleaningHandlers
 from pymq.broker.handlers.clients import ClientHandlers, notify_members
 from pymq.broker.handlers.groups import GroupHandlers
 from pymq.broker.handlers.locks import LockHandlers
@@ -217,7 +218,18 @@ class Broker:
                 **QueryHandlers(
                     store, transfer, self._key_indexing.wait_indexed, self._tasks
                 ).table(),
-                **RuntimeHandlers(clock, store, self._days).table(),
+                **CleaningHandlers(
+                    config,
+                    store,
+                    self._topics,
+                    self._offsets,
+                    self._cleaner.run_soon,
+                    self._tasks,
+                    self._answer_when_saved,
+                ).table(),
+                **RuntimeHandlers(
+                    clock, store, self._days, self.store_config.queues_path
+                ).table(),
             }
         )
         self._flusher.start()

@@ -47,6 +47,7 @@ class Cleaner:
         self._interval_s = interval_s
         self._pause_s = pause_s
         self._first_s = first_s
+        self._one_pass = asyncio.Lock()
         self._tasks = Tasks("cleaner")
 
     def start(self) -> None:
@@ -58,10 +59,15 @@ class Cleaner:
         await asyncio.sleep(max(0.0, self._first_s - self._interval_s))
         self._tasks.repeat("old files", self.run_pass, self._interval_s)
 
+    def run_soon(self) -> None:
+        """Run a pass now, besides those that come at their time."""
+        self._tasks.start("old files, asked for", self.run_pass())
+
     async def run_pass(self) -> None:
-        """Run one pass."""
-        while await self.step():
-            await asyncio.sleep(self._pause_s)
+        """Run one pass, after the one that is under way."""
+        async with self._one_pass:
+            while await self.step():
+                await asyncio.sleep(self._pause_s)
 
     async def step(self) -> int:
         """Do one piece of a pass; return how much got done, 0 at its end."""

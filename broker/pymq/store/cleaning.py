@@ -13,7 +13,7 @@ Source: RocketMQ CleanCommitLogService, CleanConsumeQueueService.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from pymq.clock import Clock
@@ -47,6 +47,8 @@ class DiskWatch:
         self._log_paths = config.log_paths
         self._noted = ""
         self.level = DiskLevel.PLENTY
+        #: How full they were when they were last looked at.
+        self.usages: Usages = {}
         #: Why writes are refused; None while they are not.
         self.refusal: str | None = None
         #: Directories of the log where no new file should be made if there is another.
@@ -66,6 +68,7 @@ class DiskWatch:
 
     def note(self, usages: Usages) -> None:
         """Take over what ``look`` returned."""
+        self.usages = usages
         logs = [path for path in self._log_paths if path in usages]
         self.full_log_paths = frozenset(
             path for path in logs if level_of(usages[path], self._config) >= DiskLevel.FORCE
@@ -209,6 +212,20 @@ class Cleaner:
                 self._trimmed_to, self._trim_again = -1, False
             self._asked = max(0, self._asked - 1)
         return count
+
+    def expired_queues(self, may_go: Callable[[str, int], bool]) -> Iterator[ConsumeQueue]:
+        """Yield queues that once held messages and hold none any more, if they may go."""
+        if not self._retirement.deleted:
+            return  # A crash now would bring segments back, and their entries.
+        first = self._log.first
+        for queue in list(self._queues):
+            end = queue.end_offset
+            if (
+                0 < end == queue.next_offset
+                and may_go(queue.topic, queue.queue_id)
+                and queue.first_kept(first) == end
+            ):
+                yield queue
 
     def _may_go(self, last_write_ms: int | None) -> bool:
         return may_delete(

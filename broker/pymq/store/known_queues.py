@@ -18,6 +18,7 @@ The file is ours. RocketMQ ignores it; without it recovery reads more and knows 
 
 import json
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,6 +104,15 @@ class KnownQueues:
         """
         self.deleted[topic] = log_end
         self.ends = {key: end for key, end in self.ends.items() if key[0] != topic}
+        self._save()
+
+    def forget(self, queues: Collection[tuple[str, int]]) -> None:
+        """Do not expect queues any more that hold nothing and are about to be deleted.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the previous file is still there.
+        """
+        self.ends = {key: end for key, end in self.ends.items() if key not in queues}
         self._save()
 
     def cut(self, log_end: int) -> None:

@@ -1,7 +1,9 @@
 """MessageStore: the one door to the store."""
 
+import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +19,7 @@ from pymq.store.commit_log import CommitLog
 from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue, first_true
 from pymq.store.dispatch import Arrival, BitMapOf, Dispatch, ExtendedEntries, WriteEntries
-from pymq.store.files import Files
+from pymq.store.files import DiskUsage, Files
 from pymq.store.index_file import IndexLayout
 from pymq.store.indexer import Indexer
 from pymq.store.jobs import FlushJob, PrefetchJob, QueueFlushJob
@@ -505,6 +507,36 @@ class MessageStore:
         Source: RocketMQ executeDeleteFilesManually, which asks for 20 passes.
         """
         self._cleaner.clean_now()
+
+    def delete_expired_queues(
+        self, may_go: Callable[[str, int], bool], *, count_max: int
+    ) -> list[tuple[str, int]]:
+        """Delete consume queues that hold nothing any more; return which.
+
+        Their offsets start from 0 again: ``may_go`` has to keep whatever somebody may still read.
+
+        Args:
+            may_go: asked about topic and queue id.
+            count_max: how many at most; call again until there is none.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: it could not be noted or done.
+
+        Source: RocketMQ cleanExpiredConsumerQueue.
+        """
+        self._check_open()
+        queues = list(itertools.islice(self._cleaner.expired_queues(may_go), count_max))
+        found = [(queue.topic, queue.queue_id) for queue in queues]
+        if found:
+            self._known.forget(set(found))
+        for queue in queues:
+            self._queues.remove(queue)
+        return found
+
+    @property
+    def disks(self) -> Mapping[Path, DiskUsage]:
+        """How full the disks of the log's and the queues' directories are, as last seen."""
+        return self._cleaner.disk.usages
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ Source: RocketMQ AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.getR
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from pymq.broker.day_totals import DayTotals
 from pymq.broker.handling import Handler
@@ -42,12 +43,19 @@ _NO_TIMERS = {
 
 
 class RuntimeHandlers:
-    """Shows the state of the broker and its store."""
+    """Shows the state of the broker and its store.
 
-    def __init__(self, clock: Clock, store: MessageStore, days: DayTotals) -> None:
+    Args:
+        queues_path: which of the store's directories is that of the consume queues.
+    """
+
+    def __init__(
+        self, clock: Clock, store: MessageStore, days: DayTotals, queues_path: Path
+    ) -> None:
         self._clock = clock
         self._store = store
         self._days = days
+        self._queues_path = queues_path
 
     def table(self) -> Mapping[int, Handler]:
         """Return what each code leads to."""
@@ -67,6 +75,7 @@ class RuntimeHandlers:
             **_counts(found),
             **self._totals(found),
             **self._log(),
+            **self._disks(),
         }
         return command.reply(ResponseCode.SUCCESS, body=KVTable(table=table).encode())
 
@@ -99,6 +108,20 @@ class RuntimeHandlers:
             "remainTransientStoreBufferNumbs": str(_INT_MAX),
             "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),
         }
+
+    def _disks(self) -> dict[str, str]:
+        logs = dict(self._store.disks)
+        queues = logs.pop(self._queues_path, None)
+        found = {f"commitLogDiskRatio_{path}": str(usage.ratio) for path, usage in logs.items()}
+        if logs:
+            # New files go where there is the most room.
+            roomiest = min(logs.values(), key=lambda usage: usage.ratio)
+            found["commitLogDiskRatio"] = str(roomiest.ratio)
+            total, free = roomiest.used_bytes + roomiest.available_bytes, roomiest.available_bytes
+            found["commitLogDirCapacity"] = f"Total : {size_text(total)}, Free : {size_text(free)}."
+        if queues is not None:
+            found["consumeQueueDiskRatio"] = str(queues.ratio)
+        return found
 
 
 def _counts(found: StatisticsSnapshot) -> dict[str, str]:

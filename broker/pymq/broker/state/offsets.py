@@ -45,6 +45,12 @@ class OffsetTable:
         """Forget all offsets in a topic."""
         self._delete(key for key in list(self._offsets) if key[0] == topic)
 
+    def delete_queue(self, topic: str, queue_id: int) -> None:
+        """Forget all offsets in one queue."""
+        for (owner, _), queues in self._offsets.items():
+            if owner == topic and queues.pop(queue_id, None) is not None:
+                self.is_changed = True
+
     def delete_group(self, group: str) -> None:
         """Forget all offsets of a group."""
         self._delete(key for key in list(self._offsets) if key[1] == group)

@@ -1,0 +1,96 @@
+"""Cleaning on request: DELETE_EXPIRED_COMMITLOG (329), CLEAN_EXPIRED_CONSUMEQUEUE (306)."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from pymq.broker.config import BrokerConfig
+from pymq.broker.handling import Handler
+from pymq.broker.state.offsets import OffsetTable
+from pymq.broker.state.topics import TopicTable
+from pymq.errors import StoreError
+from pymq.net.server import ServerConnection
+from pymq.net.tasks import Tasks
+from pymq.protocol import names
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+#: Queues deleted before others have their turn on the event loop.
+_QUEUES_A_STEP = 16
+
+
+class CleaningHandlers:
+    """Deletes what is past its time, without waiting for the hour.
+
+    Args:
+        clean_soon: starts a pass over the log.
+        tasks: owner of longer work.
+        after_save: answers a request once the state files are on the disk.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        store: MessageStore,
+        topics: TopicTable,
+        offsets: OffsetTable,
+        clean_soon: Callable[[], None],
+        tasks: Tasks,
+        after_save: Callable[[ServerConnection, Command], None],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._topics = topics
+        self._offsets = offsets
+        self._clean_soon = clean_soon
+        self._tasks = tasks
+        self._after_save = after_save
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return what each code leads to."""
+        return {
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_log_files,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
+        }
+
+    def delete_log_files(self, connection: ServerConnection, command: Command) -> Command:
+        """DELETE_EXPIRED_COMMITLOG (329): this pass and the next need not wait for their hour.
+
+        Answered at once, as in RocketMQ: it may take a while.
+        """
+        self._store.clean_now()
+        self._clean_soon()
+        return command.reply(ResponseCode.SUCCESS)
+
+    def clean_queues(self, connection: ServerConnection, command: Command) -> None:
+        """CLEAN_EXPIRED_CONSUMEQUEUE (306): queues that hold nothing and belong to no topic.
+
+        RocketMQ also deletes those of topics that are there and merely idle. Their offsets then
+        start from 0 again, and whoever had consumed more misses what comes next: so here they
+        stay, at one file each.
+        """
+        self._tasks.start("expired queues", self._clean_queues(connection, command))
+
+    async def _clean_queues(self, connection: ServerConnection, command: Command) -> None:
+        try:
+            while found := self._store.delete_expired_queues(
+                self._is_left_over, count_max=_QUEUES_A_STEP
+            ):
+                for topic, queue_id in found:
+                    _log.info("queue %d of topic %s held nothing any more: gone", queue_id, topic)
+                    self._offsets.delete_queue(topic, queue_id)
+                await asyncio.sleep(0)
+        except StoreError as error:
+            text = f"expired queues could not be deleted: {error}"
+            connection.respond(command, command.reply(ResponseCode.SYSTEM_ERROR, text))
+            return
+        self._after_save(connection, command)
+
+    def _is_left_over(self, topic: str, queue_id: int) -> bool:
+        if names.is_system_topic(topic, cluster=self._config.cluster, broker=self._config.name):
+            return False
+        known = self._topics.find(topic)
+        return known is None or queue_id >= max(known.read_queue_count, known.write_queue_count)

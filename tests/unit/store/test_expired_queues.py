@@ -1,0 +1,114 @@
+"""Whole queues that hold nothing any more: which go, and what a crash leaves of it."""
+
+from pathlib import Path
+
+import pytest
+from tests.unit.store.stores import (
+    TOPIC,
+    FakeClock,
+    QuickFiles,
+    bodies,
+    crashed_copy,
+    open_store,
+    put_ok,
+    queue_path,
+    record,
+    record_of_size,
+)
+
+from pymq.store import MessageStore
+from pymq.store.files import DiskUsage
+
+RECORD_BYTES = 300  # Three to a segment.
+
+
+class FullDisk(QuickFiles):
+    """So full that every old segment goes at once, but writes are taken."""
+
+    def disk_usage(self, path: Path) -> DiskUsage:
+        return DiskUsage(89, 11)
+
+
+def make(root: Path) -> MessageStore:
+    """Return a store whose queues 0 and 1 hold nothing any more, and whose queue 2 does."""
+    store = open_store(root, FakeClock(), FullDisk(), segment_bytes=1024)
+    for queue_id in (0, 1, 2):
+        put_ok(store, *(record_of_size(RECORD_BYTES, queue_id=queue_id) for _ in range(6)))
+    put_ok(store, record(b"kept", topic="Other"))
+    store.flush()
+    job = store.queue_flush_target()
+    job.run()
+    store.queue_flush_done(job)
+    return store
+
+
+def run_pass(store: MessageStore) -> None:
+    for _ in range(100):
+        if not store.clean_step():
+            return
+    raise AssertionError("a pass that does not end")
+
+
+def put_last(store: MessageStore) -> None:
+    """Let the last of queue 2 be in the last segment, which stays."""
+    put_ok(store, record(b"last", queue_id=2))
+
+
+def every(topic: str, queue_id: int) -> bool:
+    return True
+
+
+def test_only_queues_without_messages_go_and_only_those_that_may(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    assert store.delete_expired_queues(every, count_max=9) == []
+    put_last(store)
+    run_pass(store)
+    assert store.queue_bounds(TOPIC, 0) == store.queue_bounds(TOPIC, 1) == (6, 6)
+    asked = []
+
+    def only_the_first(topic: str, queue_id: int) -> bool:
+        asked.append((topic, queue_id))
+        return queue_id == 0
+
+    assert store.delete_expired_queues(only_the_first, count_max=9) == [(TOPIC, 0)]
+    assert set(asked) == {(TOPIC, 0), (TOPIC, 1), (TOPIC, 2), ("Other", 0)}
+    assert not queue_path(tmp_path, queue_id=0).exists()
+    assert store.queue_bounds(TOPIC, 0) == (0, 0)
+    assert store.queue_bounds(TOPIC, 1) == (6, 6)
+    assert store.delete_expired_queues(every, count_max=9) == [(TOPIC, 1)]
+    assert store.delete_expired_queues(every, count_max=9) == []
+    assert bodies(store, queue_id=2)[-1] == b"last"
+    assert bodies(store, "Other") == [b"kept"]
+    store.close()
+
+
+def test_as_many_as_wanted_go(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    put_last(store)
+    run_pass(store)
+    assert len(store.delete_expired_queues(every, count_max=1)) == 1
+    assert len(store.delete_expired_queues(every, count_max=1)) == 1
+    assert store.delete_expired_queues(every, count_max=1) == []
+    store.close()
+
+
+@pytest.mark.parametrize("is_clean", [False, True])
+def test_a_deleted_queue_stays_deleted_and_begins_anew(tmp_path: Path, is_clean: bool) -> None:
+    root = tmp_path / "live"
+    store = make(root)
+    store.close()  # Its end is noted: what is missing later would be looked for.
+    store = open_store(root, FakeClock(), FullDisk(), segment_bytes=1024)
+    put_last(store)
+    run_pass(store)
+    assert len(store.delete_expired_queues(every, count_max=9)) == 2
+    put_ok(store, record(b"anew", queue_id=0))
+    assert store.queue_bounds(TOPIC, 0) == (0, 1)
+    if is_clean:
+        store.close()
+    reopened = open_store(crashed_copy(root, tmp_path / "copy"), FakeClock(), segment_bytes=1024)
+    assert reopened.queue_bounds(TOPIC, 0) == (0, 1)
+    assert bodies(reopened, queue_id=0) == [b"anew"]
+    assert (TOPIC, 1) not in reopened.queues()
+    assert bodies(reopened, queue_id=2)[-1] == b"last"
+    reopened.close()
+    store.close()
