@@ -17,6 +17,7 @@ from pymq.protocol.record import BLANK_BYTES, MAGIC_BLANK, Record, decode_record
 
 _HEAD: Final = struct.Struct(">II")
 _ENTRY: Final = struct.Struct(">qiq")
+_UNIT: Final = struct.Struct(">hqqh")
 
 
 def log_records(store: Path) -> Iterator[Record]:
@@ -74,8 +75,22 @@ def queue_entries(store: Path, topic: str) -> list[IndexEntry]:
             for index, (physical, size, code) in enumerate(_ENTRY.iter_unpack(path.read_bytes())):
                 if size == 0:
                     break
+                if code < -(1 << 31):
+                    code = _code_of_unit(store, topic, directory.name, code)
                 entries.append(IndexEntry(int(directory.name), base + index, physical, size, code))
     return entries
+
+
+def _code_of_unit(store: Path, topic: str, queue_id: str, address: int) -> int:
+    """Return the tag code in the unit at an address, the address if there is no whole unit."""
+    offset = address + (1 << 63)
+    for path in _listed(store / "consumequeue_ext" / topic / queue_id):
+        data, position = path.read_bytes(), offset - int(path.name)
+        if 0 <= position <= len(data) - _UNIT.size:
+            size, code, _, bit_map_bytes = _UNIT.unpack_from(data, position)
+            if size == _UNIT.size + bit_map_bytes:
+                return int(code)
+    return address
 
 
 def _listed(directory: Path) -> list[Path]:

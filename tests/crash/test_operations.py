@@ -18,6 +18,8 @@ pytestmark = pytest.mark.crash
 #: What may be left of an operation; only of a write it may be a part.
 OF_WRITES = (Keep.NOTHING, Keep.BYTES, Keep.SECTORS)
 OF_OTHERS = (Keep.NOTHING,)
+#: How records are flushed, and whether queues have extensions.
+KINDS = ((FlushMode.SYNC, False), (FlushMode.ASYNC, False), (FlushMode.SYNC, True))
 
 
 def faults(operations: list[tuple[str, Path]]) -> Iterator[Fault]:
@@ -27,18 +29,22 @@ def faults(operations: list[tuple[str, Path]]) -> Iterator[Fault]:
             yield Fault(at=number, keep=keep)
 
 
-def operations_of_script(root: Path, mode: FlushMode) -> list[tuple[str, Path]]:
+def session_of(mode: FlushMode, extended: bool) -> Session:
+    return Session(mode, queue_extension=extended, queue_extension_file_bytes=90)
+
+
+def operations_of_script(root: Path, mode: FlushMode, extended: bool) -> list[tuple[str, Path]]:
     files = FaultyFiles()
-    session = Session(mode)
+    session = session_of(mode, extended)
     session.start(root, files)
     fixed_script(session)
     shutil.rmtree(root)
     return files.operations
 
 
-def crashed_session(root: Path, mode: FlushMode, fault: Fault) -> Session:
+def crashed_session(root: Path, mode: FlushMode, extended: bool, fault: Fault) -> Session:
     """Run the script until the process dies; return its past."""
-    files, session = FaultyFiles(fault), Session(mode)
+    files, session = FaultyFiles(fault), session_of(mode, extended)
     with pytest.raises(Crashed):
         session.start(root, files)
         fixed_script(session)
@@ -47,29 +53,29 @@ def crashed_session(root: Path, mode: FlushMode, fault: Fault) -> Session:
     return session
 
 
-@pytest.mark.parametrize("mode", FlushMode)
-def test_dies_at_every_operation(memory_path: Path, mode: FlushMode) -> None:
-    every = list(faults(operations_of_script(memory_path / "store", mode)))
+@pytest.mark.parametrize(("mode", "extended"), KINDS)
+def test_dies_at_every_operation(memory_path: Path, mode: FlushMode, extended: bool) -> None:
+    every = list(faults(operations_of_script(memory_path / "store", mode, extended)))
     assert len(every) > 250
     for fault in every:
         root = memory_path / "store"
-        session = crashed_session(root, mode, fault)
+        session = crashed_session(root, mode, extended, fault)
         complaints = recover(session, root, FaultyFiles())
         assert not complaints, "\n".join([f"{fault}", *complaints])
         shutil.rmtree(root)
 
 
-@pytest.mark.parametrize("mode", FlushMode)
+@pytest.mark.parametrize(("mode", "extended"), KINDS)
 def test_dies_again_while_it_recovers(
-    memory_path: Path, mode: FlushMode, seed: int, crash_rounds: int
+    memory_path: Path, mode: FlushMode, extended: bool, seed: int, crash_rounds: int
 ) -> None:
     """Pairs of crashes: by chance, or all of them."""
-    every = list(faults(operations_of_script(memory_path / "store", mode)))
+    every = list(faults(operations_of_script(memory_path / "store", mode, extended)))
     chance = random.Random(seed)
     count = 0
     for fault in every if crash_rounds >= 1000 else chance.sample(every, crash_rounds):
         template = memory_path / "template"
-        session = crashed_session(template, mode, fault)
+        session = crashed_session(template, mode, extended, fault)
         counting = FaultyFiles()
         recover(session.fork(), shutil.copytree(template, memory_path / "counting"), counting)
         shutil.rmtree(memory_path / "counting")

@@ -43,6 +43,8 @@ def lose_power(home: Path, seed: int) -> list[str]:
         chance.choice(list(FlushMode)),
         segment_bytes=chance.choice((1024, 2000, 9000)),
         queue_file_bytes=chance.choice((20, 100, 400)),
+        queue_extension=chance.random() < 0.4,
+        queue_extension_file_bytes=chance.choice((24, 100, 400)),
     )
     complaints: list[str] = []
     place, lost_power = home / "0", False

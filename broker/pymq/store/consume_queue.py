@@ -159,6 +159,9 @@ class ConsumeQueue:
         for base in range(low, (first + count) * ENTRY_BYTES, self.file_bytes):
             self._files.dirty.add(self._paths[base])
         self._files.dirty_directories.update((self.path, *self.path.parents[:3]))
+        if self.extension is not None:
+            codes = self.entries(first, count)["tag_code"]
+            self.extension.sync_later(codes[codes <= ADDRESS_MAX].astype(np.int64))
 
     def _create(self, base: int, position: int) -> str:
         """Make a file; in the very first one, entries before ``position`` become blank."""

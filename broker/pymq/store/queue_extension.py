@@ -172,7 +172,8 @@ class QueueExtension:
     def cut(self) -> None:
         """Zero what stands behind the end, and delete the files that hold only such."""
         while self._bases and self._bases[-1] >= self.end:
-            self._remove_file(self._bases.pop())
+            self._files.remove(self._path_of(self._bases[-1]))
+            del self._bases[-1]
         if self._bases and self.end < self._bases[-1] + self.file_bytes:
             base = self._bases[-1]
             self._files.zero(self._path_of(base), self.end - base, self.file_bytes)
@@ -183,7 +184,14 @@ class QueueExtension:
             return
         first = address - _ADDRESS_BASE
         while self._bases and self._bases[0] + self.file_bytes <= first:
-            self._remove_file(self._bases.pop(0))
+            self._files.remove(self._path_of(self._bases[0]))
+            del self._bases[0]
+
+    def sync_later(self, addresses: Longs) -> None:
+        """Count the files of some units, and their directories, as changed."""
+        bases = np.unique((addresses - _ADDRESS_BASE) // self.file_bytes) * self.file_bytes
+        self._files.dirty.update(map(self._path_of, bases.tolist()))
+        self._files.dirty_directories.update((self.path, *self.path.parents[:3]))
 
     def reset(self) -> None:
         """Delete all files: the next unit is the first."""
@@ -194,9 +202,6 @@ class QueueExtension:
         """Delete the extension with its directory."""
         self.reset()
         self._files.remove_directory(self.path)
-
-    def _remove_file(self, base: int) -> None:
-        self._files.remove(self._path_of(base))
 
     def _path_of(self, base: int) -> str:
         return str(self.path / segment_name(base))
