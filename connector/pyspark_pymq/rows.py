@@ -63,7 +63,7 @@ class Piece:
     def properties(self) -> PropertyIndex:
         """Where names and values stand in these rows' properties."""
         texts = cut_out(
-            self.records.buffer, self.field("properties_start"), self.field("properties_end")
+            self.records.buffer, self.field("properties_start"), self.field("ends")
         )
         return PropertyIndex(*contents(texts))
 

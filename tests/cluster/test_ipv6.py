@@ -1,10 +1,10 @@
 """Everything over IPv6: addresses in routes, 20-byte hosts in records, ids of 56 digits."""
 
 import asyncio
-import socket
 from collections.abc import Iterator
 
 import pytest
+from tests.cluster.addresses import has_ipv6
 
 from pymq import Consumer, Producer
 from pymq.client.admin import BlockingAdmin
@@ -13,16 +13,6 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 from pymq.protocol.record import decode_records
 from pymq.testing import Cluster
-
-
-def has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True
-
 
 pytestmark = pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 loopback")
 

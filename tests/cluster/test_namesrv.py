@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import random
-import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
+from tests.cluster.addresses import has_ipv6
 
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
@@ -322,7 +322,7 @@ def test_a_port_in_use_is_named() -> None:
 def test_listening_for_others_says_so(
     host: str, address: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    if host == "::1" and not _has_ipv6():
+    if host == "::1" and not has_ipv6():
         pytest.skip("no IPv6 loopback here")
 
     async def run() -> None:
@@ -334,12 +334,3 @@ def test_listening_for_others_says_so(
     with caplog.at_level(logging.WARNING, "pymq"):
         asyncio.run(run())
     assert ("can change routes" in caplog.text) is (host == "0.0.0.0")
-
-
-def _has_ipv6() -> bool:
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError:
-        return False
-    return True

@@ -128,12 +128,6 @@ class RecordColumns:
     prepared_transaction_offset = _converted("prepared_transaction_offset", np.int64)
     body_crc = _converted("body_crc", np.int32)
 
-    @property
-    def properties_end(self) -> Longs:
-        """Where the properties end, and with them the record."""
-        ends: Longs = self.ends
-        return ends
-
     def properties_text(self) -> tuple[Bytes, Longs]:
         """Return all properties texts back to back, and where each starts (n + 1 positions)."""
         texts = map(self.buffer.data.__getitem__, spans(self.properties_start, self.ends))

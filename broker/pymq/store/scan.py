@@ -189,7 +189,7 @@ def _topic_written(columns: RecordColumns) -> npt.NDArray[np.bool_]:
 
 def _ends_in_zeros(columns: RecordColumns) -> bool:
     """Tell whether the last record's properties end with a zero byte: a torn write, see above."""
-    start, end = int(columns.properties_start[-1]), int(columns.properties_end[-1])
+    start, end = int(columns.properties_start[-1]), int(columns.ends[-1])
     return end > start and not columns.buffer[end - 1]
 
 

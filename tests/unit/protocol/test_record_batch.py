@@ -123,7 +123,7 @@ def assert_same(columns: RecordColumns, records: list[Record]) -> None:
     for start, end, expected in (
         (columns.body_start, columns.body_end, [r.body for r in records]),
         (columns.topic_start, columns.topic_end, [r.topic.encode() for r in records]),
-        (columns.properties_start, columns.properties_end, [r.properties for r in records]),
+        (columns.properties_start, columns.ends, [r.properties for r in records]),
         (columns.store_host_start, columns.store_host_start + 8, [r.store_host for r in records]),
     ):
         assert [bytes(view) for view in columns.slices(start, end)] == expected
