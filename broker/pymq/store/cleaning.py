@@ -27,6 +27,7 @@ from pymq.store.known_queues import KnownQueues
 from pymq.store.queue_table import QueueTable
 from pymq.store.retention import DiskLevel, level_of, may_delete
 from pymq.store.retirement import Retirement
+from pymq.store.segments import Segments
 
 _log = logging.getLogger(__name__)
 
@@ -108,12 +109,14 @@ class CleanJob:
     def __init__(
         self,
         files: Files,
+        segments: Segments,
         retirement: Retirement,
         disk: DiskWatch,
         oldest: tuple[Path, Path] | None,
         now_s: float,
     ) -> None:
         self._files = files
+        self._segments = segments
         self._retirement = retirement
         self._disk = disk
         self._now_s = now_s
@@ -126,6 +129,7 @@ class CleanJob:
 
     def run(self) -> None:
         """Delete, then look. Never raises: what fails is logged, and tried again by the next."""
+        self._segments.unlock_old()
         self.count = self._retirement.step(self._now_s)
         self.usages = self._disk.look()
         if self.oldest is not None:
@@ -193,9 +197,8 @@ class Cleaner:
         oldest = None
         if self._left and len(segments) > 1 and segments[0].end <= safe_end:
             oldest = segments[0].path, segments[1].path
-        return CleanJob(
-            self._log.files, self._retirement, self.disk, oldest, self._clock.monotonic_s()
-        )
+        now_s = self._clock.monotonic_s()
+        return CleanJob(self._log.files, segments, self._retirement, self.disk, oldest, now_s)
 
     def done(self, job: CleanJob) -> int:
         """Decide upon what a job has seen; return how much got done, 0 at the end of a pass."""

@@ -115,7 +115,7 @@ class CommitLog:
         segment = segments[-1]
         if self._dirty_end:
             self._scrub(segment)
-        segments.prepare_next()
+        segments.make_next()
         if self.end < segment.end:
             blank = encode_blank(segment.end - self.end)
             try:

@@ -138,6 +138,13 @@ class StoreConfig:
     queue_extension_file_bytes: int = field(
         default=48 << 20, metadata=_key("mappedFileSizeConsumeQueueExt")
     )
+    #: Write and lock in memory every page of the next commit-log file ahead of need, so that no
+    #: append waits for the system to find one.
+    warm_segments: bool = field(default=False, metadata=_key("warmMapedFileEnable"))
+    #: With SYNC_FLUSH that is synced every so many pages of 4 KiB.
+    warm_sync_pages: int = field(
+        default=4096, metadata=_key("flushLeastPagesWhenWarmMapedFile")
+    )
     #: Limit of one body; a whole record may be 64 KiB larger.
     message_bytes_max: int = field(default=4 << 20, metadata=_key("maxMessageSize"))
     flush_mode: FlushMode = field(default=FlushMode.ASYNC, metadata=_FLUSH_KEY)
@@ -210,6 +217,7 @@ class StoreConfig:
             EXTENSION_BYTES_LEAST,
             SEGMENT_BYTES_LIMIT,
         )
+        _check("warm_sync_pages", self.warm_sync_pages, 1, 1 << 30)
         _check("message_bytes_max", self.message_bytes_max, 1, SEGMENT_BYTES_LIMIT)
         _check("flush_interval_ms", self.flush_interval_ms, 1, 86_400_000)
         _check("flush_pages_least", self.flush_pages_least, 0, 1 << 20)

@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from pymq.errors import DiskFull, FlushFailed, StoreError, StoreLocked
 
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -229,6 +231,14 @@ class Files:
         fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
         return bool(fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, 0, size_bytes) == 0)
 
+    def lock_in_memory(self, view: memoryview) -> bool:
+        """Keep a map's pages in memory; return False if the system refuses."""
+        return _on_pages("mlock", view)
+
+    def unlock_from_memory(self, view: memoryview) -> None:
+        """Let the system evict a map's pages again."""
+        _on_pages("munlock", view)
+
     def data_ranges(self, fd: int, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the parts of [first, end) that are not holes, in order."""
         while first < end:
@@ -435,6 +445,16 @@ class Files:
     def process_id(self) -> int:
         """Return the number of this process, for the abort marker."""
         return os.getpid()
+
+
+def _on_pages(name: str, view: memoryview) -> bool:
+    """Call ``mlock`` or ``munlock`` for the pages of a map."""
+    import ctypes  # as in give_back_blocks
+
+    address = np.frombuffer(view, np.uint8).ctypes.data
+    call = getattr(ctypes.CDLL(None, use_errno=True), name)
+    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    return bool(call(address, len(view)) == 0)
 
 
 def _failure(

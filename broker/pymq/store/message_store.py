@@ -31,6 +31,7 @@ from pymq.store.read import SCAN_MAX, ReadResult, read_queue
 from pymq.store.recovery import Recovery
 from pymq.store.segments import Segments
 from pymq.store.statistics import StoreStatistics
+from pymq.store.warm_up import PAGE_BYTES, WarmUp
 
 _log = logging.getLogger(__name__)
 
@@ -127,7 +128,11 @@ class MessageStore:
         make_root(files, config.root_path)
         lock = DirectoryLock(files, config.root_path)
         segments = Segments(
-            files, config.log_paths, config.segment_bytes, read_only=config.read_only_log_paths
+            files,
+            config.log_paths,
+            config.segment_bytes,
+            read_only=config.read_only_log_paths,
+            warm_up=_warm_up(config),
         )
         queues = QueueTable(
             files,
@@ -743,3 +748,10 @@ class MessageStore:
             _log.warning("keys could not be indexed: %s", error)
             return False
         return True
+
+
+def _warm_up(config: StoreConfig) -> WarmUp | None:
+    if not config.warm_segments:
+        return None
+    is_sync = config.flush_mode is FlushMode.SYNC
+    return WarmUp(config.warm_sync_pages * PAGE_BYTES if is_sync else None)

@@ -71,6 +71,15 @@ class Segment:
         """
         self._files.pwrite(self.fd, data, position)
 
+    def lock_in_memory(self) -> bool:
+        """Keep all pages in memory; return False if the system refuses."""
+        return self._files.lock_in_memory(self.view)
+
+    def unlock_from_memory(self) -> None:
+        """Let the pages go again; closing does that, too."""
+        if self._view is not None:
+            self._files.unlock_from_memory(self._view)
+
     def sync(self) -> None:
         """Force what was written to the disk."""
         self._files.sync_data(self.fd)

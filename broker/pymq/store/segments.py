@@ -15,6 +15,7 @@ from threading import Lock
 from pymq.errors import OffsetOutOfRange, StoreError, StoreMismatch
 from pymq.store.files import Files
 from pymq.store.segment import Segment, parse_segment_name, segment_name
+from pymq.store.warm_up import WarmUp
 
 
 class Segments:
@@ -30,7 +31,9 @@ class Segments:
         segment_bytes: int,
         *,
         read_only: Collection[Path] = (),
+        warm_up: WarmUp | None = None,
     ) -> None:
+        self._warm_up = warm_up
         self._files = files
         self._read_only = frozenset(read_only)
         self._paths = sorted({*paths, *read_only}, key=str)
@@ -158,8 +161,33 @@ class Segments:
         """
         with self._creating:
             if self._prepared is None:
-                first = self._all[-1].end if self._all else 0
-                self._prepared = self._create(first)
+                segment = self._create(self._next_first)
+                if self._warm_up is not None:
+                    self._warm_up.run(self._files, segment)
+                self._prepared = segment
+
+    def make_next(self) -> None:
+        """Make the next segment now, if it is not prepared; a warm-up under way is cut short.
+
+        Raises:
+            DiskFull, StoreError: as ``prepare_next``.
+        """
+        if self._warm_up is not None:
+            self._warm_up.is_hurried = True
+        with self._creating:
+            if self._warm_up is not None:
+                self._warm_up.is_hurried = False
+            if self._prepared is None:
+                self._prepared = self._create(self._next_first)
+
+    @property
+    def _next_first(self) -> int:
+        return self._all[-1].end if self._all else 0
+
+    def unlock_old(self) -> None:
+        """Let the system evict segments that the log has rolled away from; in any thread."""
+        if self._warm_up is not None and self._all:
+            self._warm_up.unlock_below(self._all[-1].first)
 
     def append_next(self) -> Segment:
         """Add the next segment, prepared or made now, and return it.
@@ -168,7 +196,7 @@ class Segments:
             DiskFull, StoreError: it could not be made, and nothing is left behind.
         """
         with self._creating:
-            first = self._all[-1].end if self._all else 0
+            first = self._next_first
             segment, self._prepared = self._prepared, None
             if segment is None or segment.first != first:
                 if segment is not None:

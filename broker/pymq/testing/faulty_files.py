@@ -251,6 +251,14 @@ class FaultyFiles(Files):
     def unmap(self, view: memoryview) -> memoryview | None:
         return super().unmap(view)
 
+    def lock_in_memory(self, view: memoryview) -> bool:
+        self._check_alive()
+        return super().lock_in_memory(view)
+
+    def unlock_from_memory(self, view: memoryview) -> None:
+        self._check_alive()
+        super().unlock_from_memory(view)
+
     def give_back_blocks(self, fd: int, size_bytes: int) -> bool:
         self._check_alive()
         return super().give_back_blocks(fd, size_bytes)  # of a file whose name is gone
