@@ -536,6 +536,10 @@ class MessageStore:
             self._known.forget(set(found))
         for queue in queues:
             self._queues.remove(queue)
+        if found:
+            # Now, not with the next flush: a lost power that brought old files back beneath
+            # entries of new messages would hide these.
+            self._queues.sync_names()
         return found
 
     @property

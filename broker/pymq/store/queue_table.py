@@ -175,6 +175,10 @@ class QueueTable:
             self.files.files.remove(path)
             self.files.dirty_directories.add(path.parent)
 
+    def sync_names(self) -> None:
+        """Force every changed directory to the disk; the next ``sync`` does it again."""
+        sync_queues(self.files.files, set(), self.files.dirty_directories)
+
     def sync(self) -> None:
         """Force every changed queue file and directory to the disk."""
         sync_queues(self.files.files, *self.files.take_dirty())

@@ -1,5 +1,6 @@
 """Whole queues that hold nothing any more: which go, and what a crash leaves of it."""
 
+import random
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from tests.unit.store.stores import (
     record_of_size,
 )
 
-from pymq.store import MessageStore
+from pymq.store import Files, MessageStore
 from pymq.store.files import DiskUsage
+from pymq.testing.faulty_files import FaultyFiles
+from pymq.testing.lost_power import Disk
 
 RECORD_BYTES = 300  # Three to a segment.
 
@@ -29,9 +32,16 @@ class FullDisk(QuickFiles):
         return DiskUsage(89, 11)
 
 
-def make(root: Path) -> MessageStore:
+class LosingDisk(FaultyFiles):
+    """The same, with a model of what is on the disk for certain."""
+
+    def disk_usage(self, path: Path) -> DiskUsage:
+        return DiskUsage(89, 11)
+
+
+def make(root: Path, files: Files | None = None) -> MessageStore:
     """Return a store whose queues 0 and 1 hold nothing any more, and whose queue 2 does."""
-    store = open_store(root, FakeClock(), FullDisk(), segment_bytes=1024)
+    store = open_store(root, FakeClock(), files or FullDisk(), segment_bytes=1024)
     for queue_id in (0, 1, 2):
         put_ok(store, *(record_of_size(RECORD_BYTES, queue_id=queue_id) for _ in range(6)))
     put_ok(store, record(b"kept", topic="Other"))
@@ -111,4 +121,24 @@ def test_a_deleted_queue_stays_deleted_and_begins_anew(tmp_path: Path, is_clean:
     assert (TOPIC, 1) not in reopened.queues()
     assert bodies(reopened, queue_id=2)[-1] == b"last"
     reopened.close()
+    store.close()
+
+
+def test_lost_power_does_not_bring_a_queue_back_under_new_messages(tmp_path: Path) -> None:
+    live = tmp_path / "live"
+    live.mkdir()
+    disk = Disk(live)
+    store = make(live, LosingDisk(disk=disk))
+    put_last(store)
+    run_pass(store)
+    assert len(store.delete_expired_queues(every, count_max=9)) == 2
+    put_ok(store, record(b"anew", queue_id=0))
+    store.flush()  # the log alone
+    for seed in range(40):
+        target = tmp_path / str(seed)
+        disk.lose_power(random.Random(seed), target)
+        reopened = open_store(target, FakeClock(), segment_bytes=1024)
+        assert reopened.queue_bounds(TOPIC, 0) == (0, 1), seed
+        assert bodies(reopened, queue_id=0) == [b"anew"], seed
+        reopened.close()
     store.close()
