@@ -363,6 +363,17 @@ def test_units_that_a_power_loss_took_are_written_again(tmp_path: Path) -> None:
             assert [path.read_bytes() for path in extension_files(copy)] == expected
 
 
+def test_units_that_a_dead_process_left_unsynced_are_synced(tmp_path: Path) -> None:
+    store = fill(tmp_path / "live")
+    crashed = crashed_copy(tmp_path / "live", tmp_path / "crashed")
+    store.close()
+    synced: set[Path] = set()
+    files = FaultyFiles()
+    files.on_sync = lambda path: synced.add(path) or 0
+    open_store(crashed, files=files, **EXTENDED).close()
+    assert synced.issuperset(extension_files(crashed))
+
+
 def test_units_of_an_earlier_life_are_not_taken_for_ours(tmp_path: Path) -> None:
     store = fill(tmp_path / "live")
     crashed = crashed_copy(tmp_path / "live", tmp_path / "crashed")
@@ -416,6 +427,30 @@ def test_entries_cut_with_the_log_take_their_units_along(tmp_path: Path) -> None
     assert_whole(store)
     store.close()
     assert_as_if_never_harmed(crashed, tmp_path)
+
+
+def test_leading_files_go_with_retention(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = open_store(tmp_path, clock, **EXTENDED, clean_batch_max=4)
+    for number in range(90):
+        put_ok(store, record(b"%d" % number, tag="TagA"))
+    put_ok(store, *[record_of_size(500, queue_id=1)] * 5)
+    store.flush()
+    job = store.queue_flush_target()
+    job.run()
+    store.queue_flush_done(job)
+    count = len(extension_files(tmp_path))
+    clock.now_ms *= 3  # The files are as young as this test.
+    store.clean_now()
+    while store.clean_step():
+        pass
+    low, end = store.queue_bounds(TOPIC, 0)
+    assert 0 < low < end == 90
+    kept = extension_files(tmp_path)
+    assert 0 < len(kept) < count
+    assert int(kept[0].name) // 150 == low // 7  # seven units of 20 B and a mark in 150 B
+    assert bodies(store, tags=["TagA"]) == [b"%d" % number for number in range(low, 90)]
+    store.close()
 
 
 def test_leading_files_go_with_the_log(tmp_path: Path) -> None:
