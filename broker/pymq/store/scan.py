@@ -137,10 +137,15 @@ def follow_sizes(view: memoryview, position: int, limit: int) -> tuple[Longs, in
         the last of them ends; and what is there. Only sizes and magics were looked at.
     """
     unpack = _SIZE_MAGIC.unpack_from
-    starts: list[int] = []
     at, last = position, limit - _SIZE_MAGIC.size
     stop = Stop.FULL
-    for _ in range(CHUNK_RECORDS):
+    alike = _alike(view, position, limit)
+    starts: list[int] = []
+    if alike is not None:
+        count, size = alike
+        starts = list(range(at, at + count * size, size))
+        at += count * size
+    for _ in range(CHUNK_RECORDS - len(starts)):
         if at > last:
             stop = Stop.END
             break
@@ -157,6 +162,22 @@ def follow_sizes(view: memoryview, position: int, limit: int) -> tuple[Longs, in
         starts.append(at)
         at += size
     return np.array(starts, np.int64) - position, at, stop
+
+
+def _alike(view: memoryview, position: int, limit: int) -> tuple[int, int] | None:
+    """Return (how many, size) of the records of one size that a place begins with, if any.
+
+    Senders of one kind of message make many of them; one comparison finds all.
+    """
+    if limit - position < 2 * OVERHEAD_BYTES:
+        return None
+    size, magic = _SIZE_MAGIC.unpack_from(view, position)
+    count = min((limit - position) // size, CHUNK_RECORDS) if size >= OVERHEAD_BYTES else 0
+    if count < 2 or magic not in (MAGIC_V1, MAGIC_V2):
+        return None
+    heads = np.ndarray((count,), np.uint64, view, position, (size,))
+    same = heads == heads[0]
+    return count if same.all() else int(same.argmin()), size
 
 
 def _columns(view: memoryview, position: int, starts: Longs, end: int) -> RecordColumns | None:

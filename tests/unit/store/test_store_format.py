@@ -4,6 +4,7 @@ import stat
 import struct
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.unit.store.stores import (
     BORN,
@@ -18,6 +19,7 @@ from tests.unit.store.stores import (
     queue_bytes,
     record,
     record_of_size,
+    seeded,
 )
 
 from pymq.errors import ConfigurationError
@@ -25,6 +27,7 @@ from pymq.protocol.hashes import java_hash
 from pymq.store import PutStatus, StoreConfig
 from pymq.store.checkpoint import Checkpoint
 from pymq.store.files import Files
+from pymq.store.scan import Stop, follow_sizes
 
 VECTOR_TIME = 0x1A1F982784D
 
@@ -225,3 +228,17 @@ def test_configuration_errors_name_the_field(tmp_path: Path, field: str, value: 
 def test_queue_file_size_is_rounded_up(tmp_path: Path) -> None:
     assert StoreConfig(root_path=tmp_path, queue_file_bytes=101).queue_file_bytes == 120
     assert len(BORN) == 8
+
+
+def test_records_of_one_size_and_of_many_are_followed_alike(seed: int) -> None:
+    dice = seeded(seed)
+    for _ in range(200):
+        sizes = [dice.choice([91, 100, 100, 100, 300]) for _ in range(dice.randrange(1, 9))]
+        heads = [struct.pack(">II", size, 0xDAA320A7).ljust(size, b"x") for size in sizes]
+        tail = dice.choice([b"", bytes(20), struct.pack(">II", 50, 0xCBD43194), heads[0][:60]])
+        view = memoryview(b"front" + b"".join(heads) + tail)
+        starts, end, stop = follow_sizes(view, 5, len(view))
+        assert starts.tolist() == [0, *np.cumsum(sizes)][:-1]
+        assert end == 5 + sum(sizes)
+        expected = {0: Stop.END, 20: Stop.END, 8: Stop.BLANK, 60: Stop.BAD}[len(tail)]
+        assert stop is expected
