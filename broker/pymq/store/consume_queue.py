@@ -304,7 +304,7 @@ class ConsumeQueue:
 
     def _blocks_back(self) -> Iterator[tuple[int, Entries]]:
         """Yield runs of entries, the last one first: offset of the first entry, entries."""
-        low = self._bases[0] // ENTRY_BYTES if self._bases else 0
+        low = max(self.min_offset, self._bases[0] // ENTRY_BYTES if self._bases else 0)
         end = self.end_offset
         while end > low:
             first = max(low, end - _BLOCK)

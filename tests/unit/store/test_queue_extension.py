@@ -501,6 +501,24 @@ def test_units_without_their_queue_are_in_nobodys_way(tmp_path: Path) -> None:
     store.close()
 
 
+def test_new_units_never_stand_where_lost_ones_were_looked_for(tmp_path: Path) -> None:
+    """The last entries are plain, so nothing tells of the loss but the older ones' addresses."""
+    store = fill(tmp_path)
+    store.close()
+    store = open_store(tmp_path, **PLAIN)
+    put_ok(store, record(b"plain", tag="TagB"))
+    store.close()
+    shutil.rmtree(tmp_path / "consumequeue_ext")
+    lost = max(addresses(tmp_path))
+    store = open_store(tmp_path, **EXTENDED)
+    put_ok(store, *[record(b"new", tag="TagC")] * COUNT)
+    # Messages of unknown tag pass, those of a known one do not.
+    assert bodies(store, tags=["TagA"]) == TEXTS
+    assert bodies(store, tags=["TagC"]) == TEXTS + [b"new"] * COUNT
+    store.close()
+    assert addresses(tmp_path, COUNT + 2)[-1] == lost // 150 * 150 + 150
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_full_disk_while_writing_units(tmp_path: Path, half: bool) -> None:
     files, clock = FaultyFiles(), FakeClock()
