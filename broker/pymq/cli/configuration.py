@@ -143,6 +143,26 @@ def broker_configs(
     return broker, replace(store, commit_log_paths=store.log_paths)
 
 
+def store_config(file: Path | None, *, root: Path) -> StoreConfig:
+    """Return the settings of a store that is looked at without its broker.
+
+    Args:
+        file: RocketMQ's ``broker.conf``, if there is one.
+        root: the store directory. If the file names another one, this is a copy, and its own
+            commit log counts, if it has one.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a value in it is wrong.
+    """
+    properties = {} if file is None else read_properties(file)
+    source = _source(file)
+    settings = {**properties, "storePathRootDir": str(root)}
+    if properties.get("storePathRootDir") != str(root) and (root / "commitlog").is_dir():
+        settings.pop("storePathCommitLog", None)
+        settings.pop("readOnlyCommitLogStorePaths", None)
+    return from_properties(StoreConfig, settings, source=source)
+
+
 def effective_text(*configs: object) -> str:
     """Return the properties text that describes configurations: the output of ``-p``."""
     return "".join(format_properties(to_properties(config)) for config in configs)

@@ -457,6 +457,52 @@ def _on_pages(name: str, view: memoryview) -> bool:
     return bool(call(address, len(view)) == 0)
 
 
+class ReadOnlyFiles(Files):
+    """Opens for reading only: enough for a store on a file system that cannot be written to."""
+
+    def open(self, path: Path, *, create: bool = False) -> int:
+        """Return a descriptor for reading.
+
+        Raises:
+            FileNotFoundError: no such file.
+        """
+        assert not create, f"{path}: nothing is made here"
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise _failure(error, "open", path) from error
+
+    def is_locked(self, root: Path) -> bool:
+        """Tell whether somebody has a store directory open; nothing is made or changed.
+
+        Asks by taking both locks shared and giving them back at once. The file's is asked for
+        last: it is one per process, and giving it back would take it from a store of this one.
+
+        Raises:
+            StoreError: the directory or its lock cannot be read.
+        """
+        try:
+            fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            finally:
+                os.close(fd)
+            fd = os.open(root / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB, 1, 0)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            raise _failure(error, "ask for its lock", root) from error
+        return False
+
+
 def _failure(
     error: OSError,
     doing: str,

@@ -290,7 +290,7 @@ class IndexFile:
     def snapshot(self) -> IndexSnapshot:
         """Return what has to be written so that the file holds everything; see ``mark_saved``."""
         pages = []
-        for first, end in _runs(self._dirty_pages):
+        for first, end in runs(self._dirty_pages):
             slots = self._own_slots()[first * _SLOTS_PER_PAGE : end * _SLOTS_PER_PAGE]
             position = HEADER_BYTES + 4 * _SLOTS_PER_PAGE * first
             pages.append((position, slots.astype(">i4").tobytes()))
@@ -410,7 +410,7 @@ class IndexFile:
         self._files.remove(self.path)
 
 
-def _runs(flags: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+def runs(flags: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
     """Yield [first, end) of every run of set flags."""
     edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
     yield from zip(edges[0::2].tolist(), edges[1::2].tolist(), strict=True)

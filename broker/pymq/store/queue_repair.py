@@ -105,7 +105,7 @@ class QueueRepair:
             _log.warning("%s: a file of its extension is missing, it is rebuilt", queue.path)
             self._rebuild(queue)
             return
-        queue.max_physical = _reach(queue)
+        queue.max_physical = last_record_end(queue)
 
     def units_reach_back(self, queue: ConsumeQueue) -> bool:
         """Tell whether no file of a queue's extension is missing in front or between."""
@@ -299,10 +299,10 @@ def _cut(queue: ConsumeQueue, log_end: int) -> None:
     if not queue.bases:
         queue.end_offset = 0
     queue.trusted_end()
-    queue.max_physical = _reach(queue)
+    queue.max_physical = last_record_end(queue)
 
 
-def _reach(queue: ConsumeQueue) -> int:
+def last_record_end(queue: ConsumeQueue) -> int:
     """Return the end of the record of a queue's last entry, -1 without one."""
     if not queue.bases or queue.end_offset <= queue.bases[0] // ENTRY_BYTES:
         return -1

@@ -97,7 +97,7 @@ class QueueTable:
         Raises:
             StoreMismatch: a file has another size or name than a queue file can have.
         """
-        for topic, queue_id, directory in self._queue_directories(self._path):
+        for topic, queue_id, directory in queue_directories(self.files.files, self._path):
             bases, _ = self._load_files(
                 directory,
                 "a consume-queue",
@@ -106,7 +106,7 @@ class QueueTable:
             )
             if bases:
                 self.make(topic, queue_id).add_files(bases)
-        for topic, queue_id, directory in self._queue_directories(self._extensions):
+        for topic, queue_id, directory in queue_directories(self.files.files, self._extensions):
             bases, file_bytes = self._load_files(
                 directory,
                 "a consume-queue extension",
@@ -120,19 +120,6 @@ class QueueTable:
                 queue = self.make(topic, queue_id)
             if bases and queue is not None:
                 queue.extension = QueueExtension(self.files, directory, file_bytes, bases)
-
-    def _queue_directories(self, path: Path) -> list[tuple[str, int, Path]]:
-        """Return (topic, queue id, directory); RocketMQ passes over ids that are no numbers."""
-        files = self.files.files
-        return [
-            (topic.name, int(queue_id.name), path / topic.name / queue_id.name)
-            for topic in files.list_directory(path)
-            if topic.is_directory
-            for queue_id in files.list_directory(path / topic.name)
-            if queue_id.is_directory
-            and _NUMBER.fullmatch(queue_id.name)
-            and int(queue_id.name) <= _QUEUE_ID_MAX
-        ]
 
     def _load_files(
         self, directory: Path, kind: str, file_bytes: int | None, setting: str
@@ -182,6 +169,22 @@ class QueueTable:
     def sync(self) -> None:
         """Force every changed queue file and directory to the disk."""
         sync_queues(self.files.files, *self.files.take_dirty())
+
+
+def queue_directories(files: Files, path: Path) -> list[tuple[str, int, Path]]:
+    """Return (topic, queue id, directory) of the queues below a directory, sorted by name.
+
+    Source: RocketMQ passes over ids that are no numbers.
+    """
+    return [
+        (topic.name, int(queue_id.name), path / topic.name / queue_id.name)
+        for topic in files.list_directory(path)
+        if topic.is_directory
+        for queue_id in files.list_directory(path / topic.name)
+        if queue_id.is_directory
+        and _NUMBER.fullmatch(queue_id.name)
+        and int(queue_id.name) <= _QUEUE_ID_MAX
+    ]
 
 
 def sync_queues(files: Files, paths: set[str], directories: set[Path]) -> None:

@@ -1,0 +1,311 @@
+"""Reads a whole store and says what is not as it should be.
+
+Where the log has a part without a valid record, what follows decides. Records behind it that
+the queues know, or that were on the disk by the checkpoint's word, are alive: then the part is
+damage. Otherwise it is the end: the unfinished write of an unclean stop, or bytes that RocketMQ
+leaves standing when it cuts a log. The rules are those of ``pymq.store.recovery``.
+
+Memory: about 100 MB whatever the size of the store, and some 300 B per queue.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pymq.store.config import StoreConfig
+from pymq.store.inspection.findings import Findings, Kind, Severity
+from pymq.store.inspection.index import IndexCheck
+from pymq.store.inspection.layout import StoreLayout, read_layout
+from pymq.store.inspection.log import Block, Gap, read_log
+from pymq.store.inspection.queues import QueueCheck
+from pymq.store.inspection.reading import PatientFiles
+from pymq.store.inspection.tables import check_offsets, check_state, read_tables
+
+#: A clock that was set back by so little is not worth an alarm: recovery allows for it.
+_CLOCK_STEP_MS = 3000
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(slots=True)
+class Report:
+    """What was read, and what was found.
+
+    Attributes:
+        root: the store directory.
+        in_use: somebody had it open: what was being written may look torn.
+        clean_stop: there is no abort marker.
+        log_first, log_end: physical offsets of the log's first and last bytes.
+        log_bytes: read of the log.
+        first_ms, last_ms: lowest and highest store time; None in an empty store.
+        counts: files, records, queues, entries by what they are.
+        findings: what is not as it should be.
+    """
+
+    root: Path
+    in_use: bool
+    clean_stop: bool
+    log_first: int = 0
+    log_end: int = 0
+    log_bytes: int = 0
+    first_ms: int | None = None
+    last_ms: int | None = None
+    counts: dict[str, int] = field(default_factory=dict)
+    findings: Findings = field(default_factory=Findings)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether there is no damage; what the next start repairs by itself is none."""
+        return not self.findings.count(Severity.DAMAGE)
+
+
+def check_store(
+    config: StoreConfig,
+    *,
+    on_progress: Progress = lambda done, total: None,
+) -> Report:
+    """Read everything in a store directory and compare it; nothing is changed.
+
+    A store that somebody has open can be read, too: what is being written is not called damage.
+
+    Args:
+        config: where it is; levels of delay and the index's numbers, if they are not usual.
+        on_progress: told (bytes read, bytes to read) now and then.
+
+    Raises:
+        StoreError: there is no store, or it cannot be read.
+    """
+    findings = Findings()
+    layout = read_layout(config, PatientFiles(findings), findings)
+    try:
+        return _Check(layout, findings, on_progress).run()
+    finally:
+        layout.close()
+
+
+class _Check:
+    def __init__(self, layout: StoreLayout, findings: Findings, on_progress: Progress) -> None:
+        self._layout = layout
+        self._findings = findings
+        self._on_progress = on_progress
+        self._report = Report(layout.root, layout.in_use, not layout.unclean, findings=findings)
+        self._is_recovering = layout.unclean or layout.in_use
+        self._ends = {key: queue.end_offset for key, queue in layout.queues.by_key.items()}
+        #: The end of the last record that any queue knows.
+        self._covered = max((queue.max_physical for queue in layout.queues), default=-1)
+        checkpoint = layout.checkpoint
+        self._queues_from = layout.first_trusted(checkpoint.trusted_ms)
+        self._index_from = layout.first_trusted(checkpoint.index_trusted_ms)
+        self._tables = read_tables(layout.files, layout.root, findings)
+        self._queues = QueueCheck(layout, findings, self._queue_severity, self._tables.topics)
+        self._index: IndexCheck | None = None
+        if layout.index_layout is not None and layout.index_files:
+            self._index = IndexCheck(layout, findings, self._index_severity, self._add_read)
+        #: Gaps that may be the end of the log, and those that are damage.
+        self._open: list[Gap] = []
+        self._damaged: list[Gap] = []
+        self._last_times = np.empty(0, np.int64)
+        self._record_count = self._dead_count = 0
+        self._read_bytes, self._total_bytes = 0, self._expected_bytes()
+
+    def run(self) -> Report:
+        layout, report = self._layout, self._report
+        report.log_first = report.log_end = layout.log_first
+        for one in layout.log_files:
+            try:
+                for part in read_log(layout.files, one, layout.config):
+                    self._take(part)
+            except FileNotFoundError:
+                self._note_gone(one.path)
+        self._judge_end()
+        self._queues.finish(self._damaged, report.log_end)
+        if self._index is not None:
+            self._index.finish()
+        elif layout.known.index is not None and layout.known.index.last_offset >= layout.log_first:
+            self._findings.add(
+                Kind.INDEX_FILE,
+                Severity.DAMAGE,
+                layout.config.index_path,
+                None,
+                "no index",
+                "that of the last clean stop",
+            )
+        check_state(
+            layout,
+            self._findings,
+            log_end=report.log_end,
+            newest_ms=report.last_ms or 0,
+        )
+        if not layout.in_use:
+            check_offsets(self._tables, layout.root, self._ends, self._findings)
+        report.counts = self._counts()
+        report.in_use = layout.in_use or layout.files.is_locked(layout.root)
+        return report
+
+    def _counts(self) -> dict[str, int]:
+        layout = self._layout
+        return {
+            "logFiles": len(layout.log_files),
+            "records": self._record_count,
+            "queues": len(layout.queues),
+            "queueEntries": self._queues.compared_count,
+            "indexFiles": len(layout.index_files),
+            "indexEntries": self._index.entry_count if self._index is not None else 0,
+            "tables": len(self._tables.names),
+        }
+
+    # -- progress -----------------------------------------------------------------------------
+
+    def _expected_bytes(self) -> int:
+        layout = self._layout
+        total = 0
+        for one in layout.log_files:
+            total += min(layout.config.segment_bytes, max(0, self._covered - one.first))
+        if self._index is not None and layout.index_layout is not None:
+            for index_file in layout.index_files:
+                total += 4 * layout.index_layout.slot_count
+                total += 20 * (index_file.header.next_number - 1)
+        return total
+
+    def _add_read(self, count: int) -> None:
+        self._read_bytes += count
+        self._on_progress(self._read_bytes, max(self._read_bytes, self._total_bytes))
+
+    # -- the log --------------------------------------------------------------------------------
+
+    def _take(self, part: Block | Gap) -> None:
+        if isinstance(part, Gap):
+            self._open.append(part)
+            return
+        if self._open:
+            if not self._is_alive(part):
+                self._dead_count += len(part.columns)
+                return
+            self._add_damage()
+        self._check_times(part)
+        self._record_count += len(part.columns)
+        self._queues.take(part)
+        if self._index is not None:
+            self._index.take(part)
+        self._report.log_end = part.end
+        self._report.log_bytes += part.end - int(part.physical[0])
+        self._add_read(part.end - int(part.physical[0]))
+
+    def _is_alive(self, block: Block) -> bool:
+        """Say whether records behind a gap must still be there; see the module's text."""
+        layout, columns = self._layout, block.columns
+        if not self._is_recovering:
+            first = int(block.physical[0])
+            return self._covered < 0 or first < layout.known.log_end or self._queues.knows(block)
+        checkpoint = layout.checkpoint
+        safe = columns.store_timestamp < checkpoint.log_timestamp
+        safe |= (columns.store_timestamp == checkpoint.log_timestamp) & (
+            block.physical < checkpoint.confirmed
+        )
+        return bool(safe.any()) and self._queues.knows(block)
+
+    def _add_damage(self) -> None:
+        for gap in self._open:
+            self._add_gap(gap, Severity.DAMAGE)
+        self._open.clear()
+
+    def _add_gap(self, gap: Gap, severity: Severity) -> None:
+        self._damaged.append(gap)
+        self._queues.note_gap()
+        if self._index is not None:
+            self._index.note_gap(gap)
+        self._findings.add(
+            Kind.LOG_RECORD,
+            severity,
+            gap.path,
+            gap.position,
+            f"{gap.found}; no valid record in {gap.end - gap.first} B",
+            gap.expected,
+        )
+
+    def _judge_end(self) -> None:
+        """Say what the parts without records at the end of the log are."""
+        written = [gap for gap in self._open if not gap.is_zero]
+        covered = max(self._covered, self._layout.known.log_end)
+        end = self._report.log_end
+        if not self._is_recovering and covered > end:
+            # Queues or our own notes know of records that are not there.
+            for gap in self._open:
+                if gap.first < covered:
+                    self._add_gap(gap, Severity.DAMAGE)
+                elif not gap.is_zero:
+                    self._add_tail(gap)
+            return
+        for gap in written:
+            self._add_tail(gap)
+
+    def _add_tail(self, gap: Gap) -> None:
+        severity = Severity.REPAIR if self._is_recovering else Severity.NOTE
+        why = "an unfinished write" if self._is_recovering else "no record, and no queue knows it"
+        self._findings.add(
+            Kind.LOG_TAIL,
+            severity,
+            gap.path,
+            gap.position,
+            f"{gap.end - gap.first} B behind the end of the log: {gap.found}",
+            f"zeros; this is {why}",
+        )
+
+    def _check_times(self, block: Block) -> None:
+        """Look for records older than one in front of them; they are stored as time goes by."""
+        times = block.columns.store_timestamp
+        before = len(self._last_times)
+        every = np.concatenate([self._last_times, times])
+        self._last_times = every[-2:]
+        # One that is higher than both its neighbours, which agree, is the wrong one.
+        high = np.zeros(len(every), np.bool_)
+        high[1:-1] = (every[1:-1] > every[2:]) & (every[2:] >= every[:-2])
+        lowest = int(every.min())
+        latest = np.maximum.accumulate(np.where(high, lowest, every))
+        if self._report.last_ms is not None:
+            latest = np.maximum(latest, self._report.last_ms)
+        off = np.where(high, every - np.append(every[1:], 0), latest - every)
+        for severity, wrong in (
+            (Severity.NOTE, (off > 0) & (off <= _CLOCK_STEP_MS)),
+            (Severity.DAMAGE, off > _CLOCK_STEP_MS),
+        ):
+            rows = np.flatnonzero(wrong[before:])
+            if len(rows):
+                self._add_time(block, severity, int(rows[0]), len(rows))
+        good = np.where(high, lowest, every)[before:]
+        self._report.last_ms = max(self._report.last_ms or 0, int(good.max()))
+        first_ms = self._report.first_ms
+        self._report.first_ms = lowest if first_ms is None else min(first_ms, lowest)
+
+    def _add_time(self, block: Block, severity: Severity, row: int, count: int) -> None:
+        self._findings.add(
+            Kind.STORE_TIME,
+            severity,
+            block.path,
+            int(block.physical[row]) - block.file_first,
+            f"store time {block.columns.store_timestamp[row]}",
+            "one between those of its neighbours",
+            count=count,
+        )
+
+    def _note_gone(self, path: Path) -> None:
+        severity = Severity.NOTE if self._layout.in_use else Severity.DAMAGE
+        self._findings.add(Kind.LOG_FILE, severity, path, None, "deleted while it was read")
+
+    # -- how bad --------------------------------------------------------------------------------
+
+    def _queue_severity(self, physical: int) -> Severity:
+        """Say how bad a wrong entry is: recovery compares from some place on."""
+        first = self._queues_from if self._is_recovering else self._covered
+        return Severity.REPAIR if physical >= first else Severity.DAMAGE
+
+    def _index_severity(self, physical: int) -> Severity:
+        if self._is_recovering:
+            first = self._index_from
+        else:
+            # A start goes on behind the last message that is indexed.
+            files = self._layout.index_files
+            first = max((one.header.end_offset for one in files), default=-1) + 1
+        return Severity.REPAIR if physical >= first else Severity.DAMAGE

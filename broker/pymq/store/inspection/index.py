@@ -1,0 +1,427 @@
+"""The key index against the log: chains, keys in both directions, times, headers.
+
+All entries of all files are one stream in the order of the log, and so are the keys of its
+messages. Both are read side by side, ``KEYS_MAX`` keys at a time, so that memory does not grow
+with the index: beside the pieces there is one table of slots (4 bytes each, twice).
+
+Chains are checked by building them again: each entry must name the entry that had its slot
+before it, and in the end the slots must hold the last of each chain. So every entry is reachable,
+and numbers descend.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.protocol.index_keys import index_keys
+from pymq.store.index_file import ENTRY, HEADER_BYTES, runs
+from pymq.store.inspection.findings import KEPT_MAX, Findings, Kind, Severity
+from pymq.store.inspection.layout import IndexFileName, StoreLayout
+from pymq.store.inspection.log import Block, Gap
+
+#: Keys compared at a time.
+KEYS_MAX = 1 << 18
+#: How many entries out of order are told apart one by one.
+_OUTLIERS_MAX = 64
+_SECONDS_MAX = (1 << 31) - 1
+
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+SeverityAt = Callable[[int], Severity]
+
+
+class _Found(NamedTuple):
+    """Entries of the index, in order: one array for each field and for where they stand."""
+
+    physical: Longs
+    key_hash: Longs
+    seconds: Longs
+    begin_ms: Longs
+    number: Longs
+    file: Longs
+
+    def part(self, picked: "slice | Mask | Longs") -> "_Found":
+        """Return some of them."""
+        return _Found(*(column[picked] for column in self))
+
+
+class _Keys(NamedTuple):
+    """Keys of the log's messages, in order."""
+
+    physical: Longs
+    key_hash: Longs
+    stored_ms: Longs
+
+
+@dataclass(slots=True)
+class _Chains:
+    """Builds the chains of one file again, entry by entry."""
+
+    slots: Ints
+
+    def older(self, key_hash: Ints, first: int) -> Ints:
+        """Return what the next entries must name as the older one; ``first`` is their number."""
+        slots = self.slots
+        numbers = np.arange(first, first + len(key_hash), dtype=np.int32)
+        slot = key_hash % np.int32(len(slots))
+        order = np.argsort(slot, kind="stable")
+        sorted_slot = slot[order]
+        sorted_older = slots[sorted_slot]
+        chained = sorted_slot[1:] == sorted_slot[:-1]
+        sorted_older[1:] = np.where(chained, numbers[order[:-1]], sorted_older[1:])
+        older: Ints = np.empty_like(sorted_older)
+        older[order] = sorted_older
+        slots[slot] = numbers
+        return older
+
+
+class IndexCheck:
+    """Compares the index of a store with its log; ``take`` blocks in order, then ``finish``."""
+
+    def __init__(
+        self,
+        layout: StoreLayout,
+        findings: Findings,
+        severity_at: SeverityAt,
+        on_read: Callable[[int], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            layout: the store; it has an index.
+            findings: takes what is found.
+            severity_at: how bad a wrong entry is, by the physical offset of its message.
+            on_read: told how many bytes of the index were read.
+        """
+        self._layout = layout
+        self._findings = findings
+        self._severity_at = severity_at
+        self._stream = _EntryStream(layout, findings, severity_at, on_read)
+        self._taken: list[_Keys] = []
+        self._taken_count = 0
+        #: Entries that were read.
+        self.entry_count = 0
+        self._gaps: list[Gap] = []
+
+    def take(self, block: Block) -> None:
+        """Look for the keys of a block's messages."""
+        keys = index_keys(block.columns)
+        if len(keys.row):
+            self._taken.append(
+                _Keys(
+                    block.physical[keys.row],
+                    keys.key_hash.astype(np.int64),
+                    block.columns.store_timestamp[keys.row],
+                )
+            )
+            self._taken_count += len(keys.row)
+        if self._taken_count >= KEYS_MAX:
+            self._compare(block.end)
+
+    def note_gap(self, gap: Gap) -> None:
+        """Take note of a damaged part of the log: entries that point into it are consequences."""
+        self._gaps.append(gap)
+
+    def finish(self) -> None:
+        """Compare what is left, and look at headers and slots."""
+        self._compare(None)
+        self._stream.close()
+
+    def _compare(self, end: int | None) -> None:
+        """Compare keys and entries of the messages below a physical offset."""
+        keys = _joined(self._taken)
+        self._taken.clear()
+        self._taken_count = 0
+        found = self._stream.take_below(end)
+        self.entry_count += len(found.physical)
+        kept = found.physical >= self._layout.log_first
+        if not kept.all():
+            found = found.part(kept)
+        if np.array_equal(found.physical, keys.physical) and np.array_equal(
+            found.key_hash, keys.key_hash
+        ):
+            self._compare_times(found, keys)
+        else:
+            self._compare_sets(found, keys)
+
+    def _compare_times(self, found: _Found, keys: _Keys) -> None:
+        seconds = np.clip((keys.stored_ms - found.begin_ms) // 1000, 0, _SECONDS_MAX)
+        seconds[found.begin_ms <= 0] = 0
+        # The first entry of a file counts from the end of the file before it.
+        wrong = (seconds != found.seconds) & (found.number > 1)
+        for at in np.flatnonzero(wrong)[:KEPT_MAX].tolist():
+            self._add(
+                Kind.INDEX_TIME,
+                found,
+                at,
+                f"{found.seconds[at]} s after the file's first message",
+                f"{seconds[at]} s",
+            )
+        self._add_rest(Kind.INDEX_TIME, found, np.flatnonzero(wrong)[KEPT_MAX:])
+
+    def _compare_sets(self, found: _Found, keys: _Keys) -> None:
+        """Compare by message and hash, whatever the order; twice the same is harmless."""
+        physical = np.unique(np.concatenate([found.physical, keys.physical]))
+        codes = np.searchsorted(physical, found.physical) << 32 | (found.key_hash & 0xFFFFFFFF)
+        wanted = np.searchsorted(physical, keys.physical) << 32 | keys.key_hash
+        extra = ~np.isin(codes, wanted)
+        for gap in self._gaps:
+            extra &= ~((found.physical >= gap.first) & (found.physical < gap.end))
+        rows = np.flatnonzero(extra)
+        for at in rows[:KEPT_MAX].tolist():
+            self._add(
+                Kind.INDEX_EXTRA,
+                found,
+                at,
+                f"key hash {found.key_hash[at] & 0xFFFFFFFF:08x} at physical offset "
+                f"{found.physical[at]}",
+                "nothing",
+            )
+        self._add_rest(Kind.INDEX_EXTRA, found, rows[KEPT_MAX:])
+        for first, end in runs(~np.isin(wanted, codes)):
+            at = int(keys.physical[first])
+            self._findings.add(
+                Kind.INDEX_MISSING,
+                self._severity_at(at),
+                self._layout.config.index_path,
+                None,
+                f"no entry of key hash {keys.key_hash[first]:08x}",
+                f"one for the message at physical offset {at}",
+                count=end - first,
+            )
+
+    def _add(self, kind: Kind, found: _Found, at: int, what: str, expected: str) -> None:
+        layout = self._layout.index_layout
+        assert layout is not None
+        number = int(found.number[at])
+        self._findings.add(
+            kind,
+            self._severity_at(int(found.physical[at])),
+            self._layout.index_files[int(found.file[at])].path,
+            layout.entries_start + ENTRY.itemsize * number,
+            f"entry {number}: {what}",
+            expected,
+        )
+
+    def _add_rest(self, kind: Kind, found: _Found, rows: Longs) -> None:
+        """Add findings of which only the number is of interest."""
+        if len(rows):
+            severity = self._severity_at(int(found.physical[rows[0]]))
+            path = self._layout.index_files[int(found.file[rows[0]])].path
+            self._findings.add(kind, severity, path, None, "more", count=len(rows))
+
+
+class _EntryStream:
+    """The entries of all index files in order, read in pieces and checked for what they are."""
+
+    def __init__(
+        self,
+        layout: StoreLayout,
+        findings: Findings,
+        severity_at: SeverityAt,
+        on_read: Callable[[int], None],
+    ) -> None:
+        assert layout.index_layout is not None
+        self._store = layout
+        self._layout = layout.index_layout
+        self._findings = findings
+        self._severity_at = severity_at
+        self._on_read = on_read
+        self._pieces = self._read()
+        self._piece: _Found | None = None
+        self._last = -1
+
+    def take_below(self, end: int | None) -> _Found:
+        """Return the next entries of messages below a physical offset; None: all there are."""
+        taken: list[_Found] = []
+        while True:
+            if self._piece is None:
+                self._piece = next(self._pieces, None)
+            if self._piece is None:
+                break
+            count = len(self._piece.physical)
+            if end is not None:
+                count = int(self._piece.physical.searchsorted(end))
+            taken.append(self._piece.part(slice(count)))
+            if count < len(self._piece.physical):
+                self._piece = self._piece.part(slice(count, None))
+                break
+            self._piece = None
+        if not taken:
+            none = np.empty(0, np.int64)
+            return _Found(none, none, none, none, none, none)
+        return _Found(*map(np.concatenate, zip(*taken, strict=True)))
+
+    def close(self) -> None:
+        """Read to the end."""
+        for _ in self._pieces:
+            pass
+
+    def _read(self) -> Iterator[_Found]:
+        for file, one in enumerate(self._store.index_files):
+            header = one.header
+            if header.next_number > self._layout.entry_limit or header.slots_used < 0:
+                self._add_header(
+                    one, f"{header.next_number - 1} entries in {header.slots_used} slots",
+                    f"at most {self._layout.entry_limit - 1}",
+                )
+                continue
+            fd = self._store.files.open(one.path)
+            try:
+                yield from self._read_file(fd, file, one)
+            finally:
+                self._store.files.close(fd)
+
+    def _read_file(self, fd: int, file: int, one: IndexFileName) -> Iterator[_Found]:
+        files, header = self._store.files, one.header
+        chains = _Chains(np.zeros(self._layout.slot_count, np.int32))
+        first, found = 1, None
+        while first < header.next_number:
+            count = min(KEYS_MAX, header.next_number - first)
+            position = self._layout.entries_start + ENTRY.itemsize * first
+            data = files.pread(fd, count * ENTRY.itemsize, position)
+            self._on_read(len(data))
+            entries = np.frombuffer(data.ljust(count * ENTRY.itemsize, b"\0"), ENTRY)
+            older = chains.older(entries["key_hash"].astype(np.int32), first)
+            self._check_chain(one, first, entries["older"], older)
+            found = _Found(
+                entries["physical_offset"].astype(np.int64),
+                entries["key_hash"].astype(np.int64),
+                entries["seconds"].astype(np.int64),
+                np.full(count, header.begin_ms),
+                np.arange(first, first + count, dtype=np.int64),
+                np.full(count, file, np.int64),
+            )
+            if first == 1:
+                self._check_begin(one, int(found.physical[0]))
+            if first + count == header.next_number:
+                self._check_end(one, int(found.physical[-1]))
+            yield self._in_order(one, found)
+            first += count
+        self._check_slots(fd, one, chains.slots)
+
+    # -- order ------------------------------------------------------------------------------------
+
+    def _in_order(self, one: IndexFileName, found: _Found) -> _Found:
+        """Return the entries whose physical offsets ascend; the others are findings."""
+        physical = found.physical
+        if physical[0] >= self._last and (physical[1:] >= physical[:-1]).all():
+            self._last = int(physical[-1])
+            return found
+        low, high = max(self._last, one.header.begin_offset), one.header.end_offset
+        good = physical >= low
+        if high >= low:
+            good &= physical <= high
+        rows = np.flatnonzero(good)
+        for _ in range(_OUTLIERS_MAX):
+            values = physical[rows]
+            drops = np.flatnonzero(values[1:] < values[:-1])
+            if not len(drops):
+                break
+            at = int(drops[0])
+            # The one that can be left out to make the rest ascend.
+            before = values[at - 1] if at else low
+            rows = np.delete(rows, at if values[at + 1] >= before else at + 1)
+        values = physical[rows]
+        rows = rows[values == np.maximum.accumulate(values)] if len(rows) else rows
+        kept = np.zeros(len(physical), np.bool_)
+        kept[rows] = True
+        for first, end in runs(~kept):
+            number = int(found.number[first])
+            self._findings.add(
+                Kind.INDEX_EXTRA,
+                self._severity_at(int(physical[rows[rows < first][-1:]].max(initial=low))),
+                one.path,
+                self._layout.entries_start + ENTRY.itemsize * number,
+                f"entry {number}: physical offset {physical[first]}",
+                "ascending physical offsets within those of the header",
+                count=end - first,
+            )
+        if len(rows):
+            self._last = int(physical[rows[-1]])
+        return found.part(rows)
+
+    # -- chains and header ------------------------------------------------------------------------
+
+    def _check_chain(
+        self, one: IndexFileName, first: int, found: Ints, older: Ints
+    ) -> None:
+        wrong = np.flatnonzero(found != older)
+        for at in wrong[:KEPT_MAX].tolist():
+            self._findings.add(
+                Kind.INDEX_CHAIN,
+                self._severity_of(one),
+                one.path,
+                self._layout.entries_start + ENTRY.itemsize * (first + at),
+                f"entry {first + at} leads to {found[at]}",
+                f"{older[at]}",
+            )
+        self._add_more(one, len(wrong) - KEPT_MAX)
+
+    def _check_slots(
+        self, fd: int, one: IndexFileName, expected: Ints
+    ) -> None:
+        size = 4 * self._layout.slot_count
+        data = self._store.files.pread(fd, size, HEADER_BYTES).ljust(size, b"\0")
+        self._on_read(size)
+        found = np.frombuffer(data, ">i4")
+        wrong = np.flatnonzero(found != expected)
+        for slot in wrong[:KEPT_MAX].tolist():
+            self._findings.add(
+                Kind.INDEX_CHAIN,
+                self._severity_of(one),
+                one.path,
+                HEADER_BYTES + 4 * slot,
+                f"slot {slot} leads to entry {found[slot]}",
+                f"{expected[slot]}",
+            )
+        self._add_more(one, len(wrong) - KEPT_MAX)
+        used = int(np.count_nonzero(expected))
+        if used != one.header.slots_used:
+            self._add_header(one, f"{one.header.slots_used} slots in use", f"{used}")
+
+    def _add_more(self, one: IndexFileName, count: int) -> None:
+        if count > 0:
+            severity = self._severity_of(one)
+            self._findings.add(Kind.INDEX_CHAIN, severity, one.path, None, "more", count=count)
+
+    def _check_begin(self, one: IndexFileName, physical: int) -> None:
+        header = one.header
+        if header.begin_offset != physical:
+            self._add_header(one, f"begin at physical offset {header.begin_offset}", f"{physical}")
+        self._check_time(one, header.begin_offset, header.begin_ms, exact_ms=1)
+
+    def _check_end(self, one: IndexFileName, physical: int) -> None:
+        header = one.header
+        if header.end_offset != physical:
+            self._add_header(one, f"end at physical offset {header.end_offset}", f"{physical}")
+        # When a cut does not know the time of the message that became the last, it is rounded.
+        self._check_time(one, header.end_offset, header.end_ms, exact_ms=1000)
+
+    def _check_time(
+        self, one: IndexFileName, physical: int, noted_ms: int, *, exact_ms: int
+    ) -> None:
+        stored_ms = self._store.store_time_at(physical)
+        if stored_ms is not None and not 0 <= stored_ms - noted_ms < exact_ms:
+            self._add_header(
+                one, f"time {noted_ms} of the message at {physical}", f"its store time {stored_ms}"
+            )
+
+    def _add_header(self, one: IndexFileName, found: str, expected: str) -> None:
+        self._findings.add(
+            Kind.INDEX_FILE, self._severity_of(one), one.path, 0, f"header: {found}", expected
+        )
+
+    def _severity_of(self, one: IndexFileName) -> Severity:
+        return self._severity_at(one.header.end_offset)
+
+
+def _joined(taken: list[_Keys]) -> _Keys:
+    if not taken:
+        none = np.empty(0, np.int64)
+        return _Keys(none, none, none)
+    return _Keys(*map(np.concatenate, zip(*taken, strict=True)))

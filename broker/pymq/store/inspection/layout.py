@@ -1,0 +1,468 @@
+"""What files a store directory holds, of which sizes, and how it was left.
+
+Sizes are found from the files: all commit-log files of a store have one, and so have all queue
+files and all index files. What does not fit is a finding, and is left out.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pymq.errors import ConfigurationError, OffsetOutOfRange, StoreError
+from pymq.store.checkpoint import AbortMarker, Checkpoint
+from pymq.store.commit_log import STORE_TIME_END, store_time_of
+from pymq.store.config import ENTRY_BYTES, StoreConfig
+from pymq.store.consume_queue import ConsumeQueue, first_true
+from pymq.store.files import Entry, Files, ReadOnlyFiles
+from pymq.store.index_file import HEADER_BYTES, IndexHeader, IndexLayout, unpack_header
+from pymq.store.inspection.findings import Findings, Kind, Severity
+from pymq.store.known_queues import KnownQueues
+from pymq.store.queue_extension import QueueExtension
+from pymq.store.queue_repair import last_record_end
+from pymq.store.queue_table import QueueTable, queue_directories
+from pymq.store.segment import parse_segment_name, segment_name
+
+#: Directories of RocketMQ's whose content is not understood here.
+_UNKNOWN_DIRECTORIES = {
+    "batchconsumequeue": "queues of batches (queue.type=BatchCQ)",
+    "timerlog": "messages of RocketMQ's timer wheel",
+    "compaction": "compacted topics",
+    "rocksdbconfig": "tables in RocksDB",
+    "consumequeue_r": "consume queues in RocksDB",
+}
+#: Directories of light queues: their entries point at messages of other topics.
+LIGHT_QUEUE = "%LMQ%"
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A commit-log file of the store's size."""
+
+    path: Path
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFileName:
+    """An index file of the store's size."""
+
+    path: Path
+    header: IndexHeader
+
+
+@dataclass(slots=True)
+class StoreLayout:
+    """What a store directory holds.
+
+    Attributes:
+        config: the settings, with the sizes that were found.
+        files: the operating system.
+        in_use: somebody has the store open.
+        unclean: there is an abort marker.
+        log_files: ascending, adjacent.
+        queues: those that have files, with their ends; those are right where entries are
+            written without a gap.
+        index_files: oldest first.
+        index_layout: None if there is no index, or its numbers could not be found.
+        checkpoint, known: what these files say.
+    """
+
+    config: StoreConfig
+    files: ReadOnlyFiles
+    in_use: bool
+    unclean: bool
+    log_files: list[LogFile]
+    queues: QueueTable
+    index_files: list[IndexFileName]
+    index_layout: IndexLayout | None
+    checkpoint: Checkpoint
+    known: KnownQueues
+
+    @property
+    def root(self) -> Path:
+        """The store directory."""
+        return self.config.root_path
+
+    @property
+    def log_first(self) -> int:
+        """The lowest physical offset kept."""
+        return self.log_files[0].first if self.log_files else 0
+
+    @property
+    def log_limit(self) -> int:
+        """The end of the last commit-log file."""
+        return self.log_files[-1].first + self.config.segment_bytes if self.log_files else 0
+
+    def find_log_file(self, physical_offset: int) -> LogFile | None:
+        """Return the file that holds an offset."""
+        for one in self.log_files:
+            if one.first <= physical_offset < one.first + self.config.segment_bytes:
+                return one
+        return None
+
+    def read_log(self, physical_offset: int, size: int) -> bytes:
+        """Return bytes of the log, fewer at the end of a file.
+
+        Raises:
+            OffsetOutOfRange: there is no such file.
+        """
+        one = self.find_log_file(physical_offset)
+        if one is None:
+            raise OffsetOutOfRange(f"physical offset {physical_offset}: no file holds it")
+        fd = self.files.open(one.path)
+        try:
+            return self.files.pread(fd, size, physical_offset - one.first)
+        finally:
+            self.files.close(fd)
+
+    def store_time_at(self, physical_offset: int) -> int | None:
+        """Return the store time (ms) of the record at an offset; None where there is none."""
+        try:
+            data = self.read_log(physical_offset, STORE_TIME_END)
+        except OffsetOutOfRange:
+            return None
+        return store_time_of(data) or None
+
+    def first_trusted(self, trusted_ms: int) -> int:
+        """Return where recovery begins when everything up to a store time is on the disk.
+
+        Source: as ``Recovery``, after an unclean stop.
+        """
+        for one in reversed(self.log_files[1:]):
+            stored_ms = self.store_time_at(one.first)
+            if stored_ms is not None and 0 < stored_ms <= trusted_ms:
+                return one.first
+        return self.log_first
+
+    def close(self) -> None:
+        """Close what is open."""
+        self.queues.files.close()
+
+
+def read_layout(config: StoreConfig, files: ReadOnlyFiles, findings: Findings) -> StoreLayout:
+    """Return what a store directory holds; nothing is changed.
+
+    Args:
+        config: where it is, and what files do not tell.
+        files: the operating system.
+        findings: takes what does not fit.
+
+    Raises:
+        StoreError: it cannot be read, or there is no store.
+    """
+    root = config.root_path
+    if not any(files.exists(path) for path in (*config.log_paths, config.queues_path)):
+        raise StoreError(
+            f"{root}: no store is there: expected a directory {config.log_paths[0].name} in it; "
+            "give the storePathRootDir of a broker"
+        )
+    in_use = files.is_locked(root)
+    unclean = AbortMarker(files, root).present()
+    checkpoint, known = Checkpoint(files, root / "checkpoint"), KnownQueues(files, root)
+    checkpoint.load()
+    known.load()
+    severity = Severity.NOTE if in_use else Severity.DAMAGE
+    config = _with_log_size(config, files)
+    log_files = _log_files(config, files, findings, severity)
+    config = _with_queue_size(config, files)
+    queues = _queues(config, files, findings, severity)
+    index_files, index_layout = _index_files(config, files, findings, severity)
+    if index_layout is not None:
+        config = replace(
+            config,
+            index_slot_count=index_layout.slot_count,
+            index_entry_limit=index_layout.entry_limit,
+        )
+    for name, what in _UNKNOWN_DIRECTORIES.items():
+        if files.list_directory(root / name):
+            findings.add(Kind.NOT_LOOKED_AT, Severity.NOTE, root / name, None, what)
+    return StoreLayout(
+        config,
+        files,
+        in_use,
+        unclean,
+        log_files,
+        queues,
+        index_files,
+        index_layout,
+        checkpoint,
+        known,
+    )
+
+
+def _usual(sizes: Iterable[int]) -> int | None:
+    counted = Counter(size for size in sizes if size)
+    return counted.most_common(1)[0][0] if counted else None
+
+
+def _resized(config: StoreConfig, path: Path, **sizes: Any) -> StoreConfig:
+    try:
+        return replace(config, **sizes)
+    except ConfigurationError as error:
+        raise StoreError(f"{path}: no store has files of this size: {error}") from error
+
+
+# -- the log ----------------------------------------------------------------------------------
+
+
+def _listed_log(config: StoreConfig, files: Files) -> list[tuple[str, Path, int]]:
+    """Return (name, path, size) of everything in the directories of the log, by name."""
+    listed = [
+        (entry.name, path / entry.name, entry.size)
+        for path in sorted({*config.log_paths, *config.read_only_log_paths}, key=str)
+        for entry in files.list_directory(path)
+        if not entry.is_directory
+    ]
+    return sorted(listed, key=lambda one: one[0])
+
+
+def _with_log_size(config: StoreConfig, files: Files) -> StoreConfig:
+    size = _usual(
+        size for name, _, size in _listed_log(config, files) if parse_segment_name(name) is not None
+    )
+    return config if size is None else _resized(config, config.log_paths[0], segment_bytes=size)
+
+
+def _log_files(
+    config: StoreConfig, files: Files, findings: Findings, severity: Severity
+) -> list[LogFile]:
+    found: list[LogFile] = []
+    size = config.segment_bytes
+    listed = _listed_log(config, files)
+    for name, path, file_bytes in listed:
+        first = parse_segment_name(name)
+        if first is None:
+            findings.add(
+                Kind.LOG_FILE, severity, path, None, "a name of its own", "a name of 20 digits"
+            )
+        elif found and first == found[-1].first:
+            findings.add(
+                Kind.LOG_FILE, severity, path, None, "a second file of this name", "only one"
+            )
+        elif file_bytes == 0 and path == listed[-1][1]:
+            findings.add(
+                Kind.LOG_FILE, Severity.REPAIR, path, None, "0 B: its creation was cut short"
+            )
+        elif file_bytes != size or first % size:
+            findings.add(
+                Kind.LOG_FILE,
+                severity,
+                path,
+                None,
+                f"{file_bytes} B",
+                f"{size} B like the others, and a name that is a multiple of it",
+            )
+        else:
+            if found and first != found[-1].first + size:
+                findings.add(
+                    Kind.LOG_FILE,
+                    severity,
+                    path.with_name(segment_name(found[-1].first + size)),
+                    None,
+                    f"missing, {name} comes next",
+                    count=max(1, (first - found[-1].first) // size - 1),
+                )
+            found.append(LogFile(path, first))
+    return found
+
+
+# -- queues -----------------------------------------------------------------------------------
+
+
+def _with_queue_size(config: StoreConfig, files: Files) -> StoreConfig:
+    sizes: Counter[int] = Counter()
+    for _, _, directory in queue_directories(files, config.queues_path):
+        sizes.update(
+            one.size
+            for one in files.list_directory(directory)
+            if not one.is_directory and one.size % ENTRY_BYTES == 0
+        )
+    size = _usual(sizes.elements())
+    return config if size is None else _resized(config, config.queues_path, queue_file_bytes=size)
+
+
+def _queues(
+    config: StoreConfig, files: Files, findings: Findings, severity: Severity
+) -> QueueTable:
+    table = QueueTable(
+        files,
+        config.queues_path,
+        file_bytes=config.queue_file_bytes,
+        open_max=config.queue_files_open_max,
+        extensions=config.queue_extensions_path,
+        extension_file_bytes=None,
+    )
+    for topic, queue_id, directory in queue_directories(files, config.queues_path):
+        bases = _queue_files(
+            directory, files.list_directory(directory), config.queue_file_bytes, findings, severity
+        )
+        if bases:
+            queue = table.make(topic, queue_id)
+            queue.add_files(bases)
+            queue.end_offset = _written_end(queue)
+            queue.max_physical = last_record_end(queue)
+    for topic, queue_id, directory in queue_directories(files, config.queue_extensions_path):
+        listed = files.list_directory(directory)
+        size = _usual(one.size for one in listed if not one.is_directory)
+        known = table.find(topic, queue_id)
+        if size is None or known is None:
+            continue
+        bases = _queue_files(directory, listed, size, findings, severity)
+        known.extension = QueueExtension(table.files, directory, size, bases)
+    return table
+
+
+def _queue_files(
+    directory: Path,
+    listed: list[Entry],
+    file_bytes: int,
+    findings: Findings,
+    severity: Severity,
+) -> list[int]:
+    """Return the first bytes of a queue's files, without those that do not fit."""
+    bases: list[int] = []
+    for entry in listed:
+        if entry.is_directory:
+            continue
+        path, base = directory / entry.name, parse_segment_name(entry.name)
+        if entry.size == 0 and base is not None:
+            findings.add(
+                Kind.QUEUE_FILE, Severity.REPAIR, path, None, "0 B: its creation was cut short"
+            )
+        elif base is None or base % file_bytes or entry.size != file_bytes:
+            findings.add(
+                Kind.QUEUE_FILE,
+                severity,
+                path,
+                None,
+                f"{entry.size} B",
+                f"{file_bytes} B like the others, and a name of 20 digits that is a multiple",
+            )
+        elif bases and base != bases[-1] + file_bytes:
+            findings.add(
+                Kind.QUEUE_FILE,
+                severity,
+                directory / segment_name(bases[-1] + file_bytes),
+                None,
+                f"missing, {entry.name} comes next",
+            )
+            bases.append(base)
+        else:
+            bases.append(base)
+    return bases
+
+
+def _written_end(queue: ConsumeQueue) -> int:
+    """Return the end of the entries of a queue by looking at a few of its last file.
+
+    Right where entries are written without a gap.
+    """
+    per_file = queue.file_bytes // ENTRY_BYTES
+    for base in reversed(queue.bases):
+        low = base // ENTRY_BYTES
+        end = first_true(low, low + per_file, lambda at: queue.entry(at)[1] == 0)
+        if end > low:
+            return end
+    return queue.bases[0] // ENTRY_BYTES if queue.bases else 0
+
+
+# -- the index --------------------------------------------------------------------------------
+
+
+def _index_files(
+    config: StoreConfig, files: Files, findings: Findings, severity: Severity
+) -> tuple[list[IndexFileName], IndexLayout | None]:
+    listed = [
+        one
+        for one in files.list_directory(config.index_path)
+        if not one.is_directory and one.name.isascii() and one.name.isdigit()
+    ]
+    size = _usual(one.size for one in listed)
+    if size is None:
+        return [], None
+    found: list[IndexFileName] = []
+    for entry in listed:
+        path = config.index_path / entry.name
+        if entry.size == 0:
+            findings.add(
+                Kind.INDEX_FILE, Severity.REPAIR, path, None, "0 B: its creation was cut short"
+            )
+        elif entry.size != size:
+            findings.add(
+                Kind.INDEX_FILE,
+                severity,
+                path,
+                None,
+                f"{entry.size} B",
+                f"{size} B like the others",
+            )
+        else:
+            found.append(IndexFileName(path, _header(files, path)))
+    layout = IndexLayout(config.index_slot_count, config.index_entry_limit)
+    if layout.file_bytes != size:
+        counted = [one for one in found if one.header.next_number > 2]
+        guessed = next(filter(None, (_guess_layout(files, one, size) for one in counted)), None)
+        if guessed is None:
+            findings.add(
+                Kind.NOT_LOOKED_AT,
+                Severity.NOTE,
+                config.index_path,
+                None,
+                f"index files of {size} B: give maxHashSlotNum and maxIndexNum in a "
+                f"configuration file (expected {layout.file_bytes} B for {layout.slot_count} and "
+                f"{layout.entry_limit})",
+            )
+        return found, guessed
+    return found, layout
+
+
+def _header(files: Files, path: Path) -> IndexHeader:
+    fd = files.open(path)
+    try:
+        return unpack_header(files.pread(fd, HEADER_BYTES, 0).ljust(HEADER_BYTES, b"\0"))
+    finally:
+        files.close(fd)
+
+
+def _guess_layout(files: Files, one: IndexFileName, size: int) -> IndexLayout | None:
+    """Return the only numbers of slots and entries with which a file makes sense.
+
+    Its size is 40 + 4 * slots + 20 * entries, so slots are known up to a multiple of five. With
+    the right number, entry 1 belongs to the first message and the last entry to the last, and
+    the slot of the last entry's key leads to it.
+    """
+    header = one.header
+    if (size - HEADER_BYTES) % 4 or header.next_number * 20 > size:
+        return None
+    least = (size - HEADER_BYTES) // 4 % 5
+    # At least as many entries as are counted stand behind the slots.
+    count = (size - HEADER_BYTES - 4 * least) // 20 - header.next_number + 1
+    if count < 1:
+        return None
+    fd = files.open(one.path)
+    try:
+        view = files.map_for_reading(fd, size)
+    finally:
+        files.close(fd)
+    entry = HEADER_BYTES + 4 * least + 20
+    last = entry + 20 * (header.next_number - 2)
+    fits = np.ndarray((count,), ">i8", view, entry + 4, (20,)) == header.begin_offset
+    fits &= np.ndarray((count,), ">i4", view, entry + 16, (20,)) == 0
+    fits &= np.ndarray((count,), ">i8", view, last + 4, (20,)) == header.end_offset
+    found = []
+    for step in np.flatnonzero(fits).tolist():
+        slots = least + 5 * step
+        key_hash = int(np.ndarray((), ">i4", view, last + 20 * step))
+        if slots and key_hash >= 0:
+            at = HEADER_BYTES + 4 * (key_hash % slots)
+            if int(np.ndarray((), ">i4", view, at)) == header.next_number - 1:
+                found.append(slots)
+    del fits
+    files.unmap(view)
+    if len(found) != 1:
+        return None
+    return IndexLayout(found[0], (size - HEADER_BYTES - 4 * found[0]) // 20)

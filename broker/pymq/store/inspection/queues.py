@@ -1,0 +1,404 @@
+"""Consume queues against the log, entry by entry, in both directions.
+
+Entries are gathered until there are ``ENTRIES_MAX`` of them (some 10 MB), then compared queue by
+queue, so that many small queues cost one read each per round. What is remembered of a queue is
+which of its offsets were compared, as ranges: a few numbers, however many messages it has.
+
+A queue whose offsets begin anew at 0 belongs to a topic that was deleted and came back: what was
+found about its earlier life is forgotten.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.errors import CorruptRecord
+from pymq.protocol.record_batch import Longs
+from pymq.store.config import ENTRY_BYTES
+from pymq.store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, Entries
+from pymq.store.index_file import runs
+from pymq.store.inspection.findings import Findings, Kind, Severity
+from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout
+from pymq.store.inspection.log import Block, Gap
+from pymq.store.queue_entries import queue_entries
+from pymq.store.queue_table import TOPIC_BYTES_MAX, illegal_name
+
+#: Entries gathered before they are compared.
+ENTRIES_MAX = 1 << 18
+_AT_ONCE = 1 << 16
+
+Mask = npt.NDArray[np.bool_]
+Key = tuple[bytes, int]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What is known of one queue so far.
+
+    Attributes:
+        key: its topic, as in records, and its id.
+        entries: its files; None if it has none.
+        where: for findings about a queue without files.
+        next_offset: the offset its next record should have; None before the first.
+        gap_count: how many gaps in the log there were when that was set.
+        seen: ranges [first, end) of offsets that were compared, ascending.
+        own: findings of the present life of the queue.
+    """
+
+    key: Key
+    topic: str
+    queue_id: int
+    entries: ConsumeQueue | None
+    where: Path
+    next_offset: int | None = None
+    gap_count: int = 0
+    seen: list[list[int]] = field(default_factory=list)
+    own: Findings = field(default_factory=Findings)
+
+    def restart(self) -> None:
+        """Begin anew: the topic was deleted and came back."""
+        self.seen.clear()
+        self.own.clear()
+
+    def add_seen(self, first: int, end: int) -> None:
+        """Count offsets as compared."""
+        if self.seen and self.seen[-1][1] == first:
+            self.seen[-1][1] = end
+        else:
+            self.seen.append([first, end])
+
+
+class QueueCheck:
+    """Compares the queues of a store with its log; ``take`` blocks in order, then ``finish``."""
+
+    def __init__(
+        self,
+        layout: StoreLayout,
+        findings: Findings,
+        severity_at: Callable[[int], Severity],
+        listed_topics: set[str] | None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            layout: the store.
+            findings: takes what is found.
+            severity_at: how bad a wrong entry is, by the physical offset of its record.
+            listed_topics: what ``topics.json`` holds; None if that is not known.
+        """
+        self._layout = layout
+        self._findings = findings
+        self._severity_at = severity_at
+        self._listed = listed_topics
+        self._queues: dict[Key, _Queue | None] = {}
+        self._taken: dict[Key, tuple[list[Longs], list[Entries]]] = {}
+        self._taken_count = 0
+        self._gap_count = 0
+        self._log_end = 0
+        self._deleted_count = 0
+        self._with_files = {topic for topic, _ in layout.queues.by_key}
+        #: Queue entries that were compared.
+        self.compared_count = 0
+
+    # -- from the log to the queues -------------------------------------------------------------
+
+    def take(self, block: Block) -> None:
+        """Compare the entries of a block's records."""
+        for queue, offsets, entries in self._entries(block):
+            offsets_taken, entries_taken = self._taken.setdefault(queue.key, ([], []))
+            offsets_taken.append(offsets)
+            entries_taken.append(entries)
+            self._taken_count += len(entries)
+        if self._taken_count >= ENTRIES_MAX:
+            self.flush()
+
+    def note_gap(self) -> None:
+        """Take note that records are missing here: offsets may go on further."""
+        self.flush()
+        self._gap_count += 1
+
+    def knows(self, block: Block) -> bool:
+        """Say whether any record of a block has its entry in a queue."""
+        for queue, offsets, entries in self._entries(block):
+            if queue.entries is None:
+                continue
+            for part in _consecutive(offsets):
+                found = _read(queue.entries, int(offsets[part][0]), len(entries[part]))
+                wanted = entries[part][: len(found)]
+                same = found["physical_offset"] == wanted["physical_offset"]
+                if (same & (found["size"] == wanted["size"])).any():
+                    return True
+        return False
+
+    def _entries(self, block: Block) -> Iterator[tuple[_Queue, Longs, Entries]]:
+        """Yield (queue, queue offsets, entries) of the records that have entries."""
+        delay_levels_ms = self._layout.config.delay_levels_ms
+        for topic, queue_id, _, offsets, entries in queue_entries(block.columns, delay_levels_ms):
+            key = topic, queue_id
+            if key not in self._queues:
+                self._queues[key] = self._queue_of(*key)
+            queue = self._queues[key]
+            if queue is None:
+                continue
+            deleted = self._layout.known.deleted.get(queue.topic)
+            if deleted is not None:
+                kept = entries["physical_offset"] >= deleted
+                self._deleted_count += int(len(kept) - kept.sum())
+                offsets, entries = offsets[kept], entries[kept]
+            if len(entries):
+                yield queue, offsets, entries
+
+    def _queue_of(self, topic_bytes: bytes, queue_id: int) -> _Queue | None:
+        topic = topic_bytes.decode("utf-8", "replace")
+        reason = illegal_name(topic, queue_id, topic_bytes_max=TOPIC_BYTES_MAX)
+        config = self._layout.config
+        if reason is not None:
+            self._findings.add(Kind.NOT_LOOKED_AT, Severity.NOTE, config.log_paths[0], None, reason)
+            return None
+        where = config.queues_path / topic / str(queue_id)
+        files = self._layout.queues.find(topic, queue_id)
+        return _Queue((topic_bytes, queue_id), topic, queue_id, files, where)
+
+    def flush(self) -> None:
+        """Compare what was gathered."""
+        for key, (offsets_taken, entries_taken) in self._taken.items():
+            queue = self._queues[key]
+            assert queue is not None
+            offsets, entries = np.concatenate(offsets_taken), np.concatenate(entries_taken)
+            for part in _consecutive(offsets):
+                self._compare(queue, int(offsets[part][0]), entries[part])
+        self._taken.clear()
+        self._taken_count = 0
+
+    def _compare(self, queue: _Queue, first: int, rows: Entries) -> None:
+        expected = queue.next_offset
+        if expected is not None and first != expected:
+            if first == 0:
+                queue.restart()
+            elif queue.gap_count == self._gap_count or first < expected:
+                self._add_offset(queue, first, expected, int(rows["physical_offset"][0]))
+        queue.next_offset = first + len(rows)
+        queue.gap_count = self._gap_count
+        queue.add_seen(first, first + len(rows))
+        self.compared_count += len(rows)
+        if queue.entries is None:
+            self._add_missing(queue, first, rows)
+            return
+        found = _read(queue.entries, first, len(rows))
+        wanted = rows[: len(found)]
+        if found.tobytes() != wanted.tobytes():
+            self._compare_each(queue, queue.entries, first, found, wanted)
+        if len(found) < len(rows):
+            self._add_missing(queue, first + len(found), rows[len(found) :])
+
+    def _compare_each(
+        self, queue: _Queue, entries: ConsumeQueue, first: int, found: Entries, wanted: Entries
+    ) -> None:
+        try:
+            codes, known = entries.tag_codes(found)
+        except CorruptRecord:  # A file of its extension is gone.
+            codes, known = found["tag_code"].astype(np.int64), np.zeros(len(found), np.bool_)
+        missing = found["size"] == 0
+        same = found["physical_offset"] == wanted["physical_offset"]
+        same &= found["size"] == wanted["size"]
+        wrong = ~missing & (~same | (known & (codes != wanted["tag_code"])))
+        for run in runs(missing):
+            self._add_missing(queue, first + run[0], wanted[run[0] : run[1]])
+        for run in runs(wrong):
+            self._add(queue, Kind.QUEUE_WRONG, first, run, found, wanted)
+        for run in runs(~missing & ~wrong & ~known):
+            self._add(queue, Kind.EXTENSION, first, run, found, wanted)
+
+    # -- findings -------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        queue: _Queue,
+        kind: Kind,
+        first: int,
+        run: tuple[int, int],
+        found: Entries,
+        wanted: Entries,
+    ) -> None:
+        begin, end = run
+        path, position = _place(queue, first + begin)
+        queue.own.add(
+            kind,
+            self._severity_at(int(wanted["physical_offset"][begin])),
+            path,
+            position,
+            f"offset {first + begin}: {_entry_text(found[begin])}",
+            _entry_text(wanted[begin]),
+            count=end - begin,
+        )
+
+    def _add_missing(self, queue: _Queue, first: int, wanted: Entries) -> None:
+        path, position = _place(queue, first)
+        queue.own.add(
+            Kind.QUEUE_MISSING,
+            self._severity_at(int(wanted["physical_offset"][0])),
+            path,
+            position,
+            f"offset {first}: nothing",
+            _entry_text(wanted[0]),
+            count=len(wanted),
+        )
+
+    def _add_offset(self, queue: _Queue, first: int, expected: int, physical: int) -> None:
+        one = self._layout.find_log_file(physical)
+        queue.own.add(
+            Kind.QUEUE_OFFSET,
+            Severity.DAMAGE,
+            self._layout.config.log_paths[0] if one is None else one.path,
+            None if one is None else physical - one.first,
+            f"offset {first} of {queue.topic}/{queue.queue_id}",
+            f"{expected}",
+        )
+
+    # -- from the queues to the log -------------------------------------------------------------
+
+    def finish(self, gaps: list[Gap], log_end: int) -> None:
+        """Look at the entries that no record led to.
+
+        Args:
+            gaps: damaged parts of the log; entries that point into them are only consequences.
+            log_end: end of the log; an unclean stop may leave entries that point behind it.
+        """
+        self.flush()
+        self._log_end = log_end
+        spans = np.array([(gap.first, gap.end) for gap in gaps], np.int64).reshape(-1, 2)
+        found = [queue for queue in self._queues.values() if queue is not None]
+        by_key = {(queue.topic, queue.queue_id): queue for queue in found}
+        for queue in by_key.values():
+            if queue.entries is None and self._is_deleted(queue.topic):
+                self._deleted_count += sum(end - first for first, end in queue.seen)
+                queue.own.clear()
+        for entries in self._layout.queues:
+            if entries.topic.startswith(LIGHT_QUEUE):
+                self._findings.add(
+                    Kind.NOT_LOOKED_AT, Severity.NOTE, entries.path, None, "a light queue"
+                )
+                continue
+            key = entries.topic_bytes, entries.queue_id
+            queue = by_key.get((entries.topic, entries.queue_id)) or _Queue(
+                key, entries.topic, entries.queue_id, entries, entries.path
+            )
+            by_key[queue.topic, queue.queue_id] = queue
+            self._check_rest(queue, entries, spans)
+        for queue in by_key.values():
+            self._findings.add_all(queue.own)
+        if self._deleted_count:
+            self._findings.add(
+                Kind.DELETED,
+                Severity.NOTE,
+                self._layout.config.log_paths[0],
+                None,
+                "they stay in the log until their files expire",
+                count=self._deleted_count,
+            )
+
+    def _is_deleted(self, topic: str) -> bool:
+        return self._listed is not None and topic not in self._listed | self._with_files
+
+    def _check_rest(self, queue: _Queue, entries: ConsumeQueue, spans: Longs) -> None:
+        """Look at the entries of a queue that were not compared."""
+        low = entries.bases[0] // ENTRY_BYTES
+        per_file = entries.file_bytes // ENTRY_BYTES
+        end = entries.bases[-1] // ENTRY_BYTES + per_file
+        begin = min((first for first, _ in queue.seen), default=end)
+        at = low
+        for first, stop in [*sorted(queue.seen), [end, end]]:
+            for base in entries.bases:
+                start = max(at, base // ENTRY_BYTES)
+                last = min(first, base // ENTRY_BYTES + per_file)
+                if start < last:
+                    self._check_unseen(queue, entries, base, start, last, begin, spans)
+            at = max(at, stop)
+
+    def _check_unseen(
+        self,
+        queue: _Queue,
+        entries: ConsumeQueue,
+        base: int,
+        start: int,
+        last: int,
+        begin: int,
+        spans: Longs,
+    ) -> None:
+        """Look at entries [start, last) of one file; ``begin`` is the first that was compared."""
+        files = self._layout.files
+        fd = self._layout.queues.files.descriptor(entries.path_of(base))
+        offset = base // ENTRY_BYTES
+        for data, data_end in files.data_ranges(
+            fd, (start - offset) * ENTRY_BYTES, (last - offset) * ENTRY_BYTES
+        ):
+            first = max(start, offset + data // ENTRY_BYTES)
+            stop = min(last, offset - (-data_end // ENTRY_BYTES))
+            while first < stop:
+                count = min(_AT_ONCE, stop - first)
+                self._judge_unseen(queue, first, _read(entries, first, count), begin, spans)
+                first += count
+
+    def _judge_unseen(
+        self, queue: _Queue, first: int, found: Entries, begin: int, spans: Longs
+    ) -> None:
+        physical = found["physical_offset"].astype(np.int64)
+        size = found["size"].astype(np.int64)
+        tags = found["tag_code"].astype(np.int64)
+        extra = (physical != 0) | (size != 0) | (tags != 0)
+        # In front of the first record kept: entries of expired ones, and what fills a new file.
+        blank = (size == BLANK_SIZE) & (physical == 0) & (tags == 0)
+        expired = (physical >= 0) & (size > 0) & (physical < self._layout.log_first)
+        before = np.arange(first, first + len(found)) < begin
+        extra &= ~(before & (blank | expired))
+        if self._gap_count:
+            extra &= ~blank
+            for gap_first, gap_end in spans.tolist():
+                extra &= ~((physical >= gap_first) & (physical < gap_end) & (size > 0))
+        for run in runs(extra):
+            path, position = _place(queue, first + run[0])
+            queue.own.add(
+                Kind.QUEUE_EXTRA,
+                self._severity_of_extra(int(physical[run[0]]) + int(size[run[0]])),
+                path,
+                position,
+                f"offset {first + run[0]}: {_entry_text(found[run[0]])}",
+                "nothing",
+                count=run[1] - run[0],
+            )
+
+    def _severity_of_extra(self, end: int) -> Severity:
+        """Say how bad it is by the end of the record that is not there."""
+        is_cut = self._layout.unclean or self._layout.in_use
+        return Severity.REPAIR if is_cut and end > self._log_end else Severity.DAMAGE
+
+
+def _consecutive(offsets: Longs) -> Iterator[slice]:
+    """Yield the runs of consecutive offsets."""
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    edges = [0, *breaks.tolist(), len(offsets)]
+    for first, end in zip(edges[:-1], edges[1:], strict=True):
+        yield slice(first, end)
+
+
+def _read(entries: ConsumeQueue, first: int, count: int) -> Entries:
+    """Return entries, fewer where a file is missing."""
+    return entries.entries(first, count) if first >= 0 else np.empty(0, ENTRY)
+
+
+def _place(queue: _Queue, offset: int) -> tuple[Path, int | None]:
+    """Return (path, position) of an entry."""
+    entries = queue.entries
+    if entries is None:
+        return queue.where, None
+    position = offset * ENTRY_BYTES
+    base = position - position % entries.file_bytes
+    path = Path(entries.path_of(base)) if base in entries.bases else entries.path
+    return path, position - base
+
+
+def _entry_text(entry: np.void) -> str:
+    return f"({entry['physical_offset']}, {entry['size']}, {entry['tag_code']})"

@@ -1,0 +1,204 @@
+"""What is in a store, from the ends of its files alone."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pymq.store.config import StoreConfig
+from pymq.store.files import ReadOnlyFiles
+from pymq.store.inspection.findings import Findings
+from pymq.store.inspection.layout import StoreLayout, read_layout
+from pymq.store.inspection.log import WINDOW_BYTES
+from pymq.store.inspection.tables import read_tables
+from pymq.store.scan import Stop, follow_sizes
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSummary:
+    """One queue.
+
+    Attributes:
+        topic, queue_id: which.
+        min_offset: of the first message that the log still holds.
+        max_offset: of the message that comes next.
+        first_ms, last_ms: store times of the first and last message; None without one.
+    """
+
+    topic: str
+    queue_id: int
+    min_offset: int
+    max_offset: int
+    first_ms: int | None
+    last_ms: int | None
+
+    @property
+    def message_count(self) -> int:
+        """How many messages it holds."""
+        return self.max_offset - self.min_offset
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFileSummary:
+    """One index file; times in ms."""
+
+    name: str
+    entry_count: int
+    first_ms: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """How far a consumer group is in a topic.
+
+    Attributes:
+        group, topic: which.
+        offsets: queue id -> next offset to consume.
+        behind: messages it has still to consume.
+    """
+
+    group: str
+    topic: str
+    offsets: dict[int, int]
+    behind: int
+
+
+@dataclass(slots=True)
+class Summary:
+    """What a store directory holds.
+
+    Attributes:
+        root: the directory.
+        in_use: somebody has it open.
+        clean_stop: there is no abort marker.
+        segment_bytes, segment_count: commit-log files.
+        log_first, log_end: physical offsets.
+        first_ms, last_ms: store times of the first and last message; None without one.
+        queues: by topic and queue id.
+        index_files: oldest first.
+        groups: by group and topic.
+        tables: names of the state tables.
+        findings: files that do not fit.
+    """
+
+    root: Path
+    in_use: bool
+    clean_stop: bool
+    segment_bytes: int
+    segment_count: int
+    log_first: int
+    log_end: int
+    first_ms: int | None
+    last_ms: int | None
+    queues: list[QueueSummary] = field(default_factory=list)
+    index_files: list[IndexFileSummary] = field(default_factory=list)
+    groups: list[GroupSummary] = field(default_factory=list)
+    tables: list[str] = field(default_factory=list)
+    findings: Findings = field(default_factory=Findings)
+
+    @property
+    def message_count(self) -> int:
+        """Messages in all queues."""
+        return sum(queue.message_count for queue in self.queues)
+
+
+def summarize(config: StoreConfig) -> Summary:
+    """Say what is in a store; nothing is changed, and few bytes of each file are read.
+
+    Args:
+        config: where it is.
+
+    Raises:
+        StoreError: there is no store, or it cannot be read.
+    """
+    findings = Findings()
+    layout = read_layout(config, ReadOnlyFiles(), findings)
+    try:
+        return _summary_of(layout, findings)
+    finally:
+        layout.close()
+
+
+def _summary_of(layout: StoreLayout, findings: Findings) -> Summary:
+    queues, covered = [], layout.log_first
+    for queue in sorted(layout.queues, key=lambda one: (one.topic, one.queue_id)):
+        low = queue.first_kept(layout.log_first)
+        covered = max(covered, queue.max_physical)
+        is_empty = low == queue.end_offset
+        queues.append(
+            QueueSummary(
+                queue.topic,
+                queue.queue_id,
+                low,
+                queue.end_offset,
+                None if is_empty else layout.store_time_at(queue.entry(low)[0]),
+                None if is_empty else layout.store_time_at(queue.entry(queue.end_offset - 1)[0]),
+            )
+        )
+    last, end = _log_end(layout, min(covered, layout.log_limit))
+    times = [one.last_ms for one in queues if one.last_ms is not None]
+    if last is not None and (stored_ms := layout.store_time_at(last)) is not None:
+        times.append(stored_ms)
+    tables = read_tables(layout.files, layout.root, findings)
+    ends = {(one.topic, one.queue_id): one for one in queues}
+    return Summary(
+        layout.root,
+        layout.in_use,
+        not layout.unclean,
+        layout.config.segment_bytes,
+        len(layout.log_files),
+        layout.log_first,
+        end,
+        layout.store_time_at(layout.log_first),
+        max(times, default=None),
+        queues,
+        [
+            IndexFileSummary(
+                one.path.name,
+                one.header.next_number - 1,
+                one.header.begin_ms,
+                one.header.end_ms,
+            )
+            for one in layout.index_files
+        ],
+        [
+            GroupSummary(group, topic, offsets, _behind(topic, offsets, ends))
+            for (topic, group), offsets in sorted(
+                tables.offsets.items(), key=lambda item: item[0][::-1]
+            )
+        ],
+        tables.names,
+        findings,
+    )
+
+
+def _behind(
+    topic: str, offsets: dict[int, int], queues: dict[tuple[str, int], QueueSummary]
+) -> int:
+    """Return how many messages a group has still to consume in a topic."""
+    behind = 0
+    for queue_id, offset in offsets.items():
+        queue = queues.get((topic, queue_id))
+        if queue is not None:
+            behind += max(0, queue.max_offset - max(offset, queue.min_offset))
+    return behind
+
+
+def _log_end(layout: StoreLayout, covered: int) -> tuple[int | None, int]:
+    """Go from the last record that a queue knows to the end of the log.
+
+    Returns:
+        The physical offset of the last record behind ``covered``, None if there is none, and
+        that of the end.
+    """
+    last, at = None, covered
+    while (one := layout.find_log_file(at)) is not None:
+        data = layout.read_log(at, WINDOW_BYTES)
+        starts, done, stop = follow_sizes(memoryview(data), 0, len(data))
+        if len(starts):
+            last = at + int(starts[-1])
+        at += done
+        if stop is Stop.BLANK:
+            at = one.first + layout.config.segment_bytes
+        elif not done:
+            break
+    return last, at

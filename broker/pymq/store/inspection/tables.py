@@ -1,0 +1,219 @@
+"""The small files beside the data: checkpoint, abort marker, state tables."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pymq.errors import PymqError
+from pymq.protocol import fastjson
+from pymq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable
+from pymq.store.checkpoint import CHECKPOINT_BYTES
+from pymq.store.files import Files
+from pymq.store.inspection.findings import Findings, Kind, Severity
+from pymq.store.inspection.layout import StoreLayout
+from pymq.store.known_queues import NAME
+from pymq.store.queue_entries import SCHEDULE_TOPIC
+
+CONFIG_NAME = "config"
+_OFFSETS = "consumerOffset.json"
+_DELAYS = "delayOffset.json"
+_TOPICS = "topics.json"
+#: Directories of state tables below the root.
+_TABLE_DIRECTORIES = (CONFIG_NAME, "namesrv")
+
+#: (topic, queue id) -> end of the queue.
+Ends = Mapping[tuple[str, int], int]
+
+
+@dataclass(slots=True)
+class Tables:
+    """What the state tables hold, as far as it is needed here.
+
+    Attributes:
+        names: the files that are there, without backups.
+        topics: the topics that exist; None if that cannot be known.
+        offsets: (topic, group) -> queue id -> next offset to consume.
+        delays: delay level -> next offset to deliver.
+    """
+
+    names: list[str] = field(default_factory=list)
+    topics: set[str] | None = None
+    offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
+    delays: dict[int, int] = field(default_factory=dict)
+
+
+def read_tables(files: Files, root: Path, findings: Findings) -> Tables:
+    """Read all state tables; a damaged one is a finding, its backup counts then."""
+    tables = Tables()
+    for path in _tables_of(files, root):
+        tables.names.append(path.name)
+        value = _read_table(files, path, findings)
+        if value is None or path.parent.name != CONFIG_NAME:
+            continue
+        try:
+            _take(tables, path.name, value)
+        except (PymqError, AttributeError, TypeError) as error:
+            findings.add(
+                Kind.TABLE, Severity.DAMAGE, path, None, str(error), f"the members of {path.name}"
+            )
+    return tables
+
+
+def _tables_of(files: Files, root: Path) -> Iterator[Path]:
+    for directory in _TABLE_DIRECTORIES:
+        names = {entry.name for entry in files.list_directory(root / directory)}
+        for name in sorted({name.removesuffix(".bak") for name in names}):
+            if name.endswith(".json"):
+                yield root / directory / name
+
+
+def _read_table(files: Files, path: Path, findings: Findings) -> object:
+    """Return what a table or else its backup holds; None if neither can be read."""
+    backup = path.with_name(path.name + ".bak")
+    value, problem = _parse(files, path)
+    other, other_problem = _parse(files, backup)
+    if other_problem is not None and other_problem != _MISSING:
+        findings.add(Kind.TABLE, Severity.NOTE, backup, None, other_problem, "JSON")
+    if problem is None:
+        return value
+    severity = Severity.DAMAGE if other is None else Severity.REPAIR
+    findings.add(Kind.TABLE, severity, path, None, problem, "JSON")
+    return other
+
+
+_MISSING = "missing"
+
+
+def _parse(files: Files, path: Path) -> tuple[object, str | None]:
+    """Return (value, None), or (None, what is wrong)."""
+    try:
+        data = files.read_file(path)
+        if data is None:
+            return None, _MISSING
+        if not data.strip(b"\0 \t\r\n"):
+            return None, f"{len(data)} B of nothing"
+        return fastjson.parse(data.decode("utf-8")), None
+    except (PymqError, UnicodeDecodeError) as error:
+        return None, str(error)
+
+
+def _take(tables: Tables, name: str, value: object) -> None:
+    if name == _TOPICS and isinstance(value, dict):
+        tables.topics = set(value.get("topicConfigTable") or ())
+    elif name == _OFFSETS:
+        for key, queues in ConsumerOffsetTable.from_json(value).offsets.items():
+            topic, separator, group = key.partition("@")
+            if separator:
+                tables.offsets[topic, group] = queues
+    elif name == _DELAYS:
+        tables.delays = DelayOffsetTable.from_json(value).offsets
+
+
+def check_offsets(tables: Tables, root: Path, ends: Ends, findings: Findings) -> None:
+    """Look for consumer offsets behind the end of a queue."""
+    path = root / CONFIG_NAME / _OFFSETS
+    for (topic, group), queues in tables.offsets.items():
+        for queue_id, offset in queues.items():
+            end = ends.get((topic, queue_id))
+            if end is not None and offset > end:
+                findings.add(
+                    Kind.CONSUMER_OFFSET,
+                    Severity.DAMAGE,
+                    path,
+                    None,
+                    f"{offset} of {group} in {topic}/{queue_id}",
+                    f"at most {end}",
+                )
+    schedule = SCHEDULE_TOPIC.decode()
+    for level, offset in tables.delays.items():
+        end = ends.get((schedule, level - 1))
+        if end is not None and offset > end:
+            findings.add(
+                Kind.CONSUMER_OFFSET,
+                Severity.DAMAGE,
+                root / CONFIG_NAME / _DELAYS,
+                None,
+                f"{offset} of delay level {level}",
+                f"at most {end}",
+            )
+
+
+def check_state(
+    layout: StoreLayout, findings: Findings, *, log_end: int, newest_ms: int
+) -> None:
+    """Compare checkpoint, abort marker and ``queues.json`` with what was read.
+
+    Args:
+        layout: the store.
+        findings: takes what is found.
+        log_end: end of the log.
+        newest_ms: the latest store time in it, 0 in an empty one.
+    """
+    root, known = layout.root, layout.known
+    if layout.unclean and not layout.in_use:
+        findings.add(
+            Kind.MARKER,
+            Severity.REPAIR,
+            root / "abort",
+            None,
+            "the last stop was not a clean one",
+        )
+    _check_checkpoint(layout, findings, log_end, newest_ms)
+    if layout.unclean or layout.in_use or known.log_end < 0:
+        return
+    if known.log_end > log_end:
+        findings.add(
+            Kind.KNOWN_ENDS,
+            Severity.DAMAGE,
+            root / NAME,
+            None,
+            f"the log ended at physical offset {known.log_end}",
+            f"{log_end}, where it ends now, at most",
+        )
+
+
+def _check_checkpoint(
+    layout: StoreLayout, findings: Findings, log_end: int, newest_ms: int
+) -> None:
+    path, checkpoint = layout.root / "checkpoint", layout.checkpoint
+    data = layout.files.read_file(path)
+    if layout.in_use:
+        return
+    if data is None:
+        if log_end:
+            findings.add(
+                Kind.CHECKPOINT,
+                Severity.NOTE,
+                path,
+                None,
+                "missing: after an unclean stop the whole log is read",
+            )
+        return
+    severity = Severity.REPAIR if layout.unclean else Severity.DAMAGE
+    if len(data) != CHECKPOINT_BYTES:
+        findings.add(
+            Kind.CHECKPOINT, severity, path, None, f"{len(data)} B", f"{CHECKPOINT_BYTES} B"
+        )
+    for position, name, value in (
+        (0, "log", checkpoint.log_timestamp),
+        (8, "queues", checkpoint.queues_timestamp),
+        (16, "index", checkpoint.index_timestamp),
+    ):
+        if value > newest_ms:
+            findings.add(
+                Kind.CHECKPOINT,
+                severity,
+                path,
+                position,
+                f"time {value} of the {name}",
+                f"at most {newest_ms}, the latest store time in the log",
+            )
+    if checkpoint.confirmed > log_end:
+        findings.add(
+            Kind.CHECKPOINT,
+            severity,
+            path,
+            32,
+            f"confirmed up to {checkpoint.confirmed}",
+            f"at most {log_end}, the end of the log",
+        )
