@@ -1,5 +1,6 @@
 """``pymq.testing.Cluster``: started, stopped, started again."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,27 @@ def test_starting_a_broker_that_runs_changes_nothing() -> None:
         cluster.start_broker()
         client.send(Message("T", b"y"))
         assert sum(end for _, end in client.bounds(client.read_queues("T")).values()) == 2
+
+
+@pytest.mark.parametrize("flush", ["async", "sync"])
+def test_a_broker_with_a_transient_store_pool(flush: str) -> None:
+    settings = {"transient_pool": True, "segment_bytes": 1 << 16}
+    with (
+        Cluster(flush=flush, store_settings=settings) as cluster,
+        BlockingClient(cluster.name_server) as client,
+    ):
+        sent = [b"%d:" % number + bytes(1000) for number in range(200)]
+        for body in sent:
+            client.send(Message("T", body))
+        deadline = time.monotonic() + 20
+        while _count(client) < len(sent):  # With "async" they are visible once committed.
+            assert time.monotonic() < deadline
+        cluster.restart_broker()
+        assert _count(client) == len(sent)
+
+
+def _count(client: BlockingClient) -> int:
+    return sum(end for _, end in client.bounds(client.read_queues("T")).values())
 
 
 def test_a_broker_that_cannot_start_may_be_started_later(tmp_path: Path) -> None:
