@@ -318,9 +318,13 @@ class Recovery:
         log = self._log
         log.end = log.flushed = end
         log.store_timestamp = max(self._store_timestamp, self._checkpoint.log_timestamp)
-        self._checkpoint.log_timestamp = self._checkpoint.queues_timestamp = log.store_timestamp
-        self._checkpoint.confirmed = end
-        self._checkpoint.save()
+        checkpoint = self._checkpoint
+        checkpoint.log_timestamp = log.store_timestamp
+        # The index is brought up to the log later, while the store is in use.
+        index_ms = None if self._index is None else checkpoint.index_timestamp
+        checkpoint.note_queues(log.store_timestamp, index_ms)
+        checkpoint.confirmed = end
+        checkpoint.save()
 
     def _cut_log(self, end: int) -> None:
         cut = self._tail.cut(end)
@@ -357,7 +361,8 @@ class Recovery:
         first = self._trusted_index_end()
         if index.last_offset >= first:
             index.cut(first, log.store_time_at)
-        index.end = max(first, log.first)
+        # Files that are gone end it earlier than the checkpoint says.
+        index.end = max(min(first, index.last_offset), log.first)
 
     def _trusted_index_end(self) -> int:
         """Return up to where an unclean stop left the index complete: the start of a segment."""

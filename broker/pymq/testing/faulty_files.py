@@ -251,13 +251,9 @@ class FaultyFiles(Files):
     def unmap(self, view: memoryview) -> memoryview | None:
         return super().unmap(view)
 
-    def map_memory(self, size_bytes: int) -> memoryview:
+    def lock_in_memory(self, view: memoryview) -> bool:
         self._check_alive()
-        return super().map_memory(size_bytes)
-
-    def lock_in_memory(self, view: memoryview, *, when_used: bool = False) -> bool:
-        self._check_alive()
-        return super().lock_in_memory(view, when_used=when_used)
+        return super().lock_in_memory(view)
 
     def unlock_from_memory(self, view: memoryview) -> None:
         self._check_alive()

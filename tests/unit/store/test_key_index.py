@@ -3,6 +3,7 @@
 import errno
 import random
 import shutil
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.unit.store.stores import (
     log_files,
     never,
     open_store,
+    overwrite,
     put_ok,
     record,
     seeded,
@@ -369,6 +371,28 @@ def test_lost_files_in_the_middle_are_made_anew_after_an_unclean_stop(tmp_path: 
     assert contents(tmp_path) == wanted
 
 
+@pytest.mark.parametrize("damage", ["a header", "the last file", "all files"])
+def test_a_damaged_index_is_made_anew_after_an_unclean_stop(tmp_path: Path, damage: str) -> None:
+    clock = FakeClock()
+    store = open_store(tmp_path, clock)
+    for _ in range(4):
+        put_many(store, clock, random.Random(1), 200)
+        clock.now_ms += 60_000
+    store.close()
+    assert len(log_files(tmp_path)) > 2
+    wanted = contents(tmp_path)
+    (tmp_path / "abort").touch()
+    if damage == "a header":
+        overwrite(index_files(tmp_path)[0], 0, b"\x7f" * 40)
+    else:
+        for path in index_files(tmp_path)[-1 if damage == "the last file" else 0 :]:
+            path.unlink()
+    store = open_store(tmp_path, clock)
+    index_all(store)
+    store.close()
+    assert contents(tmp_path) == wanted
+
+
 def test_stale_slots_of_a_killed_process_do_no_harm(tmp_path: Path) -> None:
     """Header saved, slots not: whoever opens the file must not follow old slots."""
     clock = FakeClock()
@@ -390,6 +414,31 @@ def test_stale_slots_of_a_killed_process_do_no_harm(tmp_path: Path) -> None:
     index_all(store)
     assert found(store, "a") == [b"1", b"0"]
     store.close()
+
+
+def test_after_recovery_the_queues_time_is_not_behind_the_index(tmp_path: Path) -> None:
+    """Killed again before it is made up for, an official broker must find where to begin.
+
+    It adds to queues and index from the queues' time on.
+    """
+    clock = FakeClock()
+    store = open_store(tmp_path / "0", clock)
+    begun_ms = clock.now_ms
+    put_ok(store, keyed("a"))
+    index_all(store)
+    job = store.queue_flush_target()
+    job.run()
+    store.queue_flush_done(job)
+    clock.now_ms += 60_000
+    put_ok(store, keyed("b"))
+    killed = crashed_copy(tmp_path / "0", tmp_path / "1")
+    store.close()
+    store = open_store(killed, clock)  # recovers the queues, but has not indexed yet
+    store.flush()
+    again = crashed_copy(killed, tmp_path / "2")
+    store.close()
+    _, queues_ms, index_ms = struct.unpack_from(">3q", (again / "checkpoint").read_bytes())
+    assert queues_ms <= begun_ms and index_ms <= begun_ms
 
 
 def test_other_sizes_than_the_store_was_written_with(tmp_path: Path) -> None:
