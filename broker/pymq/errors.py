@@ -14,6 +14,7 @@
     │   ├── StoreLocked           another process has the directory
     │   ├── StoreMismatch         the directory was written with other settings
     │   ├── DiskFull
+    │   ├── StoreBusy             too much waits for the disk
     │   └── FlushFailed           the disk refused a write or a sync: final for its range
     ├── ConnectionFailed
     ├── RequestTimeout            sent, unanswered: the outcome is unknown
@@ -81,6 +82,12 @@ class StoreMismatch(StoreError):
 
 class DiskFull(StoreError):
     """No space left for the write; nothing of it was stored."""
+
+    retriable = True
+
+
+class StoreBusy(StoreError):
+    """Too much waits for the disk already; nothing of it was stored."""
 
     retriable = True
 

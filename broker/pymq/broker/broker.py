@@ -50,7 +50,7 @@ ANNOUNCE_WAIT_S = 1.0
 VIP_DISTANCE = 2
 _EPHEMERAL_TRIES = 50
 #: Threads, made when they are needed; see ``Broker``.
-_WRITERS, _READERS = 8, 2
+_WRITERS, _READERS = 9, 2
 #: Share of the machine's memory that the end of the log is taken to occupy (RocketMQ
 #: accessMessageInMemoryMaxRatio).
 _MEMORY_RATIO = 0.4
@@ -148,6 +148,12 @@ class Broker:
             store,
             self._writers,
             clock,
+            commit_interval_s=(
+                self.store_config.commit_interval_ms / 1000
+                if self.store_config.transient_pool
+                else None
+            ),
+            commit_pages_least=self.store_config.commit_pages_least,
             interval_s=self.store_config.flush_interval_ms / 1000,
             pages_least=self.store_config.flush_pages_least,
             thorough_interval_s=self.store_config.flush_thorough_interval_ms / 1000,

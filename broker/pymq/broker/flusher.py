@@ -23,6 +23,8 @@ from pymq.store import MessageStore
 _log = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
+#: How often staged records are looked at, and how long a failed commit waits.
+COMMIT_PAUSE_S, COMMIT_RETRY_S = 0.01, 1.0
 #: A segment that could not be made ahead of need is tried again after this.
 PREPARE_PAUSE_S = 1.0
 
@@ -41,6 +43,9 @@ class Flusher:
         store: whose log.
         executor: where syncs run.
         clock: for the deadlines of waiters.
+        commit_interval_s: how often staged records are written to the log's files; None: there
+            is no staging.
+        commit_pages_least: so many full pages of 4 KiB are written without waiting for that.
         interval_s: how often unsynced bytes are synced without a waiter.
         pages_least: such a sync needs so many new pages of 4 KiB ...
         thorough_interval_s: ... or so much time since the last one.
@@ -54,6 +59,8 @@ class Flusher:
         executor: Executor,
         clock: Clock,
         *,
+        commit_interval_s: float | None = None,
+        commit_pages_least: int = 0,
         interval_s: float,
         pages_least: int = 0,
         thorough_interval_s: float = 10.0,
@@ -66,6 +73,10 @@ class Flusher:
         self._interval_s = interval_s
         self._pages_least = pages_least
         self._thorough_interval_s = thorough_interval_s
+        self._commit_interval_s = commit_interval_s
+        self._commit_pages_least = commit_pages_least
+        self._committed_at_s = 0.0
+        self._committing = asyncio.Lock()
         self._synced_at_s = clock.monotonic_s()
         self._queue_interval_s = queue_interval_s
         self._timeout_s = timeout_s
@@ -80,6 +91,9 @@ class Flusher:
         self._tasks.repeat("sync deadlines", self.expire, 0.2)
         self._tasks.repeat("queue sync", self.sync_queues, self._queue_interval_s)
         self._tasks.repeat("next segment", self.prepare_segment, 0.05)
+        if self._commit_interval_s is not None:
+            pause_s = min(COMMIT_PAUSE_S, self._commit_interval_s)
+            self._tasks.repeat("commit", self.commit_due, pause_s)
 
     def wait_synced(self, end_offset: int, done: Callable[[str | None], None]) -> None:
         """Call ``done(None)`` once the log is synced up to ``end_offset``.
@@ -126,6 +140,7 @@ class Flusher:
         reason = None
         end = 0
         try:
+            await self.commit()
             job = self._store.flush_target()
             end = job.end
             await self._work.run(job.run, functools.partial(self._store.flush_done, job))
@@ -142,6 +157,33 @@ class Flusher:
             waiters.popleft().done(reason)
         if reason:
             await asyncio.sleep(self._interval_s)  # a broken disk must not spin the loop
+
+    async def commit_due(self) -> None:
+        """Write staged records to the log's files, if enough of them or enough time is over."""
+        assert self._commit_interval_s is not None
+        waited_s = self._clock.monotonic_s() - self._committed_at_s
+        pages = self._store.uncommitted // _PAGE_BYTES
+        if waited_s < self._commit_interval_s and pages < self._commit_pages_least:
+            return
+        try:
+            await self.commit()
+        except StoreError as error:
+            self._note("commit", error)
+            await asyncio.sleep(COMMIT_RETRY_S)
+
+    async def commit(self) -> None:
+        """Write all staged records to the log's files.
+
+        Raises:
+            StoreError: as ``MessageStore.commit_done``.
+        """
+        if self._commit_interval_s is None:
+            return
+        async with self._committing:
+            self._committed_at_s = self._clock.monotonic_s()
+            job = self._store.commit_target()
+            if job is not None:
+                await self._work.run(job.run, functools.partial(self._store.commit_done, job))
 
     async def sync_queues(self) -> None:
         """Sync consume queues and write the checkpoint."""

@@ -51,6 +51,7 @@ class PutStatus(Enum):
     OK = "ok"  #: stored, as durable as a page cache; wait for a flush to ``end_offset`` for more
     MESSAGE_ILLEGAL = "message illegal"
     PROPERTIES_SIZE_EXCEEDED = "properties size exceeded"
+    BUSY = "busy"  #: SYSTEM_BUSY: too much waits for the disk
     NOT_WRITABLE = "not writable"  #: SERVICE_NOT_AVAILABLE: disk full or broken
 
 

@@ -21,6 +21,7 @@ from pymq.protocol.record_batch import gather
 from pymq.store.files import Files
 from pymq.store.segment import Segment
 from pymq.store.segments import Segments
+from pymq.store.staging import Staging
 
 _ZEROS = bytes(1 << 16)
 _SYS_FLAG = struct.Struct(">i")
@@ -46,9 +47,10 @@ class LogSync:
 class CommitLog:
     """Appends to the last segment and reads from all of them.
 
-    Invariants: ``flushed <= end``; everything below ``end`` is whole records and blanks;
-    everything from ``end`` to the end of its segment is zero, or is known as dirty and will be
-    zeroed before the next write.
+    Invariants: ``flushed <= committed <= end``; everything below ``end`` is whole records and
+    blanks; everything from ``end`` to the end of its segment is zero, or is known as dirty and
+    will be zeroed before the next write. Only what is below ``committed`` is in the files and
+    can be read: all of it, unless there is a ``Staging``.
     """
 
     def __init__(self, files: Files, segments: Segments) -> None:
@@ -63,6 +65,20 @@ class CommitLog:
         # A failed write may have left whole records behind `end`; once something shorter is
         # written over their start they would count as valid after a crash.
         self._dirty_end = 0
+        self.staging: Staging | None = None
+
+    def stage_in(self, staging: Staging) -> None:
+        """Let new records gather in a staging's buffers."""
+        staging.committed = self.end
+        staging.store_timestamp = self.store_timestamp
+        if len(self.segments):
+            staging.enter(self.segments[-1])
+        self.staging = staging
+
+    @property
+    def committed(self) -> int:
+        """Physical offset up to which the files hold everything."""
+        return self.end if self.staging is None else self.staging.committed
 
     @property
     def first(self) -> int:
@@ -90,41 +106,47 @@ class CommitLog:
         Raises:
             DiskFull, FlushFailed, StoreError: nothing counts as written.
         """
-        segment = self.segments[-1]
+        self._put(self.segments[-1], data)
+        self.end += len(data)
+
+    def _put(self, segment: Segment, data: bytes | memoryview) -> None:
+        """Write at ``end`` of the last segment, or into its buffer."""
+        position = self.end - segment.first
+        if self.staging is not None and self.staging.current is not None:
+            self.staging.current[position : position + len(data)] = data
+            return
         if self._dirty_end:
             self._scrub(segment)
         try:
-            segment.write(data, self.end - segment.first)
+            segment.write(data, position)
         except StoreError:
             self._dirty_end = self.end + len(data)
             self._try_scrub(segment)
             raise
-        self.end += len(data)
 
     def roll(self) -> None:
         """End the current segment with a blank record and go to the next.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the current segment stays the last.
+            DiskFull, FlushFailed, StoreBusy, StoreError: the current segment stays the last.
         """
         segments = self.segments
-        if not len(segments):
-            self.end = segments.append_next().first
+        if self.staging is not None:
+            self.staging.check_free()
+        if len(segments):
+            segment = segments[-1]
+            segments.make_next()
+            if self.end < segment.end:
+                self._put(segment, encode_blank(segment.end - self.end))
+        is_first = not len(segments)
+        segment = segments.append_next()
+        self.end = segment.first
+        if self.staging is not None:
+            self.staging.enter(segment)
+        if is_first:
             self.flushed = self.end
-            return
-        segment = segments[-1]
-        if self._dirty_end:
-            self._scrub(segment)
-        segments.make_next()
-        if self.end < segment.end:
-            blank = encode_blank(segment.end - self.end)
-            try:
-                segment.write(blank, self.end - segment.first)
-            except StoreError:
-                self._dirty_end = self.end + len(blank)
-                self._try_scrub(segment)
-                raise
-        self.end = segments.append_next().first
+            if self.staging is not None:
+                self.staging.committed = self.end
 
     def _scrub(self, segment: Segment) -> None:
         """Zero what a failed write left behind ``end``."""
@@ -145,18 +167,21 @@ class CommitLog:
     # -- flushing -----------------------------------------------------------------------------
 
     def begin_sync(self) -> LogSync:
-        """Return what has to be synced now; any thread may do it.
+        """Return what has to be synced now of what is committed; any thread may do it.
 
         Raises:
             StoreError: no descriptor is left for it; try again later.
         """
+        end, store_timestamp = self.end, self.store_timestamp
+        if self.staging is not None:
+            end, store_timestamp = self.staging.committed, self.staging.store_timestamp
         due = []
         for segment in reversed(list(self.segments)):
             if segment.end <= self.flushed:
                 break
-            if segment.first < self.end:
+            if segment.first < end:
                 due.append(segment.fd)
-        return LogSync(self.end, self.store_timestamp, self._duplicates(reversed(due)))
+        return LogSync(end, store_timestamp, self._duplicates(reversed(due)))
 
     def _duplicates(self, descriptors: Iterable[int]) -> list[int]:
         """Return duplicates of descriptors, all or none."""
@@ -200,10 +225,10 @@ class CommitLog:
         """
         segment = self.segments.find(physical_offset)
         stop = physical_offset + size
-        if not physical_offset < stop <= min(self.end, segment.end):
+        if not physical_offset < stop <= min(self.committed, segment.end):
             raise OffsetOutOfRange(
                 f"{size} B at physical offset {physical_offset}, "
-                f"expected to end within {min(self.end, segment.end)}"
+                f"expected to end within {min(self.committed, segment.end)}"
             )
         return segment.view[physical_offset - segment.first : stop - segment.first]
 
@@ -214,7 +239,7 @@ class CommitLog:
             OffsetOutOfRange: one of them is not wholly inside one segment of the log.
         """
         found = []
-        end = self.end
+        end = self.committed
         first = stop_at = -1
         for start, stop in zip(starts, stops, strict=True):
             if not first <= start < stop_at:
@@ -249,12 +274,12 @@ class CommitLog:
             OffsetOutOfRange: the log does not hold the offset.
             CorruptRecord: no record stands there.
         """
-        if not self.first <= physical_offset < self.end:
+        if not self.first <= physical_offset < self.committed:
             raise OffsetOutOfRange(
-                f"physical offset {physical_offset}, the log holds {self.first}..{self.end}"
+                f"physical offset {physical_offset}, the log holds {self.first}..{self.committed}"
             )
         segment = self.segments.find(physical_offset)
-        stop = min(self.end, segment.end) - segment.first
+        stop = min(self.committed, segment.end) - segment.first
         return decode_record(segment.view[:stop], physical_offset - segment.first)
 
     def record_view(self, physical_offset: int) -> memoryview:
@@ -264,12 +289,12 @@ class CommitLog:
             OffsetOutOfRange: the log does not hold the offset.
             CorruptRecord: no record starts there.
         """
-        if not self.first <= physical_offset < self.end:
+        if not self.first <= physical_offset < self.committed:
             raise OffsetOutOfRange(
-                f"physical offset {physical_offset}, the log holds {self.first}..{self.end}"
+                f"physical offset {physical_offset}, the log holds {self.first}..{self.committed}"
             )
         segment = self.segments.find(physical_offset)
-        stop = min(self.end, segment.end) - segment.first
+        stop = min(self.committed, segment.end) - segment.first
         position = physical_offset - segment.first
         size, own_offset = record_place(segment.view[:stop], position)
         if own_offset != physical_offset:
@@ -300,7 +325,7 @@ class CommitLog:
 
     def store_time_at(self, physical_offset: int) -> int | None:
         """Return the store time (ms) of the record at an offset, None if it is not kept."""
-        if not self.first <= physical_offset <= self.end - 64:
+        if not self.first <= physical_offset <= self.committed - 64:
             return None
         segment = self.segments.find(physical_offset)
         return store_time_of(segment.view, physical_offset - segment.first)

@@ -145,6 +145,20 @@ class StoreConfig:
     warm_sync_pages: int = field(
         default=4096, metadata=_key("flushLeastPagesWhenWarmMapedFile")
     )
+    #: Gather records in memory and write them to the file when ``commit_pages_least`` pages of
+    #: 4 KiB are full, or ``commit_interval_ms`` after the last time. A weaker promise: with
+    #: ASYNC_FLUSH a message that was acknowledged but is not written yet is lost when the process
+    #: is killed, up to 200 ms of them by default; without this it would survive that. With
+    #: SYNC_FLUSH nothing changes: what is acknowledged is on the disk.
+    transient_pool: bool = field(default=False, metadata=_key("transientStorePoolEnable"))
+    #: Buffers, of ``segment_bytes`` each, made when they are needed.
+    transient_pool_size: int = field(default=5, metadata=_key("transientStorePoolSize"))
+    #: Answer SYSTEM_BUSY when no buffer is free, instead of writing to the file directly.
+    transient_pool_refuses: bool = field(
+        default=False, metadata=_key("fastFailIfNoBufferInStorePool")
+    )
+    commit_interval_ms: int = field(default=200, metadata=_key("commitIntervalCommitLog"))
+    commit_pages_least: int = field(default=4, metadata=_key("commitCommitLogLeastPages"))
     #: Limit of one body; a whole record may be 64 KiB larger.
     message_bytes_max: int = field(default=4 << 20, metadata=_key("maxMessageSize"))
     flush_mode: FlushMode = field(default=FlushMode.ASYNC, metadata=_FLUSH_KEY)
@@ -218,6 +232,9 @@ class StoreConfig:
             SEGMENT_BYTES_LIMIT,
         )
         _check("warm_sync_pages", self.warm_sync_pages, 1, 1 << 30)
+        _check("transient_pool_size", self.transient_pool_size, 1, 1 << 16)
+        _check("commit_interval_ms", self.commit_interval_ms, 1, 86_400_000)
+        _check("commit_pages_least", self.commit_pages_least, 0, 1 << 20)
         _check("message_bytes_max", self.message_bytes_max, 1, SEGMENT_BYTES_LIMIT)
         _check("flush_interval_ms", self.flush_interval_ms, 1, 86_400_000)
         _check("flush_pages_least", self.flush_pages_least, 0, 1 << 20)

@@ -25,6 +25,7 @@ _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 _UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 _LOCKED = frozenset((errno.EAGAIN, errno.EACCES))
 _PUNCH_HOLE_KEEP_SIZE = 0x2 | 0x1  # linux/falloc.h
+_LOCK_ON_FAULT = 1  # sys/mman.h MLOCK_ONFAULT
 _HINTS = {
     errno.EACCES: "give this user the right to it, or choose another directory",
     errno.EPERM: "give this user the right to it, or choose another directory",
@@ -231,8 +232,22 @@ class Files:
         fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
         return bool(fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, 0, size_bytes) == 0)
 
-    def lock_in_memory(self, view: memoryview) -> bool:
-        """Keep a map's pages in memory; return False if the system refuses."""
+    def map_memory(self, size_bytes: int) -> memoryview:
+        """Return so much memory of its own, zero, writable; it goes with its last view."""
+        try:
+            return memoryview(mmap.mmap(-1, size_bytes))
+        except (OSError, ValueError) as error:
+            raise StoreError(f"no memory for a buffer of {size_bytes} B: {error}") from error
+
+    def lock_in_memory(self, view: memoryview, *, when_used: bool = False) -> bool:
+        """Keep a map's pages in memory; return False if the system refuses.
+
+        Args:
+            view: all of the map.
+            when_used: each page from its first use on, instead of all at once.
+        """
+        if when_used:
+            return _on_pages("mlock2", view, _LOCK_ON_FAULT)
         return _on_pages("mlock", view)
 
     def unlock_from_memory(self, view: memoryview) -> None:
@@ -447,14 +462,17 @@ class Files:
         return os.getpid()
 
 
-def _on_pages(name: str, view: memoryview) -> bool:
-    """Call ``mlock`` or ``munlock`` for the pages of a map."""
+def _on_pages(name: str, view: memoryview, *flags: int) -> bool:
+    """Call ``mlock`` or one of its kin for the pages of a map; return whether it did it."""
     import ctypes  # as in give_back_blocks
 
+    try:
+        call = getattr(ctypes.CDLL(None, use_errno=True), name)
+    except AttributeError:
+        return False  # Not Linux, or an old one.
+    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int for _ in flags))
     address = np.frombuffer(view, np.uint8).ctypes.data
-    call = getattr(ctypes.CDLL(None, use_errno=True), name)
-    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-    return bool(call(address, len(view)) == 0)
+    return bool(call(address, len(view), *flags) == 0)
 
 
 class ReadOnlyFiles(Files):

@@ -12,6 +12,7 @@ from pymq.store.checkpoint import Checkpoint
 from pymq.store.commit_log import CommitLog, LogSync
 from pymq.store.key_index import KeyIndex
 from pymq.store.queue_table import QueueTable, sync_queues
+from pymq.store.staging import Commit, Staging
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,22 @@ class FlushJob:
         self._checkpoint.confirmed = self.sync.end
         if self._save:
             self.error = _save(self._checkpoint)
+
+
+class CommitJob:
+    """One commit of staged records to the log's files."""
+
+    def __init__(self, staging: Staging, commit: Commit) -> None:
+        self._staging = staging
+        self.commit = commit
+        self.error: StoreError | None = None
+
+    def run(self) -> None:
+        """Write. Never raises: ``commit_done`` does."""
+        try:
+            self._staging.run(self.commit)
+        except StoreError as error:
+            self.error = error
 
 
 class QueueFlushJob:

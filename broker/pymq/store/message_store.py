@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.clock import Clock
-from pymq.errors import FlushFailed, OffsetOutOfRange, StoreClosed, StoreError
+from pymq.errors import FlushFailed, OffsetOutOfRange, StoreBusy, StoreClosed, StoreError
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, Record
 from pymq.store.append import Appender, PutResult, PutStatus
@@ -22,7 +22,7 @@ from pymq.store.dispatch import Arrival, BitMapOf, Dispatch, ExtendedEntries, Wr
 from pymq.store.files import DiskUsage, Files
 from pymq.store.index_file import IndexLayout
 from pymq.store.indexer import Indexer
-from pymq.store.jobs import FlushJob, PrefetchJob, QueueFlushJob
+from pymq.store.jobs import CommitJob, FlushJob, PrefetchJob, QueueFlushJob
 from pymq.store.key_index import KeyIndex
 from pymq.store.known_queues import IndexNote, KnownQueues
 from pymq.store.query import QUERY_COUNT_MAX, QueryResult, query_key
@@ -30,6 +30,7 @@ from pymq.store.queue_table import QueueTable
 from pymq.store.read import SCAN_MAX, ReadResult, read_queue
 from pymq.store.recovery import Recovery
 from pymq.store.segments import Segments
+from pymq.store.staging import Staging
 from pymq.store.statistics import StoreStatistics
 from pymq.store.warm_up import PAGE_BYTES, WarmUp
 
@@ -91,6 +92,9 @@ class MessageStore:
             wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s()
         )
         self._queues_synced = log.end
+        self._is_commit_failing = False
+        if config.transient_pool:
+            log.stage_in(_staging(config, log))
         self._cleaner = Cleaner(config, clock, log, queues, index, known)
         self.check_disk()
         #: Called with what has just become visible, from inside ``put`` and ``flush_done``. It
@@ -236,6 +240,8 @@ class MessageStore:
                 if len(results) == count:
                     break
                 log.roll()
+        except StoreBusy as error:
+            results += [PutResult(PutStatus.BUSY, remark=str(error))] * (count - len(results))
         except StoreError as error:
             self._note_failure(error)
             self._refuse_rest(results, count)
@@ -246,6 +252,8 @@ class MessageStore:
     def _may_write(self) -> bool:
         if self._failure is not None or self._cleaner.disk.refusal is not None:
             return False
+        if self._is_commit_failing:
+            return False  # What was acknowledged goes first.
         if self._refusal is not None and self._clock.monotonic_s() < self._retry_at:
             return False
         # Entries that found no room earlier go first.
@@ -276,7 +284,9 @@ class MessageStore:
         ``put`` and ``flush_done`` do this; after a full disk a later call does what is left.
         """
         try:
-            arrivals = self._dispatch.apply(self._log.flushed if self._sync_mode else self._log.end)
+            arrivals = self._dispatch.apply(
+                self._log.flushed if self._sync_mode else self._log.committed
+            )
         except StoreError as error:
             self._note_failure(error)
             return False
@@ -408,8 +418,60 @@ class MessageStore:
         if self._failure is not None:
             raise FlushFailed(self._failure)
 
+    @property
+    def uncommitted(self) -> int:
+        """Bytes put that are in memory only; always 0 without ``transient_pool``."""
+        return self._log.end - self._log.committed
+
+    def commit_target(self) -> CommitJob | None:
+        """Return a job that writes everything put so far to the log's files.
+
+        None if there is nothing to do, or another one is not done.
+
+        Raises:
+            FlushFailed: an earlier one failed for good.
+            StoreError: no descriptor is left for it; try again later.
+        """
+        self._check_flushable()
+        staging = self._log.staging
+        if staging is None:
+            return None
+        commit = staging.begin(self._log.end, self._log.store_timestamp)
+        return None if commit is None else CommitJob(staging, commit)
+
+    def commit_done(self, job: CommitJob) -> None:
+        """Take note of a job that has run; with FlushMode.ASYNC its records become visible.
+
+        Raises:
+            DiskFull, StoreError: nothing is lost; puts are refused until a later one succeeds.
+            FlushFailed: final: the store takes no more writes, and what was not committed is
+                lost. Reads go on.
+        """
+        staging = self._log.staging
+        assert staging is not None
+        if job.error is not None:
+            staging.fail()
+            self._is_commit_failing = True
+            self._note_failure(job.error)
+            raise job.error
+        staging.finish(job.commit)
+        self._is_commit_failing = False
+        if not self._sync_mode:
+            self.dispatch_flushed()
+
+    def commit(self) -> None:
+        """Write everything put so far to the log's files, in this thread.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: as ``commit_done``.
+        """
+        job = self.commit_target()
+        if job is not None:
+            job.run()
+            self.commit_done(job)
+
     def flush_target(self) -> FlushJob:
-        """Return a job that brings everything put so far to the disk.
+        """Return a job that brings everything committed so far to the disk.
 
         Raises:
             FlushFailed: an earlier one failed, see ``flush_done``.
@@ -444,6 +506,7 @@ class MessageStore:
         Raises:
             FlushFailed: as ``flush_done``.
         """
+        self.commit()
         job = self.flush_target()
         job.run()
         self.flush_done(job)
@@ -759,3 +822,12 @@ def _warm_up(config: StoreConfig) -> WarmUp | None:
         return None
     is_sync = config.flush_mode is FlushMode.SYNC
     return WarmUp(config.warm_sync_pages * PAGE_BYTES if is_sync else None)
+
+
+def _staging(config: StoreConfig, log: CommitLog) -> Staging:
+    return Staging(
+        log.files,
+        config.segment_bytes,
+        count=config.transient_pool_size,
+        is_refusing=config.transient_pool_refuses,
+    )

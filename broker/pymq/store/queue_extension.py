@@ -24,6 +24,7 @@ tag code itself.
 Source: RocketMQ ConsumeQueueExt.
 """
 
+import itertools
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -121,10 +122,8 @@ class QueueExtension:
             maps = [bits if bits and len(bits) <= room else b"" for bits in bit_maps]
             heads["bit_map_bytes"] = list(map(len, maps))
             heads["size"] += heads["bit_map_bytes"]
-            data = b"".join(
-                piece for pair in zip(heads.view(f"V{UNIT_BYTES}"), maps, strict=True)
-                for piece in pair
-            )
+            pairs = zip(heads.view(f"V{UNIT_BYTES}"), maps, strict=True)
+            data = b"".join(itertools.chain.from_iterable(pairs))
         return self._place(data, heads["size"].astype(np.int64))
 
     def keep(self) -> None:

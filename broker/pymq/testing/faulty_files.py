@@ -251,9 +251,13 @@ class FaultyFiles(Files):
     def unmap(self, view: memoryview) -> memoryview | None:
         return super().unmap(view)
 
-    def lock_in_memory(self, view: memoryview) -> bool:
+    def map_memory(self, size_bytes: int) -> memoryview:
         self._check_alive()
-        return super().lock_in_memory(view)
+        return super().map_memory(size_bytes)
+
+    def lock_in_memory(self, view: memoryview, *, when_used: bool = False) -> bool:
+        self._check_alive()
+        return super().lock_in_memory(view, when_used=when_used)
 
     def unlock_from_memory(self, view: memoryview) -> None:
         self._check_alive()

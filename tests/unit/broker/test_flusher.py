@@ -234,3 +234,68 @@ def test_syncs_are_counted(tmp_path: Path) -> None:
     found = store.statistics.snapshot()
     assert (found.flush_count, found.flush_failed_count) == (1, 1)
     store.close()
+
+
+def test_staged_records_are_committed_by_time_and_by_pages(
+    tmp_path: Path, executor: ThreadPoolExecutor
+) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 20, transient_pool=True)
+    clock = FakeClock()
+
+    async def inside() -> None:
+        flusher = Flusher(
+            store,
+            executor,
+            clock,
+            commit_interval_s=0.2,
+            commit_pages_least=4,
+            interval_s=60.0,
+            queue_interval_s=60.0,
+            timeout_s=DEADLINE_S,
+        )
+        await flusher.commit_due()
+        put_ok(store, record(b"0"))
+        await flusher.commit_due()
+        assert store.queue_bounds(TOPIC, 0) == (0, 0)
+        clock.now_ms += 200
+        await flusher.commit_due()
+        assert store.queue_bounds(TOPIC, 0) == (0, 1)
+        put_ok(store, *(record_of_size(4096) for _ in range(4)))
+        await flusher.commit_due()
+        assert store.queue_bounds(TOPIC, 0) == (0, 5)
+        put_ok(store, record(b"synced"))
+        await flusher.sync()
+        assert store.flushed_end == store.log_end
+        await flusher.close()
+
+    asyncio.run(inside())
+    store.close()
+
+
+def test_a_commit_that_fails_is_tried_again(
+    tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flusher_module, "COMMIT_RETRY_S", 0.01)
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files, transient_pool=True)
+    put_ok(store, record(b"0"))
+    files.on_write = failing_in("commitlog", errno.ENOSPC)
+
+    async def inside() -> None:
+        flusher = Flusher(
+            store,
+            executor,
+            Clock(),
+            commit_interval_s=0.01,
+            interval_s=60.0,
+            queue_interval_s=60.0,
+            timeout_s=DEADLINE_S,
+        )
+        flusher.start()
+        await until(lambda: store.not_writable_reason is not None)
+        files.on_write = never
+        await until(lambda: store.queue_bounds(TOPIC, 0) == (0, 1))
+        await flusher.close()
+
+    asyncio.run(asyncio.wait_for(inside(), DEADLINE_S))
+    store.close()

@@ -49,8 +49,8 @@ class Watched(QuickFiles):
         self.synced += 1
         super().sync_data(fd)
 
-    def lock_in_memory(self, view: memoryview) -> bool:
-        return self.locks and super().lock_in_memory(view)
+    def lock_in_memory(self, view: memoryview, *, when_used: bool = False) -> bool:
+        return self.locks and super().lock_in_memory(view, when_used=when_used)
 
 
 def segments_of(path: Path, files: Files, sync_bytes: int | None = None) -> Segments:

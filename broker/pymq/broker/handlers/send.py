@@ -54,6 +54,7 @@ _ERROR_FIELDS = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 _CODES = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
     PutStatus.NOT_WRITABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
 #: Properties whose meaning this broker does not implement: storing such a message as an
