@@ -29,6 +29,7 @@ CHECKPOINT_BYTES = 4096
 #: How much earlier than the checkpoint recovery starts, ms; RocketMQ's number.
 SLACK_MS = 3000
 _LOCK = "lock"
+_WORD = b"lock"
 _VALUES = struct.Struct(">5q")
 
 
@@ -141,7 +142,11 @@ def make_root(files: Files, root: Path) -> None:
 
 
 class DirectoryLock:
-    """Keeps a second process, and a second store of this process, out of a directory."""
+    """Keeps a second process, and a second store of this process, out of a directory.
+
+    Taken before the directory is looked at, and without a trace in one that may be no store:
+    ``mark`` makes the file that keeps RocketMQ out, where there is none.
+    """
 
     def __init__(self, files: Files, root: Path) -> None:
         """Take the lock.
@@ -150,14 +155,25 @@ class DirectoryLock:
             StoreLocked: somebody has it.
         """
         self._files = files
+        self._path = root / _LOCK
         self._held = [files.lock_directory(root)]
         try:
-            fd = files.lock_file(root / _LOCK)
-            self._held.append(fd)
-            files.pwrite(fd, b"lock", 0)
+            if files.exists(self._path):
+                self._held.append(files.lock_file(self._path))
         except StoreError:
             self.release()
             raise
+
+    def mark(self) -> None:
+        """Lock the file, too, made if missing.
+
+        Raises:
+            StoreLocked: somebody else has just made and locked it.
+        """
+        if len(self._held) == 1:
+            self._held.append(self._files.lock_file(self._path))
+        if self._files.pread(self._held[1], len(_WORD), 0) != _WORD:
+            self._files.pwrite(self._held[1], _WORD, 0)
 
     def release(self) -> None:
         """Let it go; twice is harmless."""

@@ -2,7 +2,7 @@
 
 ::
 
-    {"logEnd": 1234, "storeTimestamp": 1700000000000,
+    {"version": 1, "logEnd": 1234, "storeTimestamp": 1700000000000,
      "queues": {"TopicTest": {"0": 10, "1": 9}}, "deleted": {"Gone": 800},
      "index": {"end": 1234, "endTimestamp": 1700000000000, "lastOffset": 1000}}
 
@@ -13,6 +13,9 @@ else may have added to it since.
 ``deleted`` holds the end of the log when a topic was deleted: records below it are not indexed
 again, so that a crash does not bring a deleted topic's messages back.
 
+A greater ``version`` is that of a later pymq, which may have changed more than this file: it is
+refused. Without one it is 1.
+
 The file is ours. RocketMQ ignores it; without it recovery reads more and knows less.
 """
 
@@ -22,11 +25,13 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pymq.errors import StoreMismatch
 from pymq.store.commit_log import CommitLog
 from pymq.store.files import Files
 
 _log = logging.getLogger(__name__)
 NAME = "queues.json"
+VERSION = 1
 _INDEX = ("end", "endTimestamp", "lastOffset")
 
 
@@ -58,12 +63,22 @@ class KnownQueues:
         self.index: IndexNote | None = None
 
     def load(self) -> None:
-        """Read the file; a missing or damaged one knows nothing."""
+        """Read the file; a missing or damaged one knows nothing.
+
+        Raises:
+            StoreMismatch: a later version wrote it.
+        """
         data = self._files.read_file(self._path)
         if data is None:
             return
         try:
             content = json.loads(data)
+            version = int(content.get("version", 1))
+            if version > VERSION:
+                raise StoreMismatch(
+                    f"{self._path}: store of version {version}, expected at most {VERSION}: a "
+                    "later pymq wrote it. Open it with that one, or use another store directory"
+                )
             ends = {
                 (str(topic), int(queue_id)): int(end)
                 for topic, queues in content["queues"].items()

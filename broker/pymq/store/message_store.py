@@ -160,9 +160,12 @@ class MessageStore:
             write: WriteEntries = ConsumeQueue.write
             if config.queue_extension:
                 write = ExtendedEntries(log, queues, bit_map_of).write
-            Recovery(
+            recovery = Recovery(
                 config, files, log, queues, index, checkpoint, abort, known, write, is_cancelled
-            ).run()
+            )
+            recovery.load()
+            lock.mark()
+            recovery.run()
         except BaseException:
             queues.files.close()
             if index is not None:

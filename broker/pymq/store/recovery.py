@@ -30,6 +30,7 @@ from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue
 from pymq.store.dispatch import WriteEntries
 from pymq.store.files import Files
+from pymq.store.foreign import check_kind
 from pymq.store.key_index import KeyIndex
 from pymq.store.known_queues import NAME, KnownQueues
 from pymq.store.log_tail import RECOVERED_NAME, LogTail
@@ -80,21 +81,28 @@ class Recovery:
         self._marked = False
         self._store_timestamp = 0
 
-    def run(self) -> None:
-        """Recover.
+    def load(self) -> None:
+        """Look at everything that is there; nothing is changed.
 
         Raises:
-            StoreMismatch: files of other sizes or names; nothing was changed.
-            CorruptRecord: damage where everything was safe; the log was not changed.
-            DiskFull, FlushFailed, StoreError: the disk refused.
-            StoreClosed: it was cancelled; the next one begins anew.
+            StoreMismatch: files of other kinds, sizes or names.
         """
+        check_kind(self._files, self._config)
         self._checkpoint.load()
         self._known.load()
         self._log.segments.load()
         self._queues.load()
         if self._index is not None:
             self._index.load()
+
+    def run(self) -> None:
+        """Recover what was loaded.
+
+        Raises:
+            CorruptRecord: damage where everything was safe; the log was not changed.
+            DiskFull, FlushFailed, StoreError: the disk refused.
+            StoreClosed: it was cancelled; the next one begins anew.
+        """
         self._clean = not self._abort.present()
         if self._clean and self._as_left():
             self._mark()

@@ -1,0 +1,75 @@
+"""Stores of a kind that this one cannot read: told from their names alone, before any change.
+
+==========================  =================================================================
+what lies there             what it is
+==========================  =================================================================
+consumequeue/CURRENT        consume queues kept in RocksDB (storeType=defaultRocksDB, 5.x)
+dledger-<id>/data/...       a commit log replicated by DLedger (enableDLegerCommitLog)
+batchconsumequeue/t/0/...   queues of batches (topics with queue.type=BatchCQ, 5.x)
+==========================  =================================================================
+
+Opened all the same, such a store would look empty, or hand out offsets a second time.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from pymq.errors import StoreMismatch
+from pymq.store.config import StoreConfig
+from pymq.store.files import Files
+
+
+def check_kind(files: Files, config: StoreConfig) -> None:
+    """Look whether a store directory is of a kind that can be opened; nothing is changed.
+
+    Raises:
+        StoreMismatch: it is not.
+    """
+    _check_rocksdb(files, config.queues_path)
+    for entry in files.list_directory(config.root_path):
+        if not entry.is_directory:
+            continue
+        path = config.root_path / entry.name
+        if entry.name.startswith("dledger-"):
+            _check_dledger(files, path)
+        elif entry.name == "batchconsumequeue":
+            _check_batches(files, path)
+
+
+def _check_rocksdb(files: Files, path: Path) -> None:
+    for entry in files.list_directory(path):
+        if entry.name == "CURRENT" and not entry.is_directory:
+            raise StoreMismatch(
+                f"{path / entry.name}: the consume queues of this store are kept in RocksDB "
+                "(storeType=defaultRocksDB), expected directories of topics. Let RocketMQ write "
+                "them as files once more (storeType=default and its tools), or move this "
+                f"directory away: the queues are then rebuilt from {path.parent / 'commitlog'}"
+            )
+
+
+def _check_dledger(files: Files, path: Path) -> None:
+    data = next(_files_below(files, path / "data"), None)
+    if data is not None:
+        raise StoreMismatch(
+            f"{data}: this store is a member of a DLedger group (enableDLegerCommitLog), expected "
+            "a commit log without its headers. Consume it from its group, or use another "
+            "store directory (storePathRootDir)"
+        )
+
+
+def _check_batches(files: Files, path: Path) -> None:
+    for topic in files.list_directory(path):
+        for data in _files_below(files, path / topic.name):
+            raise StoreMismatch(
+                f"{data}: topic {topic.name} has queues of batches (queue.type=BatchCQ), expected "
+                "none: their messages cannot be read here. Delete the topic with RocketMQ's "
+                "tools, or use another store directory (storePathRootDir)"
+            )
+
+
+def _files_below(files: Files, path: Path) -> Iterator[Path]:
+    for entry in files.list_directory(path):
+        if entry.is_directory:
+            yield from _files_below(files, path / entry.name)
+        else:
+            yield path / entry.name
