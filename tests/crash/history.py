@@ -6,7 +6,7 @@ its own. ``check`` is a pure function of a history and of what was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tests.crash.checkers import Found, IndexEntry, check_history, check_index
@@ -20,7 +20,7 @@ class Life:
     Attributes:
         first: where the log ended when its predecessor was deleted; its records stand behind.
         events: its ledger.
-        is_ending: its deletion has begun; whether it is done nobody was told.
+        is_ending: its deletion has begun; whether it was done shows after a restart.
     """
 
     first: int = 0
@@ -37,16 +37,25 @@ class History:
         durable_end: everything in the log below this was said to be on the disk.
         saved: number of the last save of the state table that succeeded.
         save_begun: number of the last save that was tried.
+        lost_power: whether the power was lost, once or more.
     """
 
     lives: dict[str, Life] = field(default_factory=dict)
     durable_end: int = 0
     saved: int = 0
     save_begun: int = 0
+    lost_power: bool = False
 
     def end_life(self, topic: str, log_end: int) -> None:
         """Note that a topic is gone; its next records stand at ``log_end`` or behind."""
         self.lives[topic] = Life(log_end)
+
+    def resolve_endings(self, topics: Collection[str], log_end: int) -> None:
+        """Note after a restart which topics are there: a deletion was done, or not at all."""
+        for topic, life in list(self.lives.items()):
+            if life.is_ending and topic not in topics:
+                self.end_life(topic, log_end)
+            life.is_ending = False
 
     def forget_beyond(self, log_end: int) -> None:
         """Forget what was only acknowledged and not durable, behind a new end of the log.
@@ -54,6 +63,7 @@ class History:
         For ASYNC_FLUSH and lost power. What is forgotten counts as unknown: it may be there as
         far as the log goes, and its place may be given away again.
         """
+        self.lost_power = True
         for life in self.lives.values():
             life.first = min(life.first, log_end)
             life.events = [
@@ -88,15 +98,13 @@ def check(history: History, findings: Findings) -> list[str]:
     for topic, life in history.lives.items():
         there = findings.messages.get(topic, ())
         entries = findings.entries.get(topic, ())
-        if life.is_ending and not there:
-            complaints += [f"{topic}: entry of a deleted topic: {entry}" for entry in entries]
-            continue
         log = [
             entry
             for entry in findings.log.get(topic, ())
             if entry.physical_offset >= life.first
         ]
-        complaints += [f"{topic}: {text}" for text in check_history(life.events, there)]
+        messages = check_history(life.events, there, lost_power=history.lost_power)
+        complaints += [f"{topic}: {text}" for text in messages]
         complaints += [f"{topic}: {text}" for text in check_index(entries, log)]
     return complaints
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import random
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.crash.ledger import Failed
 from tests.crash.session import Script, Send, Session, recover
 
 from pymq.clock import Clock
+from pymq.errors import DiskFull, FlushFailed
 from pymq.protocol.record import NewRecord, pack_host
 from pymq.store import FlushMode, MessageStore, StoreConfig
-from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles
+from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep
 from pymq.testing.lost_power import Disk
 
 HOST = pack_host("127.0.0.1", 10911)
@@ -170,3 +174,111 @@ def test_entries_lost_in_front_of_others_that_are_too_new(memory_path: Path) -> 
 
     live(session, work, place, disk)
     check_power_losses(session, disk, place, first_seed=80)
+
+
+# ----------------------------------------------------------------------------- failing disks
+
+
+def fault_at(root: Path, script: Script, operation: str, code: int, count: int) -> Fault:
+    """Return a failure from the last such operation of a script on, ``name path``."""
+    files, session = FaultyFiles(), Session(FlushMode.ASYNC)
+    session.start(root, files)
+    script(session)
+    files.abandon()
+    names = [f"{name} {path.relative_to(root.parent)}" for name, path in files.operations]
+    shutil.rmtree(root)
+    last = len(names) - 1 - names[::-1].index(operation)
+    return Fault(at=last + 1, code=code, keep=Keep.SECTORS, count=count)
+
+
+@pytest.mark.parametrize(
+    "operation", ["open_emptied store/queues.json.tmp", "rename store/queues.json.tmp"]
+)
+def test_a_deletion_that_could_not_be_noted_is_not_noted_later(
+    memory_path: Path, operation: str
+) -> None:
+    """It was in memory already, so the next clean stop noted it, and a later start obeyed."""
+    root = memory_path / "store"
+
+    def script(session: Session) -> None:
+        put_few(session)
+        session.delete(TOPIC)
+
+    files = FaultyFiles(fault_at(root, script, operation, errno.ENOSPC, 1))
+    session = Session(FlushMode.ASYNC)
+    session.start(root, files)
+    with pytest.raises(DiskFull):
+        script(session)
+    session.stop()
+    assert recover(session, root, FaultyFiles()) == []
+
+
+def test_a_deleted_topic_whose_files_cannot_be_removed(memory_path: Path) -> None:
+    """Its files stood where those of its next life had to be made: nothing was visible then."""
+    root = memory_path / "store"
+
+    def script(session: Session) -> None:
+        put_and_flush(session)
+        session.delete(TOPIC)
+
+    operation = f"remove store/consumequeue/{TOPIC}/0/{0:020d}"
+    files = FaultyFiles(fault_at(root, script, operation, errno.EIO, 1))
+    session = Session(FlushMode.ASYNC)
+    session.start(root, files)
+    with pytest.raises(FlushFailed, match="the next start removes what is left"):
+        script(session)
+    assert session.messages() == {}
+    session.put(Send("other", 0, (10,)))
+    assert isinstance(session.history.lives["other"].events[-1], Failed)
+    session.stop()
+    session.start(root, files)
+    assert session.messages() == {}
+    put_few(session)
+    assert session.check() == []
+    session.stop()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_failed_write_that_could_not_be_undone(memory_path: Path, code: int) -> None:
+    """What was written of it came back with the next start, although it had been refused."""
+    root = memory_path / "store"
+
+    def script(session: Session) -> None:
+        put_few(session)
+        session.put(*(Send(TOPIC, 0, (100,)) for _ in range(4)))
+
+    fault = fault_at(root, script, f"pwrite store/commitlog/{0:020d}", code, 2)
+    files = FaultyFiles(replace(fault, at=fault.at - 1))  # of two writes the one of most of it
+    session = Session(FlushMode.ASYNC)
+    session.start(root, files)
+    script(session)
+    assert isinstance(session.history.lives[TOPIC].events[-1], Failed)
+    files.mend()
+    session.stop()
+    assert recover(session, root, FaultyFiles()) == []
+
+
+def test_killed_in_the_middle_of_a_batch(memory_path: Path) -> None:
+    """Its first records were there alone: now all of a write is, or nothing."""
+    root = memory_path / "store"
+
+    def script(session: Session) -> None:
+        put_few(session)
+        session.put(Send(TOPIC, 0, (100,) * 8))
+
+    counting, session = FaultyFiles(), Session(FlushMode.ASYNC, segment_bytes=4096)
+    session.start(root, counting)
+    script(session)
+    counting.abandon()
+    shutil.rmtree(root)
+    for at in range(1, len(counting.operations) + 1):
+        for keep in (Keep.BYTES, Keep.SECTORS):
+            files = FaultyFiles(Fault(at=at, keep=keep))
+            session = Session(FlushMode.ASYNC, segment_bytes=4096)
+            with pytest.raises(Crashed):
+                session.start(root, files)
+                script(session)
+            files.abandon()
+            session.store = None
+            assert recover(session, root, FaultyFiles()) == []
+            shutil.rmtree(root)

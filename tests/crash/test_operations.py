@@ -15,6 +15,8 @@ from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep
 
 pytestmark = pytest.mark.crash
 
+#: From so many rounds on, everything is tried that else is left to chance.
+THOROUGH_ROUNDS = 1_000
 #: What may be left of an operation; only of a write it may be a part.
 OF_WRITES = (Keep.NOTHING, Keep.BYTES, Keep.SECTORS)
 OF_OTHERS = (Keep.NOTHING,)
@@ -73,14 +75,14 @@ def test_dies_again_while_it_recovers(
     every = list(faults(operations_of_script(memory_path / "store", mode, extended)))
     chance = random.Random(seed)
     count = 0
-    for fault in every if crash_rounds >= 1000 else chance.sample(every, crash_rounds):
+    for fault in every if crash_rounds >= THOROUGH_ROUNDS else chance.sample(every, crash_rounds):
         template = memory_path / "template"
         session = crashed_session(template, mode, extended, fault)
         counting = FaultyFiles()
         recover(session.fork(), shutil.copytree(template, memory_path / "counting"), counting)
         shutil.rmtree(memory_path / "counting")
         seconds = list(faults(counting.operations))
-        for second in seconds if crash_rounds >= 1000 else chance.sample(seconds, 4):
+        for second in seconds if crash_rounds >= THOROUGH_ROUNDS else chance.sample(seconds, 4):
             count += 1
             root = shutil.copytree(template, memory_path / "store")
             files, again = FaultyFiles(second), session.fork()

@@ -25,6 +25,7 @@ from pymq.store.staging import Staging
 
 _ZEROS = bytes(1 << 16)
 _SYS_FLAG = struct.Struct(">i")
+_SIZE = struct.Struct(">I")
 _LONG = struct.Struct(">q")
 _BORN_V6 = 0x10
 #: Where a record has its system flag, and its store time after a born host of either size.
@@ -103,6 +104,10 @@ class CommitLog:
     def write(self, data: bytes | memoryview) -> None:
         """Append whole records; they fit into ``room``.
 
+        All or none of them survive the death of the process: of several records the first bytes
+        are written last, and the log ends where these are missing. (After a power loss the first
+        few may be there alone: the disk has its own order.)
+
         Raises:
             DiskFull, FlushFailed, StoreError: nothing counts as written.
         """
@@ -115,13 +120,16 @@ class CommitLog:
         if self.staging is not None and self.staging.current is not None:
             self.staging.current[position : position + len(data)] = data
             return
-        if self._dirty_end:
-            self._scrub(segment)
+        self.scrub()
+        rest = memoryview(data)
         try:
-            segment.write(data, position)
+            if _SIZE.unpack_from(data)[0] < len(data):
+                segment.write(rest[_SIZE.size :], position + _SIZE.size)
+                rest = rest[: _SIZE.size]
+            segment.write(rest, position)
         except StoreError:
             self._dirty_end = self.end + len(data)
-            self._try_scrub(segment)
+            self._try_scrub()
             raise
 
     def roll(self) -> None:
@@ -148,19 +156,25 @@ class CommitLog:
             if self.staging is not None:
                 self.staging.committed = self.end
 
-    def _scrub(self, segment: Segment) -> None:
-        """Zero what a failed write left behind ``end``."""
-        position = self.end - segment.first
-        end = self._dirty_end - segment.first
+    def scrub(self) -> None:
+        """Zero what a failed write left behind ``end``, if there is any.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: it is still there; do it again.
+        """
+        if not self._dirty_end:
+            return
+        segment = self.segments[-1]
+        position, end = self.end - segment.first, self._dirty_end - segment.first
         while position < end:
             piece = _ZEROS[: min(len(_ZEROS), end - position)]
             segment.write(piece, position)
             position += len(piece)
         self._dirty_end = 0
 
-    def _try_scrub(self, segment: Segment) -> None:
+    def _try_scrub(self) -> None:
         try:
-            self._scrub(segment)
+            self.scrub()
         except StoreError:
             pass  # Tried again before the next write, which fails if this fails.
 

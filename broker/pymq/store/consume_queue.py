@@ -201,8 +201,8 @@ class ConsumeQueue:
 
         The topic's directory goes with its last queue.
         """
-        self.reset()
         self.removed = True
+        self.reset()
         self._files.remove_directory(self.path)
         if self.extension is not None:
             self.extension.remove()

@@ -25,7 +25,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pymq.errors import StoreMismatch
+from pymq.errors import FlushFailed, StoreError, StoreMismatch
 from pymq.store.commit_log import CommitLog
 from pymq.store.files import Files
 
@@ -115,11 +115,19 @@ class KnownQueues:
         """Note that a topic's records below ``log_end`` are to be forgotten.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the previous file is still there.
+            DiskFull, StoreError: the previous file is still there, and nothing is noted.
+            FlushFailed: either may be there.
         """
-        self.deleted[topic] = log_end
+        before = self.deleted, self.ends
+        self.deleted = self.deleted | {topic: log_end}
         self.ends = {key: end for key, end in self.ends.items() if key[0] != topic}
-        self._save()
+        try:
+            self._save()
+        except FlushFailed:
+            raise
+        except StoreError:
+            self.deleted, self.ends = before  # Or a later save would note it all the same.
+            raise
 
     def forget(self, queues: Collection[tuple[str, int]]) -> None:
         """Do not expect queues any more that hold nothing and are about to be deleted.

@@ -316,15 +316,36 @@ class MessageStore:
         Offsets start from 0 when the topic comes back, also after a crash.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the deletion could not be noted or done.
+            DiskFull, StoreError: it could not be noted; nothing was deleted.
+            FlushFailed: it may have been noted, or files could not be removed. Final: the next
+                start does the rest, and until then the store takes no writes.
         """
         self._check_open()
         queues = self._queues.of_topic(topic)
-        if queues:
+        if not queues:
+            return 0
+        try:
             self._known.delete(topic, self._log.end)
-        for queue in queues:
-            self._queues.remove(queue)
+            self._remove_deleted(queues)
+        except FlushFailed as error:
+            self._note_failure(error)
+            raise
         return len(queues)
+
+    def _remove_deleted(self, queues: list[ConsumeQueue]) -> None:
+        """Remove queues whose deletion is noted.
+
+        Raises:
+            FlushFailed: files are left, which stand where those of new messages would.
+        """
+        failure: StoreError | None = None
+        for queue in queues:
+            try:
+                self._queues.remove(queue)
+            except StoreError as error:
+                failure = error
+        if failure is not None:
+            raise FlushFailed(f"{failure}; the next start removes what is left") from failure
 
     # -- the key index ------------------------------------------------------------------------
 
@@ -786,6 +807,7 @@ class MessageStore:
             self._lock.release()
 
     def _flush_all(self) -> None:
+        self._log.scrub()
         self.flush()
         is_indexed = self._index_rest()
         job = self.queue_flush_target()

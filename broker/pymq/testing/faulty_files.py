@@ -90,6 +90,10 @@ class FaultyFiles(Files):
         """Whether the fault's operation has begun."""
         return self._fault is not None and len(self.operations) >= self._fault.at
 
+    def mend(self) -> None:
+        """Have no fault from now on: the disk was replaced, or somebody made room."""
+        self._fault = None
+
     def abandon(self) -> None:
         """Close what the dead process had open."""
         self.crashed = True

@@ -153,6 +153,14 @@ def test_as_many_failures_as_ordered(root: Path) -> None:
     assert (root / "file").read_bytes() == b"\0\x0023"
 
 
+def test_a_mended_disk(root: Path) -> None:
+    files = FaultyFiles(Fault(at=1, code=errno.EIO, count=1000))
+    with pytest.raises(FlushFailed):
+        files.sync_directory(root)
+    files.mend()
+    files.sync_directory(root)
+
+
 def test_the_dead_hold_no_locks(root: Path) -> None:
     files = FaultyFiles(Fault(at=2))
     files.lock_directory(root)

@@ -1,0 +1,115 @@
+"""The disk fails or is full at every operation of a script; what then is promised is kept.
+
+Whatever happens, errors are ours, what was acknowledged is there when the store is opened on a
+good disk, what was refused is not, and a disk that was full is written to again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.crash.ledger import Acknowledged
+from tests.crash.session import FIXED_STEPS, Send, Session, recover
+from tests.crash.test_operations import THOROUGH_ROUNDS, operations_of_script, session_of
+
+from pymq.errors import FlushFailed, StoreError
+from pymq.store import FlushMode
+from pymq.testing.faulty_files import Fault, FaultyFiles, Keep
+
+pytestmark = pytest.mark.crash
+
+#: A refused write is tried again after this.
+RETRY_MS = 1001
+STARTS_MAX = 3
+FOREVER = 1 << 30
+
+
+def faults(operations: list[tuple[str, Path]], code: int) -> Iterator[list[Fault]]:
+    """Yield the failures of every operation: once, for a while, and for good."""
+    for number, (name, _) in enumerate(operations, start=1):
+        yield [
+            Fault(at=number, code=code, keep=keep, count=count)
+            for keep in ((Keep.NOTHING, Keep.SECTORS) if name == "pwrite" else (Keep.NOTHING,))
+            for count in (1, 8, FOREVER)
+        ]
+
+
+def bear(session: Session, root: Path, files: FaultyFiles) -> list[StoreError]:
+    """Do the script on a disk that fails, restarting where the store does not run; return errors.
+
+    A step that fails is not repeated.
+    """
+    errors: list[StoreError] = []
+    for step in (None, *FIXED_STEPS):
+        for _ in range(STARTS_MAX):
+            if session.store is None:
+                with _collecting(errors):
+                    session.start(root, files)
+            session.pass_time(RETRY_MS)
+        if session.store is None:
+            break
+        if step is not None:
+            with _collecting(errors):
+                step(session)
+    return errors
+
+
+@contextlib.contextmanager
+def _collecting(errors: list[StoreError]) -> Iterator[None]:
+    try:
+        yield
+    except StoreError as error:
+        errors.append(error)
+
+
+def go_on(session: Session, root: Path, files: FaultyFiles) -> list[str]:
+    """Mend the disk and write; return what is wrong.
+
+    A store that was only full goes on by itself, one whose disk failed after a restart.
+    """
+    files.mend()
+    session.pass_time(RETRY_MS)
+    store = session.store
+    if store is not None and "no more writes" in (store.not_writable_reason or ""):
+        with contextlib.suppress(FlushFailed):
+            session.stop()
+        session.store = None
+    if session.store is None:
+        session.start(root, files)
+    session.put(Send("new", 0, (10,)))
+    session.flush()
+    (_, last) = session.history.lives["new"].events
+    return [] if isinstance(last, Acknowledged) else [f"does not write again: {last}"]
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
+@pytest.mark.parametrize("mode", FlushMode)
+def test_fails_at_every_operation(
+    memory_path: Path, mode: FlushMode, code: int, seed: int, crash_rounds: int
+) -> None:
+    """Each in every way, or in one by chance."""
+    root, chance = memory_path / "store", random.Random(seed)
+    every = list(faults(operations_of_script(root, mode, False), code))
+    for fault in (
+        fault
+        for ways in every
+        for fault in (ways if crash_rounds >= THOROUGH_ROUNDS else [chance.choice(ways)])
+    ):
+        files, session = FaultyFiles(fault), session_of(mode, False)
+        errors: list[StoreError] = []
+        try:
+            errors += bear(session, root, files)
+            complaints = go_on(session, root, files)
+            session.stop()
+            complaints += recover(session, root, FaultyFiles())
+        except BaseException as error:
+            error.add_note(f"{fault}: {errors}")
+            raise
+        assert not complaints, "\n".join([f"{fault}: {errors}", *complaints])
+        shutil.rmtree(root)
