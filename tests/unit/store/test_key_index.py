@@ -302,7 +302,7 @@ def test_after_a_crash_at_any_moment(tmp_path: Path, seed: int, repeat: int) -> 
     root = tmp_path / "0"
     store = open_store(root, clock)
     for turn in range(1, 9):
-        put_many(store, clock, dice, dice.randrange(40))
+        put_many(store, clock, dice, dice.randrange(1, 40))
         for _ in range(dice.randrange(3)):
             store.index_step()
         if dice.randrange(2):
