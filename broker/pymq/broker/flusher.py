@@ -27,6 +27,8 @@ _PAGE_BYTES = 4096
 COMMIT_PAUSE_S, COMMIT_RETRY_S = 0.01, 1.0
 #: A segment that could not be made ahead of need is tried again after this.
 PREPARE_PAUSE_S = 1.0
+#: How often it is asked whether consume queues or key index are to be synced.
+QUEUE_PAUSE_S = 0.5
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Flusher:
         self._committing = asyncio.Lock()
         self._synced_at_s = clock.monotonic_s()
         self._queue_interval_s = queue_interval_s
+        self._queues_due_s = clock.monotonic_s() + queue_interval_s
         self._timeout_s = timeout_s
         self._waiters: deque[_Waiter] = deque()
         self._wanted = asyncio.Event()
@@ -89,7 +92,8 @@ class Flusher:
         """Begin."""
         self._tasks.start("log sync", self._run())
         self._tasks.repeat("sync deadlines", self.expire, 0.2)
-        self._tasks.repeat("queue sync", self.sync_queues, self._queue_interval_s)
+        pause_s = min(QUEUE_PAUSE_S, self._queue_interval_s)
+        self._tasks.repeat("queue sync", self.sync_due_queues, pause_s)
         self._tasks.repeat("next segment", self.prepare_segment, 0.05)
         if self._commit_interval_s is not None:
             pause_s = min(COMMIT_PAUSE_S, self._commit_interval_s)
@@ -184,6 +188,13 @@ class Flusher:
             job = self._store.commit_target()
             if job is not None:
                 await self._work.run(job.run, functools.partial(self._store.commit_done, job))
+
+    async def sync_due_queues(self) -> None:
+        """Sync consume queues and key index when it is time, or when an index file is full."""
+        now = self._clock.monotonic_s()
+        if now >= self._queues_due_s or self._store.queue_flush_due:
+            self._queues_due_s = now + self._queue_interval_s
+            await self.sync_queues()
 
     async def sync_queues(self) -> None:
         """Sync consume queues and write the checkpoint."""

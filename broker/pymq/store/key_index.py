@@ -238,6 +238,15 @@ class KeyIndex:
 
     # -- keeping ------------------------------------------------------------------------------
 
+    @property
+    def is_save_due(self) -> bool:
+        """Whether a file that is full was not saved.
+
+        Official brokers look for nothing in files older than an empty one: a process that is
+        killed must not leave several behind whose headers were never written.
+        """
+        return any(file.is_dirty and not file.room for file in self._all)
+
     def take_snapshots(self) -> list[IndexSnapshot]:
         """Return what has to be saved, counted as saved; ``saved`` or ``give_back`` follows."""
         dirty = [file for file in self._all if file.is_dirty]

@@ -366,6 +366,11 @@ class MessageStore:
         self._check_open()
         return 0 if self._indexer is None else self._indexer.step(self._dispatch.end)
 
+    @property
+    def queue_flush_due(self) -> bool:
+        """Whether a job of ``queue_flush_target`` should not wait: an index file is full."""
+        return self._index is not None and self._failure is None and self._index.is_save_due
+
     def query(
         self,
         topic: str,

@@ -299,3 +299,40 @@ def test_a_commit_that_fails_is_tried_again(
 
     asyncio.run(asyncio.wait_for(inside(), DEADLINE_S))
     store.close()
+
+
+def test_a_full_index_file_is_synced_at_once(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
+    clock = FakeClock()
+    store = open_store(tmp_path, clock, index_slot_count=5, index_entry_limit=4)
+
+    def put_keys(count: int) -> None:
+        new = record()
+        new.properties = b"KEYS\x01" + b" ".join(b"%d" % number for number in range(count))
+        put_ok(store, new)
+        while store.index_step():
+            pass
+
+    def saved_counts() -> list[int]:
+        paths = sorted((tmp_path / "index").iterdir())
+        return [int.from_bytes(path.read_bytes()[36:40], "big") for path in paths]
+
+    async def inside() -> None:
+        flusher = Flusher(
+            store, executor, clock, interval_s=60.0, queue_interval_s=60.0, timeout_s=DEADLINE_S
+        )
+        put_keys(2)
+        await flusher.sync_due_queues()
+        assert saved_counts() == [0]
+        put_keys(2)
+        await flusher.sync_due_queues()
+        assert saved_counts() == [4, 2]
+        put_keys(1)
+        await flusher.sync_due_queues()
+        assert saved_counts() == [4, 2]
+        clock.now_ms += 60_000
+        await flusher.sync_due_queues()
+        assert saved_counts() == [4, 3]
+        await flusher.close()
+
+    asyncio.run(inside())
+    store.close()
