@@ -465,6 +465,16 @@ def test_a_damaged_index_header_is_named(root: Path, at: int) -> None:
     assert the_finding(check(root), Kind.INDEX_FILE).path == path
 
 
+def test_a_header_may_count_entries_for_slots(root: Path) -> None:
+    """As official brokers of 4.5.1 do."""
+    path = index_files(root)[2]
+    header = path.read_bytes()[:40]
+    entry_count = int.from_bytes(header[36:]) - 1
+    assert int.from_bytes(header[32:36]) < entry_count
+    overwrite(path, 32, entry_count.to_bytes(4))
+    assert_whole(root)
+
+
 def test_keys_that_are_not_indexed_are_named(root: Path) -> None:
     index_files(root)[1].unlink()
     assert check(root).findings.count(Severity.DAMAGE, Kind.INDEX_MISSING) == LIMIT - 1

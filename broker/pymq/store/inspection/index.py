@@ -380,8 +380,9 @@ class _EntryStream:
                 f"{expected[slot]}",
             )
         self._add_more(one, len(wrong) - KEPT_MAX)
-        used = int(np.count_nonzero(expected))
-        if used != one.header.slots_used:
+        # 4.5.1 counts the entries it adds here, where others count the slots they begin to use.
+        used, count = int(np.count_nonzero(expected)), one.header.next_number - 1
+        if not used <= one.header.slots_used <= count:
             self._add_header(one, f"{one.header.slots_used} slots in use", f"{used}")
 
     def _add_more(self, one: IndexFileName, count: int) -> None:
