@@ -338,3 +338,33 @@ def _summary_row(summary: "Summary") -> Row:
             for finding in kept
         ],
     }
+
+
+# ------------------------------------------------------------------------------------ rebuild
+
+
+@commands.command()
+def rebuild(
+    directory: Directory,
+    config: ConfigFile = None,
+    form: arguments.Output = Form.TEXT,
+    verbose: arguments.Verbose = 0,
+    quiet: arguments.Quiet = 0,
+) -> None:
+    """Make queues, index and checkpoint anew from the log; stop the broker first.
+
+    Log and state tables stay as they are. The old files are deleted when the new ones are
+    complete; until then there must be room for both. A damaged log is refused.
+    """
+    from pymq.clock import Clock
+    from pymq.store.rebuild import rebuild_store
+
+    settings = _store_config(directory, config)
+    with _progress("building") as on_progress:
+        summary = rebuild_store(settings, Clock(), on_progress=on_progress)
+    if form is Form.JSON:
+        output.line(json.dumps(_summary_row(summary), ensure_ascii=False))
+        return
+    for label, text in _facts(summary):
+        output.line(output.printable(f"{label:<12}{text}"))
+    output.line("queues, index and checkpoint were made anew from the log")

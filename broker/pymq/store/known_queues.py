@@ -107,6 +107,25 @@ class KnownQueues:
         self.index = index
         self._save()
 
+    def forget_ends(self) -> None:
+        """Know no ends of queues and index any more, only that of the log and what was deleted.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the previous file is still there.
+        """
+        self.ends, self.index = {}, None
+        self._save()
+
+    def adopt(self, other: "KnownQueues") -> None:
+        """Take over what another one knows.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the previous file is still there.
+        """
+        self.log_end, self.store_timestamp = other.log_end, other.store_timestamp
+        self.ends, self.deleted, self.index = dict(other.ends), dict(other.deleted), other.index
+        self._save()
+
     def trim(self, log_first: int) -> None:
         """Forget deletions of which the log holds no record any more; the next save tells."""
         self.deleted = {topic: end for topic, end in self.deleted.items() if end > log_first}

@@ -25,6 +25,7 @@ from pymq.store.indexer import Indexer
 from pymq.store.jobs import CommitJob, FlushJob, PrefetchJob, QueueFlushJob
 from pymq.store.key_index import KeyIndex
 from pymq.store.known_queues import IndexNote, KnownQueues
+from pymq.store.progress import LoggedProgress, OnProgress
 from pymq.store.query import QUERY_COUNT_MAX, QueryResult, query_key
 from pymq.store.queue_table import QueueTable
 from pymq.store.read import SCAN_MAX, ReadResult, read_queue
@@ -110,6 +111,7 @@ class MessageStore:
         files: Files | None = None,
         is_cancelled: Callable[[], bool] = lambda: False,
         bit_map_of: BitMapOf | None = None,
+        on_progress: OnProgress | None = None,
     ) -> "MessageStore":
         """Open a store directory, made if missing, and recover what is in it.
 
@@ -120,6 +122,8 @@ class MessageStore:
             is_cancelled: asked now and then; a long recovery ends early when it says so.
             bit_map_of: gives the bit map that goes into the unit of a record; used with
                 ``queue_extension`` alone, for every record that becomes visible.
+            on_progress: told (bytes, bytes in all) while a recovery reads the log; lines in our
+                log unless given.
 
         Raises:
             StoreLocked: somebody else has it open.
@@ -161,7 +165,17 @@ class MessageStore:
             if config.queue_extension:
                 write = ExtendedEntries(log, queues, bit_map_of).write
             recovery = Recovery(
-                config, files, log, queues, index, checkpoint, abort, known, write, is_cancelled
+                config,
+                files,
+                log,
+                queues,
+                index,
+                checkpoint,
+                abort,
+                known,
+                write,
+                is_cancelled,
+                on_progress or LoggedProgress(f"{config.root_path}: recovery", clock),
             )
             recovery.load()
             lock.mark()

@@ -34,6 +34,7 @@ from pymq.store.foreign import check_kind
 from pymq.store.key_index import KeyIndex
 from pymq.store.known_queues import NAME, KnownQueues
 from pymq.store.log_tail import RECOVERED_NAME, LogTail
+from pymq.store.progress import OnProgress
 from pymq.store.queue_repair import OlderNeeded, QueueRepair, is_adjacent
 from pymq.store.queue_table import QueueTable
 from pymq.store.scan import RecordCrcRule, Stop, first_record, scan_segment
@@ -56,8 +57,10 @@ class Recovery:
         known: KnownQueues,
         write: WriteEntries,
         is_cancelled: Callable[[], bool],
+        on_progress: OnProgress,
     ) -> None:
         self._is_cancelled = is_cancelled
+        self._on_progress = on_progress
         self._config = config
         self._files = files
         self._log = log
@@ -199,11 +202,11 @@ class Recovery:
         while first and self._log.segments[first].first > self._repair.lost_from:
             first -= 1
         try:
-            end = self._scan(first)
+            end = self._scan(first, covered)
         except OlderNeeded:
             _log.info("a consume queue misses older entries, reading the whole log")
             first = 0
-            end = self._scan(first)
+            end = self._scan(first, covered)
         self._judge(end, covered)
         self._finish(end, first)
         self._known.cut(end)
@@ -226,10 +229,14 @@ class Recovery:
                 return index
         return 0
 
-    def _scan(self, first: int) -> int:
+    def _scan(self, first: int, covered: int) -> int:
         """Read the log from a segment on, bring the queues up to it, and return its end."""
         segments = self._log.segments
         self._repair.restart()
+        # Where it will end is not known before; most often at one of these.
+        expected = max(covered, self._known.log_end)
+        if len(segments) and expected < segments[-1].first:
+            expected = segments[-1].end
         end, stop = (segments[0].first if len(segments) else 0), Stop.END
         for index in range(first, len(segments)):
             segment = segments[index]
@@ -244,6 +251,8 @@ class Recovery:
                     self._store_timestamp = max(self._store_timestamp, newest)
                     self._repair.take(chunk.columns, oldest=first == 0)
                 end, stop = segment.first + chunk.end, chunk.stop
+                begin = segments[first].first
+                self._on_progress(end - begin, max(end, expected) - begin)
                 if self._is_cancelled():
                     raise StoreClosed(
                         f"{self._config.root_path}: opening was interrupted at {end} of the log; "

@@ -129,3 +129,21 @@ def test_show(capsys: pytest.CaptureFixture[str], root: Path) -> None:
             "offsets": {"0": 30, "1": 33},
         }
     ]
+
+
+def test_rebuild(capsys: pytest.CaptureFixture[str], root: Path, levels: str) -> None:
+    shutil.rmtree(root / "consumequeue" / "TopicTest" / "1")
+    status, out, err = run(capsys, "rebuild", str(root), "-c", levels)
+    assert (status, err) == (0, "") and out.endswith("were made anew from the log\n")
+    status, report = run_json(capsys, "check", str(root), "-c", levels)
+    assert status == 0 and not report["findings"]
+    status, found = run_json(capsys, "rebuild", str(root), "-c", levels)
+    assert status == 0 and found["messages"] == 200
+
+
+def test_rebuild_of_a_damaged_log_is_refused(
+    capsys: pytest.CaptureFixture[str], root: Path, levels: str
+) -> None:
+    overwrite(root / "commitlog" / ("0" * 20), 1000, bytes(200))
+    status, out, err = run(capsys, "rebuild", str(root), "-c", levels)
+    assert (status, out) == (1, "") and "rebuilding" not in err and "Restore it" in err

@@ -18,6 +18,7 @@ from pymq.store.commit_log import STORE_TIME_END, store_time_of
 from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue, first_true
 from pymq.store.files import Entry, Files, ReadOnlyFiles
+from pymq.store.foreign import check_kind
 from pymq.store.index_file import HEADER_BYTES, IndexHeader, IndexLayout, unpack_header
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.known_queues import KnownQueues
@@ -28,11 +29,8 @@ from pymq.store.segment import parse_segment_name, segment_name
 
 #: Directories of RocketMQ's whose content is not understood here.
 _UNKNOWN_DIRECTORIES = {
-    "batchconsumequeue": "queues of batches (queue.type=BatchCQ)",
     "timerlog": "messages of RocketMQ's timer wheel",
     "compaction": "compacted topics",
-    "rocksdbconfig": "tables in RocksDB",
-    "consumequeue_r": "consume queues in RocksDB",
 }
 #: Directories of light queues: their entries point at messages of other topics.
 LIGHT_QUEUE = "%LMQ%"
@@ -152,7 +150,8 @@ def read_layout(config: StoreConfig, files: ReadOnlyFiles, findings: Findings) -
         findings: takes what does not fit.
 
     Raises:
-        StoreError: it cannot be read, or there is no store.
+        StoreError: it cannot be read, there is no store, or one of a kind that is not
+            understood.
     """
     root = config.root_path
     if not any(files.exists(path) for path in (*config.log_paths, config.queues_path)):
@@ -160,6 +159,7 @@ def read_layout(config: StoreConfig, files: ReadOnlyFiles, findings: Findings) -
             f"{root}: no store is there: expected a directory {config.log_paths[0].name} in it; "
             "give the storePathRootDir of a broker"
         )
+    check_kind(files, config)
     in_use = files.is_locked(root)
     unclean = AbortMarker(files, root).present()
     checkpoint, known = Checkpoint(files, root / "checkpoint"), KnownQueues(files, root)

@@ -1,0 +1,260 @@
+"""Makes everything anew that can be made from the log: queues, extensions, index, checkpoint.
+
+1. Queue and index files that no store opens (of a wrong size or name) are set aside; then the
+   store is opened and closed as by any start. A damaged log is refused there, unchanged, and an
+   unfinished end is cut.
+2. Everything is built from the log in a store of its own, ``ROOT/rebuilding``, which has the
+   same log and nothing else. Up to here, the old files serve on after a crash.
+3. The new files take the places of the old ones, queue by queue. While they do, there is an abort
+   marker and no checkpoint: after a crash the next start, ours or RocketMQ's, reads the whole
+   log and makes what is missing. The old files are deleted when all is in place and synced.
+
+Of some queues the log holds no record any more: their ends, which it does not tell, must not be
+lost, or offsets would begin anew. They stay as they are, and so do light queues, whose messages
+lie in other topics.
+"""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+from pymq.clock import Clock
+from pymq.errors import CorruptRecord, StoreError
+from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock
+from pymq.store.config import StoreConfig
+from pymq.store.files import Files, ReadOnlyFiles
+from pymq.store.inspection import Summary, summarize
+from pymq.store.inspection.findings import Findings, Kind, Severity
+from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout, read_layout
+from pymq.store.known_queues import KnownQueues
+from pymq.store.message_store import MessageStore
+from pymq.store.progress import OnProgress
+from pymq.store.queue_table import queue_directories
+
+_log = logging.getLogger(__name__)
+
+REBUILDING_NAME = "rebuilding"
+_OLD_NAME = "old"
+_MISFITS = (Kind.QUEUE_FILE, Kind.INDEX_FILE)
+
+
+def rebuild_store(
+    config: StoreConfig,
+    clock: Clock,
+    *,
+    files: Files | None = None,
+    on_progress: OnProgress = lambda done, total: None,
+) -> Summary:
+    """Make queues, index and checkpoint of a store anew from its log.
+
+    Log and state tables stay as they are. There must be room for a second set of queues and
+    index files.
+
+    Args:
+        config: its settings; sizes of files are taken from those that are there.
+        clock: time for names and stamps.
+        files: the operating system; tests pass one that fails.
+        on_progress: told (bytes, bytes in all) now and then.
+
+    Returns:
+        What is in the store now.
+
+    Raises:
+        StoreLocked: somebody has it open.
+        CorruptRecord: the log is damaged, and was not changed.
+        StoreMismatch: a file in the directory of the log is none of it.
+        DiskFull, FlushFailed, StoreError: the disk refused; the old files serve on, or the
+            next start makes what is missing.
+    """
+    files = files or Files()
+    config = _set_misfits_aside(config, files)
+    MessageStore.open(config, clock, files=files, on_progress=on_progress).close()
+    lock = DirectoryLock(files, config.root_path)
+    try:
+        lock.mark()
+        rebuild = _Rebuild(config, clock, files)
+        rebuild.build(on_progress)
+        rebuild.swap()
+    finally:
+        lock.release()
+    return summarize(config)
+
+
+def _set_misfits_aside(config: StoreConfig, files: Files) -> StoreConfig:
+    """Return the settings with the sizes that files have; remove what would keep it from opening.
+
+    What is removed can be made from the log: an abort marker without a checkpoint lets the next
+    start do it, whatever happens to us.
+    """
+    findings = Findings()
+    layout = read_layout(config, ReadOnlyFiles(), findings)
+    layout.close()
+    if layout.in_use or findings.count(Severity.DAMAGE, Kind.LOG_FILE):
+        return layout.config  # Opening it says what is wrong.
+    misfits = [
+        finding.path
+        for severity, kind, _, kept in findings.groups()
+        for finding in kept
+        if kind in _MISFITS and severity is Severity.DAMAGE and files.exists(finding.path)
+    ]
+    if layout.index_files and layout.index_layout is None:
+        misfits += [one.path for one in layout.index_files]
+    if not misfits:
+        return layout.config
+    lock = DirectoryLock(files, layout.root)
+    try:
+        lock.mark()
+        _forget_ends(layout, files)
+        for path in misfits:
+            _log.warning("%s: no queue or index file of this store, removed", path)
+            files.remove(path)
+    finally:
+        lock.release()
+    return _set_misfits_aside(config, files)
+
+
+def _forget_ends(layout: StoreLayout, files: Files) -> None:
+    AbortMarker(files, layout.root).put()
+    files.remove(layout.root / "checkpoint")
+    files.sync_directory(layout.root)
+
+
+class _Rebuild:
+    """Builds in a directory of its own, then swaps; somebody holds the store's lock."""
+
+    def __init__(self, config: StoreConfig, clock: Clock, files: Files) -> None:
+        root = config.root_path
+        self._config = config
+        self._clock = clock
+        self._files = files
+        self._root = root
+        self._apart = root / REBUILDING_NAME
+        self._old = self._apart / _OLD_NAME
+        self._abort = AbortMarker(files, root)
+        self._known, self._checkpoint = _notes(files, root)
+        if self._abort.present():
+            raise StoreError(f"{root}: the store could not be closed cleanly; see the log")
+
+    # -- building -------------------------------------------------------------------------------
+
+    def build(self, on_progress: OnProgress) -> None:
+        """Build everything from the log; nothing that is in use changes."""
+        files, apart = self._files, self._apart
+        _remove_tree(files, apart)
+        files.make_directory(apart, 0o700)
+        # What its recovery is to know: how far the log goes and is on the disk, and which topics
+        # were deleted; that its queues hold nothing yet.
+        known, checkpoint = KnownQueues(files, apart), Checkpoint(files, apart / "checkpoint")
+        known.adopt(self._known)
+        known.forget_ends()
+        checkpoint.log_timestamp = self._checkpoint.log_timestamp
+        checkpoint.confirmed = self._checkpoint.confirmed
+        checkpoint.save()
+        AbortMarker(files, apart).put()
+        config = replace(self._config, root_path=apart, commit_log_paths=self._config.log_paths)
+        try:
+            store = MessageStore.open(
+                config,
+                self._clock,
+                files=files,
+                on_progress=lambda done, total: on_progress(done, 2 * total),
+            )
+        except CorruptRecord as error:
+            raise CorruptRecord(str(error).replace(str(apart), str(self._root))) from error
+        try:
+            total = store.log_end - store.log_first
+            while store.index_step():
+                on_progress(2 * total - store.index_behind, 2 * total)
+        finally:
+            store.close()
+        if files.exists(apart / "abort"):
+            raise StoreError(f"{apart}: not everything could be built; see the log")
+
+    # -- taking the old one's place -------------------------------------------------------------
+
+    def swap(self) -> None:
+        """Put the new files in the places of the old ones, durably."""
+        files, root = self._files, self._root
+        built, checkpoint = _notes(files, self._apart)
+        kept = self._kept_ends()
+        self._abort.put()
+        files.remove(root / "checkpoint")
+        self._known.forget_ends()
+        files.sync_directory(root)
+        changed = self._swap_queues(set(kept))
+        if self._config.key_index:
+            changed |= self._swap_one(self._config.index_path.name)
+        for directory in sorted(changed):
+            files.sync_directory(directory)
+        self._checkpoint.log_timestamp = checkpoint.log_timestamp
+        self._checkpoint.queues_timestamp = checkpoint.queues_timestamp
+        self._checkpoint.index_timestamp = checkpoint.index_timestamp
+        self._checkpoint.confirmed = checkpoint.confirmed
+        self._checkpoint.save()
+        built.ends |= kept
+        self._known.adopt(built)
+        self._abort.remove()
+        _remove_tree(files, self._apart)
+
+    def _kept_ends(self) -> dict[tuple[str, int], int]:
+        """Return the ends of the queues that the log does not tell; they stay."""
+        built = {
+            (topic, queue_id)
+            for topic, queue_id, _ in queue_directories(
+                self._files, self._apart / self._config.queues_path.name
+            )
+        }
+        layout = read_layout(self._config, ReadOnlyFiles(), Findings())
+        try:
+            return {
+                key: queue.end_offset
+                for key, queue in layout.queues.by_key.items()
+                if key not in built
+                and (
+                    queue.max_physical <= layout.log_first or queue.topic.startswith(LIGHT_QUEUE)
+                )
+            }
+        finally:
+            layout.close()
+
+    def _swap_queues(self, kept: set[tuple[str, int]]) -> set[Path]:
+        """Exchange queues and extensions, one by one; return the directories that changed."""
+        changed: set[Path] = set()
+        for name in (self._config.queues_path.name, self._config.queue_extensions_path.name):
+            places = {
+                (topic, queue_id)
+                for root in (self._root, self._apart)
+                for topic, queue_id, _ in queue_directories(self._files, root / name)
+            }
+            for topic, queue_id in sorted(places - kept):
+                changed |= self._swap_one(f"{name}/{topic}/{queue_id}")
+                self._files.remove_directory(self._root / name / topic)
+        return {path for path in changed if self._files.exists(path)}
+
+    def _swap_one(self, name: str) -> set[Path]:
+        """Move the old one out of the way and the new one, if there is one, to its place."""
+        files, place, new = self._files, self._root / name, self._apart / name
+        if files.exists(place):
+            files.make_directory((self._old / name).parent)
+            files.rename(place, self._old / name)
+        if files.exists(new):
+            files.make_directory(place.parent)
+            files.rename(new, place)
+        return {path for path in place.parents if path.is_relative_to(self._root)}
+
+
+def _notes(files: Files, root: Path) -> tuple[KnownQueues, Checkpoint]:
+    known, checkpoint = KnownQueues(files, root), Checkpoint(files, root / "checkpoint")
+    known.load()
+    checkpoint.load()
+    return known, checkpoint
+
+
+def _remove_tree(files: Files, path: Path) -> None:
+    """Delete a directory with everything in it."""
+    for entry in files.list_directory(path):
+        if entry.is_directory:
+            _remove_tree(files, path / entry.name)
+        else:
+            files.remove(path / entry.name)
+    files.remove_directory(path)
