@@ -337,9 +337,7 @@ class Recovery:
         log.store_timestamp = max(self._store_timestamp, self._checkpoint.log_timestamp)
         checkpoint = self._checkpoint
         checkpoint.log_timestamp = log.store_timestamp
-        # The index is brought up to the log later, while the store is in use.
-        index_ms = None if self._index is None else checkpoint.index_timestamp
-        checkpoint.note_queues(log.store_timestamp, index_ms)
+        checkpoint.note_queues(log.store_timestamp, self._index_ms())
         checkpoint.confirmed = end
         checkpoint.save()
 
@@ -380,6 +378,19 @@ class Recovery:
             index.cut(first, log.store_time_at)
         # Files that are gone end it earlier than the checkpoint says.
         index.end = max(min(first, index.last_offset), log.first)
+
+    def _index_ms(self) -> int | None:
+        """Return the store time up to which the index on the disk is complete, None without one.
+
+        It is brought up to the log later, while the store is in use.
+        """
+        index = self._index
+        if index is None:
+            return None
+        if not self._clean:
+            return self._checkpoint.index_timestamp
+        # RocketMQ notes its time only when a file is full.
+        return index.newest.header.end_ms if index.is_sound and index.newest is not None else 0
 
     def _trusted_index_end(self) -> int:
         """Return up to where an unclean stop left the index complete: the start of a segment."""

@@ -442,6 +442,20 @@ def test_after_recovery_the_queues_time_is_not_behind_the_index(tmp_path: Path) 
     assert queues_ms <= begun_ms and index_ms <= begun_ms
 
 
+def test_after_a_clean_stop_of_another_broker_the_index_is_taken_as_it_is(tmp_path: Path) -> None:
+    """RocketMQ's checkpoint knows of full index files only; that must not cost a long recovery."""
+    clock = FakeClock()
+    store = open_store(tmp_path, clock)
+    put_ok(store, keyed("a"))
+    store.close()
+    (tmp_path / "queues.json").unlink()
+    overwrite(tmp_path / "checkpoint", 16, bytes(8))
+    store = open_store(tmp_path, clock)
+    _, queues_ms, index_ms = struct.unpack_from(">3q", (tmp_path / "checkpoint").read_bytes())
+    store.close()
+    assert queues_ms == index_ms == clock.now_ms
+
+
 def test_other_sizes_than_the_store_was_written_with(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_ok(store, keyed("k"))
