@@ -169,7 +169,7 @@ interop() {
 
 crash() {
   make_env
-  export PYMQ_CRASH_ROUNDS=${PYMQ_CRASH_ROUNDS:-50} PYMQ_HYPOTHESIS=${PYMQ_HYPOTHESIS:-long}
+  export PYMQ_CRASH_ROUNDS=${PYMQ_CRASH_ROUNDS:-1000} PYMQ_HYPOTHESIS=${PYMQ_HYPOTHESIS:-long}
   exec "$python" -m pytest tests/crash -m crash "$@"
 }
 

@@ -5,7 +5,7 @@ Environment:
 ====================  ==============================================================================
 ``PYMQ_TEST_SEED``    seed of the random tests; printed at the start, and again after a failure
 ``PYMQ_HYPOTHESIS``   ``default`` (60 examples a test) or ``long`` (1,000)
-``PYMQ_CRASH_ROUNDS`` how often a crash test crashes; 2 unless told
+``PYMQ_CRASH_ROUNDS`` how often a crash test crashes; 25 unless told
 ``PYMQ_GOLDEN``       ``all``: golden stores of every version, in every state, direction and end
 ====================  ==============================================================================
 """
@@ -68,7 +68,7 @@ def seed() -> int:
 @pytest.fixture(scope="session")
 def crash_rounds() -> int:
     """How many times a crash test repeats its crash."""
-    return int(os.environ.get("PYMQ_CRASH_ROUNDS") or 2)
+    return int(os.environ.get("PYMQ_CRASH_ROUNDS") or 25)
 
 
 # ------------------------------------------------------------------- exceptions nobody awaited

@@ -218,6 +218,18 @@ def check_index(entries: Sequence[IndexEntry], log: Sequence[IndexEntry]) -> lis
     return _some(iter(wrong))
 
 
+def check_index_files(found: Sequence[bytes], wanted: Sequence[bytes]) -> list[str]:
+    """Return how the files of the key index differ from what the log, read anew, says."""
+    wrong = [
+        f"index file {number} differs from one made anew"
+        for number, (one, other) in enumerate(zip(found, wanted, strict=False))
+        if one != other
+    ]
+    if len(found) != len(wanted):
+        wrong.append(f"{len(found)} index files, made anew {len(wanted)}")
+    return wrong
+
+
 def _keys(events: Sequence[Event]) -> dict[str, tuple[str, ...]]:
     return {event.request: event.keys for event in events if isinstance(event, Attempted)}
 

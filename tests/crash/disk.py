@@ -97,6 +97,11 @@ def _listed(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
+def index_contents(store: Path) -> list[bytes]:
+    """Return the bytes of all files of the key index, in their order."""
+    return [path.read_bytes() for path in _listed(store / "index")]
+
+
 def file_count(store: Path, folder: str) -> int:
     """Return how many files lie below a folder of the store."""
     return sum(path.is_file() for path in (store / folder).rglob("*"))

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.crash.checkers import Found
-from tests.crash.disk import log_by_topic, queues_by_topic
+from tests.crash.checkers import Found, check_index_files
+from tests.crash.disk import index_contents, log_by_topic, log_records, queues_by_topic
 from tests.crash.history import Findings, History, Life, check
 from tests.crash.ledger import Acknowledged, Attempted, Failed, body_of, make_key
+from tests.unit.store.index_model import IndexModel
 from tests.unit.store.stores import HOST, FakeClock, batch, record
 
 from pymq.errors import FlushFailed, StoreError
-from pymq.protocol.record import decode_records
+from pymq.protocol.record import NewRecord, decode_records
 from pymq.store import Files, FlushMode, MessageStore, PutStatus
 from pymq.store.config import StoreConfig
 from pymq.store.tables import StateTable
@@ -29,6 +30,12 @@ from pymq.testing.faulty_files import FaultyFiles
 
 TOPICS: Final = ("A", "B", "%RETRY%c")
 TAGS: Final = (None, "x", "yy")
+SMALL: Final = {
+    "segment_bytes": 1024,
+    "queue_file_bytes": 100,
+    "index_slot_count": 7,
+    "index_entry_limit": 12,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class Session:
         self.clock = FakeClock()
         self.store: MessageStore | None = None
         self._mode = mode
-        self._settings = {"segment_bytes": 1024, "queue_file_bytes": 100} | settings
+        self._settings = SMALL | settings
         self._number = 0
         #: (end of its records, life, promise) of what waits for a flush.
         self._waiting: list[tuple[int, Life, Acknowledged]] = []
@@ -120,10 +127,7 @@ class Session:
             if len(bodies) > 1:
                 entries.append(batch(bodies, topic=send.topic, queue_id=send.queue_id))
             else:
-                tag = TAGS[self._number % len(TAGS)]
-                entries.append(
-                    record(bodies[0], topic=send.topic, queue_id=send.queue_id, tag=tag)
-                )
+                entries.append(self._record(send, bodies[0]))
         results = self._running.put(entries, HOST)
         for send, entry, (life, request), result in zip(
             sends, entries, notes, results, strict=True
@@ -138,6 +142,19 @@ class Session:
                 self._waiting.append((result.end_offset, life, promise))
             else:
                 life.events.append(promise)
+
+    def _record(self, send: Send, body: bytes) -> NewRecord:
+        """Return a record with a tag or none, and with one, two or no keys."""
+        tag = TAGS[self._number % len(TAGS)]
+        new = record(body, topic=send.topic, queue_id=send.queue_id, tag=tag)
+        keys = " ".join(f"k{self._number % 5}" for _ in range(self._number % 3))
+        new.properties = b"\x02".join(filter(None, (new.properties, f"KEYS\x01{keys}".encode())))
+        return new
+
+    def index(self) -> None:
+        """Index the keys of all that is visible."""
+        while self._running.index_step():
+            pass
 
     def flush(self) -> None:
         """Sync the log."""
@@ -224,6 +241,14 @@ class Session:
         return check(self.history, self.findings())
 
 
+def index_complaints(root: Path) -> list[str]:
+    """Return how the index of a store that was closed differs from one made anew by its log."""
+    model = IndexModel(SMALL["index_slot_count"], SMALL["index_entry_limit"])
+    for one in log_records(root):
+        model.add(one)
+    return check_index_files(index_contents(root), model.contents())
+
+
 def recover(
     session: Session, root: Path, files: FaultyFiles, *, lost_power: bool = False
 ) -> list[str]:
@@ -249,7 +274,7 @@ def recover(
     with contextlib.closing(_Closing(session)):
         session.start(root, Files())
         complaints += [f"at the second start: {text}" for text in session.check()]
-    return complaints
+    return complaints + index_complaints(root)
 
 
 class _Closing:
@@ -279,6 +304,7 @@ FIXED_STEPS: Final[tuple[Step, ...]] = (
     _put(Send("A", 0, (100,)), Send("A", 1, (0,)), Send("B", 0, (30, 40, 50))),
     Session.prepare,
     _put(*(Send("A", number % 2, (90,)) for number in range(6))),  # rolls over
+    Session.index,
     Session.flush_queues,
     _put(Send("B", 0, (60, 60, 60, 60)), Send("%RETRY%c", 0, (5,))),
     lambda session: session.pass_time(5_000),
@@ -324,6 +350,8 @@ def _step(session: Session, chance: random.Random) -> None:
         session.flush()
     elif action < 0.78:
         session.flush_queues()
+    elif action < 0.80:
+        session.index()
     elif action < 0.83:
         session.prepare()
     elif action < 0.88:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.crash.checkers import Found, IndexEntry, check_history, check_index
+from tests.crash.checkers import Found, IndexEntry, check_history, check_index, check_index_files
 from tests.crash.history import Findings, History, Life, check
 from tests.crash.ledger import (
     Acknowledged,
@@ -115,6 +115,12 @@ def test_index_against_log() -> None:
     assert any("record without" in text for text in check_index(log[:1], log))
     assert any("entry without" in text for text in check_index(log, log[:1]))
     assert any("entry without" in text for text in check_index([replace(log[0], size=1)], log))
+
+
+def test_index_files_against_log() -> None:
+    assert check_index_files([b"a", b"b"], [b"a", b"b"]) == []
+    assert check_index_files([b"a", b"x"], [b"a", b"b"]) != []
+    assert check_index_files([b"a"], [b"a", b"b"]) != []
 
 
 def test_bodies_and_keys() -> None:

@@ -282,3 +282,43 @@ def test_killed_in_the_middle_of_a_batch(memory_path: Path) -> None:
             session.store = None
             assert recover(session, root, FaultyFiles()) == []
             shutil.rmtree(root)
+
+
+# ------------------------------------------------------------------------------ the key index
+
+
+def test_index_slots_after_two_deaths(memory_path: Path) -> None:
+    """Died while recovery cut an index file: its header was new, its slots were old.
+
+    The next recovery found nothing to cut and took the slots as they were, so that whole chains
+    of older messages were not found any more.
+    """
+    template = memory_path / "template"
+
+    def work(session: Session) -> None:
+        for _ in range(4):
+            session.put(*(Send(TOPIC, 0, (150,)) for _ in range(3)))
+            session.index()
+            session.flush_queues()
+            session.pass_time(5_000)
+
+    session, files = Session(FlushMode.ASYNC), FaultyFiles()
+    session.start(template, files)
+    work(session)
+    files.abandon()
+    session.store = None
+    counting, root = FaultyFiles(), memory_path / "store"
+    shutil.copytree(template, root)
+    session.fork().start(root, counting)
+    counting.abandon()
+    shutil.rmtree(root)
+    names = [path.parent.name for _, path in counting.operations]
+    assert names.count("index") > 3
+    for at in range(1, len(names) + 1):
+        shutil.copytree(template, root)
+        again, files = session.fork(), FaultyFiles(Fault(at=at))
+        with pytest.raises(Crashed):
+            again.start(root, files)
+        files.abandon()
+        assert recover(again, root, FaultyFiles()) == [], f"died before operation {at}"
+        shutil.rmtree(root)

@@ -374,8 +374,8 @@ class Recovery:
                 index.end, index.end_ms = note.end, note.end_ms
             return
         first = self._trusted_index_end()
-        if index.last_offset >= first:
-            index.cut(first, log.store_time_at)
+        # Also with nothing to forget: a header on the disk tells nothing of the slots behind it.
+        index.cut(first, log.store_time_at)
         # Files that are gone end it earlier than the checkpoint says.
         index.end = max(min(first, index.last_offset), log.first)
 
