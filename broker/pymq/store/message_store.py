@@ -12,28 +12,22 @@ from pymq.clock import Clock
 from pymq.errors import FlushFailed, OffsetOutOfRange, StoreBusy, StoreClosed, StoreError
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, Record
+from pymq.store import lookup
 from pymq.store.append import Appender, PutResult, PutStatus
-from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock, make_root
 from pymq.store.cleaning import Cleaner, CleanJob
-from pymq.store.commit_log import CommitLog
 from pymq.store.config import FlushMode, StoreConfig
-from pymq.store.consume_queue import ConsumeQueue, first_true
-from pymq.store.dispatch import Arrival, BitMapOf, Dispatch, ExtendedEntries, WriteEntries
+from pymq.store.consume_queue import ConsumeQueue
+from pymq.store.dispatch import Arrival, BitMapOf, Dispatch
 from pymq.store.files import DiskUsage, Files
-from pymq.store.index_file import IndexLayout
 from pymq.store.indexer import Indexer
 from pymq.store.jobs import CommitJob, FlushJob, PrefetchJob, QueueFlushJob
-from pymq.store.key_index import KeyIndex
-from pymq.store.known_queues import IndexNote, KnownQueues
-from pymq.store.progress import LoggedProgress, OnProgress
+from pymq.store.known_queues import IndexNote
+from pymq.store.parts import StoreParts
+from pymq.store.progress import OnProgress
 from pymq.store.query import QUERY_COUNT_MAX, QueryResult, query_key
-from pymq.store.queue_table import QueueTable
 from pymq.store.read import SCAN_MAX, ReadResult, read_queue
-from pymq.store.recovery import Recovery
-from pymq.store.segments import Segments
-from pymq.store.staging import Staging
 from pymq.store.statistics import StoreStatistics
-from pymq.store.warm_up import PAGE_BYTES, WarmUp
+from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)
 
@@ -54,49 +48,31 @@ class MessageStore:
     Source: RocketMQ DefaultMessageStore.
     """
 
-    def __init__(
-        self,
-        config: StoreConfig,
-        clock: Clock,
-        *,
-        lock: DirectoryLock,
-        log: CommitLog,
-        queues: QueueTable,
-        index: KeyIndex | None,
-        checkpoint: Checkpoint,
-        abort: AbortMarker,
-        known: KnownQueues,
-        write: WriteEntries,
-    ) -> None:
+    def __init__(self, config: StoreConfig, clock: Clock, parts: StoreParts) -> None:
         """Take over recovered parts; ``open`` is the way to get a store."""
         self._config = config
         self._clock = clock
-        self._lock = lock
-        self._log = log
-        self._queues = queues
-        self._index = index
-        self._indexer = None if index is None else Indexer(log, index, clock)
-        self._checkpoint = checkpoint
-        self._abort = abort
-        self._known = known
-        self._appender = Appender(config, log, queues)
-        self._dispatch = Dispatch(write)
+        self._parts = parts
+        self._log = log = parts.log
+        self._queues = parts.queues
+        self._index = parts.index
+        self._indexer = None if parts.index is None else Indexer(log, parts.index, clock)
+        self._checkpoint = parts.checkpoint
+        self._known = parts.known
+        self._appender = Appender(config, log, parts.queues)
+        self._dispatch = Dispatch(parts.write)
         self._dispatch.start_at(log.end, log.store_timestamp)
         self._sync_mode = config.flush_mode is FlushMode.SYNC
         self._closed = False
-        self._failure: str | None = None
-        self._refusal: str | None = None
-        self._retry_at = 0.0
         self._checkpoint_at = 0.0
         #: What was put and read; its ``sample`` wants to be called once a second.
         self.statistics = StoreStatistics(
             wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s()
         )
+        self._gate = WriteGate(clock, self.statistics, retry_after_ms=config.retry_after_ms)
         self._queues_synced = log.end
         self._is_commit_failing = False
-        if config.transient_pool:
-            log.stage_in(_staging(config, log))
-        self._cleaner = Cleaner(config, clock, log, queues, index, known)
+        self._cleaner = Cleaner(config, clock, log, parts.queues, parts.index, parts.known)
         self.check_disk()
         #: Called with what has just become visible, from inside ``put`` and ``flush_done``. It
         #: must not call the store's writing methods.
@@ -132,80 +108,22 @@ class MessageStore:
             DiskFull, FlushFailed, StoreError: the disk refused.
             StoreClosed: it was cancelled; the directory can be opened again at any time.
         """
-        files = files or Files()
-        make_root(files, config.root_path)
-        lock = DirectoryLock(files, config.root_path)
-        segments = Segments(
-            files,
-            config.log_paths,
-            config.segment_bytes,
-            read_only=config.read_only_log_paths,
-            warm_up=_warm_up(config),
-        )
-        queues = QueueTable(
-            files,
-            config.queues_path,
-            file_bytes=config.queue_file_bytes,
-            open_max=config.queue_files_open_max,
-            extensions=config.queue_extensions_path,
-            extension_file_bytes=(
-                config.queue_extension_file_bytes if config.queue_extension else None
-            ),
-        )
-        index = None
-        if config.key_index:
-            layout = IndexLayout(config.index_slot_count, config.index_entry_limit)
-            index = KeyIndex(files, config.index_path, layout)
-        try:
-            log = CommitLog(files, segments)
-            checkpoint = Checkpoint(files, config.root_path / "checkpoint")
-            abort = AbortMarker(files, config.root_path)
-            known = KnownQueues(files, config.root_path)
-            write: WriteEntries = ConsumeQueue.write
-            if config.queue_extension:
-                write = ExtendedEntries(log, queues, bit_map_of).write
-            recovery = Recovery(
-                config,
-                files,
-                log,
-                queues,
-                index,
-                checkpoint,
-                abort,
-                known,
-                write,
-                is_cancelled,
-                on_progress or LoggedProgress(f"{config.root_path}: recovery", clock),
-            )
-            recovery.load()
-            lock.mark()
-            recovery.run()
-        except BaseException:
-            queues.files.close()
-            if index is not None:
-                index.close()
-            segments.close()
-            lock.release()
-            raise
-        return cls(
+        parts = StoreParts.open(
             config,
             clock,
-            lock=lock,
-            log=log,
-            queues=queues,
-            index=index,
-            checkpoint=checkpoint,
-            abort=abort,
-            known=known,
-            write=write,
+            files or Files(),
+            is_cancelled=is_cancelled,
+            bit_map_of=bit_map_of,
+            on_progress=on_progress,
         )
+        return cls(config, clock, parts)
 
     # -- writing ------------------------------------------------------------------------------
 
     @property
     def not_writable_reason(self) -> str | None:
         """Why writes are refused; None while the store takes them."""
-        return self._failure or self._cleaner.disk.refusal or self._refusal
+        return self._gate.failure or self._cleaner.disk.refusal or self._gate.refusal
 
     def put(self, entries: Sequence[NewRecord | NewRecords], store_host: bytes) -> list[PutResult]:
         """Append records and batches in order, as one write where they fit one segment.
@@ -260,34 +178,19 @@ class MessageStore:
         except StoreBusy as error:
             results += [PutResult(PutStatus.BUSY, remark=str(error))] * (count - len(results))
         except StoreError as error:
-            self._note_failure(error)
+            self._gate.note(error)
             self._refuse_rest(results, count)
         else:
-            self._refusal = None
+            self._gate.note_success()
         return put_bytes
 
     def _may_write(self) -> bool:
-        if self._failure is not None or self._cleaner.disk.refusal is not None:
+        if not self._gate.may_try or self._cleaner.disk.refusal is not None:
             return False
         if self._is_commit_failing:
             return False  # What was acknowledged goes first.
-        if self._refusal is not None and self._clock.monotonic_s() < self._retry_at:
-            return False
         # Entries that found no room earlier go first.
-        return self._refusal is None or self.dispatch_flushed()
-
-    def _note_failure(self, error: StoreError) -> None:
-        """Remember why writes are refused: for good, or until the next try."""
-        if isinstance(error, FlushFailed):
-            if self._failure is None:
-                self._failure = f"{error}; the store takes no more writes"
-                self.statistics.count_flush_failure()
-                _log.error("the disk failed, no more writes are taken: %s", error)
-            return
-        if self._refusal is None:
-            _log.error("writes are refused until this succeeds: %s", error)
-        self._refusal = str(error)
-        self._retry_at = self._clock.monotonic_s() + self._config.retry_after_ms / 1000
+        return self._gate.refusal is None or self.dispatch_flushed()
 
     def _refuse_rest(self, results: list[PutResult], count: int) -> list[PutResult]:
         reason = self.not_writable_reason
@@ -305,7 +208,7 @@ class MessageStore:
                 self._log.flushed if self._sync_mode else self._log.committed
             )
         except StoreError as error:
-            self._note_failure(error)
+            self._gate.note(error)
             return False
         if arrivals and self.on_dispatch is not None:
             self.on_dispatch(arrivals)
@@ -314,7 +217,7 @@ class MessageStore:
     @property
     def next_segment_due(self) -> bool:
         """Whether ``prepare_next`` should be called soon, in a thread that may wait."""
-        return self._failure is None and self._log.next_due
+        return self._gate.failure is None and self._log.next_due
 
     def prepare_next(self) -> None:
         """Make the next commit-log file ahead of need; in any thread.
@@ -342,7 +245,7 @@ class MessageStore:
             self._known.delete(topic, self._log.end)
             self._remove_deleted(queues)
         except FlushFailed as error:
-            self._note_failure(error)
+            self._gate.note(error)
             raise
         return len(queues)
 
@@ -383,7 +286,7 @@ class MessageStore:
     @property
     def queue_flush_due(self) -> bool:
         """Whether a job of ``queue_flush_target`` should not wait: an index file is full."""
-        return self._index is not None and self._failure is None and self._index.is_save_due
+        return self._index is not None and self._gate.failure is None and self._index.is_save_due
 
     def query(
         self,
@@ -452,14 +355,9 @@ class MessageStore:
         return self._log.end - self._dispatch.end if self._dispatch.behind else 0
 
     def _check_flushable(self) -> None:
-        """Raise if the store is closed, or a sync has failed.
-
-        The system reports a lost page once. A second sync would succeed, and the checkpoint it
-        writes would vouch for what is not there.
-        """
+        """Raise if the store is closed, or a sync has failed."""
         self._check_open()
-        if self._failure is not None:
-            raise FlushFailed(self._failure)
+        self._gate.check()
 
     @property
     def uncommitted(self) -> int:
@@ -495,7 +393,7 @@ class MessageStore:
         if job.error is not None:
             staging.fail()
             self._is_commit_failing = True
-            self._note_failure(job.error)
+            self._gate.note(job.error)
             raise job.error
         staging.finish(job.commit)
         self._is_commit_failing = False
@@ -535,10 +433,9 @@ class MessageStore:
                 takes no more writes. Reads go on.
         """
         if job.error is not None:
-            self._note_failure(job.error)
+            self._gate.note(job.error)
             raise job.error
-        if self._failure is not None:
-            raise FlushFailed(self._failure)
+        self._gate.check()
         self._log.finish_sync(job.sync)
         self.statistics.count_flush(job.elapsed_s)
         self.dispatch_flushed()
@@ -574,7 +471,7 @@ class MessageStore:
             StoreError: files could not be opened; the next job tries again.
         """
         if isinstance(job.error, FlushFailed):
-            self._note_failure(job.error)
+            self._gate.note(job.error)
         elif job.error is not None:
             job.give_back()
         if job.error is not None:
@@ -594,7 +491,7 @@ class MessageStore:
         """Return a job that deletes what the last one found to be old, and looks for more."""
         self._check_open()
         # Offsets of queues must not fall back: their entries outlive the records.
-        safe_end = min(self._log.flushed, self._queues_synced) if self._failure is None else 0
+        safe_end = min(self._log.flushed, self._queues_synced) if self._gate.failure is None else 0
         return self._cleaner.target(safe_end)
 
     def clean_done(self, job: CleanJob) -> int:
@@ -752,18 +649,12 @@ class MessageStore:
     def physical_offset(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return where a message lies in the log; None if it is not there or not kept."""
         self._check_open()
-        queue = self._queues.find(topic, queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.end_offset:
-            return None
-        return int(queue.entry(offset)[0])
+        return lookup.place_of(self._queues.find(topic, queue_id), offset)
 
     def message_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time (ms) of a message; None if it is not there or not kept."""
         self._check_open()
-        queue = self._queues.find(topic, queue_id)
-        if queue is None or not queue.min_offset <= offset < queue.end_offset:
-            return None
-        return self._log.store_time_at(queue.entry(offset)[0])
+        return lookup.time_of(self._log, self._queues.find(topic, queue_id), offset)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
@@ -779,17 +670,7 @@ class MessageStore:
         """
         self._check_open()
         queue = self._queues.find(topic, queue_id)
-        if queue is None:
-            return 0
-        low, end = queue.min_offset, queue.end_offset
-        if not upper:
-            return first_true(low, end, lambda at: self._time(queue, at) >= timestamp_ms)
-        after = first_true(low, end, lambda at: self._time(queue, at) > timestamp_ms)
-        return max(low, after - 1)
-
-    def _time(self, queue: ConsumeQueue, offset: int) -> int:
-        # Entries whose record is gone count as too old.
-        return self._log.store_time_at(queue.entry(offset)[0]) or 0
+        return lookup.offset_by_time(self._log, queue, timestamp_ms, upper=upper)
 
     @property
     def earliest_time(self) -> int | None:
@@ -814,16 +695,12 @@ class MessageStore:
         if self._closed:
             return
         try:
-            if self._failure is None:
+            if self._gate.failure is None:
                 self._flush_all()
         finally:
             self._closed = True
-            self._queues.files.close()
-            if self._index is not None:
-                self._index.close()
             self._cleaner.close()
-            self._log.segments.close()
-            self._lock.release()
+            self._parts.close()
 
     def _flush_all(self) -> None:
         self._log.scrub()
@@ -836,7 +713,7 @@ class MessageStore:
         self._checkpoint.save()
         if self._dispatch.behind:
             _log.warning(
-                "not all records could be indexed (%s); the next start does it", self._refusal
+                "not all records could be indexed (%s); the next start does it", self._gate.refusal
             )
             return
         if not is_indexed:
@@ -846,7 +723,7 @@ class MessageStore:
         index = self._index
         note = None if index is None else IndexNote(index.end, index.end_ms, index.last_offset)
         self._known.save_clean_stop(self._log, ends, note)
-        self._abort.remove()
+        self._parts.abort.remove()
 
     def _index_rest(self) -> bool:
         """Index what is visible, if that can be done soon; return whether it is done."""
@@ -859,19 +736,3 @@ class MessageStore:
             _log.warning("keys could not be indexed: %s", error)
             return False
         return True
-
-
-def _warm_up(config: StoreConfig) -> WarmUp | None:
-    if not config.warm_segments:
-        return None
-    is_sync = config.flush_mode is FlushMode.SYNC
-    return WarmUp(config.warm_sync_pages * PAGE_BYTES if is_sync else None)
-
-
-def _staging(config: StoreConfig, log: CommitLog) -> Staging:
-    return Staging(
-        log.files,
-        config.segment_bytes,
-        count=config.transient_pool_size,
-        is_refusing=config.transient_pool_refuses,
-    )
