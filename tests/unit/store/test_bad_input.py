@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from tests.unit.store.stores import (
 from pymq.errors import StoreError, StoreLocked, StoreMismatch
 from pymq.store import Files
 
+NOBODY = 65534
 SMALL = {"segment_bytes": 1024, "queue_file_bytes": 60}
 
 
@@ -223,16 +225,32 @@ def test_a_read_only_file_system(read_only: Path) -> None:
     assert tree(read_only) == before
 
 
-def test_no_permission(tmp_path: Path) -> None:
-    if os.getuid() == 0:
-        pytest.skip("root may do everything")
-    make_store(tmp_path / "s")
-    (tmp_path / "s" / "commitlog").chmod(0)
+@contextmanager
+def without_privileges(root: Path) -> Iterator[None]:
+    """Give a directory to somebody who is not root, and be that one."""
+    if os.getuid() != 0:
+        yield
+        return
+    for path in (root, *root.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
     try:
-        with pytest.raises(StoreError, match="commitlog.*right to it"):
-            open_store(tmp_path / "s", FakeClock(), Files(), **SMALL)
+        yield
     finally:
-        (tmp_path / "s" / "commitlog").chmod(0o700)
+        os.seteuid(0)
+
+
+def test_no_permission(tmp_path: Path) -> None:
+    make_store(tmp_path / "s")
+    before = tree(tmp_path)
+    with without_privileges(tmp_path):
+        (tmp_path / "s" / "commitlog").chmod(0)
+        try:
+            with pytest.raises(StoreError, match="commitlog.*right to it"):
+                open_store(tmp_path / "s", FakeClock(), Files(), **SMALL)
+        finally:
+            (tmp_path / "s" / "commitlog").chmod(0o700)
+    assert tree(tmp_path) == before
 
 
 def test_a_file_where_a_directory_must_be(tmp_path: Path) -> None:
