@@ -13,7 +13,7 @@ Source: RocketMQ CleanCommitLogService, CleanConsumeQueueService.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from pymq.clock import Clock
@@ -113,6 +113,7 @@ class CleanJob:
         retirement: Retirement,
         disk: DiskWatch,
         oldest: tuple[Path, Path] | None,
+        directories: Collection[Path],
         now_s: float,
     ) -> None:
         self._files = files
@@ -122,6 +123,8 @@ class CleanJob:
         self._now_s = now_s
         #: The paths of the oldest segment and of its successor; None if that must stay anyway.
         self.oldest = oldest
+        #: Directories of queues to be synced; afterwards those where that failed.
+        self.directories = directories
         self.usages: Usages = {}
         self.last_write_ms: int | None = None
         #: Segments deleted or given back.
@@ -131,12 +134,22 @@ class CleanJob:
         """Delete, then look. Never raises: what fails is logged, and tried again by the next."""
         self._segments.unlock_old()
         self.count = self._retirement.step(self._now_s)
+        self.directories = [path for path in self.directories if not self._sync(path)]
         self.usages = self._disk.look()
         if self.oldest is not None:
             try:
                 self.last_write_ms = self._last_write(*self.oldest)
             except StoreError as error:
                 _log.warning("the age of the oldest commit-log file is not known: %s", error)
+
+    def _sync(self, directory: Path) -> bool:
+        try:
+            self._files.sync_directory(directory)
+        except StoreError as error:
+            if self._files.exists(directory):  # Or its topic was deleted meanwhile.
+                _log.error("%s; nothing more is deleted there until this succeeds", error)
+                return False
+        return True
 
     def _last_write(self, path: Path, successor: Path) -> int:
         """Return when a segment was last written.
@@ -172,6 +185,7 @@ class Cleaner:
         self._left: int | None = None  # Segments this pass may still take; None between passes.
         self._trimmed_to = -1
         self._untrimmed: list[ConsumeQueue] = []
+        self._unsynced: dict[Path, ConsumeQueue] = {}  # A file was deleted there.
         self._trim_again = False  # A queue could not be trimmed: the next pass tries all.
         self._noted = ""
         self.disk = DiskWatch(config, log.files)
@@ -198,11 +212,18 @@ class Cleaner:
         if self._left and len(segments) > 1 and segments[0].end <= safe_end:
             oldest = segments[0].path, segments[1].path
         now_s = self._clock.monotonic_s()
-        return CleanJob(self._log.files, segments, self._retirement, self.disk, oldest, now_s)
+        directories = list(self._unsynced)
+        return CleanJob(
+            self._log.files, segments, self._retirement, self.disk, oldest, directories, now_s
+        )
 
     def done(self, job: CleanJob) -> int:
         """Decide upon what a job has seen; return how much got done, 0 at the end of a pass."""
         self.note_disk(job.usages)
+        failed = {path: self._unsynced[path] for path in job.directories}
+        # Each of them may have more to delete.
+        self._untrimmed += [one for path, one in self._unsynced.items() if path not in failed]
+        self._unsynced = failed
         if job.oldest is not None and self._may_go(job.last_write_ms):
             assert self._left is not None
             self._left -= 1
@@ -252,18 +273,21 @@ class Cleaner:
                 self._try_trim(self._index, first)
         due, self._untrimmed = self._untrimmed[:_QUEUES_A_STEP], self._untrimmed[_QUEUES_A_STEP:]
         for queue in due:
-            if not queue.removed:
-                self._try_trim(queue, first)
+            if queue.path in self._unsynced:
+                self._trim_again = True
+            elif not queue.removed and self._try_trim(queue, first):
+                self._unsynced[queue.path] = queue
         return len(due)
 
-    def _try_trim(self, part: ConsumeQueue | KeyIndex, log_first: int) -> None:
+    def _try_trim(self, part: ConsumeQueue | KeyIndex, log_first: int) -> bool:
         try:
-            part.trim(log_first)
+            return bool(part.trim(log_first))
         except StoreError as error:
             self._trim_again = True
             if str(error) != self._noted:
                 self._noted = str(error)
                 _log.error("an old file stays until this succeeds: %s", error)
+        return False
 
     def close(self) -> None:
         """Delete what has left the log, and let its views go their way."""

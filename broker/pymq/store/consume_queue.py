@@ -311,25 +311,33 @@ class ConsumeQueue:
             yield first, self.entries(first, end - first)
             end = first
 
-    def trim(self, log_first: int) -> int:
-        """Let go of what the log no longer holds; return how many files were deleted.
+    def trim(self, log_first: int) -> bool:
+        """Let go of what the log no longer holds; return whether a file was deleted.
 
-        A file goes when its last entry is of such a record; the last file never does, so that
-        the queue's numbering stays.
+        One file at most, and never the last, so that the numbering stays. Its directory has to
+        be synced before the next one may go: a power loss must not leave a gap.
 
         Raises:
-            StoreError: a file could not be deleted; call again later.
+            StoreError: the file could not be deleted; call again later.
 
         Source: RocketMQ MappedFileQueue.deleteExpiredFileByOffset, ConsumeQueue.correctMinOffset.
         """
-        count = 0
-        while len(self._bases) > 1 and not self._is_kept(self._bases[0], log_first):
+        is_due = len(self._bases) > 1 and not self._is_kept(self._bases[0], log_first)
+        if is_due:
             base = self._bases[0]
             self._files.remove(self._paths[base])
             del self._bases[0], self._paths[base]
-            count += 1
         self.correct_min(log_first)
-        return count
+        return is_due
+
+    def drop_behind_gap(self) -> None:
+        """Delete the files behind the first one that is missing."""
+        bases = self._bases
+        count = next(
+            at for at in range(1, len(bases)) if bases[at] != bases[at - 1] + self.file_bytes
+        )
+        while len(bases) > count:
+            self._remove_file(bases.pop())
 
     def _is_kept(self, base: int, log_first: int) -> bool:
         """Tell whether a file has an entry of a record that the log still holds."""

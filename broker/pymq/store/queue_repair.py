@@ -80,10 +80,13 @@ class QueueRepair:
         """Find the end of a queue's valid entries by looking at its last files."""
         if not queue.bases:
             return
-        if not is_adjacent(queue):
-            _log.warning("%s: a file is missing, the queue is rebuilt", queue.path)
-            self._rebuild(queue)
-            return
+        has_gap = not is_adjacent(queue)
+        if has_gap:
+            # Files go one by one, but several may be new when the power goes, and some of them
+            # get lost. What is in front stays, for its numbers: the log may have no other trace.
+            _log.warning("%s: a file is missing, what is behind it is rebuilt", queue.path)
+            self._before_change()
+            queue.drop_behind_gap()
         per_file = queue.file_bytes // ENTRY_BYTES
         for base in queue.bases[-_FILES_CHECKED:]:
             entries = self._data(queue, base)
@@ -106,6 +109,8 @@ class QueueRepair:
             self._rebuild(queue)
             return
         queue.max_physical = last_record_end(queue)
+        if has_gap:
+            self.lost_from = min(self.lost_from, max(0, queue.max_physical))
 
     def units_reach_back(self, queue: ConsumeQueue) -> bool:
         """Tell whether no file of a queue's extension is missing in front or between."""

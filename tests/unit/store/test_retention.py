@@ -345,6 +345,54 @@ def test_a_crash_after_any_step_opens_fine(tmp_path: Path, keep: tuple[str, ...]
     store.close()
 
 
+def test_queue_files_go_one_by_one_each_durably(tmp_path: Path) -> None:
+    """Or a power loss could leave a gap; found by tests/crash/test_cleaning.py."""
+    done: list[str] = []
+
+    class Noting(Disks):
+        def remove(self, path: Path) -> None:
+            if "consumequeue" in path.parts:
+                done.append("remove")
+            super().remove(path)
+
+        def sync_directory(self, path: Path) -> None:
+            if path == queue_path(tmp_path):
+                done.append("sync")
+            super().sync_directory(path)
+
+    store = open_store(tmp_path, FakeClock(), Noting(89), **SMALL)
+    fill(store, FakeClock(), 5)
+    done.clear()
+    run_pass(store)
+    assert done == ["remove", "sync"] * 4
+    store.close()
+
+
+def test_a_missing_queue_file_does_not_cost_the_numbering(tmp_path: Path) -> None:
+    """New files may get lost in any order: what is in front of the first lost one stays."""
+    clock = FakeClock(at_hour(12))
+    live = tmp_path / "live"
+    store = open_store(live, clock, Disks(89), **SMALL)
+    put_ok(store, *(record_of_size(RECORD_BYTES, queue_id=7) for _ in range(6)))
+    fill(store, clock, 1)
+    run_pass(store)
+    assert store.queue_bounds(TOPIC, 7) == (6, 6)
+    crashed = crashed_copy(live, tmp_path / "crashed")
+    (queue_path(crashed, TOPIC, 7) / f"{240:020d}").write_bytes(bytes(60))
+    for _ in range(2):
+        reopened = open_store(crashed, clock, **SMALL)
+        assert reopened.queue_bounds(TOPIC, 7) == (6, 6)
+        reopened.close()
+    put_ok(store, *(record_of_size(RECORD_BYTES, queue_id=7) for _ in range(9)))
+    crashed = crashed_copy(live, tmp_path / "again")
+    (queue_path(crashed, TOPIC, 7) / f"{180:020d}").unlink()
+    reopened = open_store(crashed, clock, **SMALL)
+    assert reopened.queue_bounds(TOPIC, 7) == (6, 15)
+    assert len(bodies(reopened, TOPIC, 7)) == 9
+    reopened.close()
+    store.close()
+
+
 def test_a_queue_whose_records_are_all_gone_keeps_its_numbers(tmp_path: Path) -> None:
     clock = FakeClock(at_hour(12))
     store = open_store(tmp_path / "s", clock, Disks(89), **SMALL)
