@@ -29,9 +29,13 @@ from tests.interop.processes import guard
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record import decode_records
+from pymq.store import StoreConfig
+from pymq.store.inspection import Severity, check_store
 
 TOPIC: Final = "ledger"
 QUEUE_COUNT: Final = 4
+#: The first so many kills are each followed by a check of the whole store.
+CHECK_COUNT: Final = 6
 #: Requests acknowledged between two kills: a random number up to this.
 ACKNOWLEDGED_MAX: Final = 1_000
 #: One kill in so many is followed by another while the broker starts again.
@@ -180,6 +184,7 @@ def run_kills(
         ServerFailed: something does not run at all.
     """
     chance = random.Random(seed)
+    complaints: list[str] = []
     store, ledger = home / "store", home / "ledger"
     begun = time.monotonic()
     kill_count = 0
@@ -190,15 +195,20 @@ def run_kills(
             with SenderProcess(
                 sender_command(name_server.address, TOPIC, ledger), home, ledger
             ) as sender:
-                for _ in range(rounds):
+                for number in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))
+                    if number < CHECK_COUNT:
+                        complaints += damage(store, "under load")
                     kill_count += _kill(broker, chance)
+                    if number < CHECK_COUNT:
+                        complaints += damage(store, f"after kill {number}")
                     broker.start()
                 sender.wait_acknowledged(ACKNOWLEDGED_MAX // 4)
                 events = sender.finish()
             found = read_all(client, TOPIC)
             broker.stop()
-    complaints = check_history(events, found)
+    complaints += damage(store, "in the end", is_stopped=True)
+    complaints += check_history(events, found)
     complaints += check_index(queue_entries(store, TOPIC), log_entries(store, TOPIC))
     keys = {event.request: event.keys for event in events if isinstance(event, Attempted)}
     refused = [event for event in events if isinstance(event, Failed) and event.is_known]
@@ -218,6 +228,17 @@ def run_kills(
         time.monotonic() - begun,
         complaints,
     )
+
+
+def damage(store: Path, when: str, *, is_stopped: bool = False) -> list[str]:
+    """Return what ``pymq store check`` calls damage; of a store left in order, any finding."""
+    report = check_store(StoreConfig(root_path=store))
+    return [
+        f"{when}: {finding}"
+        for severity, _, _, kept in report.findings.groups()
+        for finding in kept
+        if is_stopped or severity is Severity.DAMAGE
+    ]
 
 
 def _kill(broker: ServerProcess, chance: random.Random) -> int:

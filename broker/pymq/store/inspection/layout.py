@@ -345,7 +345,7 @@ def _queue_files(
         elif bases and base != bases[-1] + file_bytes:
             findings.add(
                 Kind.QUEUE_FILE,
-                severity,
+                Severity.REPAIR,  # Any start makes such a queue anew.
                 directory / segment_name(bases[-1] + file_bytes),
                 None,
                 f"missing, {entry.name} comes next",

@@ -24,6 +24,7 @@ from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout
 from pymq.store.inspection.log import Block, Gap
 from pymq.store.queue_entries import queue_entries
+from pymq.store.queue_repair import is_adjacent
 from pymq.store.queue_table import TOPIC_BYTES_MAX, illegal_name
 
 #: Entries gathered before they are compared.
@@ -237,9 +238,12 @@ class QueueCheck:
 
     def _add_missing(self, queue: _Queue, first: int, wanted: Entries) -> None:
         path, position = _place(queue, first)
+        severity = self._severity_at(int(wanted["physical_offset"][0]))
+        if queue.entries is not None and not is_adjacent(queue.entries):
+            severity = Severity.REPAIR  # Any start makes such a queue anew.
         queue.own.add(
             Kind.QUEUE_MISSING,
-            self._severity_at(int(wanted["physical_offset"][0])),
+            severity,
             path,
             position,
             f"offset {first}: nothing",
@@ -362,7 +366,7 @@ class QueueCheck:
             path, position = _place(queue, first + run[0])
             queue.own.add(
                 Kind.QUEUE_EXTRA,
-                self._severity_of_extra(int(physical[run[0]]) + int(size[run[0]])),
+                self._severity_of_extra(queue, int(physical[run[0]]) + int(size[run[0]])),
                 path,
                 position,
                 f"offset {first + run[0]}: {_entry_text(found[run[0]])}",
@@ -370,8 +374,11 @@ class QueueCheck:
                 count=run[1] - run[0],
             )
 
-    def _severity_of_extra(self, end: int) -> Severity:
+    def _severity_of_extra(self, queue: _Queue, end: int) -> Severity:
         """Say how bad it is by the end of the record that is not there."""
+        deleted = self._layout.known.deleted.get(queue.topic, -1)
+        if queue.entries is not None and queue.entries.max_physical <= deleted:
+            return Severity.REPAIR  # A power loss brought the queue back.
         is_cut = self._layout.unclean or self._layout.in_use
         return Severity.REPAIR if is_cut and end > self._log_end else Severity.DAMAGE
 

@@ -1,0 +1,49 @@
+"""What ``pymq store check`` says of stores after lost power: nothing is called damage in vain.
+
+And a store that came back and was closed in order has no findings at all.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from tests.crash.session import Session
+from tests.crash.test_power_loss import lose_power
+
+from pymq.store import Files, StoreConfig
+from pymq.store.inspection import Severity, check_store
+
+pytestmark = pytest.mark.crash
+
+SEEDS = 80
+
+
+def findings(root: Path, *worst: Severity) -> list[str]:
+    """Return what is found in a directory, if a store is there already."""
+    if not (root / "commitlog").exists() and not (root / "consumequeue").exists():
+        return []
+    groups = check_store(StoreConfig(root_path=root)).findings.groups()
+    return [str(one) for severity, _, _, kept in groups for one in kept if severity in worst]
+
+
+def test_what_a_loss_of_power_leaves_is_no_damage(
+    memory_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    start = Session.start
+
+    def start_checked(session: Session, root: Path, files: Files) -> None:
+        found.extend(findings(root, Severity.DAMAGE))
+        start(session, root, files)
+
+    monkeypatch.setattr(Session, "start", start_checked)
+    for number in range(SEEDS):
+        home = memory_path / "home"
+        home.mkdir()
+        lose_power(home, seed + number)
+        last = max(home.iterdir(), key=lambda place: int(place.name))
+        found += findings(last / "store", Severity.DAMAGE, Severity.REPAIR)
+        assert not found, "\n".join([f"lose_power(home, {seed + number})", *found])
+        shutil.rmtree(home)
