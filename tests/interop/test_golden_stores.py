@@ -77,6 +77,7 @@ from pymq.protocol.record import NewRecord, pack_host
 from pymq.store import MessageStore, StoreConfig
 from pymq.store.config import DELAY_LEVELS_MS
 from pymq.store.inspection import check_store
+from pymq.store.rebuild import rebuild_store
 
 pytestmark = pytest.mark.interop
 
@@ -450,6 +451,25 @@ def test_built_anew_are_the_bytes_of_the_official_broker(
         assert queue_files(path) == queue_files(made.clean)
         full = index_files(made.killed, version)[:-1]
         assert index_files(path, version)[: len(full)] == full
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    some(product(VERSIONS, ["clean", "killed"]), ("4.9.7", "killed"), ("5.3.3", "clean")),
+)
+def test_rebuilt_is_served_by_the_official_broker(
+    golden: Callable[[str], Golden], tmp_path: Path, version: str, state: str
+) -> None:
+    """``pymq store rebuild`` of an official store; the same official broker goes on with it."""
+    made = golden(version)
+    with copy_of(made.state(state), tmp_path) as path:
+        rebuild_store(config_of(path), Clock())
+        assert queue_files(path) == queue_files(made.clean)
+        check_whole(path)
+        with made.place.broker(version, path) as official:
+            report = made.place.report(version, made.questions)
+            official.stop()
+        check_same(report, made.report, f"{version} after a rebuild")
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ def _by_queue(records: RecordColumns) -> Iterator[tuple[bytes, int, Longs]]:
             at = start[rows[0]]
             topic = records.buffer[at : at + length[rows[0]]].tobytes()
             same = np.ones(len(rows), np.bool_)
-            if topic and records.one_topic is None:
+            if topic and records.one_topic is None and len(rows) > 1:
                 same = length[rows] == len(topic)
                 same[same] = equal_at(records.buffer, start[rows[same]], topic)
             yield topic, queue_id, rows[same]

@@ -5,7 +5,8 @@ the queues know, or that were on the disk by the checkpoint's word, are alive: t
 damage. Otherwise it is the end: the unfinished write of an unclean stop, or bytes that RocketMQ
 leaves standing when it cuts a log. The rules are those of ``pymq.store.recovery``.
 
-Memory: about 100 MB whatever the size of the store, and some 300 B per queue.
+Memory: some 150 MB whatever the size of the store, most of it for pieces of files and the slots
+of one index file, and a few hundred bytes per queue.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from pymq.store.config import StoreConfig
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.index import IndexCheck
 from pymq.store.inspection.layout import StoreLayout, read_layout
-from pymq.store.inspection.log import Block, Gap, read_log
+from pymq.store.inspection.log import Blank, Block, Gap, Part, read_log
 from pymq.store.inspection.queues import QueueCheck
 from pymq.store.inspection.reading import PatientFiles
 from pymq.store.inspection.tables import check_offsets, check_state, read_tables
@@ -97,7 +98,11 @@ class _Check:
         self._covered = max((queue.max_physical for queue in layout.queues), default=-1)
         checkpoint = layout.checkpoint
         self._queues_from = layout.first_trusted(checkpoint.trusted_ms)
-        self._index_from = layout.first_trusted(checkpoint.index_trusted_ms)
+        indexed = max((one.header.end_offset for one in layout.index_files), default=-1)
+        if self._is_recovering:
+            indexed = min(indexed, layout.first_trusted(checkpoint.index_trusted_ms) - 1)
+        #: A start goes on indexing behind it.
+        self._indexed = indexed
         self._tables = read_tables(layout.files, layout.root, findings)
         self._queues = QueueCheck(layout, findings, self._queue_severity, self._tables.topics)
         self._index: IndexCheck | None = None
@@ -175,9 +180,13 @@ class _Check:
 
     # -- the log --------------------------------------------------------------------------------
 
-    def _take(self, part: Block | Gap) -> None:
+    def _take(self, part: Part) -> None:
         if isinstance(part, Gap):
             self._open.append(part)
+            return
+        if isinstance(part, Blank):
+            if not self._open:
+                self._report.log_end = part.end
             return
         if self._open:
             if not self._is_alive(part):
@@ -302,10 +311,4 @@ class _Check:
         return Severity.REPAIR if physical >= first else Severity.DAMAGE
 
     def _index_severity(self, physical: int) -> Severity:
-        if self._is_recovering:
-            first = self._index_from
-        else:
-            # A start goes on behind the last message that is indexed.
-            files = self._layout.index_files
-            first = max((one.header.end_offset for one in files), default=-1) + 1
-        return Severity.REPAIR if physical >= first else Severity.DAMAGE
+        return Severity.REPAIR if physical > self._indexed else Severity.DAMAGE

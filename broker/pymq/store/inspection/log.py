@@ -89,7 +89,17 @@ class Gap:
         return self.first - self.file_first
 
 
-def read_log(files: Files, one: LogFile, config: StoreConfig) -> Iterator[Block | Gap]:
+@dataclass(frozen=True, slots=True)
+class Blank:
+    """The end of a file that was filled: the log goes on at ``end``, in the next one."""
+
+    end: int
+
+
+Part = Block | Gap | Blank
+
+
+def read_log(files: Files, one: LogFile, config: StoreConfig) -> Iterator[Part]:
     """Yield the valid records of a commit-log file and what is between them.
 
     Args:
@@ -118,7 +128,7 @@ class _FileReader:
         written = config.append_record_crc
         self._crc_rule = RecordCrcRule.WRITTEN if written else RecordCrcRule.USUAL
 
-    def read(self) -> Iterator[Block | Gap]:
+    def read(self) -> Iterator[Part]:
         position = 0
         while self._size - position >= _SIZE_MAGIC.size:
             data = memoryview(self._load(WINDOW_BYTES, position))
@@ -134,6 +144,7 @@ class _FileReader:
             if stop is Stop.BLANK:
                 size, _ = _SIZE_MAGIC.unpack_from(data, done)
                 if size == self._size - position:
+                    yield Blank(self._first + self._size)
                     return
                 found = f"a blank record of {size} B", f"{self._size - position} B"
             elif len(data) - done < _SIZE_MAGIC.size:
@@ -172,7 +183,7 @@ class _FileReader:
             return size  # Looked at again at the start of the next piece.
         return size if _is_head(head, size, self._first + position) else 0
 
-    def _one_large(self, size: int, position: int) -> Iterator[Block | Gap]:
+    def _one_large(self, size: int, position: int) -> Iterator[Part]:
         data = memoryview(self._load(size, position))
         yield from self._judge(data, np.zeros(1, np.int64), position, is_last=False)
 
@@ -180,7 +191,7 @@ class _FileReader:
 
     def _judge(
         self, data: memoryview, starts: Longs, position: int, *, is_last: bool
-    ) -> Iterator[Block | Gap]:
+    ) -> Iterator[Part]:
         """Yield the records of a piece, those that are not valid as gaps."""
         base = self._first + position
         ends = np.append(starts[1:], len(data))

@@ -95,7 +95,7 @@ class QueueCheck:
         self._severity_at = severity_at
         self._listed = listed_topics
         self._queues: dict[Key, _Queue | None] = {}
-        self._taken: dict[Key, tuple[list[Longs], list[Entries]]] = {}
+        self._taken: dict[Key, tuple[list[Longs], list[bytes]]] = {}
         self._taken_count = 0
         self._gap_count = 0
         self._log_end = 0
@@ -111,7 +111,7 @@ class QueueCheck:
         for queue, offsets, entries in self._entries(block):
             offsets_taken, entries_taken = self._taken.setdefault(queue.key, ([], []))
             offsets_taken.append(offsets)
-            entries_taken.append(entries)
+            entries_taken.append(entries.tobytes())
             self._taken_count += len(entries)
         if self._taken_count >= ENTRIES_MAX:
             self.flush()
@@ -168,7 +168,9 @@ class QueueCheck:
         for key, (offsets_taken, entries_taken) in self._taken.items():
             queue = self._queues[key]
             assert queue is not None
-            offsets, entries = np.concatenate(offsets_taken), np.concatenate(entries_taken)
+            offsets = np.concatenate(offsets_taken)
+            # Joined as bytes: concatenate() would turn them into numbers of this machine's order.
+            entries = np.frombuffer(b"".join(entries_taken), ENTRY)
             for part in _consecutive(offsets):
                 self._compare(queue, int(offsets[part][0]), entries[part])
         self._taken.clear()

@@ -76,7 +76,10 @@ def _read_table(files: Files, path: Path, findings: Findings) -> object:
         findings.add(Kind.TABLE, Severity.NOTE, backup, None, other_problem, "JSON")
     if problem is None:
         return value
-    severity = Severity.DAMAGE if other is None else Severity.REPAIR
+    if other is None:
+        severity = Severity.DAMAGE
+    else:  # A crash between two renames leaves the backup alone.
+        severity = Severity.NOTE if problem == _MISSING else Severity.REPAIR
     findings.add(Kind.TABLE, severity, path, None, problem, "JSON")
     return other
 
