@@ -196,6 +196,12 @@ class QueueRepair:
             # The topic was deleted and came back: its offsets began anew.
             self._before_change()
             queue.reset()
+        elif cursor is None and queue.bases and first < queue.bases[0] // ENTRY_BYTES:
+            # Files are trimmed behind the log: a power loss took the front ones.
+            if not oldest:
+                raise OlderNeeded
+            self._before_change()
+            queue.reset()
         elif first > queue.end_offset and not self._bridge(
             queue, first, int(rows["physical_offset"][0]), cursor, oldest=oldest
         ):

@@ -540,3 +540,22 @@ def test_messages_where_a_deleted_topics_were_cut_off_are_not_taken_for_those(
     store = open_store(crashed)
     assert bodies(store) == [b"new 0", b"new 1"]
     store.close()
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_a_queue_that_lost_its_front_files_begins_anew(tmp_path: Path, kept: int) -> None:
+    """What is left of it may point behind the end of the log: nothing of it is trusted."""
+    store = open_store(tmp_path / "store", queue_file_bytes=20)
+    results = put_ok(store, *(record(b"%d" % number) for number in range(5)))
+    root = crashed_copy(tmp_path / "store", tmp_path / "copy")
+    store.close()
+    for path in sorted(queue_path(root).iterdir())[:2]:
+        path.unlink()
+    (log,) = log_files(root)
+    end = results[kept].physical_offset
+    overwrite(log, end, bytes(log.stat().st_size - end))
+    store = open_store(root, queue_file_bytes=20)
+    assert store.queue_bounds(TOPIC, 0) == (0, kept)
+    assert bodies(store) == [b"%d" % number for number in range(kept)]
+    store.close()
+    assert len(list(queue_path(root).iterdir())) == kept
