@@ -128,10 +128,10 @@ class _Check:
         self._queues.finish(self._damaged, report.log_end)
         if self._index is not None:
             self._index.finish()
-        elif layout.known.index is not None and layout.known.index.last_offset >= layout.log_first:
+        elif not layout.index_files and self._has_known_index():
             self._findings.add(
                 Kind.INDEX_FILE,
-                Severity.DAMAGE,
+                Severity.REPAIR,  # The next start indexes the log from its beginning.
                 layout.config.index_path,
                 None,
                 "no index",
@@ -148,6 +148,10 @@ class _Check:
         report.counts = self._counts()
         report.in_use = layout.in_use or layout.files.is_locked(layout.root)
         return report
+
+    def _has_known_index(self) -> bool:
+        note = self._layout.known.index
+        return note is not None and note.last_offset >= self._layout.log_first
 
     def _counts(self) -> dict[str, int]:
         layout = self._layout
