@@ -346,7 +346,7 @@ def test_a_really_full_disk_is_refused_by_its_level_and_cleaned(small_disk: Path
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(300_000))
     settings = {"segment_bytes": 1 << 16, "queue_file_bytes": 2000}
-    store = open_store(small_disk / "store", clock, **settings, force_clean=False)
+    store = open_store(small_disk / "store", clock, Files(), **settings, force_clean=False)
     while store.not_writable_reason is None:
         put_ok(store, record_of_size(1000))
         store.check_disk()
@@ -358,7 +358,7 @@ def test_a_really_full_disk_is_refused_by_its_level_and_cleaned(small_disk: Path
     assert len(bodies(store)) == count + 1
     store.close()
     ballast.write_bytes(bytes(300_000))
-    store = open_store(small_disk / "store", clock, **settings)
+    store = open_store(small_disk / "store", clock, Files(), **settings)
     assert store.not_writable_reason is not None
     while store.clean_step():
         pass
