@@ -172,6 +172,8 @@ class Recovery:
             return False
         if self._config.force_record_crc and not ends_with_record_crc(record.properties):
             return False  # Reading the log will say so.
+        if record.properties.endswith(b"\0"):
+            return False  # A page that was never written; the checksum is the body's.
         found = (record.physical_offset, record.size, record.topic, record.queue_id)
         return (
             found == (physical, size, queue.topic, queue.queue_id) and record.queue_offset == offset
@@ -184,7 +186,7 @@ class Recovery:
         if not queue.bases[-1] // ENTRY_BYTES <= end <= queue.bases[-1] // ENTRY_BYTES + per_file:
             return False
         physical, size, _ = queue.entry(end - 1)
-        if size <= 0 or queue.entry(end)[1] != 0 or physical + size > log_end:
+        if physical < 0 or size <= 0 or queue.entry(end)[1] != 0 or physical + size > log_end:
             return False
         queue.end_offset = end
         if queue.trusted_end() != end or not self._repair.units_reach_back(queue):
