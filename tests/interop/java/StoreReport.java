@@ -22,6 +22,8 @@ import java.io.BufferedWriter;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import java.util.StringJoiner;
 import java.util.TreeMap;
@@ -34,20 +36,22 @@ import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.sysflag.MessageSysFlag;
+import org.apache.rocketmq.remoting.exception.RemotingTimeoutException;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 public class StoreReport {
     private static final int PULL_COUNT = 256;
+    private static final int ATTEMPTS = 5;
     private static final int NO_MESSAGE = 208;  // ResponseCode.NO_MESSAGE of the 4.x clients
 
     private final DefaultMQPullConsumer consumer;
     private final DefaultMQAdminExt admin;
     private final String brokerName;
-    private final BufferedWriter report;
+    /** The answer to the present question. */
+    private final List<String> lines = new ArrayList<>();
 
-    private StoreReport(String nameServer, String brokerName, Path report) throws Exception {
+    private StoreReport(String nameServer, String brokerName) throws Exception {
         this.brokerName = brokerName;
-        this.report = Files.newBufferedWriter(report, StandardCharsets.UTF_8);
         consumer = new DefaultMQPullConsumer("report");
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("report-consumer");
@@ -70,15 +74,36 @@ public class StoreReport {
     }
 
     private static void answerAll(String[] args) throws Exception {
-        StoreReport report = new StoreReport(args[0], args[1], Path.of(args[3]));
-        for (String question : Files.readAllLines(Path.of(args[2]), StandardCharsets.UTF_8)) {
-            try {
-                report.answer(question, question.split("\t"));
-            } catch (Exception error) {
-                throw new IllegalStateException("question: " + question, error);
+        StoreReport report = new StoreReport(args[0], args[1]);
+        try (BufferedWriter out = Files.newBufferedWriter(Path.of(args[3]), StandardCharsets.UTF_8)) {
+            for (String question : Files.readAllLines(Path.of(args[2]), StandardCharsets.UTF_8)) {
+                report.answerWithRetries(question);
+                for (String line : report.lines) {
+                    out.write(line);
+                    out.write('\n');
+                }
             }
         }
-        report.report.close();
+    }
+
+    /** On a busy machine even a name server does not always answer within the client's limit. */
+    private void answerWithRetries(String question) throws Exception {
+        for (int attempt = 1; ; attempt++) {
+            lines.clear();
+            try {
+                answer(question, question.split("\t"));
+                return;
+            } catch (Exception error) {
+                if (attempt == ATTEMPTS || !isTimeout(error)) {
+                    throw new IllegalStateException("question: " + question, error);
+                }
+            }
+        }
+    }
+
+    private static boolean isTimeout(Throwable error) {
+        return error != null
+            && (error instanceof RemotingTimeoutException || isTimeout(error.getCause()));
     }
 
     private void answer(String question, String[] fields) throws Exception {
@@ -121,8 +146,7 @@ public class StoreReport {
                 throw new IllegalStateException("at offset " + offset + ": " + result);
             }
             for (MessageExt message : result.getMsgFoundList()) {
-                report.write(line(message));
-                report.write('\n');
+                lines.add(line(message));
             }
             offset = result.getNextBeginOffset();
         }
@@ -162,11 +186,8 @@ public class StoreReport {
         }
     }
 
-    private void write(String question, Object answer) throws Exception {
-        report.write(question);
-        report.write('\t');
-        report.write(answer.toString());
-        report.write('\n');
+    private void write(String question, Object answer) {
+        lines.add(question + "\t" + answer);
     }
 
     private static String line(MessageExt message) {
