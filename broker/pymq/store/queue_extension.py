@@ -178,13 +178,20 @@ class QueueExtension:
             self._files.zero(self._path_of(base), self.end - base, self.file_bytes)
 
     def trim(self, address: int) -> None:
-        """Delete the files in front of the one that holds an address; a tag code is none."""
+        """Delete the files in front of the one that holds an address; a tag code is none.
+
+        Each deletion is durable before the next: no power loss leaves a gap.
+        """
         if address > ADDRESS_MAX:
             return
         first = address - _ADDRESS_BASE
+        is_first = True
         while self._bases and self._bases[0] + self.file_bytes <= first:
+            if not is_first:
+                self._files.files.sync_directory(self.path)
             self._files.remove(self._path_of(self._bases[0]))
             del self._bases[0]
+            is_first = False
 
     def sync_later(self, addresses: Longs) -> None:
         """Count the files of some units, and their directories, as changed."""

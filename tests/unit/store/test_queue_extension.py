@@ -609,3 +609,31 @@ def test_a_lost_queue_file_is_rebuilt_though_nothing_tells_of_it(
     assert "a file is missing" in caplog.text
     assert bodies(store) == [b"%d" % number for number in range(25)]
     store.close()
+
+
+def test_files_go_one_by_one_each_durably(tmp_path: Path) -> None:
+    """A power loss between several deletions must not leave a gap."""
+
+    class Recording(QuickFiles):
+        def __init__(self) -> None:
+            self.done: list[str] = []
+
+        def remove(self, path: Path) -> None:
+            self.done.append(path.name)
+            super().remove(path)
+
+        def sync_directory(self, path: Path) -> None:
+            self.done.append("synced")
+            super().sync_directory(path)
+
+    files = Recording()
+    queue_files = QueueFiles(files, 10)
+    extension = QueueExtension(queue_files, tmp_path / "ext", 60)
+    codes = np.arange(8)
+    addresses = extension.put(codes, codes, None)
+    extension.keep()
+    files.done.clear()
+    extension.trim(int(addresses[6]))
+    assert files.done == [f"{0:020d}", "synced", f"{60:020d}", "synced", f"{120:020d}"]
+    assert extension.units(addresses[6:])[1].all()
+    queue_files.close()
