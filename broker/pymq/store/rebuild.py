@@ -1,6 +1,6 @@
 """Makes everything anew that can be made from the log: queues, extensions, index, checkpoint.
 
-1. Queue and index files that no store opens (of a wrong size or name) are set aside; then the
+1. Queue and index files that no store opens (of a wrong size or name) are removed; then the
    store is opened and closed as by any start. A damaged log is refused there, unchanged, and an
    unfinished end is cut.
 2. Everything is built from the log in a store of its own, ``ROOT/rebuilding``, which has the
@@ -67,20 +67,24 @@ def rebuild_store(
             next start makes what is missing.
     """
     files = files or Files()
-    config = _set_misfits_aside(config, files)
+    config = _remove_misfits(config, files)
     MessageStore.open(config, clock, files=files, on_progress=on_progress).close()
     lock = DirectoryLock(files, config.root_path)
     try:
         lock.mark()
         rebuild = _Rebuild(config, clock, files)
-        rebuild.build(on_progress)
+        try:
+            rebuild.build(on_progress)
+        except StoreError:
+            rebuild.give_up()
+            raise
         rebuild.swap()
     finally:
         lock.release()
     return summarize(config)
 
 
-def _set_misfits_aside(config: StoreConfig, files: Files) -> StoreConfig:
+def _remove_misfits(config: StoreConfig, files: Files) -> StoreConfig:
     """Return the settings with the sizes that files have; remove what would keep it from opening.
 
     What is removed can be made from the log: an abort marker without a checkpoint lets the next
@@ -110,7 +114,7 @@ def _set_misfits_aside(config: StoreConfig, files: Files) -> StoreConfig:
             files.remove(path)
     finally:
         lock.release()
-    return _set_misfits_aside(config, files)
+    return _remove_misfits(config, files)
 
 
 def _forget_ends(layout: StoreLayout, files: Files) -> None:
@@ -169,6 +173,13 @@ class _Rebuild:
             store.close()
         if files.exists(apart / "abort"):
             raise StoreError(f"{apart}: not everything could be built; see the log")
+
+    def give_up(self) -> None:
+        """Give the space back that was taken so far, if the disk lets us."""
+        try:
+            _remove_tree(self._files, self._apart)
+        except StoreError as error:
+            _log.warning("%s: left behind (%s); the next rebuild removes it", self._apart, error)
 
     # -- taking the old one's place -------------------------------------------------------------
 

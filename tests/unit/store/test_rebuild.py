@@ -167,6 +167,7 @@ def test_a_damaged_log_is_refused_and_nothing_changes(root: Path) -> None:
         rebuild(root)
     assert REBUILDING_NAME not in str(caught.value)
     assert content(root) == expected and not (root / "abort").exists()
+    assert not (root / REBUILDING_NAME).exists()
 
 
 def test_a_store_in_use_is_refused(root: Path) -> None:
@@ -262,7 +263,7 @@ def test_a_full_disk_while_building_leaves_the_old_files_in_use(root: Path) -> N
 
     with pytest.raises(DiskFull):
         rebuild(root, Full())
-    assert content(root) == expected
+    assert content(root) == expected and not (root / REBUILDING_NAME).exists()
     report = assert_whole(root)
     assert report.clean_stop and not report.findings.count(Severity.NOTE, Kind.NOT_LOOKED_AT)
 
