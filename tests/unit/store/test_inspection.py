@@ -635,3 +635,22 @@ def test_a_summary_of_expired_messages_begins_with_the_first_kept(root: Path) ->
     assert found.log_first == int(log_files(root)[0].name)
     assert found.message_count == len(stored)
     assert all(one.min_offset > 0 for one in found.queues if one.topic in TOPICS)
+
+
+def test_a_log_over_several_directories_is_one_log(tmp_path: Path) -> None:
+    root, clock = tmp_path / "store", FakeClock()
+    paths = {"commit_log_paths": (tmp_path / "one", tmp_path / "two")}
+    store = open_store(root, clock, **paths, **SIZES)
+    fill(store, clock, seeded(17), 250)
+    store.close()
+    assert all(len(list(path.iterdir())) > 1 for path in paths["commit_log_paths"])
+    config = StoreConfig(root_path=root, **paths)
+    assert not len(check_store(config).findings)
+    victim = sorted((tmp_path / "two").iterdir())[0]
+    victim.rename(tmp_path / "gone")
+    finding = the_finding(check_store(config), Kind.LOG_FILE)
+    assert finding.path.name == victim.name
+    (tmp_path / "gone").rename(victim)
+    shutil.copy(victim, tmp_path / "one")
+    finding = the_finding(check_store(config), Kind.LOG_FILE)
+    assert finding.path == victim and "second file" in finding.found
