@@ -62,6 +62,8 @@ def test_killed_while_a_queue_file_is_made(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- lost power
 
 POWER_LOSSES = 40
+#: One unit of the extension to a file.
+EXTENDED: dict[str, Any] = {"queue_extension": True, "queue_extension_file_bytes": 24}
 
 
 def die_at(session: Session, script: Script, place: Path, disk: Disk, operation: str) -> None:
@@ -322,3 +324,23 @@ def test_index_slots_after_two_deaths(memory_path: Path) -> None:
         files.abandon()
         assert recover(again, root, FaultyFiles()) == [], f"died before operation {at}"
         shutil.rmtree(root)
+
+
+def test_an_older_entry_with_an_older_address(memory_path: Path) -> None:
+    """Lost power left the last entry with the address of an earlier one's unit.
+
+    Everything behind that unit was taken for free, so that another entry's unit was deleted.
+    """
+    root = memory_path / "store"
+    session, files = Session(FlushMode.SYNC, **EXTENDED), FaultyFiles()
+    session.start(root, files)
+    session.put(Send(TOPIC, 0, (10, 20, 30)))
+    session.flush()
+    files.abandon()
+    session.store = None
+    path = root / "consumequeue" / TOPIC / "0" / f"{0:020d}"
+    data = bytearray(path.read_bytes())
+    assert len({bytes(data[at : at + 8]) for at in (12, 32, 52)}) == 3
+    data[52:60] = data[12:20]
+    path.write_bytes(data)
+    assert recover(session, root, FaultyFiles()) == []

@@ -283,7 +283,12 @@ class ConsumeQueue:
             return end
         for first, entries in self._blocks_back():
             addressed = (entries["tag_code"] <= ADDRESS_MAX).nonzero()[0]
-            whole = addressed[self.tag_codes(entries)[1][addressed]]
+            addresses = entries["tag_code"][addressed].astype(np.int64)
+            rising = np.ones(len(addresses), np.bool_)
+            rising[1:] = addresses[1:] > np.maximum.accumulate(addresses)[:-1]
+            # An address that does not rise is one that a power loss left from an older entry.
+            ordered = addressed[: None if rising.all() else int(rising.argmin())]
+            whole = ordered[self.tag_codes(entries)[1][ordered]]
             lost = addressed[addressed > whole[-1]] if len(whole) else addressed
             if len(lost):
                 end = first + int(lost[0])
