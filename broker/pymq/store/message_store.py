@@ -708,7 +708,14 @@ class MessageStore:
         is_indexed = self._index_rest()
         job = self.queue_flush_target()
         job.run()
-        self.queue_flush_done(job)
+        try:
+            self.queue_flush_done(job)
+        except FlushFailed:
+            raise
+        except StoreError as error:
+            # What stands in the log is safe, and queues and index can be made of it.
+            _log.warning("queues or index could not be saved (%s); the next start does it", error)
+            return
         self._log.segments.drop_prepared()
         self._checkpoint.save()
         if self._dispatch.behind:

@@ -550,3 +550,21 @@ def test_what_a_full_disk_kept_from_being_saved_is_saved_later(tmp_path: Path) -
     assert found(store, "k") == [b"0"]
     store.close()
     assert contents(tmp_path) == expected_contents(tmp_path)
+
+
+def test_closing_on_a_full_disk_leaves_the_index_to_the_next_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The file is there, the blocks of its header are not."""
+    files = FaultyFiles()
+    store = open_store(tmp_path, files=files)
+    put_ok(store, keyed("k", body=b"0"))
+    index_all(store)
+    files.on_write = failing_in("index", errno.ENOSPC)
+    store.close()
+    assert "the next start does it" in caplog.text
+    assert (tmp_path / "abort").exists()
+    store = open_store(tmp_path)
+    index_all(store)
+    assert found(store, "k") == [b"0"]
+    store.close()
