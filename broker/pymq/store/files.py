@@ -13,7 +13,6 @@ import fcntl
 import mmap
 import os
 import resource
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -254,23 +253,29 @@ class Files:
         """Let the system evict a map's pages again."""
         _on_pages("munlock", view)
 
-    def data_ranges(self, fd: int, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """Yield the parts of [first, end) that are not holes, in order."""
+    def data_ranges(self, fd: int, first: int, end: int) -> list[tuple[int, int]]:
+        """Return the parts of [first, end) that are not holes, in order.
+
+        All at once: reading one of them brings pages behind it into memory, and reserved blocks
+        that are in memory count as data.
+        """
+        found: list[tuple[int, int]] = []
         while first < end:
             try:
                 start = os.lseek(fd, first, os.SEEK_DATA)
             except OSError as error:
                 if error.errno == errno.ENXIO:
-                    return
+                    break
                 start = first  # The file system cannot tell: take all as data.
             if start >= end:
-                return
+                break
             try:
                 stop = min(os.lseek(fd, start, os.SEEK_HOLE), end)
             except OSError:
                 stop = end
-            yield start, stop
+            found.append((start, stop))
             first = stop
+        return found
 
     def read_part(self, path: Path, size: int, position: int) -> bytes:
         """Return up to ``size`` bytes of a file that need not be open; fewer only at its end."""

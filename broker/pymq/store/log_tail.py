@@ -13,7 +13,8 @@ from pymq.store.segment import Segment
 from pymq.store.segments import Segments
 
 RECOVERED_NAME = "recovered"
-_PIECE_BYTES = 1 << 20
+#: Small enough that the next piece gets the memory of the last one, which is in cache.
+_PIECE_BYTES = 1 << 16
 _ZEROS = bytes(_PIECE_BYTES)
 
 
@@ -63,7 +64,7 @@ class LogTail:
         used = 0
         pieces: list[tuple[int, int]] = []
         files, fd = self._files, segment.fd
-        for start, stop in list(files.data_ranges(fd, position, segment.size_bytes)):
+        for start, stop in files.data_ranges(fd, position, segment.size_bytes):
             while start < stop:
                 piece = files.pread(fd, min(_PIECE_BYTES, stop - start), start)
                 if piece != _ZEROS[: len(piece)]:

@@ -85,7 +85,7 @@ class QueueFiles:
     def zero(self, path: str, position: int, size_bytes: int) -> None:
         """Zero a file of ``size_bytes`` from a position on; holes stay holes."""
         fd = self.descriptor(path)
-        for start, end in list(self.files.data_ranges(fd, position, size_bytes)):
+        for start, end in self.files.data_ranges(fd, position, size_bytes):
             while start < end:
                 piece = self.files.pread(fd, min(len(_ZEROS), end - start), start)
                 if piece.count(0) != len(piece):

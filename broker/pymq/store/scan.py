@@ -41,7 +41,8 @@ from pymq.store.segment import Segment
 CHUNK_RECORDS = 1 << 12
 _SIZE_MAGIC = struct.Struct(">II")
 _LIVE = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
-_WINDOW_BYTES = 1 << 20
+#: Small enough that the next window gets the memory of the last one, which is in cache.
+_WINDOW_BYTES = 1 << 16
 _ZEROS = bytes(_WINDOW_BYTES + 7)
 
 

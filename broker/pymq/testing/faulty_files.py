@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -271,7 +271,7 @@ class FaultyFiles(Files):
         self._check_alive()
         return super().give_back_blocks(fd, size_bytes)  # of a file whose name is gone
 
-    def data_ranges(self, fd: int, first: int, end: int) -> Iterator[tuple[int, int]]:
+    def data_ranges(self, fd: int, first: int, end: int) -> list[tuple[int, int]]:
         self._check_alive()
         return super().data_ranges(fd, first, end)
 
