@@ -4,7 +4,8 @@
 
     {"version": 1, "logEnd": 1234, "storeTimestamp": 1700000000000,
      "queues": {"TopicTest": {"0": 10, "1": 9}}, "deleted": {"Gone": 800},
-     "index": {"end": 1234, "endTimestamp": 1700000000000, "lastOffset": 1000}}
+     "index": {"end": 1234, "endTimestamp": 1700000000000, "lastOffset": 1000},
+     "crc32": 305419896}
 
 ``queues`` holds the end offset of every queue at the last clean stop. It lets the next open
 start without reading the log, and tells a queue that is missing from one that never was.
@@ -12,6 +13,10 @@ start without reading the log, and tells a queue that is missing from one that n
 else may have added to it since.
 ``deleted`` holds the end of the log when a topic was deleted: records below it are not indexed
 again, so that a crash does not bring a deleted topic's messages back.
+
+``crc32`` is the checksum of the text without it, as ``json.dumps`` writes it. A damaged file is
+told by it, and the one before, ``queues.json.bak``, counts instead: it knows less, nothing wrong.
+Without the file nothing is known, whatever the backup says: so it can be taken away.
 
 A greater ``version`` is that of a later pymq, which may have changed more than this file: it is
 refused. Without one it is 1.
@@ -26,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pymq.errors import FlushFailed, StoreError, StoreMismatch
+from pymq.protocol.hashes import crc32
 from pymq.store.commit_log import CommitLog
 from pymq.store.files import Files
 
@@ -55,6 +61,9 @@ class KnownQueues:
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
         self._path = root / NAME
+        self._backup = root / (NAME + ".bak")
+        # What stands in the file; None if that is no good backup.
+        self._saved: bytes | None = None
         #: End of the log at the last clean stop; -1 when there was none.
         self.log_end = -1
         self.store_timestamp = 0
@@ -63,7 +72,7 @@ class KnownQueues:
         self.index: IndexNote | None = None
 
     def load(self) -> None:
-        """Read the file; a missing or damaged one knows nothing.
+        """Read the file, or the one before if it is damaged; a missing one knows nothing.
 
         Raises:
             StoreMismatch: a later version wrote it.
@@ -71,8 +80,22 @@ class KnownQueues:
         data = self._files.read_file(self._path)
         if data is None:
             return
+        if self._parse(data):
+            self._saved = data
+            return
+        before = self._files.read_file(self._backup)
+        if before is not None and self._parse(before):
+            _log.warning("%s is damaged; %s is used instead", self._path, self._backup.name)
+        else:
+            _log.warning("%s is damaged; the log is read instead", self._path)
+
+    def _parse(self, data: bytes) -> bool:
+        """Take over what a file says; return whether it is whole."""
         try:
             content = json.loads(data)
+            checksum = content.pop("crc32", None)  # the first pymq wrote none
+            if checksum not in (None, crc32(json.dumps(content).encode())):
+                return False
             version = int(content.get("version", 1))
             if version > VERSION:
                 raise StoreMismatch(
@@ -89,10 +112,10 @@ class KnownQueues:
             noted = content.get("index")
             index = None if noted is None else IndexNote(*(int(noted[key]) for key in _INDEX))
         except (ValueError, TypeError, KeyError, AttributeError):
-            _log.warning("%s is unreadable; the log is read instead", self._path)
-            return
+            return False
         self.log_end, self.store_timestamp = log_end, store_timestamp
         self.ends, self.deleted, self.index = ends, deleted, index
+        return True
 
     def save_clean_stop(
         self, log: CommitLog, ends: dict[tuple[str, int], int], index: "IndexNote | None"
@@ -172,6 +195,7 @@ class KnownQueues:
         for (topic, queue_id), end in self.ends.items():
             queues.setdefault(topic, {})[str(queue_id)] = end
         content: dict[str, Any] = {
+            "version": VERSION,
             "logEnd": self.log_end,
             "storeTimestamp": self.store_timestamp,
             "queues": queues,
@@ -179,7 +203,12 @@ class KnownQueues:
         }
         if self.index is not None:
             content["index"] = dict(zip(_INDEX, self.index, strict=True))
+        content["crc32"] = crc32(json.dumps(content).encode())
+        data = json.dumps(content).encode()
+        if self._saved is not None and self._saved != data:
+            self._files.write_file(self._backup, self._saved)
         temporary = self._path.with_name(NAME + ".tmp")
-        self._files.write_file(temporary, json.dumps(content).encode())
+        self._files.write_file(temporary, data)
         self._files.rename(temporary, self._path)
         self._files.sync_directory(self._path.parent)
+        self._saved = data

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 #: Queue files looked at, from the last one back, after an unclean stop; RocketMQ's number.
 _FILES_CHECKED = 3
 #: Longer gaps between queue offsets are taken for a damaged offset.
-_GAP_MAX = 1 << 20
+_GAP_MAX = 1 << 16
 
 
 class OlderNeeded(Exception):
