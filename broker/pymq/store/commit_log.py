@@ -281,6 +281,15 @@ class CommitLog:
             for fd, segment, start, size in zip(duplicates, segments, starts, sizes, strict=True)
         ]
 
+    def _readable(self, physical_offset: int) -> tuple[Segment, int]:
+        """Return the segment that holds an offset, and the position where its records end."""
+        if not self.first <= physical_offset < self.committed:
+            raise OffsetOutOfRange(
+                f"physical offset {physical_offset}, the log holds {self.first}..{self.committed}"
+            )
+        segment = self.segments.find(physical_offset)
+        return segment, min(self.committed, segment.end) - segment.first
+
     def record_at(self, physical_offset: int) -> Record:
         """Return the record that starts at an offset.
 
@@ -288,12 +297,7 @@ class CommitLog:
             OffsetOutOfRange: the log does not hold the offset.
             CorruptRecord: no record stands there.
         """
-        if not self.first <= physical_offset < self.committed:
-            raise OffsetOutOfRange(
-                f"physical offset {physical_offset}, the log holds {self.first}..{self.committed}"
-            )
-        segment = self.segments.find(physical_offset)
-        stop = min(self.committed, segment.end) - segment.first
+        segment, stop = self._readable(physical_offset)
         return decode_record(segment.view[:stop], physical_offset - segment.first)
 
     def record_view(self, physical_offset: int) -> memoryview:
@@ -303,12 +307,7 @@ class CommitLog:
             OffsetOutOfRange: the log does not hold the offset.
             CorruptRecord: no record starts there.
         """
-        if not self.first <= physical_offset < self.committed:
-            raise OffsetOutOfRange(
-                f"physical offset {physical_offset}, the log holds {self.first}..{self.committed}"
-            )
-        segment = self.segments.find(physical_offset)
-        stop = min(self.committed, segment.end) - segment.first
+        segment, stop = self._readable(physical_offset)
         position = physical_offset - segment.first
         size, own_offset = record_place(segment.view[:stop], position)
         if own_offset != physical_offset:

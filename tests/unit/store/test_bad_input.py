@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.disks import small_tmpfs
 from tests.unit.store.stores import (
     TOPIC,
     FakeClock,
@@ -201,21 +202,10 @@ def test_a_second_process_changes_nothing(tmp_path: Path) -> None:
 @pytest.fixture
 def read_only(tmp_path: Path) -> Iterator[Path]:
     """A store on a file system that can then only be read."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
-    make_store(path / "s")
-    subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True, timeout=30)
-    yield path
-    subprocess.run(["umount", str(path)], check=True, timeout=30)
+    with small_tmpfs(tmp_path / "disk", "4m") as path:
+        make_store(path / "s")
+        subprocess.run(["mount", "-o", "remount,ro", str(path)], check=True, timeout=30)
+        yield path
 
 
 def test_a_read_only_file_system(read_only: Path) -> None:

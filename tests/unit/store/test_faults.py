@@ -4,11 +4,11 @@ import errno
 import gc
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.disks import small_tmpfs
 from tests.unit.store.stores import (
     HOST,
     TOPIC,
@@ -295,19 +295,8 @@ def test_recovery_that_fails_half_way_can_be_repeated(tmp_path: Path, lost_queue
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 1 MiB."""
-    path = tmp_path / "small"
-    path.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", str(path)], check=True, timeout=30)
+    with small_tmpfs(tmp_path / "small", "1m") as path:
+        yield path
 
 
 def _fill(store: MessageStore, clock: FakeClock) -> int:
