@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ class Session:
         config = StoreConfig(root_path=root, flush_mode=self._mode, **self._settings)
         self.store = MessageStore.open(config, self.clock, files=files)
         self._table = StateTable(root / "config" / "table.json", files=files)
-        self._table.load(int)
+        self._table.load(_parse_table)
         there = {topic for topic, _ in self.store.queues()}
         self.history.resolve_endings(there, self.store.log_end)
         self._note_durable()
@@ -200,7 +201,7 @@ class Session:
     def save(self) -> None:
         """Save the state table."""
         self.history.save_begun += 1
-        self._table.save(str(self.history.save_begun))
+        self._table.save(f'{{"saved":{self.history.save_begun}}}')
         self.history.saved = self.history.save_begun
 
     def pass_time(self, ms: int) -> None:
@@ -231,7 +232,7 @@ class Session:
         return Findings(
             self._running.log_end,
             self.messages(),
-            self._table.load(int) or 0,
+            self._table.load(_parse_table) or 0,
             log_by_topic(self._root),
             queues_by_topic(self._root),
         )
@@ -239,6 +240,10 @@ class Session:
     def check(self) -> list[str]:
         """Return what is wrong."""
         return check(self.history, self.findings())
+
+
+def _parse_table(text: str) -> int:
+    return int(json.loads(text)["saved"])
 
 
 def index_complaints(root: Path) -> list[str]:

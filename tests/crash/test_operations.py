@@ -78,6 +78,7 @@ def test_dies_again_while_it_recovers(
     for fault in every if crash_rounds >= THOROUGH_ROUNDS else chance.sample(every, crash_rounds):
         template = memory_path / "template"
         session = crashed_session(template, mode, extended, fault)
+        template.mkdir(exist_ok=True)  # the first operation makes it
         counting = FaultyFiles()
         recover(session.fork(), shutil.copytree(template, memory_path / "counting"), counting)
         shutil.rmtree(memory_path / "counting")

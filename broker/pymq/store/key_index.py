@@ -54,6 +54,8 @@ class KeyIndex:
         self.end = 0
         #: Store time (ms) of the last message looked at.
         self.end_ms = 0
+        #: Physical offset at which everything is to be saved once; None for nowhere.
+        self.save_at: int | None = None
 
     def load(self) -> None:
         """Take the files that are there; nothing is changed.
@@ -240,15 +242,19 @@ class KeyIndex:
 
     @property
     def is_save_due(self) -> bool:
-        """Whether a file that is full was not saved.
+        """Whether a file that is full was not saved, or ``save_at`` was reached.
 
         Official brokers look for nothing in files older than an empty one: a process that is
         killed must not leave several behind whose headers were never written.
         """
+        if self.save_at is not None and self.end >= self.save_at:
+            return True
         return any(file.is_dirty and not file.room for file in self._all)
 
     def take_snapshots(self) -> list[IndexSnapshot]:
         """Return what has to be saved, counted as saved; ``saved`` or ``give_back`` follows."""
+        if self.save_at is not None and self.end >= self.save_at:
+            self.save_at = None
         dirty = [file for file in self._all if file.is_dirty]
         snapshots = [file.snapshot() for file in dirty]
         for file in dirty:

@@ -2,10 +2,9 @@
 
 ::
 
-    {"version": 1, "logEnd": 1234, "storeTimestamp": 1700000000000,
+    {"pymqCrc32": "12345678", "version": 1, "logEnd": 1234, "storeTimestamp": 1700000000000,
      "queues": {"TopicTest": {"0": 10, "1": 9}}, "deleted": {"Gone": 800},
-     "index": {"end": 1234, "endTimestamp": 1700000000000, "lastOffset": 1000},
-     "crc32": 305419896}
+     "index": {"end": 1234, "endTimestamp": 1700000000000, "lastOffset": 1000}}
 
 ``queues`` holds the end offset of every queue at the last clean stop. It lets the next open
 start without reading the log, and tells a queue that is missing from one that never was.
@@ -14,9 +13,9 @@ else may have added to it since.
 ``deleted`` holds the end of the log when a topic was deleted: records below it are not indexed
 again, so that a crash does not bring a deleted topic's messages back.
 
-``crc32`` is the checksum of the text without it, as ``json.dumps`` writes it. A damaged file is
-told by it, and the one before, ``queues.json.bak``, counts instead: it knows less, nothing wrong.
-Without the file nothing is known, whatever the backup says: so it can be taken away.
+``pymqCrc32`` is the checksum that all tables have (``pymq.store.tables``). Of a damaged file the
+one before, ``queues.json.bak``, counts instead: it knows less, nothing wrong. Without the file
+nothing is known, whatever the backup says: so it can be taken away.
 
 A greater ``version`` is that of a later pymq, which may have changed more than this file: it is
 refused. Without one it is 1.
@@ -31,9 +30,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pymq.errors import FlushFailed, StoreError, StoreMismatch
-from pymq.protocol.hashes import crc32
 from pymq.store.commit_log import CommitLog
 from pymq.store.files import Files
+from pymq.store.tables import seal, unseal
 
 _log = logging.getLogger(__name__)
 NAME = "queues.json"
@@ -92,10 +91,7 @@ class KnownQueues:
     def _parse(self, data: bytes) -> bool:
         """Take over what a file says; return whether it is whole."""
         try:
-            content = json.loads(data)
-            checksum = content.pop("crc32", None)  # the first pymq wrote none
-            if checksum not in (None, crc32(json.dumps(content).encode())):
-                return False
+            content = json.loads(unseal(data))
             version = int(content.get("version", 1))
             if version > VERSION:
                 raise StoreMismatch(
@@ -203,8 +199,7 @@ class KnownQueues:
         }
         if self.index is not None:
             content["index"] = dict(zip(_INDEX, self.index, strict=True))
-        content["crc32"] = crc32(json.dumps(content).encode())
-        data = json.dumps(content).encode()
+        data = seal(json.dumps(content).encode())
         if self._saved is not None and self._saved != data:
             self._files.write_file(self._backup, self._saved)
         temporary = self._path.with_name(NAME + ".tmp")

@@ -285,7 +285,10 @@ class MessageStore:
 
     @property
     def queue_flush_due(self) -> bool:
-        """Whether a job of ``queue_flush_target`` should not wait: an index file is full."""
+        """Whether a job of ``queue_flush_target`` should not wait.
+
+        An index file is full, or the index has caught up after an unclean stop.
+        """
         return self._index is not None and self._gate.failure is None and self._index.is_save_due
 
     def query(

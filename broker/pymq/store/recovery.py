@@ -380,6 +380,8 @@ class Recovery:
         index.cut(first, log.store_time_at)
         # Files that are gone end it earlier than the checkpoint says.
         index.end = max(min(first, index.last_offset), log.first)
+        # Or a process that dies once a minute reads all of this again every time.
+        index.save_at = log.end
 
     def _index_ms(self) -> int | None:
         """Return the store time up to which the index on the disk is complete, None without one.

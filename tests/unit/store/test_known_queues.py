@@ -90,6 +90,6 @@ def test_a_file_that_was_taken_away_is_not_brought_back(root: Path) -> None:
 def test_files_of_the_first_version_have_no_checksum(root: Path) -> None:
     path = root / "queues.json"
     content = json.loads(path.read_text())
-    del content["crc32"], content["version"]
+    del content["pymqCrc32"], content["version"]
     path.write_text(json.dumps(content))
     assert load(root).ends == {(TOPIC, 0): 2}

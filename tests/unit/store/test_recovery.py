@@ -26,6 +26,7 @@ from tests.unit.store.stores import (
 from pymq.errors import CorruptRecord, StoreClosed
 from pymq.protocol.record import encode_blank
 from pymq.store import FlushMode, MessageStore
+from pymq.store.checkpoint import SLACK_MS
 
 COUNT = 40
 TEXTS = [b"%d" % number for number in range(COUNT)]
@@ -439,6 +440,33 @@ def test_a_clean_open_reads_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.INFO, "pymq.store"):
         open_store(tmp_path / "s").close()
     assert not caplog.records
+
+
+def test_one_crash_soon_after_another_reads_only_what_is_new(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    first = open_store(tmp_path / "first", clock, segment_bytes=1024)
+    for number in range(20):
+        put_ok(first, record(b"old %d" % number))
+        clock.now_ms += SLACK_MS // 10
+    second = reopen(crashed_copy(tmp_path / "first", tmp_path / "second"), clock=clock)
+    first.close()
+    assert not second.queue_flush_due
+    while second.index_step():
+        assert second.queue_flush_due == (second.index_behind == 0)
+    job = second.queue_flush_target()
+    job.run()
+    second.queue_flush_done(job)
+    assert not second.queue_flush_due
+    for number in range(20):
+        put_ok(second, record(b"new %d" % number))
+    root = crashed_copy(tmp_path / "second", tmp_path / "third")
+    second.close()
+    overwrite(log_files(root)[0], 4, b"not a record")  # nobody looks
+    third = reopen(root, clock=clock)
+    assert third.queue_bounds(TOPIC, 0) == (0, 40)
+    third.close()
 
 
 def test_delayed_messages_get_their_delivery_time_back(tmp_path: Path) -> None:

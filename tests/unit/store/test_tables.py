@@ -3,12 +3,13 @@
 import json
 import logging
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 from pymq.errors import CorruptRecord, DiskFull
 from pymq.store import Files
-from pymq.store.tables import StateTable
+from pymq.store.tables import StateTable, seal, unseal
 
 
 def test_save_and_load(tmp_path: Path) -> None:
@@ -20,10 +21,26 @@ def test_save_and_load(tmp_path: Path) -> None:
     assert StateTable(tmp_path / "config" / "topics.json").load(json.loads) == {"a": 2}
     names = sorted(path.name for path in (tmp_path / "config").iterdir())
     assert names == ["topics.json", "topics.json.bak"]
-    assert json.loads((tmp_path / "config" / "topics.json.bak").read_text()) == {"a": 1}
+    assert json.loads((tmp_path / "config" / "topics.json.bak").read_text())["a"] == 1
 
 
-@pytest.mark.parametrize("damage", [b"", bytes(40), b'{"a": ', b"\xff\xfe", None])
+def test_the_checksum_comes_first() -> None:
+    assert seal(b'{"a": 1}') == b'{"pymqCrc32":"fba18e97","a": 1}'
+    assert seal(b"{}") == b'{"pymqCrc32":"a3a6bf43"}'
+    for text in (b'{"a": 1}', b'{\n\t"a": 1\n}', b"{}", b"{ }"):
+        assert json.loads(seal(text)) == json.loads(text) | {"pymqCrc32": ANY}
+        assert unseal(seal(text)) == text
+        assert unseal(text) == text  # as RocketMQ writes it
+    with pytest.raises(ValueError, match="not fit its checksum"):
+        unseal(seal(b'{"a": 1}').replace(b"1}", b"3}"))
+    with pytest.raises(ValueError, match="JSON object"):
+        seal(b"[1]")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", bytes(40), b'{"a": ', b"\xff\xfe", b'{"pymqCrc32":"00000000","a": 2}', None],
+)
 def test_a_damaged_file_falls_back_to_the_backup(
     tmp_path: Path, damage: bytes | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -40,6 +57,8 @@ def test_a_damaged_file_falls_back_to_the_backup(
     assert "offsets.json" in caplog.text and "backup" in caplog.text
     table.save('{"a": 3}')
     assert table.load(json.loads) == {"a": 3}
+    kept = tmp_path / "offsets.json.damaged"
+    assert (kept.read_bytes() if kept.exists() else None) == damage
 
 
 def test_nothing_readable_is_an_error_and_not_an_empty_table(tmp_path: Path) -> None:

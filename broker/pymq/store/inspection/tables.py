@@ -13,6 +13,7 @@ from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import StoreLayout
 from pymq.store.known_queues import NAME
 from pymq.store.queue_entries import SCHEDULE_TOPIC
+from pymq.store.tables import unseal
 
 CONFIG_NAME = "config"
 _OFFSETS = "consumerOffset.json"
@@ -95,8 +96,8 @@ def _parse(files: Files, path: Path) -> tuple[object, str | None]:
             return None, _MISSING
         if not data.strip(b"\0 \t\r\n"):
             return None, f"{len(data)} B of nothing"
-        return fastjson.parse(data.decode("utf-8")), None
-    except (PymqError, UnicodeDecodeError) as error:
+        return fastjson.parse(unseal(data).decode("utf-8")), None
+    except (PymqError, ValueError) as error:
         return None, str(error)
 
 
