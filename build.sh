@@ -170,7 +170,8 @@ interop() {
 crash() {
   make_env
   export PYMQ_CRASH_ROUNDS=${PYMQ_CRASH_ROUNDS:-1000} PYMQ_HYPOTHESIS=${PYMQ_HYPOTHESIS:-long}
-  exec "$python" -m pytest tests/crash -m crash "$@"
+  # One test kills a thousand times: longer than any other may take.
+  exec "$python" -m pytest tests/crash -m crash -o faulthandler_timeout=14400 "$@"
 }
 
 lint() {

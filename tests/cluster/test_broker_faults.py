@@ -84,6 +84,29 @@ def test_messages_that_cannot_be_prefetched_are_sent_all_the_same(
 
 
 @pytest.mark.parametrize("memory_bytes", [None, 0])
+def test_a_changed_queue_entry_is_refused_and_its_cure_named(
+    tmp_path: Path, memory_bytes: int | None
+) -> None:
+    async def check(peer: Peer) -> None:
+        for number in range(3):
+            await peer.send("T", b"%d" % number)
+        (path,) = (tmp_path / "consumequeue" / "T" / "0").iterdir()
+        with path.open("r+b") as file:  # The second entry is that of the third message.
+            file.seek(40)
+            third = file.read(20)
+            file.seek(20)
+            file.write(third)
+        assert [record.body for record in records(await peer.pull("T", 0, maxMsgNums=1))] == [b"0"]
+        for offset in (0, 1):
+            answer = await peer.pull("T", offset)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "entry 1 " in answer.remark and "pymq store rebuild" in answer.remark
+        assert [record.body for record in records(await peer.pull("T", 2))] == [b"2"]
+
+    serve(tmp_path, check, memory_bytes=memory_bytes)
+
+
+@pytest.mark.parametrize("memory_bytes", [None, 0])
 def test_a_message_larger_than_a_frame_is_refused_with_the_reason(
     tmp_path: Path, memory_bytes: int | None
 ) -> None:

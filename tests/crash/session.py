@@ -219,6 +219,7 @@ class Session:
             while offset < end:
                 result = store.read(topic, queue_id, offset, count_max=32, bytes_max=1 << 16)
                 assert result.next_offset > offset, f"{topic} {queue_id} {offset}: {result}"
+                result.check()
                 offset = result.next_offset
                 found.setdefault(topic, []).extend(
                     Found(one.queue_id, one.queue_offset, one.physical_offset, one.body)

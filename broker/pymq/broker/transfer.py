@@ -8,10 +8,10 @@ Source: RocketMQ ManyMessageTransfer, OneMessageTransfer, QueryMessageTransfer.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
-from pymq.errors import LocalProtocolError, StoreError
+from pymq.errors import CorruptRecord, LocalProtocolError, StoreError
 from pymq.net.server import ServerConnection
 from pymq.net.tasks import Tasks
 from pymq.protocol.codes import ResponseCode
@@ -54,6 +54,7 @@ class RecordTransfer:
         response: Command,
         buffers: Sequence[memoryview],
         starts: Sequence[int],
+        check: Callable[[], None] | None = None,
     ) -> None:
         """Answer a request, now or once the disk has given the records.
 
@@ -63,12 +64,13 @@ class RecordTransfer:
             response: its answer, without a body.
             buffers: the body, as views on the log.
             starts: the physical offset of each buffer; the first is the lowest.
+            check: looks at the records once they are in memory; raises CorruptRecord.
         """
         if starts and self._store.log_end - starts[0] > self._memory_bytes:
-            work = self._send_from_disk(connection, command, response, buffers, starts)
+            work = self._send_from_disk(connection, command, response, buffers, starts, check)
             self._tasks.start("cold read", work)
         else:
-            self._send(connection, command, response, buffers)
+            self._send(connection, command, response, buffers, check)
 
     async def _send_from_disk(
         self,
@@ -77,6 +79,7 @@ class RecordTransfer:
         response: Command,
         buffers: Sequence[memoryview],
         starts: Sequence[int],
+        check: Callable[[], None] | None,
     ) -> None:
         try:
             job = self._store.prefetch_target(buffers, starts)
@@ -84,7 +87,7 @@ class RecordTransfer:
             _log.debug("not prefetched: %s", error)  # read when it is sent, if it can be
         else:
             await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
-        self._send(connection, command, response, buffers)
+        self._send(connection, command, response, buffers, check)
 
     def _send(
         self,
@@ -92,7 +95,15 @@ class RecordTransfer:
         command: Command,
         response: Command,
         buffers: Sequence[memoryview],
+        check: Callable[[], None] | None,
     ) -> None:
+        try:
+            if check is not None:
+                check()
+        except CorruptRecord as error:
+            _log.error("%s is refused: %s", connection.peer, error)
+            connection.respond(command, command.reply(ResponseCode.SYSTEM_ERROR, str(error)))
+            return
         header = encode_header(response)
         try:
             prefix = frame_prefix(

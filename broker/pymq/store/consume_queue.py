@@ -375,7 +375,8 @@ class ConsumeQueue:
 
     def _kept(self, offset: int, log_first: int) -> bool:
         physical, size, _ = self.entry(offset)
-        return size != BLANK_SIZE and physical >= log_first
+        # A negative one is damage, which a read reports.
+        return size != BLANK_SIZE and not 0 <= physical < log_first
 
 
 def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:

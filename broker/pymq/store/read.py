@@ -3,19 +3,27 @@
 Source: RocketMQ DefaultMessageStore.getMessage.
 """
 
+import struct
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import CorruptRecord, OffsetOutOfRange
-from pymq.protocol.record import OVERHEAD_BYTES
+from pymq.protocol.record import MAGIC_V1, MAGIC_V2, OVERHEAD_BYTES
 from pymq.store.commit_log import CommitLog
 from pymq.store.consume_queue import BLANK_SIZE, ConsumeQueue, Entries
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+#: Records as views, where each begins in the log, and which record it begins with.
+Runs = tuple[list[memoryview], list[int], list[int]]
+
+#: The start of a record: size, magic, queue id, queue offset.
+_HEAD = struct.Struct(">iI4xi4xq")
+_SIZE = struct.Struct(">i")
 
 #: Entries looked at by one filtered read, as in RocketMQ (16,000 bytes of entries).
 SCAN_MAX = 800
@@ -49,6 +57,8 @@ class ReadResult:
         starts: the physical offset of each buffer.
         count: number of records in all buffers.
         sizes: int64, shape (count,): the size of each record; None when there is none.
+        heads: of each buffer, the queue offset of its first record and the size of its last one.
+        path: the queue's directory.
     """
 
     status: ReadStatus
@@ -59,6 +69,47 @@ class ReadResult:
     starts: list[int] = field(default_factory=list)
     count: int = 0
     sizes: Longs | None = None
+    heads: list[tuple[int, int]] = field(default_factory=list)
+    path: Path | None = None
+
+    def check(self) -> None:
+        """Look whether the records are those that the queue's entries stand for.
+
+        Touches the first and the last record of every buffer. What lies between them agrees
+        with its entries, or it were not one buffer.
+
+        Raises:
+            CorruptRecord: they are not. Entries have no checksum: this is how a changed one is
+                noticed.
+        """
+        if self.path is None:
+            return
+        wanted_id = int(self.path.name)
+        for buffer, start, (offset, last_size) in zip(
+            self.buffers, self.starts, self.heads, strict=True
+        ):
+            if not _HEAD.size <= last_size <= len(buffer):
+                raise _damaged(self.path, f"entry {offset} or one next to it has another size")
+            size, magic, queue_id, found = _HEAD.unpack_from(buffer)
+            if (
+                found != offset
+                or queue_id != wanted_id
+                or magic not in (MAGIC_V2, MAGIC_V1)
+                or size > len(buffer)
+                or _SIZE.unpack_from(buffer, len(buffer) - last_size)[0] != last_size
+            ):
+                raise _damaged(
+                    self.path,
+                    f"entry {offset} or one next to it does not fit the record at physical "
+                    f"offset {start} (magic {magic:08x}, queue {queue_id}, offset {found})",
+                )
+
+
+def _damaged(path: Path, what: str) -> CorruptRecord:
+    return CorruptRecord(
+        f"{path}: {what}: the queue's file or the log is damaged. Stop the broker; `pymq store "
+        "check` shows more, `pymq store rebuild` makes the queues anew"
+    )
 
 
 def read_queue(
@@ -99,10 +150,20 @@ def read_queue(
     if tag_codes is None:
         found = _leading(log, physical, sizes, bytes_max)
         if found is not None:
-            buffers, starts, sizes = found
+            (buffers, starts, firsts), sizes = found
             count = len(sizes)
+            heads = _heads(firsts, sizes, [offset + first for first in firsts])
             return ReadResult(
-                ReadStatus.FOUND, offset + count, low, end, buffers, starts, count, sizes
+                ReadStatus.FOUND,
+                offset + count,
+                low,
+                end,
+                buffers,
+                starts,
+                count,
+                sizes,
+                heads,
+                queue.path,
             )
     matched = _matches(queue, entries, tag_codes)
     kept = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
@@ -111,29 +172,42 @@ def read_queue(
     picked = kept[:scanned].nonzero()[0]
     physical, sizes = physical[picked], sizes[picked]
     following = offset + scanned
+    if removed and queue.first_kept(log.first) <= offset + int((matched & ~kept).argmax()):
+        raise _damaged(queue.path, f"an entry in {offset}..{following} points in front of the log")
     if not len(sizes):
         status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
         return ReadResult(status, following, low, end)
     try:
-        buffers, starts = _runs(log, physical, sizes)
+        buffers, starts, firsts = _runs(log, physical, sizes)
     except OffsetOutOfRange as error:
-        raise CorruptRecord(
-            f"{queue.path}: an entry in {offset}..{following} points outside the log "
-            f"({error}); restart the broker to rebuild the queue"
+        raise _damaged(
+            queue.path, f"an entry in {offset}..{following} points outside the log ({error})"
         ) from error
-    return ReadResult(ReadStatus.FOUND, following, low, end, buffers, starts, len(sizes), sizes)
+    heads = _heads(firsts, sizes, (picked[firsts] + offset).tolist())
+    return ReadResult(
+        ReadStatus.FOUND,
+        following,
+        low,
+        end,
+        buffers,
+        starts,
+        len(sizes),
+        sizes,
+        heads,
+        queue.path,
+    )
 
 
 def _leading(
     log: CommitLog, physical: Longs, sizes: Longs, bytes_max: int
-) -> tuple[list[memoryview], list[int], Longs] | None:
+) -> tuple[Runs, Longs] | None:
     """Return the records that fit, at least one; None if any of their entries is unusual."""
     total = sizes.cumsum()
     if int(total[-1]) > bytes_max:
         count = max(1, int(total.searchsorted(bytes_max, "right")))
         physical, sizes = physical[:count], sizes[:count]
     try:
-        return *_runs(log, physical, sizes), sizes
+        return _runs(log, physical, sizes), sizes
     except OffsetOutOfRange:
         return None  # A removed record, a blank entry, or damage.
 
@@ -171,14 +245,27 @@ def _scan_end(sizes: Longs, kept: Mask, count_max: int, bytes_max: int) -> int:
     return at if full[at] else len(sizes)
 
 
-def _runs(
-    log: CommitLog, physical: Longs, sizes: Longs
-) -> tuple[list[memoryview], list[int]]:
-    """Return the records as views, one per run of adjacent ones, and where these start."""
+def _runs(log: CommitLog, physical: Longs, sizes: Longs) -> Runs:
+    """Return the records as views, one per run of adjacent ones."""
     ends = physical + sizes
     if len(sizes) == 1 or not (breaks := (physical[1:] != ends[:-1]).nonzero()[0]).size:
         first = int(physical[0])
-        return [log.slice(first, int(ends[-1]) - first)], [first]
-    starts = [int(physical[0]), *physical[breaks + 1].tolist()]
+        return [log.slice(first, int(ends[-1]) - first)], [first], [0]
+    firsts = [0, *(breaks + 1).tolist()]
+    starts = physical[firsts].tolist()
     stops = [*ends[breaks].tolist(), int(ends[-1])]
-    return log.slices(starts, stops), starts
+    return log.slices(starts, stops), starts, firsts
+
+
+def _heads(firsts: list[int], sizes: Longs, offsets: list[int]) -> list[tuple[int, int]]:
+    """Return what ``ReadResult.heads`` is.
+
+    Args:
+        firsts: which record each buffer begins with.
+        sizes: of all records.
+        offsets: the queue offset of the first record of each buffer.
+    """
+    if len(firsts) == 1:
+        return [(offsets[0], int(sizes[-1]))]
+    lasts = [first - 1 for first in firsts[1:]]
+    return list(zip(offsets, [*sizes[lasts].tolist(), int(sizes[-1])], strict=True))

@@ -231,7 +231,9 @@ class PullHandlers:
             max_offset=result.end_offset,
         ).to_fields()
         response = command.reply(code, result.status.name, fields)
-        self._transfer.send(connection, command, response, result.buffers, result.starts)
+        self._transfer.send(
+            connection, command, response, result.buffers, result.starts, result.check
+        )
 
 
 def _response_code(result: ReadResult, asked_offset: int) -> int:
