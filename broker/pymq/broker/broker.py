@@ -222,7 +222,7 @@ class Broker:
                     self._answer_when_saved,
                 ).table(),
                 **QueryHandlers(
-                    store, transfer, self._key_indexing.wait_indexed, self._tasks
+                    store, transfer, self._key_indexing.wait_indexed, self._tasks, self._readers
                 ).table(),
                 **CleaningHandlers(
                     config,

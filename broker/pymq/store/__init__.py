@@ -10,6 +10,7 @@ from pymq.store.dispatch import Arrival
 from pymq.store.files import Files
 from pymq.store.jobs import FlushJob, QueueFlushJob
 from pymq.store.message_store import MessageStore
+from pymq.store.query import KeyQuery
 from pymq.store.read import ReadResult, ReadStatus
 from pymq.store.statistics import Rates, StatisticsSnapshot
 
@@ -18,6 +19,7 @@ __all__ = [
     "Files",
     "FlushJob",
     "FlushMode",
+    "KeyQuery",
     "MessageStore",
     "PutResult",
     "PutStatus",

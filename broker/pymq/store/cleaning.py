@@ -114,6 +114,7 @@ class CleanJob:
         disk: DiskWatch,
         oldest: tuple[Path, Path] | None,
         directories: Collection[Path],
+        index_files: list[Path],
         now_s: float,
     ) -> None:
         self._files = files
@@ -125,6 +126,8 @@ class CleanJob:
         self.oldest = oldest
         #: Directories of queues to be synced; afterwards those where that failed.
         self.directories = directories
+        #: Index files to be deleted; afterwards those where that failed.
+        self.index_files = index_files
         self.usages: Usages = {}
         self.last_write_ms: int | None = None
         #: Segments deleted or given back.
@@ -135,6 +138,7 @@ class CleanJob:
         self._segments.unlock_old()
         self.count = self._retirement.step(self._now_s)
         self.directories = [path for path in self.directories if not self._sync(path)]
+        self.index_files = [path for path in self.index_files if not self._remove(path)]
         self.usages = self._disk.look()
         if self.oldest is not None:
             try:
@@ -149,6 +153,15 @@ class CleanJob:
             if self._files.exists(directory):  # Or its topic was deleted meanwhile.
                 _log.error("%s; nothing more is deleted there until this succeeds", error)
                 return False
+        return True
+
+    def _remove(self, path: Path) -> bool:
+        try:
+            self._files.remove(path)
+            self._files.sync_directory(path.parent)
+        except StoreError as error:
+            _log.error("an old index file stays until this succeeds: %s", error)
+            return False
         return True
 
     def _last_write(self, path: Path, successor: Path) -> int:
@@ -186,6 +199,7 @@ class Cleaner:
         self._trimmed_to = -1
         self._untrimmed: list[ConsumeQueue] = []
         self._unsynced: dict[Path, ConsumeQueue] = {}  # A file was deleted there.
+        self._old_index: list[Path] = []  # Index files to be deleted.
         self._trim_again = False  # A queue could not be trimmed: the next pass tries all.
         self._noted = ""
         self.disk = DiskWatch(config, log.files)
@@ -212,9 +226,15 @@ class Cleaner:
         if self._left and len(segments) > 1 and segments[0].end <= safe_end:
             oldest = segments[0].path, segments[1].path
         now_s = self._clock.monotonic_s()
-        directories = list(self._unsynced)
         return CleanJob(
-            self._log.files, segments, self._retirement, self.disk, oldest, directories, now_s
+            self._log.files,
+            segments,
+            self._retirement,
+            self.disk,
+            oldest,
+            list(self._unsynced),
+            self._old_index,
+            now_s,
         )
 
     def done(self, job: CleanJob) -> int:
@@ -224,6 +244,7 @@ class Cleaner:
         # Each of them may have more to delete.
         self._untrimmed += [one for path, one in self._unsynced.items() if path not in failed]
         self._unsynced = failed
+        self._old_index = job.index_files
         if job.oldest is not None and self._may_go(job.last_write_ms):
             assert self._left is not None
             self._left -= 1
@@ -270,7 +291,7 @@ class Cleaner:
             self._untrimmed = list(self._queues)
             self._known.trim(first)
             if self._index is not None:
-                self._try_trim(self._index, first)
+                self._old_index += self._index.take_old(first)
         due, self._untrimmed = self._untrimmed[:_QUEUES_A_STEP], self._untrimmed[_QUEUES_A_STEP:]
         for queue in due:
             if queue.path in self._unsynced:
@@ -279,9 +300,9 @@ class Cleaner:
                 self._unsynced[queue.path] = queue
         return len(due)
 
-    def _try_trim(self, part: ConsumeQueue | KeyIndex, log_first: int) -> bool:
+    def _try_trim(self, queue: ConsumeQueue, log_first: int) -> bool:
         try:
-            return bool(part.trim(log_first))
+            return queue.trim(log_first)
         except StoreError as error:
             self._trim_again = True
             if str(error) != self._noted:

@@ -146,6 +146,75 @@ class IndexSnapshot:
             files.close(fd)
 
 
+@dataclass(slots=True)
+class IndexChain:
+    """The entries of one file with a hash, as they were at one moment; read in any thread.
+
+    Attributes:
+        path: the file.
+        layout: of the file.
+        key_hash: the hash.
+        begin_ms: from where the times of entries count.
+        limit: number of the first entry that is not there.
+        newest: number of the newest entry of the hash's slot; None: as in the file.
+    """
+
+    path: Path
+    layout: IndexLayout
+    key_hash: int
+    begin_ms: int
+    limit: int
+    newest: int | None
+
+    def read(self, files: Files) -> Iterator[tuple[int, int, int]]:
+        """Yield (number, physical offset, time in ms) of the entries, newest first.
+
+        Other hashes of the same slot are left out; the time is exact to a second. None when the
+        file is gone: its messages have expired.
+
+        Raises:
+            CorruptRecord: the chain leads to itself or out of the file.
+            StoreError: no descriptor is left, or the disk failed.
+        """
+        try:
+            fd = files.open(self.path)
+        except FileNotFoundError:
+            return
+        try:
+            number = self.newest
+            if number is None:
+                position = HEADER_BYTES + 4 * (self.key_hash % self.layout.slot_count)
+                (number,) = _SLOT.unpack(self._pread(files, fd, _SLOT.size, position))
+            if not 0 < number < self.limit:
+                return
+            while True:
+                position = self.layout.entries_start + ENTRY.itemsize * number
+                found_hash, physical_offset, seconds, older = _ENTRY.unpack(
+                    self._pread(files, fd, _ENTRY.size, position)
+                )
+                if found_hash == self.key_hash:
+                    yield number, physical_offset, self.begin_ms + seconds * 1000
+                if older <= 0:
+                    return
+                if older >= number:
+                    raise CorruptRecord(
+                        f"{self.path}: entry {number} leads to entry {older}, expected an older "
+                        "one; rebuild the index: pymq store rebuild"
+                    )
+                number = older
+        finally:
+            files.close(fd)
+
+    def _pread(self, files: Files, fd: int, size: int, position: int) -> bytes:
+        data = files.pread(fd, size, position)
+        if len(data) < size:
+            raise CorruptRecord(
+                f"{self.path}: ends at {position + len(data)} B, expected "
+                f"{self.layout.file_bytes} B; rebuild the index: pymq store rebuild"
+            )
+        return data
+
+
 class IndexFile:
     """One index file, for reading and, the newest one, for adding.
 
@@ -314,37 +383,13 @@ class IndexFile:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def chain(self, key_hash: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (number, physical offset, time in ms) of entries with a hash, newest first.
-
-        Other hashes of the same slot are left out; the time is exact to a second.
-
-        Raises:
-            CorruptRecord: the chain leads to itself or out of the file.
-        """
-        slot = key_hash % self._layout.slot_count
-        number = self._slot(slot)
-        limit = self.header.next_number
-        if not 0 < number < limit:
-            return
-        begin_ms = self.header.begin_ms
-        while True:
-            found_hash, physical_offset, seconds, older = self.entry(number)
-            if found_hash == key_hash:
-                yield number, physical_offset, begin_ms + seconds * 1000
-            if older <= 0:
-                return
-            if older >= number:
-                raise CorruptRecord(
-                    f"{self.path}: entry {number} leads to entry {older}, expected an older one; "
-                    "rebuild the index: pymq store rebuild"
-                )
-            number = older
-
-    def _slot(self, slot: int) -> int:
-        if self._slots is not None:
-            return int(self._slots[slot])
-        return int(_SLOT.unpack_from(self._mapped(), HEADER_BYTES + 4 * slot)[0])
+    def chain(self, key_hash: int) -> IndexChain:
+        """Return where the entries with a hash stand."""
+        header, slots = self.header, self._slots
+        newest = None if slots is None else int(slots[key_hash % self._layout.slot_count])
+        return IndexChain(
+            self.path, self._layout, key_hash, header.begin_ms, header.next_number, newest
+        )
 
     def entry(self, number: int) -> tuple[int, int, int, int]:
         """Return (key hash, physical offset, seconds, older entry) of one entry, 1..``count``."""

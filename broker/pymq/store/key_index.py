@@ -11,7 +11,7 @@ Source: RocketMQ IndexService.
 """
 
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from pymq.errors import StoreMismatch
 from pymq.store.files import Files
 from pymq.store.index_file import (
     HEADER_BYTES,
+    IndexChain,
     IndexFile,
     IndexHeader,
     IndexLayout,
@@ -223,20 +224,19 @@ class KeyIndex:
         self.is_sound = True
         self._last_offset, self._last_count, self.end, self.end_ms = -1, 0, 0, 0
 
-    def trim(self, log_first: int) -> int:
-        """Delete the oldest files whose messages are all gone, never the newest; return how many.
+    def take_old(self, log_first: int) -> list[Path]:
+        """Let go of the oldest files whose messages are all gone, never of the newest.
 
-        Raises:
-            FlushFailed, StoreError: the disk refused; it is tried again by the next call.
+        Returns:
+            What the caller deletes, oldest first, and in any thread: each is so large that it
+            takes a while.
         """
-        count = 0
+        paths = []
         while len(self._all) > 1 and self._all[0].header.end_offset < log_first:
-            self._all[0].remove()
-            self._all.pop(0)
-            count += 1
-        if count:
-            self._files.sync_directory(self._path)
-        return count
+            file = self._all.pop(0)
+            file.close()
+            paths.append(file.path)
+        return paths
 
     # -- keeping ------------------------------------------------------------------------------
 
@@ -287,36 +287,52 @@ class KeyIndex:
 
     # -- finding ------------------------------------------------------------------------------
 
-    def find(self, key_hash: int, *, begin_ms: int, end_ms: int) -> Iterator[int]:
-        """Yield physical offsets of messages that may have a key, newest first.
-
-        Two keys may share a hash, and times are known to a second: the caller looks at the
-        messages. The same offset may come twice.
+    def chains(self, key_hash: int, *, begin_ms: int, end_ms: int) -> list[IndexChain]:
+        """Return what is to be read for a hash, newest first; ``offsets`` does it.
 
         Args:
             key_hash: as ``index_keys.key_hash`` returns it.
             begin_ms, end_ms: first and last store time wanted.
-
-        Raises:
-            CorruptRecord: an index file is damaged.
         """
+        found = []
         for file in reversed(self._all):
             header = file.header
             if header.begin_ms <= end_ms and header.end_ms >= begin_ms:
-                for number, physical_offset, time_ms in file.chain(key_hash):
-                    if number == 1:  # Its time counts from the file before.
-                        time_ms = header.begin_ms
-                    if time_ms + _ROUNDED_MS < begin_ms:
-                        break
-                    if time_ms <= end_ms:
-                        yield physical_offset
+                found.append(file.chain(key_hash))
             if header.begin_ms < begin_ms:
-                return
+                break
+        return found
 
     def close(self) -> None:
         """Close all files; what was not saved is lost."""
         for file in self._all:
             file.close()
+
+
+def offsets(
+    files: Files, chains: Iterable[IndexChain], *, begin_ms: int, end_ms: int
+) -> Iterator[int]:
+    """Yield physical offsets of messages that may have a key, newest first; in any thread.
+
+    Two keys may share a hash, and times are known to a second: the caller looks at the
+    messages. The same offset may come twice.
+
+    Args:
+        chains: as ``KeyIndex.chains`` returned them.
+        begin_ms, end_ms: first and last store time wanted.
+
+    Raises:
+        CorruptRecord: an index file is damaged.
+        StoreError: no descriptor is left, or the disk failed.
+    """
+    for chain in chains:
+        for number, physical_offset, time_ms in chain.read(files):
+            if number == 1:  # Its time counts from the file before.
+                time_ms = chain.begin_ms
+            if time_ms + _ROUNDED_MS < begin_ms:
+                break
+            if time_ms <= end_ms:
+                yield physical_offset
 
 
 def _name(when: datetime.datetime) -> str:

@@ -24,7 +24,7 @@ from pymq.store.jobs import CommitJob, FlushJob, PrefetchJob, QueueFlushJob
 from pymq.store.known_queues import IndexNote
 from pymq.store.parts import StoreParts
 from pymq.store.progress import OnProgress
-from pymq.store.query import QUERY_COUNT_MAX, QueryResult, query_key
+from pymq.store.query import QUERY_COUNT_MAX, KeyQuery, QueryResult
 from pymq.store.read import SCAN_MAX, ReadResult, read_queue
 from pymq.store.statistics import StoreStatistics
 from pymq.store.write_gate import WriteGate
@@ -314,13 +314,28 @@ class MessageStore:
             StoreError: this store keeps no key index, or it is damaged.
             StoreClosed: the store was closed.
         """
+        job = self.query_target(
+            topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
+        )
+        job.run()
+        return self.query_done(job)
+
+    def query_target(
+        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
+    ) -> KeyQuery:
+        """Return a job that looks for messages as ``query`` does.
+
+        Raises:
+            StoreError: this store keeps no key index.
+            StoreClosed: the store was closed.
+        """
         self._check_open()
         if self._index is None:
             raise StoreError(
                 f"{self._config.root_path}: keys are not indexed here (key_index, RocketMQ "
                 "messageIndexEnable, is off)"
             )
-        return query_key(
+        return KeyQuery(
             self._log,
             self._index,
             topic,
@@ -329,6 +344,24 @@ class MessageStore:
             begin_ms=begin_ms,
             end_ms=end_ms,
         )
+
+    def query_done(self, job: KeyQuery) -> QueryResult:
+        """Return what a job that has run found.
+
+        Raises:
+            StoreError: index or log are damaged, or could not be read.
+            StoreClosed: the store was closed.
+        """
+        self._check_open()
+        if job.error is not None:
+            raise job.error
+        result = QueryResult([], job.index_last_ms, job.index_last_offset)
+        for physical_offset, size in job.places:
+            try:
+                result.buffers.append(self._log.slice(physical_offset, size))
+            except OffsetOutOfRange:
+                break  # It has expired meanwhile, and so have all that are older.
+        return result
 
     # -- flushing -----------------------------------------------------------------------------
 

@@ -3,16 +3,22 @@
 Source: RocketMQ DefaultMessageStore.queryMessage.
 """
 
+import bisect
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from pymq.errors import OffsetOutOfRange
+from pymq.errors import CorruptRecord, StoreError
 from pymq.protocol.index_keys import KEYS, UNIQUE_KEY, key_hash
 from pymq.protocol.message import find_property
+from pymq.protocol.record import Record, decode_record
 from pymq.store.commit_log import CommitLog
-from pymq.store.key_index import KeyIndex
+from pymq.store.key_index import KeyIndex, offsets
+from pymq.store.segment import Segment
 
 #: Messages one query returns at most (RocketMQ maxMsgsNumBatch).
 QUERY_COUNT_MAX = 64
+#: Read of a record at first; most are smaller.
+_READ_BYTES = 4096
 
 
 @dataclass(slots=True)
@@ -30,51 +36,105 @@ class QueryResult:
     index_last_offset: int = 0
 
 
-def query_key(
-    log: CommitLog,
-    index: KeyIndex,
-    topic: str,
-    key: str,
-    *,
-    count_max: int,
-    begin_ms: int,
-    end_ms: int,
-) -> QueryResult:
-    """Return messages that have a key; see ``MessageStore.query``.
+class KeyQuery:
+    """A query by key. ``run`` in any thread, then ``MessageStore.query_done``.
+
+    It reads files, not maps: a page of a map that has to come from the disk would stop the whole
+    process.
 
     RocketMQ returns whatever shares the hash, and takes times as the index has them, rounded
     down to a second. Here every message is looked at.
     """
-    result = QueryResult()
-    newest = index.newest
-    if newest is not None:
-        result.index_last_ms, result.index_last_offset = (
-            newest.header.end_ms,
-            newest.header.end_offset,
-        )
-    count_max = max(1, min(count_max, QUERY_COUNT_MAX))
-    seen = set()
-    for physical_offset in index.find(key_hash(topic, key), begin_ms=begin_ms, end_ms=end_ms):
-        if physical_offset in seen:
-            continue
-        seen.add(physical_offset)
+
+    def __init__(
+        self,
+        log: CommitLog,
+        index: KeyIndex,
+        topic: str,
+        key: str,
+        *,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+    ) -> None:
+        self._files = log.files
+        self._segments = list(log.segments)
+        self._chains = index.chains(key_hash(topic, key), begin_ms=begin_ms, end_ms=end_ms)
+        self._topic = topic
+        self._key = key.encode()
+        self._count_max = max(1, min(count_max, QUERY_COUNT_MAX))
+        self._begin_ms = begin_ms
+        self._end_ms = end_ms
+        #: Physical offset and size of what was found, newest first.
+        self.places: list[tuple[int, int]] = []
+        self.error: StoreError | None = None
+        self.index_last_ms = self.index_last_offset = 0
+        newest = index.newest
+        if newest is not None:
+            self.index_last_ms = newest.header.end_ms
+            self.index_last_offset = newest.header.end_offset
+
+    def run(self) -> None:
+        """Look. Never raises: ``query_done`` does."""
+        opened: dict[Path, int] = {}
         try:
-            record = log.record_at(physical_offset)
-        except OffsetOutOfRange:
-            break  # It has expired, and so have all that are older.
-        if (
-            begin_ms <= record.store_timestamp <= end_ms
-            and record.topic == topic
-            and _has_key(record.properties, key)
-        ):
-            result.buffers.append(log.slice(physical_offset, record.size))
-            if len(result.buffers) == count_max:
-                break
-    return result
+            self._run(opened)
+        except StoreError as error:
+            self.error = error
+        finally:
+            for fd in opened.values():
+                self._files.close(fd)
+
+    def _run(self, opened: dict[Path, int]) -> None:
+        seen = set()
+        begin_ms, end_ms = self._begin_ms, self._end_ms
+        for offset in offsets(self._files, self._chains, begin_ms=begin_ms, end_ms=end_ms):
+            if offset in seen:
+                continue
+            seen.add(offset)
+            record = self._record(offset, opened)
+            if record is None:
+                return  # It has expired, and so have all that are older.
+            if (
+                begin_ms <= record.store_timestamp <= end_ms
+                and record.topic == self._topic
+                and _has_key(record.properties, self._key)
+            ):
+                self.places.append((offset, record.size))
+                if len(self.places) == self._count_max:
+                    return
+
+    def _record(self, physical_offset: int, opened: dict[Path, int]) -> Record | None:
+        """Return a record of the log; None if it is not kept any more."""
+        at = bisect.bisect_right(self._segments, physical_offset, key=_first) - 1
+        if at < 0:
+            return None
+        segment = self._segments[at]
+        fd = opened.get(segment.path)
+        if fd is None:
+            try:
+                fd = opened[segment.path] = self._files.open(segment.path)
+            except FileNotFoundError:
+                return None
+        position = physical_offset - segment.first
+        data = self._files.pread(fd, _READ_BYTES, position)
+        size = min(int.from_bytes(data[:4]), segment.size_bytes - position)
+        if size > len(data):
+            data = self._files.pread(fd, size, position)
+        try:
+            return decode_record(data, 0)
+        except CorruptRecord as error:
+            raise CorruptRecord(
+                f"{segment.path}: the key index names position {position}, where none of its "
+                f"messages is: {error}. `pymq store check` shows which of them is damaged"
+            ) from error
 
 
-def _has_key(properties: bytes, key: str) -> bool:
-    wanted = key.encode()
+def _first(segment: Segment) -> int:
+    return segment.first
+
+
+def _has_key(properties: bytes, wanted: bytes) -> bool:
     if find_property(properties, UNIQUE_KEY) == wanted:
         return True
     keys = find_property(properties, KEYS)

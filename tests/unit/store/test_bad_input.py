@@ -55,7 +55,7 @@ def write(path: Path, data: bytes = b"x") -> None:
 def newer(root: Path) -> None:
     path = root / "queues.json"
     content = json.loads(path.read_text()) | {"version": 2}
-    del content["crc32"]
+    del content["pymqCrc32"]
     path.write_text(json.dumps(content))
 
 

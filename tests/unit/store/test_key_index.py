@@ -493,10 +493,11 @@ def test_old_files_go_with_the_log(tmp_path: Path) -> None:
     times = np.full(7, 1_700_000_000_000)
     index.add(np.arange(7, dtype=np.int32), np.arange(7) * 100, times, 1_700_000_000_000)
     assert len(index) == 4
-    assert index.trim(100) == 0
-    assert index.trim(101) == 1
-    assert index.trim(10_000) == 2  # the newest stays
-    assert len(index_files(tmp_path)) == len(index) == 1
+    paths = sorted((tmp_path / "index").iterdir())
+    assert index.take_old(100) == []
+    assert index.take_old(101) == paths[:1]
+    assert index.take_old(10_000) == paths[1:3]  # the newest stays
+    assert len(index) == 1
     index.close()
 
 

@@ -24,7 +24,7 @@ from tests.unit.store.stores import (
 )
 
 from pymq.errors import StoreError
-from pymq.store import MessageStore, PutStatus
+from pymq.store import Files, MessageStore, PutStatus
 from pymq.store.files import DiskUsage
 from pymq.store.retention import DiskLevel, is_hour_of, level_of, may_delete
 
@@ -430,10 +430,10 @@ def test_a_file_that_cannot_be_deleted_is_reported_once_and_tried_again(
     store.close()
 
 
-def test_the_index_follows_the_log(tmp_path: Path) -> None:
-    clock = FakeClock(at_hour(12))
+def indexed_store(root: Path, files: Files) -> MessageStore:
+    """Return a store of 12 messages with the keys k0.. in 4 segments, and 4 index files."""
     sizes = {"index_slot_count": 4, "index_entry_limit": 4}
-    store = open_store(tmp_path, clock, Disks(89), **SMALL, **sizes)
+    store = open_store(root, FakeClock(at_hour(12)), files, **SMALL, **sizes)
     for number in range(12):
         properties = b"KEYS\x01k%d" % number
         new = record_of_size(RECORD_BYTES)
@@ -442,12 +442,58 @@ def test_the_index_follows_the_log(tmp_path: Path) -> None:
     while store.index_step():
         pass
     sync(store)
-    assert len(list((tmp_path / "index").iterdir())) == 4
+    assert len(list((root / "index").iterdir())) == 4
+    return store
+
+
+def test_the_index_follows_the_log(tmp_path: Path) -> None:
+    store = indexed_store(tmp_path, Disks(89))
     run_pass(store)
     assert store.log_first == 3 * 1024
     assert len(list((tmp_path / "index").iterdir())) == 1
     assert not store.query(TOPIC, "k8").buffers
     assert store.query(TOPIC, "k9").buffers
+    store.close()
+
+
+def test_an_index_file_that_cannot_be_deleted_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = Disks(89)
+    store = indexed_store(tmp_path, files)
+    remove = files.remove
+
+    def failing(path: Path) -> None:
+        if path.parent.name == "index":
+            raise StoreError(f"cannot remove {path}")
+        remove(path)
+
+    monkeypatch.setattr(files, "remove", failing)
+    run_pass(store)
+    assert len(list((tmp_path / "index").iterdir())) == 4
+    assert "an old index file stays" in caplog.text
+    assert not store.query(TOPIC, "k8").buffers
+    monkeypatch.setattr(files, "remove", remove)
+    run_pass(store)
+    assert len(list((tmp_path / "index").iterdir())) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("number", [0, 9])
+def test_a_query_whose_messages_expire_meanwhile(tmp_path: Path, number: int) -> None:
+    """Between the moments when it is asked, when files are read, and when it is answered."""
+    store = indexed_store(tmp_path, Disks(89))
+    limits = {"count_max": 1, "begin_ms": 0, "end_ms": 1 << 62}
+    before = store.query_target(TOPIC, f"k{number}", **limits)
+    between = store.query_target(TOPIC, f"k{number}", **limits)
+    between.run()
+    assert len(between.places) == 1
+    run_pass(store)
+    before.run()
+    found = int(number == 9)  # what is left after the pass
+    assert len(before.places) == found
+    for job in (before, between):
+        assert len(store.query_done(job).buffers) == found
     store.close()
 
 

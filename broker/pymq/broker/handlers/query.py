@@ -6,6 +6,7 @@ Source: RocketMQ QueryMessageProcessor.
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor
 
 from pymq.broker.handling import Handler, call
 from pymq.broker.transfer import RecordTransfer
@@ -20,7 +21,7 @@ from pymq.protocol.headers.query import (
     ViewMessageRequest,
 )
 from pymq.protocol.record import record_place
-from pymq.store import MessageStore
+from pymq.store import KeyQuery, MessageStore
 
 #: What a query by the producer's id returns at most (RocketMQ defaultQueryMaxNum).
 UNIQUE_COUNT_MAX = 32
@@ -36,6 +37,7 @@ class QueryHandlers:
         wait_indexed: returns when what is visible now can be found by its keys; raises
             StoreError when that cannot be.
         tasks: owner of queries that wait.
+        executor: where files are read.
     """
 
     def __init__(
@@ -44,11 +46,13 @@ class QueryHandlers:
         transfer: RecordTransfer,
         wait_indexed: Callable[[], Awaitable[None]],
         tasks: Tasks,
+        executor: Executor,
     ) -> None:
         self._store = store
         self._transfer = transfer
         self._wait_indexed = wait_indexed
         self._tasks = tasks
+        self._executor = executor
 
     def table(self) -> Mapping[int, Handler]:
         """Return what each code leads to."""
@@ -85,23 +89,36 @@ class QueryHandlers:
         except StoreError as error:
             connection.respond(command, command.reply(ResponseCode.SYSTEM_ERROR, str(error)))
             return
-        response = call(functools.partial(self._answer, request), connection, command)
-        if response is not None:
-            connection.respond(command, response)
-
-    def _answer(
-        self, request: QueryMessageRequest, connection: ServerConnection, command: Command
-    ) -> None:
-        topic, key = request.topic, request.key
         behind_bytes = self._store.index_behind
         try:
-            found = self._store.query(
-                topic,
-                key,
+            job = self._store.query_target(
+                request.topic,
+                request.key,
                 count_max=UNIQUE_COUNT_MAX if request.is_unique_key else request.count_max,
                 begin_ms=request.begin_ms,
                 end_ms=request.end_ms,
             )
+        except StoreError as error:
+            remark = f"key {request.key!r} of topic {request.topic!r}: {error}"
+            connection.respond(command, command.reply(ResponseCode.SYSTEM_ERROR, remark))
+            return
+        await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+        answer = functools.partial(self._answer, request, job, behind_bytes)
+        response = call(answer, connection, command)
+        if response is not None:
+            connection.respond(command, response)
+
+    def _answer(
+        self,
+        request: QueryMessageRequest,
+        job: KeyQuery,
+        behind_bytes: int,
+        connection: ServerConnection,
+        command: Command,
+    ) -> None:
+        topic, key = request.topic, request.key
+        try:
+            found = self._store.query_done(job)
         except StoreError as error:
             raise refusal(
                 ResponseCode.SYSTEM_ERROR, f"key {key!r} of topic {topic!r}: {error}"
