@@ -25,6 +25,7 @@ from threading import Lock
 from pymq.errors import StoreError
 from pymq.store.files import Files
 
+CHECKPOINT_NAME = "checkpoint"
 CHECKPOINT_BYTES = 4096
 #: How much earlier than the checkpoint recovery starts, ms; RocketMQ's number.
 SLACK_MS = 3000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from pymq.clock import Clock
-from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock, make_root
+from pymq.store.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint, DirectoryLock, make_root
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue
@@ -58,7 +58,7 @@ class StoreParts:
             log,
             queues,
             _index(config, files),
-            Checkpoint(files, config.root_path / "checkpoint"),
+            Checkpoint(files, config.root_path / CHECKPOINT_NAME),
             AbortMarker(files, config.root_path),
             KnownQueues(files, config.root_path),
             ExtendedEntries(log, queues, bit_map_of).write

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord, StoreError
-from pymq.store.checkpoint import AbortMarker, Checkpoint, DirectoryLock
+from pymq.store.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint, DirectoryLock
 from pymq.store.config import StoreConfig
 from pymq.store.files import Files, ReadOnlyFiles
 from pymq.store.inspection import Summary, summarize
@@ -119,7 +119,7 @@ def _remove_misfits(config: StoreConfig, files: Files) -> StoreConfig:
 
 def _forget_ends(layout: StoreLayout, files: Files) -> None:
     AbortMarker(files, layout.root).put()
-    files.remove(layout.root / "checkpoint")
+    files.remove(layout.root / CHECKPOINT_NAME)
     files.sync_directory(layout.root)
 
 
@@ -148,7 +148,7 @@ class _Rebuild:
         files.make_directory(apart, 0o700)
         # What its recovery is to know: how far the log goes and is on the disk, and which topics
         # were deleted; that its queues hold nothing yet.
-        known, checkpoint = KnownQueues(files, apart), Checkpoint(files, apart / "checkpoint")
+        known, checkpoint = KnownQueues(files, apart), Checkpoint(files, apart / CHECKPOINT_NAME)
         known.adopt(self._known)
         known.forget_ends()
         checkpoint.log_timestamp = self._checkpoint.log_timestamp
@@ -189,7 +189,7 @@ class _Rebuild:
         built, checkpoint = _notes(files, self._apart)
         kept = self._kept_ends()
         self._abort.put()
-        files.remove(root / "checkpoint")
+        files.remove(root / CHECKPOINT_NAME)
         self._known.forget_ends()
         files.sync_directory(root)
         changed = self._swap_queues(set(kept))
@@ -255,7 +255,7 @@ class _Rebuild:
 
 
 def _notes(files: Files, root: Path) -> tuple[KnownQueues, Checkpoint]:
-    known, checkpoint = KnownQueues(files, root), Checkpoint(files, root / "checkpoint")
+    known, checkpoint = KnownQueues(files, root), Checkpoint(files, root / CHECKPOINT_NAME)
     known.load()
     checkpoint.load()
     return known, checkpoint

@@ -24,7 +24,7 @@ from collections.abc import Callable
 from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
 from pymq.protocol.record import Record, decode_record
 from pymq.protocol.record_crc import ends_with_record_crc
-from pymq.store.checkpoint import AbortMarker, Checkpoint
+from pymq.store.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue
@@ -284,20 +284,7 @@ class Recovery:
                 f"missing, remove {self._config.root_path / NAME}"
             )
         later = self._tail.first_record(end)
-        if later is None:
-            return
-        if self._stale(later):
-            return
-        if self._clean:
-            safe = covered < 0 or covered > later.physical_offset
-        else:
-            checkpoint = self._checkpoint
-            safe = later.store_timestamp < checkpoint.log_timestamp or (
-                # Of the same millisecond, or of a clock that was set back: all of a time alike.
-                later.store_timestamp == checkpoint.log_timestamp
-                and later.physical_offset < checkpoint.confirmed
-            )
-        if safe:
+        if later is not None and not self._stale(later) and self._was_safe(later, covered):
             segment = self._log.segments.find(end)
             raise CorruptRecord(
                 f"{segment.path}: no valid record at position {end - segment.first} (physical "
@@ -306,6 +293,28 @@ class Recovery:
                 "it from a copy or a slave; to give up everything behind it, zero the file from "
                 "that position on and remove the later files"
             )
+        checkpoint = self._checkpoint
+        # The time tells that of another broker, which has cut the log and gone on since.
+        if end < checkpoint.confirmed and self._store_timestamp <= checkpoint.log_timestamp:
+            segments = self._log.segments
+            path = segments.find(min(end, segments[-1].end - 1)).path if len(segments) else None
+            raise CorruptRecord(
+                f"{path or self._config.log_paths[0]}: the log ends at physical offset {end}, but "
+                f"was safe on the disk up to {checkpoint.confirmed}: its last records are damaged "
+                "or missing. Restore the file from a copy or a slave; to give up what is behind "
+                f"{end}, remove {self._config.root_path / CHECKPOINT_NAME}"
+            )
+
+    def _was_safe(self, record: Record, covered: int) -> bool:
+        """Tell whether a record behind the end had been on the disk before the last stop."""
+        if self._clean:
+            return covered < 0 or covered > record.physical_offset
+        checkpoint = self._checkpoint
+        return record.store_timestamp < checkpoint.log_timestamp or (
+            # Of the same millisecond, or of a clock that was set back: all of a time alike.
+            record.store_timestamp == checkpoint.log_timestamp
+            and record.physical_offset < checkpoint.confirmed
+        )
 
     def _stale(self, record: Record) -> bool:
         """Tell whether a queue knows another record for this one's offset.

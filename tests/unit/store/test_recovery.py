@@ -221,6 +221,7 @@ def test_crash_between_the_blank_record_and_the_next(tmp_path: Path) -> None:
     log_files(root)[1].unlink()  # And with no next file at all: it is made.
     shutil.rmtree(root / "consumequeue")
     (root / "queues.json").unlink()
+    (root / "checkpoint").unlink()  # which knows that the second message was safe
     store = open_store(root, segment_bytes=1024)
     assert store.log_end == 1024
     (result,) = put_ok(store, record(b"two"))
@@ -502,6 +503,58 @@ def test_a_cancelled_recovery_loses_nothing(filled: Path) -> None:
         )
     store = reopen(filled)
     assert_whole(store)
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["bit", "zeros"])
+def test_damage_of_the_last_records_that_were_safe_stops_the_store(
+    tmp_path: Path, damage: str
+) -> None:
+    live = tmp_path / "live"
+    store = open_store(live)
+    put_ok(store, record(b"first"))
+    (last,) = put_ok(store, record(b"last"))
+    store.flush()
+    (unsafe,) = put_ok(store, record(b"unsafe"))
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    path = log_files(root)[0]
+    before = path.read_bytes()
+    assert unsafe.physical_offset == last.end_offset
+    if damage == "bit":
+        overwrite(path, before.index(b"last"), b"L")
+    else:
+        overwrite(path, last.physical_offset, bytes(last.end_offset - last.physical_offset + 500))
+    spoiled = path.read_bytes()
+    with pytest.raises(CorruptRecord, match="was safe on the disk") as caught:
+        open_store(root)
+    assert path.read_bytes() == spoiled
+    assert str(root / "checkpoint") in str(caught.value)
+    (root / "checkpoint").unlink()
+    store = open_store(root)
+    assert bodies(store) == [b"first"]
+    store.close()
+
+
+def test_a_checkpoint_that_another_broker_left_as_it_was_vouches_for_nothing(
+    tmp_path: Path,
+) -> None:
+    """RocketMQ 4.9 cuts and adds without a word about our number."""
+    clock, root = FakeClock(), tmp_path / "store"
+    store = open_store(root, clock)
+    put_ok(store, record(b"first"), record(b"second"))
+    store.close()
+    values = list(struct.unpack(">5q", (root / "checkpoint").read_bytes()[:40]))
+    values[4] += 1000
+    overwrite(root / "checkpoint", 0, struct.pack(">5q", *values))
+    (root / "abort").touch()
+    (root / "queues.json").unlink()
+    with pytest.raises(CorruptRecord, match="was safe"):
+        open_store(root, clock)
+    values[0] -= 1  # older than the last record
+    overwrite(root / "checkpoint", 0, struct.pack(">5q", *values))
+    store = open_store(root, clock)
+    assert bodies(store) == [b"first", b"second"]
     store.close()
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pymq.errors import ConfigurationError, OffsetOutOfRange, StoreError
-from pymq.store.checkpoint import AbortMarker, Checkpoint
+from pymq.store.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint
 from pymq.store.commit_log import STORE_TIME_END, store_time_of
 from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.consume_queue import ConsumeQueue, first_true
@@ -162,7 +162,7 @@ def read_layout(config: StoreConfig, files: ReadOnlyFiles, findings: Findings) -
     check_kind(files, config)
     in_use = files.is_locked(root)
     unclean = AbortMarker(files, root).present()
-    checkpoint, known = Checkpoint(files, root / "checkpoint"), KnownQueues(files, root)
+    checkpoint, known = Checkpoint(files, root / CHECKPOINT_NAME), KnownQueues(files, root)
     checkpoint.load()
     known.load()
     severity = Severity.NOTE if in_use else Severity.DAMAGE

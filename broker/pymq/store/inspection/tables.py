@@ -7,7 +7,7 @@ from pathlib import Path
 from pymq.errors import PymqError
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable
-from pymq.store.checkpoint import CHECKPOINT_BYTES
+from pymq.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_NAME
 from pymq.store.files import Files
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import StoreLayout
@@ -179,7 +179,7 @@ def check_state(
 def _check_checkpoint(
     layout: StoreLayout, findings: Findings, log_end: int, newest_ms: int
 ) -> None:
-    path, checkpoint = layout.root / "checkpoint", layout.checkpoint
+    path, checkpoint = layout.root / CHECKPOINT_NAME, layout.checkpoint
     data = layout.files.read_file(path)
     if layout.in_use:
         return
