@@ -58,6 +58,17 @@ def test_the_state_counts_what_was_sent_and_pulled(tmp_path: Path) -> None:
     serve(tmp_path, check, flush=FlushMode.SYNC)
 
 
+@pytest.mark.parametrize(("pool", "free"), [({}, "2147483647"), ({"transient_pool": True}, "4")])
+def test_the_state_tells_of_buffers_that_are_free(
+    tmp_path: Path, pool: dict[str, bool], free: str
+) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x")
+        assert (await runtime_info(peer))["remainTransientStoreBufferNumbs"] == free
+
+    serve(tmp_path, check, store=pool)
+
+
 # --------------------------------------------------------------------------------------- view
 
 

@@ -504,8 +504,24 @@ def test_brokers_are_listed_and_shown(name_server: str) -> None:
         assert int(found["putMessageTimesTotal"]) >= 1
     text = pymq("cluster", "state", broker["broker"], "-n", name_server).stdout
     assert any(line.split()[0] == "runtime" for line in text.splitlines())
-    nobody = refusal(pymq("cluster", "state", "nobody", *where))
-    assert nobody.status == 2 and broker["broker"] in nobody.line
+    for verb in ("state", "clean"):
+        nobody = refusal(pymq("cluster", verb, "nobody", *where))
+        assert nobody.status == 2 and broker["broker"] in nobody.line
+
+
+def test_a_broker_is_cleaned(tmp_path: Path) -> None:
+    with Cluster(store=tmp_path / "store") as cluster:
+        where = ("-n", cluster.name_server, "-o", "json")
+        rows(pymq("send", "kept", "one", *where))
+        (broker,) = array(pymq("cluster", "list", *where))
+        (row,) = array(pymq("cluster", "clean", broker["broker"], *where))
+        assert row == {
+            "broker": broker["broker"], "address": broker["address"], "log": True, "queues": False
+        }  # fmt: skip
+        (row,) = array(pymq("cluster", "clean", broker["address"], "--queues", *where))
+        assert row["queues"] is True
+        found = rows(pymq("consume", "kept", "--from", "earliest", "--count", "1", *where))
+        assert [record["body"] for record in found] == ["one"]
 
 
 def test_a_member_with_a_count_finishes_what_it_printed(name_server: str) -> None:

@@ -1,11 +1,14 @@
-"""``pymq cluster``: list, state."""
+"""``pymq cluster``: list, state, clean."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pymq.cli import arguments, output
 from pymq.errors import ConfigurationError, PymqError
+
+if TYPE_CHECKING:
+    from pymq.client.admin import BlockingAdmin
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -79,23 +82,49 @@ def _today(state: dict[str, str], total: str) -> int | None:
     return None if now is None or morning is None else now - morning
 
 
+Broker = Annotated[
+    str, typer.Argument(metavar="BROKER", help="Its name, or its address HOST:PORT.")
+]
+
+
+def _address(admin: "BlockingAdmin", broker: str) -> str:
+    if ":" in broker:
+        return broker
+    masters = admin.masters()
+    if broker not in masters:
+        raise ConfigurationError(f"broker {broker!r} has no master here, found {sorted(masters)}")
+    return masters[broker]
+
+
 @commands.command()
 @arguments.with_shared
-def state(
-    shared: arguments.Shared,
-    broker: Annotated[
-        str, typer.Argument(metavar="BROKER", help="Its name, or its address HOST:PORT.")
-    ],
-) -> None:
+def state(shared: arguments.Shared, broker: Broker) -> None:
     """Show what a broker says about itself, under RocketMQ's names."""
     with shared.admin() as admin:
-        address = broker
-        if ":" not in broker:
-            masters = admin.masters()
-            if broker not in masters:
-                raise ConfigurationError(
-                    f"broker {broker!r} has no master here, found {sorted(masters)}"
-                )
-            address = masters[broker]
-        found = admin.broker_state(address)
+        found = admin.broker_state(_address(admin, broker))
     output.details(shared.form, dict(sorted(found.items())))
+
+
+@commands.command()
+@arguments.with_shared
+def clean(
+    shared: arguments.Shared,
+    broker: Broker,
+    queues: Annotated[
+        bool,
+        typer.Option(
+            "--queues",
+            help="Also queues that hold nothing any more. Official brokers let those of idle "
+            "topics begin at offset 0 again: their consumers then miss messages.",
+        ),
+    ] = False,
+) -> None:
+    """Let a broker delete what is past its time (fileReservedTime) now, not at deleteWhen."""
+    with shared.admin() as admin:
+        address = _address(admin, broker)
+        admin.delete_expired_log(address)
+        if queues:
+            admin.clean_expired_queues(address)
+    row = {"broker": broker, "address": address, "log": True, "queues": queues}
+    headings = {"broker": "BROKER", "address": "ADDRESS", "log": "LOG", "queues": "QUEUES"}
+    output.table(shared.form, [row], headings)

@@ -128,6 +128,28 @@ class BlockingAdmin:
         """
         return self._client.ask(address, operations.broker_state())
 
+    def delete_expired_log(self, address: str) -> None:
+        """Let a broker delete commit-log files past their time now, whatever the hour.
+
+        It answers at once and deletes in the background (RocketMQ deleteExpiredCommitLog).
+
+        Raises:
+            PymqError: it could not be asked, or refused.
+        """
+        self._client.ask(address, operations.delete_expired_log())
+
+    def clean_expired_queues(self, address: str) -> None:
+        """Let a broker delete consume queues that hold nothing any more.
+
+        A pymq broker deletes those of topics that are gone. An official one also those of
+        topics that are merely idle: their offsets then begin at 0 again, and consumers pass over
+        what comes next (RocketMQ cleanExpiredConsumerQueue).
+
+        Raises:
+            PymqError: it could not be asked, or refused.
+        """
+        self._client.ask(address, operations.clean_expired_queues())
+
     # --- messages
 
     def view_message(self, message_id: str, topic: str | None = None) -> ReceivedMessage:

@@ -400,6 +400,12 @@ class MessageStore:
         """Bytes put that are in memory only; always 0 without ``transient_pool``."""
         return self._log.end - self._log.committed
 
+    @property
+    def free_buffers(self) -> int | None:
+        """Buffers of ``transient_pool`` that are not in use; None without a pool."""
+        staging = self._log.staging
+        return None if staging is None else staging.free_count
+
     def commit_target(self) -> CommitJob | None:
         """Return a job that writes everything put so far to the log's files.
 

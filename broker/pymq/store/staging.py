@@ -64,6 +64,11 @@ class Staging:
         #: Store time of the last record committed, ms.
         self.store_timestamp = 0
 
+    @property
+    def free_count(self) -> int:
+        """How many buffers are not lent (RocketMQ availableBufferNums)."""
+        return len(self._free) + self._unmade
+
     def check_free(self) -> None:
         """Raise if the next segment would get no buffer and that is not wanted.
 

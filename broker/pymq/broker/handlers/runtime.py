@@ -98,14 +98,14 @@ class RuntimeHandlers:
 
     def _log(self) -> dict[str, str]:
         store = self._store
-        earliest_ms = store.earliest_time
+        earliest_ms, buffers = store.earliest_time, store.free_buffers
         return {
             "commitLogMinOffset": str(store.log_first),
             "commitLogMaxOffset": str(store.log_end),
             "dispatchBehindBytes": str(store.undispatched),
             "remainHowManyDataToFlush": size_text(store.unflushed),
-            # RocketMQ says this when it has no pool.
-            "remainTransientStoreBufferNumbs": str(_INT_MAX),
+            # RocketMQ says the greatest number when it has no pool.
+            "remainTransientStoreBufferNumbs": str(_INT_MAX if buffers is None else buffers),
             "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),
         }
 

@@ -14,8 +14,10 @@ Source: RocketMQ MQClientAPIImpl.
 
 from pymq.client.operations.administration import (
     broker_state,
+    clean_expired_queues,
     consume_stats,
     consumer_connections,
+    delete_expired_log,
     delete_group,
     delete_topic,
     group_table,
@@ -73,10 +75,12 @@ __all__ = [
     "SendStatus",
     "broker_state",
     "check_send_topic",
+    "clean_expired_queues",
     "cluster_info",
     "consume_stats",
     "consumer_connections",
     "consumer_ids",
+    "delete_expired_log",
     "delete_group",
     "delete_topic",
     "delete_topic_routes",

@@ -147,3 +147,15 @@ def broker_state() -> Operation[dict[str, str]]:
     return Plain(
         request, "the broker's state", lambda response: KVTable.decode(response.body).table
     )
+
+
+def delete_expired_log() -> Operation[None]:
+    """Begin to delete commit-log files past their time, whatever the hour (329)."""
+    request = new_request(RequestCode.DELETE_EXPIRED_COMMITLOG)
+    return Plain(request, "to delete expired log files", nothing)
+
+
+def clean_expired_queues() -> Operation[None]:
+    """Delete consume queues that hold nothing any more (306)."""
+    request = new_request(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+    return Plain(request, "to delete expired queues", nothing)
