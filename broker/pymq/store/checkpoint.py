@@ -1,6 +1,6 @@
 """The small files beside the data: checkpoint, abort marker, lock.
 
-``checkpoint`` has 4096 bytes, five signed big-endian 64-bit numbers and zeros::
+``checkpoint`` has 4096 bytes, signed big-endian 64-bit numbers and zeros::
 
     offset  field
     0       everything stored up to this time (ms) is synced in the commit log
@@ -8,10 +8,12 @@
     16      ... in the index files
     24      flushed offset of the master (5.x); kept as found
     32      confirmed physical offset (5.1.4 and later); ours is the flushed one
+    40      as 8, whatever the index files hold; ours alone
 
 After an unclean stop recovery starts at the last segment whose first record is older than the
 smaller of the first two, less three seconds. Both this store and RocketMQ do that, so the
-numbers must never promise more than was synced.
+numbers must never promise more than was synced. RocketMQ adds to queues and index from there; so
+8 is never later than 16, and 40 is what this store goes by.
 
 ``abort`` exists while the store is open; ``lock`` holds the word "lock" under a record lock.
 
@@ -31,7 +33,7 @@ CHECKPOINT_BYTES = 4096
 SLACK_MS = 3000
 _LOCK = "lock"
 _WORD = b"lock"
-_VALUES = struct.Struct(">5q")
+_VALUES = struct.Struct(">6q")
 
 
 class Checkpoint:
@@ -46,6 +48,7 @@ class Checkpoint:
         self.index_timestamp = 0
         self.master_flushed = 0
         self.confirmed = 0
+        self.queues_complete = 0
 
     def load(self) -> None:
         """Read the file; without one, or with a damaged one, every number is 0."""
@@ -54,12 +57,13 @@ class Checkpoint:
             return
         values = [max(0, value) for value in _VALUES.unpack_from(data)]
         self.log_timestamp, self.queues_timestamp, self.index_timestamp = values[:3]
-        self.master_flushed, self.confirmed = values[3:]
+        self.master_flushed, self.confirmed, self.queues_complete = values[3:]
 
     @property
     def trusted_ms(self) -> int:
         """Log and queues are complete on the disk up to this store time."""
-        return max(0, min(self.log_timestamp, self.queues_timestamp) - SLACK_MS)
+        queues = max(self.queues_timestamp, self.queues_complete)
+        return max(0, min(self.log_timestamp, queues) - SLACK_MS)
 
     @property
     def index_trusted_ms(self) -> int:
@@ -76,6 +80,7 @@ class Checkpoint:
             queues_ms: of the queues.
             index_ms: of the key index; None if none is kept.
         """
+        self.queues_complete = queues_ms
         if index_ms is None:
             self.queues_timestamp = queues_ms
         else:
@@ -95,6 +100,7 @@ class Checkpoint:
                 self.index_timestamp,
                 self.master_flushed,
                 self.confirmed,
+                self.queues_complete,
             )
             fd = self._files.open(self._path, create=True)
             try:

@@ -199,6 +199,7 @@ class _Rebuild:
             files.sync_directory(directory)
         self._checkpoint.log_timestamp = checkpoint.log_timestamp
         self._checkpoint.queues_timestamp = checkpoint.queues_timestamp
+        self._checkpoint.queues_complete = checkpoint.queues_complete
         self._checkpoint.index_timestamp = checkpoint.index_timestamp
         self._checkpoint.confirmed = checkpoint.confirmed
         self._checkpoint.save()
