@@ -4,6 +4,7 @@
 what lies there             what it is
 ==========================  =================================================================
 consumequeue/CURRENT        consume queues kept in RocksDB (storeType=defaultRocksDB, 5.x)
+config/<table>/CURRENT      topics, groups and offsets kept in RocksDB, likewise
 dledger-<id>/data/...       a commit log replicated by DLedger (enableDLegerCommitLog)
 batchconsumequeue/t/0/...   queues of batches (topics with queue.type=BatchCQ, 5.x)
 ==========================  =================================================================
@@ -18,6 +19,9 @@ from pymq.errors import StoreMismatch
 from pymq.store.config import StoreConfig
 from pymq.store.files import Files
 
+#: RocksDB has a file of this name in each of its directories.
+_ROCKSDB_MARK = "CURRENT"
+
 
 def check_kind(files: Files, config: StoreConfig) -> None:
     """Look whether a store directory is of a kind that can be opened; nothing is changed.
@@ -25,7 +29,8 @@ def check_kind(files: Files, config: StoreConfig) -> None:
     Raises:
         StoreMismatch: it is not.
     """
-    _check_rocksdb(files, config.queues_path)
+    _check_queues(files, config.queues_path)
+    _check_tables(files, config.root_path / "config")
     for entry in files.list_directory(config.root_path):
         if not entry.is_directory:
             continue
@@ -36,15 +41,32 @@ def check_kind(files: Files, config: StoreConfig) -> None:
             _check_batches(files, path)
 
 
-def _check_rocksdb(files: Files, path: Path) -> None:
+def _check_queues(files: Files, path: Path) -> None:
+    if _is_rocksdb(files, path):
+        raise StoreMismatch(
+            f"{path / _ROCKSDB_MARK}: the consume queues of this store are kept in RocksDB "
+            "(storeType=defaultRocksDB), expected directories of topics. Stop its broker cleanly "
+            f"and move {path} away: the queues are then rebuilt from {path.parent / 'commitlog'}"
+        )
+
+
+def _check_tables(files: Files, path: Path) -> None:
     for entry in files.list_directory(path):
-        if entry.name == "CURRENT" and not entry.is_directory:
+        table = path / entry.name
+        if entry.is_directory and _is_rocksdb(files, table):
             raise StoreMismatch(
-                f"{path / entry.name}: the consume queues of this store are kept in RocksDB "
-                "(storeType=defaultRocksDB), expected directories of topics. Let RocketMQ write "
-                "them as files once more (storeType=default and its tools), or move this "
-                f"directory away: the queues are then rebuilt from {path.parent / 'commitlog'}"
+                f"{table / _ROCKSDB_MARK}: {entry.name} of this store are kept in RocksDB, "
+                "expected JSON files. Write them as JSON with RocketMQ's tool (mqadmin "
+                f"rocksDBConfigToJson) to {path}, then move {table} away; without that, topics, "
+                "groups and consumer offsets begin anew"
             )
+
+
+def _is_rocksdb(files: Files, path: Path) -> bool:
+    return any(
+        entry.name == _ROCKSDB_MARK and not entry.is_directory
+        for entry in files.list_directory(path)
+    )
 
 
 def _check_dledger(files: Files, path: Path) -> None:

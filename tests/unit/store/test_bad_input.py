@@ -93,6 +93,11 @@ BAD: list[tuple[str, Spoil, tuple[str, ...]]] = [
         ("CURRENT", "RocksDB", "storeType"),
     ),
     (
+        "tables in RocksDB",
+        lambda root: write(root / "config" / "consumerOffsets" / "CURRENT", b"MANIFEST-000005\n"),
+        ("consumerOffsets/CURRENT", "RocksDB", "rocksDBConfigToJson"),
+    ),
+    (
         "DLedger",
         lambda root: write(root / "dledger-n0" / "data" / f"{0:020d}"),
         ("dledger-n0", "enableDLegerCommitLog"),
