@@ -20,10 +20,12 @@ from typing import Final
 import pytest
 from tests.crash.checkers import Found
 from tests.crash.session import Send, Session, index_complaints
+from tests.crash.test_operations import THOROUGH_ROUNDS
 
 from pymq.errors import CorruptRecord, StoreError, StoreMismatch
-from pymq.protocol.record import decode_record
+from pymq.protocol.record import decode_record, record_place
 from pymq.store import Files, FlushMode, StoreConfig
+from pymq.store.index_file import HEADER_BYTES, IndexLayout
 from pymq.store.inspection import check_store
 from pymq.store.tables import StateTable
 
@@ -42,11 +44,9 @@ UNCOVERED: Final = {
     "flag", "system flag", "born time", "born host", "store time", "store host",
     "reconsume times", "transaction offset", "topic", "properties",
 }  # fmt: skip
-
-
-def make(root: Path, *, clean: bool, checksum: bool) -> Session:
+def make(root: Path, *, clean: bool, checksum: bool, **settings: int) -> Session:
     """Leave a store with two queues in several segments, closed or killed."""
-    session = Session(FlushMode.SYNC, append_record_crc=checksum)
+    session = Session(FlushMode.SYNC, append_record_crc=checksum, **settings)
     session.start(root, Files())
     for number in range(6):
         session.put(Send(TOPIC, 0, (40,)), Send(TOPIC, 1, (120,)), Send(TOPIC, 1, (30,)))
@@ -256,6 +256,54 @@ def test_a_bit_of_what_can_be_made_anew(
                 # A clean start looks at the ends of files alone.
                 good = {"right", "refused", "unreadable"} if clean else {"right", "refused"}
                 assert found in good, f"{path.name} at {position}, bit {bit}: {found}"
+
+
+def test_a_bit_of_the_index(memory_path: Path, seed: int, crash_rounds: int) -> None:
+    """A query by key that misses a message says so, whatever bit of a closed store changed.
+
+    But for numbers that lead by chance, or with their only bit gone, to another place in the same
+    chain, or to none.
+    """
+    chance = random.Random(seed)
+    root = memory_path / "store"
+    layout = IndexLayout(101, 12)  # enough slots for few keys to share one
+    session = make(root, clean=True, checksum=False, index_slot_count=layout.slot_count)
+    wanted = by_key(session, root)
+    assert sum(map(len, wanted.values())) > 10
+    tried, unnoticed = 0, []
+    for path in sorted((root / "index").iterdir()):
+        name = str(path.relative_to(root))
+        used = len(path.read_bytes().rstrip(b"\0"))
+        for position, bit in itertools.product(range(HEADER_BYTES, used), range(8)):
+            if crash_rounds < THOROUGH_ROUNDS and chance.random() < 0.8:
+                continue
+            tried += 1
+            with damaged(root, name, flip(position, bit)) as copy:
+                try:
+                    found = by_key(session, copy)
+                except (CorruptRecord, StoreMismatch):
+                    continue
+                assert all(map(set.issubset, found.values(), wanted.values()))
+                if found != wanted:
+                    unnoticed.append(f"{name} at {position}, bit {bit}")
+    assert len(unnoticed) <= tried / 100, (tried, unnoticed)
+
+
+def by_key(session: Session, root: Path) -> dict[str, set[int]]:
+    """Return the offsets of what queries find, by key."""
+    after = session.fork()
+    after.start(root, Files())
+    store = after.store
+    assert store is not None
+    after.index()
+    try:
+        found = {}
+        for key in (f"k{number}" for number in range(5)):
+            places = store.query(TOPIC, key).buffers
+            found[key] = {record_place(place, 0)[1] for place in places}
+        return found
+    finally:
+        after.stop()
 
 
 def test_tables_cut_off_and_changed(memory_path: Path) -> None:

@@ -94,10 +94,10 @@ MORE_COUNT: Final = 2_000
 OUR_COUNT: Final = 40
 #: Acknowledged one by one before the kill.
 LAST_COUNT: Final = 100
-#: Between the halves of a writer's messages, so that a range of times can end there: more than
-#: an index's resolution of one second.
 #: Of the log, of every queue and of the index.
 FILES_LEAST: Final = 5
+#: Between the halves of a writer's messages, so that a range of times can end there: more than
+#: an index's resolution of one second.
 PAUSE_MS: Final = 3_000
 SAMPLE_COUNT: Final = 200
 DEADLINE_S: Final = 120.0

@@ -29,6 +29,7 @@ makes them anew from the entries.
 Source: RocketMQ IndexFile, IndexHeader.
 """
 
+import logging
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
 from pymq.store.files import Files
+
+_log = logging.getLogger(__name__)
 
 HEADER_BYTES = 40
 _HEADER = struct.Struct(">qqqqii")
@@ -173,7 +176,7 @@ class IndexChain:
         file is gone: its messages have expired.
 
         Raises:
-            CorruptRecord: the chain leads to itself or out of the file.
+            CorruptRecord: the chain leads to an entry of another slot, or to a newer one.
             StoreError: no descriptor is left, or the disk failed.
         """
         try:
@@ -181,22 +184,34 @@ class IndexChain:
         except FileNotFoundError:
             return
         try:
+            slot = self.key_hash % self.layout.slot_count
             number = self.newest
             if number is None:
-                position = HEADER_BYTES + 4 * (self.key_hash % self.layout.slot_count)
+                position = HEADER_BYTES + 4 * slot
                 (number,) = _SLOT.unpack(self._pread(files, fd, _SLOT.size, position))
-            if not 0 < number < self.limit:
+            if number == 0:
                 return
+            if not 0 < number < self.limit:
+                raise CorruptRecord(
+                    f"{self.path}: slot {slot} leads to entry {number}, expected less than "
+                    f"{self.limit}; rebuild the index: pymq store rebuild"
+                )
             while True:
                 position = self.layout.entries_start + ENTRY.itemsize * number
                 found_hash, physical_offset, seconds, older = _ENTRY.unpack(
                     self._pread(files, fd, _ENTRY.size, position)
                 )
+                if found_hash % self.layout.slot_count != slot or min(physical_offset, seconds) < 0:
+                    raise CorruptRecord(
+                        f"{self.path}: entry {number} is ({found_hash}, {physical_offset}, "
+                        f"{seconds}, {older}), expected a hash of slot {slot} and nothing "
+                        "negative; rebuild the index: pymq store rebuild"
+                    )
                 if found_hash == self.key_hash:
                     yield number, physical_offset, self.begin_ms + seconds * 1000
-                if older <= 0:
+                if older == 0:
                     return
-                if older >= number:
+                if not 0 < older < number:
                     raise CorruptRecord(
                         f"{self.path}: entry {number} leads to entry {older}, expected an older "
                         "one; rebuild the index: pymq store rebuild"
@@ -316,7 +331,21 @@ class IndexFile:
         if self._slots is None:
             data = self._files.pread(self._descriptor(), 4 * self._layout.slot_count, HEADER_BYTES)
             self._slots = np.frombuffer(data, ">i4").astype(np.int32)
+            if ((self._slots < 0) | (self._slots >= self.header.next_number)).any():
+                _log.warning("%s: slots lead out of the file, they are made anew", self.path)
+                self._make_slots()
         return self._slots
+
+    def _make_slots(self) -> None:
+        """Make the slots anew from the entries."""
+        slots = np.zeros(self._layout.slot_count, np.int32)
+        for first, entries in self.entries():
+            slot = entries["key_hash"] % np.int32(len(slots))
+            slots[slot] = np.arange(first, first + len(entries))
+        self._slots = slots
+        self.header.slots_used = int(np.count_nonzero(slots))
+        self._dirty_pages[:] = True
+        self._is_dirty = True
 
     def cut(self, physical_offset: int, time_of: Callable[[int], int | None]) -> None:
         """Forget the entries of messages at and behind a physical offset; trust no slot.
@@ -338,14 +367,7 @@ class IndexFile:
         header.end_offset = last[1]
         end_ms = time_of(last[1])
         header.end_ms = header.begin_ms + last[2] * 1000 if end_ms is None else end_ms
-        slots = np.zeros(self._layout.slot_count, np.int32)
-        for first, entries in self.entries():
-            slot = entries["key_hash"] % np.int32(len(slots))
-            slots[slot] = np.arange(first, first + len(entries))
-        self._slots = slots
-        header.slots_used = int(np.count_nonzero(slots))
-        self._dirty_pages[:] = True
-        self._is_dirty = True
+        self._make_slots()
         self.snapshot().save(self._files)
         self.mark_saved()
 

@@ -7,10 +7,13 @@ import bisect
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from pymq.errors import CorruptRecord, StoreError
-from pymq.protocol.index_keys import KEYS, UNIQUE_KEY, key_hash
+from pymq.protocol.index_keys import KEYS, UNIQUE_KEY, index_keys, key_hash
 from pymq.protocol.message import find_property
-from pymq.protocol.record import Record, decode_record
+from pymq.protocol.record import decode_record
+from pymq.protocol.record_batch import RecordColumns
 from pymq.store.commit_log import CommitLog
 from pymq.store.key_index import KeyIndex, offsets
 from pymq.store.segment import Segment
@@ -19,6 +22,7 @@ from pymq.store.segment import Segment
 QUERY_COUNT_MAX = 64
 #: Read of a record at first; most are smaller.
 _READ_BYTES = 4096
+_AT_0 = np.zeros(1, np.int64)
 
 
 @dataclass(slots=True)
@@ -59,7 +63,8 @@ class KeyQuery:
     ) -> None:
         self._files = log.files
         self._segments = list(log.segments)
-        self._chains = index.chains(key_hash(topic, key), begin_ms=begin_ms, end_ms=end_ms)
+        self._hash = key_hash(topic, key)
+        self._chains = index.chains(self._hash, begin_ms=begin_ms, end_ms=end_ms)
         self._topic = topic
         self._key = key.encode()
         self._count_max = max(1, min(count_max, QUERY_COUNT_MAX))
@@ -92,20 +97,16 @@ class KeyQuery:
             if offset in seen:
                 continue
             seen.add(offset)
-            record = self._record(offset, opened)
-            if record is None:
+            size = self._size_if_wanted(offset, opened)
+            if size is None:
                 return  # It has expired, and so have all that are older.
-            if (
-                begin_ms <= record.store_timestamp <= end_ms
-                and record.topic == self._topic
-                and _has_key(record.properties, self._key)
-            ):
-                self.places.append((offset, record.size))
+            if size:
+                self.places.append((offset, size))
                 if len(self.places) == self._count_max:
                     return
 
-    def _record(self, physical_offset: int, opened: dict[Path, int]) -> Record | None:
-        """Return a record of the log; None if it is not kept any more."""
+    def _size_if_wanted(self, physical_offset: int, opened: dict[Path, int]) -> int | None:
+        """Look at a message; return its size, 0 if it is another, None if it is not kept."""
         at = bisect.bisect_right(self._segments, physical_offset, key=_first) - 1
         if at < 0:
             return None
@@ -122,12 +123,20 @@ class KeyQuery:
         if size > len(data):
             data = self._files.pread(fd, size, position)
         try:
-            return decode_record(data, 0)
+            record = decode_record(data, 0)
+            if record.topic == self._topic and _has_key(record.properties, self._key):
+                in_time = self._begin_ms <= record.store_timestamp <= self._end_ms
+                return record.size if in_time else 0
+            columns = RecordColumns(np.frombuffer(data[: record.size], np.uint8), _AT_0)
+            if self._hash not in index_keys(columns).key_hash:
+                raise CorruptRecord("it has no such key")
         except CorruptRecord as error:
             raise CorruptRecord(
-                f"{segment.path}: the key index names position {position}, where none of its "
-                f"messages is: {error}. `pymq store check` shows which of them is damaged"
+                f"{segment.path}: the key index leads to position {position}, but what stands "
+                f"there is no message of it: {error}. `pymq store check` shows which of them is "
+                "damaged"
             ) from error
+        return 0  # Another key with the same hash.
 
 
 def _first(segment: Segment) -> int:

@@ -32,7 +32,7 @@ from pymq.store.dispatch import WriteEntries
 from pymq.store.files import Files
 from pymq.store.foreign import check_kind
 from pymq.store.key_index import KeyIndex
-from pymq.store.known_queues import NAME, KnownQueues
+from pymq.store.known_queues import NAME, IndexNote, KnownQueues
 from pymq.store.log_tail import RECOVERED_NAME, LogTail
 from pymq.store.progress import OnProgress
 from pymq.store.queue_repair import OlderNeeded, QueueRepair, is_adjacent
@@ -373,16 +373,19 @@ class Recovery:
         Indexing itself is done later, while the store is in use.
         """
         log, note = self._log, self._known.index
+        if not self._clean or self._known.log_end != log.end:
+            note = None  # The log is not as it was then.
         index.drop_empty()
-        if not index.is_sound:
+        if not self._is_index_sound(index, note):
             _log.warning("%s: damaged, the index is made anew", self._config.index_path)
             index.clear()
+            note = None
         if index.last_offset >= log.end:
             index.cut(log.end, log.store_time_at)
         index.end = max(index.last_offset, log.first)
+        if note is not None:
+            index.end, index.end_ms = note.end, note.end_ms
         if self._clean:
-            if note is not None and (note.last_offset, log.end) == (index.last_offset, note.end):
-                index.end, index.end_ms = note.end, note.end_ms
             return
         first = self._trusted_index_end()
         # Also with nothing to forget: a header on the disk tells nothing of the slots behind it.
@@ -391,6 +394,19 @@ class Recovery:
         index.end = max(min(first, index.last_offset), log.first)
         # Or a process that dies once a minute reads all of this again every time.
         index.save_at = log.end
+
+    def _is_index_sound(self, index: KeyIndex, note: IndexNote | None) -> bool:
+        """Tell whether headers and last entry of the index can be right."""
+        last = index.last_offset
+        if not index.is_sound or (note is not None and note.last_offset != last):
+            return False
+        if not self._log.first <= last < self._log.end:
+            return True  # What is not in the log any more may be anything.
+        try:
+            self._log.record_view(last)
+        except CorruptRecord:
+            return False
+        return True
 
     def _index_ms(self) -> int | None:
         """Return the store time up to which the index on the disk is complete, None without one.
