@@ -95,7 +95,7 @@ OUR_COUNT: Final = 40
 #: Acknowledged one by one before the kill.
 LAST_COUNT: Final = 100
 #: Of the log, of every queue and of the index.
-FILES_LEAST: Final = 5
+FILES_LEAST: Final = 4
 #: Between the halves of a writer's messages, so that a range of times can end there: more than
 #: an index's resolution of one second.
 PAUSE_MS: Final = 3_000
