@@ -58,7 +58,7 @@ class ReadResult:
         count: number of records in all buffers.
         sizes: int64, shape (count,): the size of each record; None when there is none.
         heads: of each buffer, the queue offset of its first record and the size of its last one.
-        path: the queue's directory.
+        path, queue_id: the queue's directory and its number.
     """
 
     status: ReadStatus
@@ -70,7 +70,8 @@ class ReadResult:
     count: int = 0
     sizes: Longs | None = None
     heads: list[tuple[int, int]] = field(default_factory=list)
-    path: Path | None = None
+    path: Path = Path()
+    queue_id: int = 0
 
     def check(self) -> None:
         """Look whether the records are those that the queue's entries stand for.
@@ -82,21 +83,20 @@ class ReadResult:
             CorruptRecord: they are not. Entries have no checksum: this is how a changed one is
                 noticed.
         """
-        if self.path is None:
-            return
-        wanted_id = int(self.path.name)
+        unpack, wanted_id = _HEAD.unpack_from, self.queue_id
         for buffer, start, (offset, last_size) in zip(
             self.buffers, self.starts, self.heads, strict=True
         ):
-            if not _HEAD.size <= last_size <= len(buffer):
+            last_at = len(buffer) - last_size
+            if last_at < 0 or last_size < _HEAD.size:
                 raise _damaged(self.path, f"entry {offset} or one next to it has another size")
-            size, magic, queue_id, found = _HEAD.unpack_from(buffer)
+            size, magic, queue_id, found = unpack(buffer)
             if (
                 found != offset
                 or queue_id != wanted_id
-                or magic not in (MAGIC_V2, MAGIC_V1)
-                or size > len(buffer)
-                or _SIZE.unpack_from(buffer, len(buffer) - last_size)[0] != last_size
+                or (magic != MAGIC_V1 and magic != MAGIC_V2)
+                or (size != last_size if last_at == 0 else size > last_at)
+                or (last_at and _SIZE.unpack_from(buffer, last_at)[0] != last_size)
             ):
                 raise _damaged(
                     self.path,
@@ -164,6 +164,7 @@ def read_queue(
                 sizes,
                 heads,
                 queue.path,
+                queue.queue_id,
             )
     matched = _matches(queue, entries, tag_codes)
     kept = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
@@ -195,6 +196,7 @@ def read_queue(
         sizes,
         heads,
         queue.path,
+        queue.queue_id,
     )
 
 
