@@ -3,8 +3,8 @@
 **Official ones**, one of each version in ``VERSIONS``: a broker of that version with 8 MiB
 commit-log files, queue files of 2,000 entries and index files of 20,000 slots and 40,000 entries
 (``SETTINGS``), filled by ``java/StoreWriter.java`` through the client of the same version: 3
-topics of 4 queues; 600 delayed messages first (levels 1 and 2, due at once; 14, 15, 17 and 18,
-never), 600 half messages (a third each committed, rolled back, pending), then 98,800 messages,
+topics of 4 queues; 600 delayed messages first (levels 1 and 2, due at once; 17 and 18, due in
+hours), 600 half messages (a third each committed, rolled back, pending), then 98,800 messages,
 one in 80 sends a batch of up to 32; tags, two or three keys each (one of their own, one shared by
 200), user properties, text beyond ASCII, some bodies compressed. When all of it is stored and
 delivered, messages are sent one by one and the broker is killed in the midst of it. What is on
