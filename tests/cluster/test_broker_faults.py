@@ -164,6 +164,10 @@ def test_a_setting_that_has_no_bytes_is_refused(tmp_path: Path) -> None:
             assert answer["code"] != ResponseCode.SUCCESS and "surrogate" in answer["remark"]
         answer = await raw(peer, RequestCode.UPDATE_AND_CREATE_TOPIC, topic, b"")
         assert answer["code"] == ResponseCode.SUCCESS
+        question = {"topic": "T", "key": "\ud800", "maxNum": "1"}
+        question |= {"beginTimestamp": "0", "endTimestamp": "9"}
+        answer = await raw(peer, RequestCode.QUERY_MESSAGE, question, b"")
+        assert answer["code"] == ResponseCode.QUERY_NOT_FOUND
 
     serve(tmp_path, check)
     assert '"T"' in (tmp_path / "config" / "topics.json").read_text()

@@ -66,7 +66,7 @@ class KeyQuery:
         self._hash = key_hash(topic, key)
         self._chains = index.chains(self._hash, begin_ms=begin_ms, end_ms=end_ms)
         self._topic = topic
-        self._key = key.encode()
+        self._key = key.encode("utf-8", "replace")  # half of a surrogate pair is in no message
         self._count_max = max(1, min(count_max, QUERY_COUNT_MAX))
         self._begin_ms = begin_ms
         self._end_ms = end_ms
