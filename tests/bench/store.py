@@ -24,7 +24,7 @@ from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import pack_host
 from pymq.store import Files, MessageStore, PutStatus, StoreConfig
 from pymq.store.index_file import IndexLayout
-from pymq.store.key_index import KeyIndex
+from pymq.store.key_index import KeyIndex, offsets
 
 HOST = pack_host("127.0.0.1", 10911)
 TOPIC = "TopicTest"
@@ -193,22 +193,24 @@ def query(scale: float) -> None:
         for first in range(0, count, step):
             hashes = dice.integers(0, 1 << 31, step).astype(np.int32)
             hashes[0] = wanted[first // step % QUERY_COUNT]
-            offsets = np.arange(first, first + step, dtype=np.int64) * 200
-            index.add(hashes, offsets, np.full(step, now + first // 1000), now)
+            places = np.arange(first, first + step, dtype=np.int64) * 200
+            index.add(hashes, places, np.full(step, now + first // 1000), now)
         rate = count / (time.perf_counter() - begun)
         machine.line("keys added to the index, hashes known", rate)
         snapshots = index.take_snapshots()
         index.save_snapshots(snapshots)
         index.saved()
         index.close()
-        index = KeyIndex(Files(), root / "index", layout)
+        files = Files()
+        index = KeyIndex(files, root / "index", layout)
         index.load()
         times = []
         for _ in range(2):  # the first round warms
             times.clear()
             for value in wanted:
                 begun = time.perf_counter()
-                sum(1 for _ in index.find(value, begin_ms=0, end_ms=now * 2))
+                chains = index.chains(value, begin_ms=0, end_ms=now * 2)
+                sum(1 for _ in offsets(files, chains, begin_ms=0, end_ms=now * 2))
                 times.append((time.perf_counter() - begun) * 1000)
         times.sort()
         machine.line(
