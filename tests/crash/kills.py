@@ -189,7 +189,9 @@ def run_kills(
     begun = time.monotonic()
     kill_count = 0
     with name_server_process(home) as name_server:
-        broker = broker_process(home, name_server.address, store, flushDiskType=flush)
+        # So that there is a checkpoint to begin at.
+        settings = {"flushDiskType": flush, "flushConsumeQueueThoroughInterval": 300}
+        broker = broker_process(home, name_server.address, store, **settings)
         with broker, BlockingClient(name_server.address, timeout_s=20.0) as client:
             BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
             with SenderProcess(

@@ -194,7 +194,6 @@ def broker_process(
         "storePathCommitLog": str(store / "commitlog"),
         "flushDiskType": "ASYNC_FLUSH",
         "flushConsumerOffsetInterval": 200,
-        "flushConsumeQueueThoroughInterval": 300,  # so that there is a checkpoint to begin at
         "diskFreeEnoughBytes": 1,  # How full this machine's disk is must not matter.
         **SMALL_FILES,
     }
