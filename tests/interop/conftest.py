@@ -7,11 +7,12 @@ reason; where ``CI`` is set they fail.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
+from _pytest.mark import ParameterSet
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.jvm import JavaClient
@@ -39,6 +40,14 @@ def require_peers(version: str) -> None:
     if os.environ.get("CI"):
         pytest.fail(f"CI must have the Java peers of RocketMQ {version}: {reason}", pytrace=False)
     pytest.skip(f"no Java peers of RocketMQ {version}: {reason}")
+
+
+def some(combinations: Iterable[tuple[str, ...]], *always: tuple[str, ...]) -> list[ParameterSet]:
+    """Return combinations of parameters; but for those that run always, PYMQ_GOLDEN decides."""
+    rest = pytest.mark.skipif(
+        os.environ.get("PYMQ_GOLDEN") != "all", reason="PYMQ_GOLDEN=all runs it, too"
+    )
+    return [pytest.param(*one, marks=[] if one in always else rest) for one in combinations]
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Final, Protocol
 
 import pytest
 from tests.crash.servers import broker_process, name_server_process
-from tests.interop.conftest import require_peers
+from tests.interop.conftest import require_peers, some
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.java_values import Outgoing, ReceivedMessage
 from tests.interop.jvm import JavaClient
@@ -386,15 +387,16 @@ def exchange(site: Site, first: str, second: str, end: str) -> None:
     assert not (site.store / "abort").exists()
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
-@pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+CASES: Final = tuple(product(["5.3.3", "4.9.7"], ["stop", "kill"]))
+
+
+@pytest.mark.parametrize(("version", "end"), some(CASES, ("5.3.3", "kill"), ("4.9.7", "stop")))
 def test_ours_then_official_then_ours(site: Site, version: str, end: str) -> None:
     require_peers(version)
     exchange(site, OURS, version, end)
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
-@pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])
+@pytest.mark.parametrize(("version", "end"), some(CASES, ("5.3.3", "stop"), ("4.9.7", "kill")))
 def test_official_then_ours_then_official(site: Site, version: str, end: str) -> None:
     require_peers(version)
     exchange(site, version, OURS, end)
