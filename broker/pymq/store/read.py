@@ -170,10 +170,12 @@ def read_queue(
     kept = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
     scanned = _scan_end(sizes, kept, count_max, bytes_max)
     removed = bool((matched & ~kept)[:scanned].any())
+    # Blank entries, which fill a gap, point nowhere and are no damage.
+    expired = matched & (physical < log.first) & (sizes != BLANK_SIZE)
     picked = kept[:scanned].nonzero()[0]
     physical, sizes = physical[picked], sizes[picked]
     following = offset + scanned
-    if removed and queue.first_kept(log.first) <= offset + int((matched & ~kept).argmax()):
+    if expired[:scanned].any() and queue.first_kept(log.first) <= offset + int(expired.argmax()):
         raise _damaged(queue.path, f"an entry in {offset}..{following} points in front of the log")
     if not len(sizes):
         status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE

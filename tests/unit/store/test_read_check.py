@@ -86,3 +86,17 @@ def test_an_entry_in_front_of_the_log_is_no_expired_message(tmp_path: Path) -> N
     with pytest.raises(CorruptRecord, match="in front of the log"):
         read(store, first + 1)
     store.close()
+
+
+def test_blank_entries_in_the_middle_are_passed_over(tmp_path: Path) -> None:
+    """Recovery fills a gap in a queue with them."""
+    store = fill(tmp_path)
+    (path,) = queue_path(tmp_path).iterdir()
+    overwrite(path, 20 * 10, struct.pack(">qiq", 0, 0x7FFFFFFF, 0) * 3)
+    for tags in (False, True):
+        result = read(store, 10, tags=tags)
+        assert result.status is ReadStatus.FOUND and result.heads[0][0] >= 13
+        result.check()
+    alone = store.read(TOPIC, 0, 11, count_max=1, bytes_max=100, tag_codes=None)
+    assert alone.status is ReadStatus.MESSAGE_WAS_REMOVING and alone.next_offset == 12
+    store.close()
