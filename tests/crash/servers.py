@@ -110,6 +110,14 @@ class ServerProcess:
         process.wait()
         guard.forget(process.pid)
 
+    def freeze(self) -> None:
+        """SIGSTOP: it keeps its connections, takes new ones, and says nothing until ``thaw``."""
+        self._running.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT: go on after ``freeze``."""
+        self._running.send_signal(signal.SIGCONT)
+
     def stop(self) -> None:
         """SIGTERM, and wait for its clean end.
 
@@ -170,9 +178,15 @@ class ServerProcess:
             self.kill()
 
 
-def name_server_process(home: Path) -> ServerProcess:
-    """Return a name server, not yet started."""
-    return ServerProcess("namesrv", home, {"kvConfigPath": str(home / "kvConfig.json")})
+def name_server_process(home: Path, **properties: str | int) -> ServerProcess:
+    """Return a name server, not yet started.
+
+    Args:
+        home: existing directory for its configuration and output.
+        properties: more of its file.
+    """
+    usual: dict[str, str | int] = {"kvConfigPath": str(home / "kvConfig.json")}
+    return ServerProcess("namesrv", home, usual | properties)
 
 
 def broker_process(

@@ -1,10 +1,12 @@
-"""One local Spark and one embedded cluster for all tests of this folder."""
+"""One local Spark and one embedded cluster for all tests of this folder; a bed of two brokers."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.local_spark import local_spark
+from tests.spark.two_brokers import TwoBrokers
 
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.message import Message
@@ -27,6 +29,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def client(cluster: Cluster) -> Iterator[BlockingClient]:
     with BlockingClient((cluster.name_server,)) as open_client:
         yield open_client
+
+
+@pytest.fixture
+def two_brokers(tmp_path: Path) -> Iterator[TwoBrokers]:
+    """A new name server and two brokers, as processes; see the module ``two_brokers``."""
+    with TwoBrokers(tmp_path / "bed") as bed:
+        yield bed
 
 
 @pytest.fixture
