@@ -13,6 +13,6 @@ __all__ = ["DefaultSource"]
 def __getattr__(name: str) -> Any:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pyspark_pymq.source import PymqSource
+    from pyspark_pymq.data_source import PymqSource
 
     return PymqSource

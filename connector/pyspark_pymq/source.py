@@ -1,4 +1,4 @@
-"""``format("pymq")``: the data source, and the driver's side of its readers.
+"""The driver's side of the readers.
 
 What Spark calls in which process, and what can live where, differs from call to call. So:
 everything that is pickled holds frozen options only; the one long-lived object is the stream
@@ -11,15 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pymq.errors import ConfigurationError, OffsetOutOfRange
+from pymq.errors import OffsetOutOfRange
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
     EARLIEST,
@@ -41,11 +36,9 @@ from pyspark_pymq.offsets import (
     resolve,
     within,
 )
-from pyspark_pymq.options import SourceOptions, check_options, sink_options, source_options
+from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.reader import read_ranges
-from pyspark_pymq.rows import check_schema, default_schema
 from pyspark_pymq.watch import QueueWatch
-from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter, check_columns
 
 try:  # Spark 4.2 and later
     from pyspark.sql.streaming.datasource import (
@@ -61,63 +54,6 @@ except ImportError:  # earlier ones never call what needs these
     ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment,misc]
 
 LOG = logging.getLogger(__name__)
-
-
-class PymqSource(DataSource):
-    """The data source "pymq": topics of RocketMQ and pymq brokers as tables and streams."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        """Check the options as far as they tell what is wanted.
-
-        Raises:
-            ConfigurationError: one is unknown, missing or malformed.
-        """
-        super().__init__(options)  # type: ignore[arg-type]
-        check_options(options)
-
-    @classmethod
-    def name(cls) -> str:
-        """Return what stands in ``format(...)``."""
-        return "pymq"
-
-    def schema(self) -> StructType:
-        """Return the columns read when the user names none."""
-        options = source_options(self.options)
-        return default_schema(properties=options.include_properties)
-
-    def reader(self, schema: StructType) -> "PymqBatchReader":
-        """Return the reader of ``spark.read``."""
-        check_schema(schema)
-        return PymqBatchReader(source_options(self.options), schema)
-
-    def streamReader(self, schema: StructType) -> "PymqStreamReader":
-        """Return the reader of ``spark.readStream``."""
-        check_schema(schema)
-        options = source_options(self.options)
-        if options.ending is not None:
-            raise ConfigurationError(
-                "option endingOffsets is for batch reads (spark.read); to end a stream where "
-                "its topics end now, use trigger(availableNow=True)"
-            )
-        return PymqStreamReader(options, schema)
-
-    def writer(self, schema: StructType, overwrite: bool) -> PymqBatchWriter:
-        """Return the writer of ``df.write``."""
-        if overwrite:
-            raise ConfigurationError(
-                'mode("overwrite") is refused: it would have to delete the messages of a topic, '
-                'which may have other readers. Use mode("append")'
-            )
-        options = sink_options(self.options)
-        return PymqBatchWriter(options, check_columns(schema, options))
-
-    def streamWriter(self, schema: StructType, overwrite: bool) -> PymqStreamWriter:
-        """Return the writer of ``df.writeStream``.
-
-        ``overwrite`` is output mode complete: each micro-batch writes the whole result again.
-        """
-        options = sink_options(self.options)
-        return PymqStreamWriter(options, check_columns(schema, options))
 
 
 @dataclass(frozen=True)

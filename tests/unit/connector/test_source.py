@@ -13,10 +13,11 @@ from tests.unit.connector.fake import FakeBroker, FakeClient
 from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import DefaultSource, patience, source, watch
+from pyspark_pymq.data_source import PymqSource
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import source_options
 from pyspark_pymq.rows import default_schema
-from pyspark_pymq.source import PymqBatchReader, PymqSource, PymqStreamReader, QueuesPartition
+from pyspark_pymq.source import PymqBatchReader, PymqStreamReader, QueuesPartition
 from pyspark_pymq.watch import QueueWatch
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
