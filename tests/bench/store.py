@@ -121,7 +121,7 @@ def dispatch(scale: float) -> None:
             forget_derived(root)
             begun = time.perf_counter()
             store = open_store(root)
-            while store.index_step():
+            while store.keys.index_step():
                 pass
             rate = count / (time.perf_counter() - begun)
             goal = "goal 150,000" if key_count else "goal 300,000"
@@ -165,7 +165,7 @@ def recover(scale: float) -> None:
         begun = time.perf_counter()
         store = open_store(root)
         opened = time.perf_counter() - begun
-        while store.index_step():
+        while store.keys.index_step():
             pass
         indexed = time.perf_counter() - begun
         end = store.log_end
@@ -197,9 +197,9 @@ def query(scale: float) -> None:
             index.add(hashes, places, np.full(step, now + first // 1000), now)
         rate = count / (time.perf_counter() - begun)
         machine.line("keys added to the index, hashes known", rate)
-        snapshots = index.take_snapshots()
-        index.save_snapshots(snapshots)
-        index.saved()
+        flush = index.begin_flush()
+        flush.run()
+        index.finish_flush(flush, is_done=True)
         index.close()
         files = Files()
         index = KeyIndex(files, root / "index", layout)

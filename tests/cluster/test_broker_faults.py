@@ -73,7 +73,7 @@ def test_messages_that_cannot_be_prefetched_are_sent_all_the_same(
     def none_left(*_: object) -> PrefetchJob:
         raise StoreError("too many open files")
 
-    monkeypatch.setattr(MessageStore, "prefetch_target", none_left)
+    monkeypatch.setattr(MessageStore, "begin_prefetch", none_left)
 
     async def check(peer: Peer) -> None:
         await peer.send("T", b"x")

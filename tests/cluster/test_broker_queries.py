@@ -10,7 +10,7 @@ from pymq.errors import StoreError
 from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
-from pymq.store import FlushMode, MessageStore
+from pymq.store import FlushMode, Keys
 
 
 async def runtime_info(peer: Peer) -> dict[str, str]:
@@ -202,24 +202,24 @@ def test_an_index_that_is_behind_is_not_taken_for_an_answer(
     async def check(peer: Peer) -> None:
         await peer.send("T", b"old", properties="KEYS\x01k")
         assert bodies(await query(peer, "T", "k")) == [b"old"]
-        monkeypatch.setattr(MessageStore, "index_step", stuck)
+        monkeypatch.setattr(Keys, "index_step", stuck)
         monkeypatch.setattr(query_handlers, "INDEX_WAIT_S", 0.05)
         await peer.send("T", b"new", properties="KEYS\x01k other")
         assert bodies(await query(peer, "T", "k")) == [b"old"]
         answer = await query(peer, "T", "other")
         assert answer.code == ResponseCode.SYSTEM_BUSY
         assert "try again" in str(answer.remark)
-        monkeypatch.setattr(MessageStore, "index_step", broken)
+        monkeypatch.setattr(Keys, "index_step", broken)
         answer = await query(peer, "T", "other")
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "no space left for keys" in str(answer.remark)
         monkeypatch.undo()
         assert bodies(await query(peer, "T", "other")) == [b"new"]
 
-    def stuck(_: MessageStore) -> int:
+    def stuck(_: Keys) -> int:
         return 1
 
-    def broken(_: MessageStore) -> int:
+    def broken(_: Keys) -> int:
         raise StoreError("no space left for keys")
 
     serve(tmp_path, check)

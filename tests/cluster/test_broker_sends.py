@@ -110,7 +110,7 @@ def test_sync_flush_answers_after_the_sync(tmp_path: Path) -> None:
         assert store is not None
         answers = await asyncio.gather(*(peer.send("T", b"%d" % n) for n in range(50)))
         assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
-        assert store.unflushed == 0
+        assert store.durability.unflushed_bytes == 0
         assert len(records(await peer.pull("T", 0, maxMsgNums=50))) == 32
 
     serve(tmp_path, check, flush=FlushMode.SYNC)

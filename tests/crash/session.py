@@ -154,17 +154,17 @@ class Session:
 
     def index(self) -> None:
         """Index the keys of all that is visible."""
-        while self._running.index_step():
+        while self._running.keys.index_step():
             pass
 
     def flush(self) -> None:
         """Sync the log."""
         self.clock.now_ms += 400
-        self._running.flush()
+        self._running.durability.flush()
         self._note_durable()
 
     def _note_durable(self) -> None:
-        self._settle(self._running.flushed_end)
+        self._settle(self._running.durability.flushed_end)
 
     def _settle(self, durable_end: int) -> None:
         self.history.durable_end = max(durable_end, self.history.durable_end)
@@ -175,9 +175,7 @@ class Session:
     def flush_queues(self) -> None:
         """Sync the consume queues."""
         self.clock.now_ms += 400
-        job = self._running.queue_flush_target()
-        job.run()
-        self._running.queue_flush_done(job)
+        self._running.durability.flush_queues()
 
     def prepare(self) -> None:
         """Make the next log file ahead of need."""

@@ -66,11 +66,9 @@ class Past:
             put_ok(store, new)
 
     def sync(self, store: MessageStore) -> None:
-        store.flush()
-        job = store.queue_flush_target()
-        job.run()
-        store.queue_flush_done(job)
-        while store.index_step():
+        store.durability.flush()
+        store.durability.flush_queues()
+        while store.keys.index_step():
             pass
         self.safe = {one: len(texts) for one, texts in self.stored.items()}
 
@@ -84,10 +82,10 @@ def work(root: Path, files: Files, past: Past) -> None:
         past.put(store, 0, 7)
         past.put(store, 1, 5)
         past.sync(store)
-        while store.clean_step():
+        while store.retention.clean_step():
             pass
         past.put(store, 0, 2)
-        store.flush()
+        store.durability.flush()
     assert store.log_first > 0
     store.close()
 
@@ -109,8 +107,8 @@ def check(root: Path, past: Past) -> None:
             assert store.queue_bounds(TOPIC, queue_id)[1] == len(past.stored[queue_id])
         past.sync(store)
         last = len(past.stored[0]) - 1
-        assert store.query(TOPIC, f"k{last}").buffers
-        while store.clean_step():
+        assert store.keys.query(TOPIC, f"k{last}").buffers
+        while store.retention.clean_step():
             pass
         store.close()
 

@@ -299,7 +299,7 @@ def by_key(session: Session, root: Path) -> dict[str, set[int]]:
     try:
         found = {}
         for key in (f"k{number}" for number in range(5)):
-            places = store.query(TOPIC, key).buffers
+            places = store.keys.query(TOPIC, key).buffers
             found[key] = {record_place(place, 0)[1] for place in places}
         return found
     finally:

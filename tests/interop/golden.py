@@ -427,7 +427,7 @@ class StoreWitness:
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
-        while store.index_step():
+        while store.keys.index_step():
             pass
 
     def report(self, questions: Iterable[str]) -> list[str]:
@@ -453,7 +453,7 @@ class StoreWitness:
             raise ValueError(f"no such question: {question}")
 
     def _by_key(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> str:
-        found = self._store.query(
+        found = self._store.keys.query(
             topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
         )
         records = [decode_record(buffer) for buffer in found.buffers]
@@ -465,7 +465,7 @@ class StoreWitness:
         return ",".join(map(str, offsets)) or "none"
 
     def _by_unique_key(self, topic: str, key: str) -> str:
-        found = [decode_record(buffer) for buffer in self._store.query(topic, key).buffers]
+        found = [decode_record(buffer) for buffer in self._store.keys.query(topic, key).buffers]
         offsets = [
             record.physical_offset
             for record in found

@@ -143,7 +143,7 @@ class Broker:
 
         self._days = DayTotals(clock.wall_ms())
         self._long_poll = LongPoll(clock, count_max=config.held_pull_count_max)
-        store.on_dispatch = self._arrived
+        store.dispatch.listener = self._arrived
         self._flusher = Flusher(
             store,
             self._writers,
@@ -161,12 +161,12 @@ class Broker:
             timeout_s=config.sync_flush_timeout_ms / 1000,
         )
         self._cleaner = Cleaner(
-            store,
+            store.retention,
             self._writers,
             interval_s=self.store_config.clean_interval_ms / 1000,
             pause_s=self.store_config.clean_pause_ms / 1000,
         )
-        self._key_indexing = KeyIndexing(store)
+        self._key_indexing = KeyIndexing(store.keys)
         transfer = RecordTransfer(
             store,
             executor=self._readers,

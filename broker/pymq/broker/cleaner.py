@@ -11,7 +11,7 @@ from concurrent.futures import Executor
 from pymq.broker.disk_work import DiskWork
 from pymq.errors import StoreError
 from pymq.net.tasks import Tasks
-from pymq.store import MessageStore
+from pymq.store import Retention
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class Cleaner:
     """Deletes old files pass by pass, small piece by small piece.
 
     Args:
-        store: whose files.
+        retention: of the store.
         executor: where deletions run.
         interval_s: from one pass to the next.
         pause_s: from one deletion to the next.
@@ -35,14 +35,14 @@ class Cleaner:
 
     def __init__(
         self,
-        store: MessageStore,
+        retention: Retention,
         executor: Executor,
         *,
         interval_s: float,
         pause_s: float,
         first_s: float = FIRST_PASS_S,
     ) -> None:
-        self._store = store
+        self._retention = retention
         self._work = DiskWork(executor)
         self._interval_s = interval_s
         self._pause_s = pause_s
@@ -52,7 +52,7 @@ class Cleaner:
 
     def start(self) -> None:
         """Begin."""
-        self._tasks.repeat("disk level", self._store.check_disk, WATCH_INTERVAL_S)
+        self._tasks.repeat("disk level", self._retention.check_disk, WATCH_INTERVAL_S)
         self._tasks.start("old files", self._run())
 
     async def _run(self) -> None:
@@ -71,8 +71,10 @@ class Cleaner:
 
     async def step(self) -> int:
         """Do one piece of a pass; return how much got done, 0 at its end."""
-        job = self._store.clean_target()
-        return await self._work.run(job.run, functools.partial(self._store.clean_done, job))
+        job = self._retention.begin_clean()
+        return await self._work.run(
+            job.run, functools.partial(self._retention.finish_clean, job)
+        )
 
     async def close(self) -> None:
         """Stop when the disk work under way is over. Harmless when done twice."""

@@ -105,7 +105,7 @@ class Flusher:
         ``done`` gets a reason instead when that cannot be promised: the sync took too long or
         failed. It is called exactly once, on the event loop, perhaps before this returns.
         """
-        if end_offset <= self._store.flushed_end:
+        if end_offset <= self._store.durability.flushed_end:
             done(None)
             return
         deadline = self._clock.monotonic_s() + self._timeout_s
@@ -124,7 +124,7 @@ class Flusher:
                 if self._waiters or self.is_due():
                     await self.sync()
                 else:
-                    self._store.dispatch_flushed()  # what a full disk kept back
+                    self._store.dispatch.advance()  # what a full disk kept back
             except Exception:
                 _log.exception("log sync failed; trying again in %g s", self._interval_s)
                 await asyncio.sleep(self._interval_s)
@@ -132,9 +132,9 @@ class Flusher:
     def is_due(self) -> bool:
         """Tell whether enough was written, or enough time is over, for a sync without a waiter."""
         store = self._store
-        if not store.unflushed:
+        if not store.durability.unflushed_bytes:
             return False
-        pages = store.log_end // _PAGE_BYTES - store.flushed_end // _PAGE_BYTES
+        pages = store.log_end // _PAGE_BYTES - store.durability.flushed_end // _PAGE_BYTES
         return pages >= self._pages_least or (
             self._clock.monotonic_s() - self._synced_at_s >= self._thorough_interval_s
         )
@@ -145,9 +145,10 @@ class Flusher:
         end = 0
         try:
             await self.commit()
-            job = self._store.flush_target()
-            end = job.end
-            await self._work.run(job.run, functools.partial(self._store.flush_done, job))
+            durability = self._store.durability
+            job = durability.begin_flush()
+            end = job.physical_end
+            await self._work.run(job.run, functools.partial(durability.finish_flush, job))
         except FlushFailed as error:
             reason = f"the disk failed: {error}"
             self._note("log sync", error)
@@ -166,7 +167,7 @@ class Flusher:
         """Write staged records to the log's files, if enough of them or enough time is over."""
         assert self._commit_interval_s is not None
         waited_s = self._clock.monotonic_s() - self._committed_at_s
-        pages = self._store.uncommitted // _PAGE_BYTES
+        pages = self._store.durability.uncommitted_bytes // _PAGE_BYTES
         if waited_s < self._commit_interval_s and pages < self._commit_pages_least:
             return
         try:
@@ -179,28 +180,30 @@ class Flusher:
         """Write all staged records to the log's files.
 
         Raises:
-            StoreError: as ``MessageStore.commit_done``.
+            StoreError: as ``Durability.finish_commit``.
         """
         if self._commit_interval_s is None:
             return
         async with self._committing:
             self._committed_at_s = self._clock.monotonic_s()
-            job = self._store.commit_target()
+            durability = self._store.durability
+            job = durability.begin_commit()
             if job is not None:
-                await self._work.run(job.run, functools.partial(self._store.commit_done, job))
+                await self._work.run(job.run, functools.partial(durability.finish_commit, job))
 
     async def sync_due_queues(self) -> None:
         """Sync consume queues and key index when it is time, or when an index file is full."""
         now = self._clock.monotonic_s()
-        if now >= self._queues_due_s or self._store.queue_flush_due:
+        if now >= self._queues_due_s or self._store.durability.queue_flush_due:
             self._queues_due_s = now + self._queue_interval_s
             await self.sync_queues()
 
     async def sync_queues(self) -> None:
         """Sync consume queues and write the checkpoint."""
+        durability = self._store.durability
         try:
-            job = self._store.queue_flush_target()
-            await self._work.run(job.run, functools.partial(self._store.queue_flush_done, job))
+            job = durability.begin_queue_flush()
+            await self._work.run(job.run, functools.partial(durability.finish_queue_flush, job))
         except StoreError as error:
             self._note("queue sync", error)
 

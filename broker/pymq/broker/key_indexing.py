@@ -12,7 +12,7 @@ import time
 
 from pymq.errors import StoreError
 from pymq.net.tasks import Tasks
-from pymq.store import MessageStore
+from pymq.store import Keys
 
 _log = logging.getLogger(__name__)
 
@@ -31,11 +31,11 @@ class KeyIndexing:
     """Brings the store's key index up to what is visible, a step of some milliseconds at a time.
 
     Args:
-        store: whose index.
+        keys: of the store.
     """
 
-    def __init__(self, store: MessageStore) -> None:
-        self._store = store
+    def __init__(self, keys: Keys) -> None:
+        self._keys = keys
         self._failure: str | None = None
         self._tasks = Tasks("key index")
 
@@ -47,7 +47,7 @@ class KeyIndexing:
         while True:
             begun = time.perf_counter()
             self.step()
-            behind = self._store.index_behind
+            behind = self._keys.behind_bytes
             share = FAR_BEHIND_SHARE if behind > FAR_BEHIND_BYTES else BUSY_SHARE
             pause_s = (time.perf_counter() - begun) * (1 / share - 1)
             if self._failure is not None:
@@ -59,7 +59,7 @@ class KeyIndexing:
     def step(self) -> int:
         """Do one step; return how many bytes of the log it took."""
         try:
-            done = self._store.index_step()
+            done = self._keys.index_step()
         except StoreError as error:
             if self._failure is None:
                 _log.error("messages are not indexed by their keys until this succeeds: %s", error)
@@ -74,7 +74,7 @@ class KeyIndexing:
         Raises:
             StoreError: the index cannot be written.
         """
-        left = self._store.index_behind
+        left = self._keys.behind_bytes
         while left > 0:
             done = self.step()
             if not done:

@@ -82,7 +82,7 @@ class RecordTransfer:
         check: Callable[[], None] | None,
     ) -> None:
         try:
-            job = self._store.prefetch_target(buffers, starts)
+            job = self._store.begin_prefetch(buffers, starts)
         except StoreError as error:
             _log.debug("not prefetched: %s", error)  # read when it is sent, if it can be
         else:

@@ -9,8 +9,6 @@ Source: RocketMQ CommitLog.asyncPutMessage, MessageExtEncoder, HookUtils.
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
@@ -36,6 +34,7 @@ from pymq.store.commit_log import CommitLog
 from pymq.store.config import StoreConfig
 from pymq.store.consume_queue import ENTRY, ENTRY_STRUCT, ConsumeQueue
 from pymq.store.dispatch import Staged
+from pymq.store.put_result import PutResult, PutStatus
 from pymq.store.queue_table import QueueTable, illegal_name
 
 _PREPARED = 0x4  # Set in TRANSACTION_PREPARED and TRANSACTION_ROLLBACK, not in COMMIT.
@@ -43,33 +42,6 @@ _V6_FLAGS = 0x30
 _HOST_BYTES = (8, 20)
 #: How a checksum that ends a properties text begins.
 _CRC_FIRST = RECORD_CRC_PREFIX[0]
-
-
-class PutStatus(Enum):
-    """What became of one entry (RocketMQ PutMessageStatus)."""
-
-    OK = "ok"  #: stored, as durable as a page cache; wait for a flush to ``end_offset`` for more
-    MESSAGE_ILLEGAL = "message illegal"
-    PROPERTIES_SIZE_EXCEEDED = "properties size exceeded"
-    BUSY = "busy"  #: SYSTEM_BUSY: too much waits for the disk
-    NOT_WRITABLE = "not writable"  #: SERVICE_NOT_AVAILABLE: disk full or broken
-
-
-@dataclass(slots=True)
-class PutResult:
-    """The outcome for one entry of a put.
-
-    With status OK: ``physical_offset`` and ``queue_offset`` of its first record, ``count`` of
-    its records, ``end_offset`` that a flush must reach. Otherwise ``remark`` says why.
-    """
-
-    status: PutStatus
-    physical_offset: int = -1
-    queue_offset: int = -1
-    count: int = 0
-    end_offset: int = 0
-    store_timestamp: int = 0
-    remark: str | None = None
 
 
 _OK = PutStatus.OK

@@ -12,6 +12,7 @@ stays for ever.
 Source: RocketMQ CleanCommitLogService, CleanConsumeQueueService.
 """
 
+import itertools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -21,13 +22,16 @@ from pymq.errors import StoreError
 from pymq.store.commit_log import STORE_TIME_END, CommitLog, store_time_of
 from pymq.store.config import StoreConfig
 from pymq.store.consume_queue import ConsumeQueue
+from pymq.store.disk_watch import DiskWatch, Usages
+from pymq.store.durability import Durability
 from pymq.store.files import DiskUsage, Files
 from pymq.store.key_index import KeyIndex
 from pymq.store.known_queues import KnownQueues
 from pymq.store.queue_table import QueueTable
-from pymq.store.retention import DiskLevel, level_of, may_delete
+from pymq.store.retention import may_delete
 from pymq.store.retirement import Retirement
 from pymq.store.segments import Segments
+from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)
 
@@ -36,75 +40,8 @@ _QUEUES_A_STEP = 64
 #: RocketMQ's number of passes after one request.
 _ASKED_PASSES = 20
 
-Usages = Mapping[Path, DiskUsage]
-
-
-class DiskWatch:
-    """Knows how full the disks are and says so when that changes."""
-
-    def __init__(self, config: StoreConfig, files: Files) -> None:
-        self._config = config
-        self._files = files
-        self._log_paths = config.log_paths
-        self._noted = ""
-        self.level = DiskLevel.PLENTY
-        #: How full they were when they were last looked at.
-        self.usages: Usages = {}
-        #: Why writes are refused; None while they are not.
-        self.refusal: str | None = None
-        #: Directories of the log where no new file should be made if there is another.
-        self.full_log_paths: frozenset[Path] = frozenset()
-
-    def look(self) -> Usages:
-        """Return how full the disks are; in any thread. What cannot be seen is left out."""
-        found = {}
-        for path in (*self._log_paths, self._config.queues_path):
-            try:
-                found[path] = self._files.disk_usage(path)
-            except StoreError as error:
-                if str(error) != self._noted:
-                    self._noted = str(error)
-                    _log.warning("how full the disk is cannot be seen: %s", error)
-        return found
-
-    def note(self, usages: Usages) -> None:
-        """Take over what ``look`` returned."""
-        self.usages = usages
-        logs = [path for path in self._log_paths if path in usages]
-        self.full_log_paths = frozenset(
-            path for path in logs if level_of(usages[path], self._config) >= DiskLevel.FORCE
-        )
-        roomiest = min(logs, key=lambda path: usages[path].ratio, default=None)
-        counted = [path for path in (roomiest, self._config.queues_path) if path in usages]
-        levels = {path: level_of(usages[path], self._config) for path in counted if path}
-        path = max(levels, key=levels.__getitem__, default=self._config.root_path)
-        level = levels.get(path, DiskLevel.PLENTY)
-        if level is self.level:
-            return
-        text = self._text(path, usages[path]) if path in usages else f"{path}: not seen"
-        _log.log(
-            logging.WARNING if level > max(self.level, DiskLevel.CLEAN) else logging.INFO,
-            "disk level %s (before: %s): %s",
-            level.name,
-            self.level.name,
-            text,
-        )
-        self.level = level
-        self.refusal = None
-        if level is DiskLevel.FULL:
-            self.refusal = (
-                f"{text}; writes are refused above {self._config.disk_full_percent} % "
-                "(diskSpaceWarningLevelRatio): free some space there, or set diskFreeEnoughBytes "
-                "if what is left is enough"
-            )
-
-    def _text(self, path: Path, usage: DiskUsage) -> str:
-        left = usage.available_bytes >> 20
-        return f"{path}: its disk is {usage.ratio:.1%} full, {left} MiB are left"
-
-
 class CleanJob:
-    """One bounded piece of disk work. ``run`` in any thread, then ``MessageStore.clean_done``."""
+    """One bounded piece of disk work. ``run`` in any thread, then ``Retention.finish_clean``."""
 
     def __init__(
         self,
@@ -175,8 +112,18 @@ class CleanJob:
         return min(modified, rolled) if rolled > 0 else modified
 
 
-class Cleaner:
-    """Decides what goes; belongs to the thread of the store."""
+class Retention:
+    """Decides what goes; belongs to the thread of the store.
+
+    Args:
+        config: the rules.
+        clock: for ages and hours.
+        log, queues, index: what is cleaned; no index if none is kept.
+        known: is told of queues that are deleted.
+        disks: how full they are.
+        durability: says what is on the disk: nothing else may go.
+        gate: says whether the store is open.
+    """
 
     def __init__(
         self,
@@ -185,7 +132,11 @@ class Cleaner:
         log: CommitLog,
         queues: QueueTable,
         index: KeyIndex | None,
+        *,
         known: KnownQueues,
+        disks: DiskWatch,
+        durability: Durability,
+        gate: WriteGate,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -193,6 +144,9 @@ class Cleaner:
         self._queues = queues
         self._index = index
         self._known = known
+        self._disks = disks
+        self._durability = durability
+        self._gate = gate
         self._retirement = Retirement(log.files, config.held_grace_ms / 1000)
         self._asked = 0
         self._left: int | None = None  # Segments this pass may still take; None between passes.
@@ -202,44 +156,65 @@ class Cleaner:
         self._old_index: list[Path] = []  # Index files to be deleted.
         self._trim_again = False  # A queue could not be trimmed: the next pass tries all.
         self._noted = ""
-        self.disk = DiskWatch(config, log.files)
+
+    # -- the disks ----------------------------------------------------------------------------
+
+    @property
+    def disk_usages(self) -> Mapping[Path, DiskUsage]:
+        """How full the disks of the log's and the queues' directories are, as last seen."""
+        return self._disks.usages
+
+    def check_disk(self) -> None:
+        """Look how full the disks are, about once a second: writes are refused above a level."""
+        self._gate.check_open()
+        self._note_disk(self._disks.look())
+
+    def _note_disk(self, usages: Usages) -> None:
+        self._disks.note(usages)
+        self._log.segments.full_paths = self._disks.full_log_paths
+
+    # -- passes -------------------------------------------------------------------------------
 
     def clean_now(self) -> None:
-        """Let the next passes go by age alone."""
+        """Let the next passes delete files past their time at any hour.
+
+        Source: RocketMQ executeDeleteFilesManually, which asks for 20 passes.
+        """
         self._asked = _ASKED_PASSES
 
-    def note_disk(self, usages: Usages) -> None:
-        """Take over what was seen of the disks."""
-        self.disk.note(usages)
-        self._log.segments.full_paths = self.disk.full_log_paths
-
-    def target(self, safe_end: int) -> CleanJob:
-        """Return the next job.
-
-        Args:
-            safe_end: physical offset behind which nothing may be deleted.
-        """
+    def begin_clean(self) -> CleanJob:
+        """Return a job that deletes what the last one found to be old, and looks for more."""
+        self._gate.check_open()
         if self._left is None:
             self._left = self._config.clean_batch_max
         segments = self._log.segments
         oldest = None
-        if self._left and len(segments) > 1 and segments[0].end <= safe_end:
+        # Offsets of queues must not fall back: their entries outlive the records.
+        if (
+            self._left
+            and len(segments) > 1
+            and segments[0].end <= self._durability.complete_end
+        ):
             oldest = segments[0].path, segments[1].path
-        now_s = self._clock.monotonic_s()
         return CleanJob(
             self._log.files,
             segments,
             self._retirement,
-            self.disk,
+            self._disks,
             oldest,
             list(self._unsynced),
             self._old_index,
-            now_s,
+            self._clock.monotonic_s(),
         )
 
-    def done(self, job: CleanJob) -> int:
-        """Decide upon what a job has seen; return how much got done, 0 at the end of a pass."""
-        self.note_disk(job.usages)
+    def finish_clean(self, job: CleanJob) -> int:
+        """Decide on what a job has seen; return how much got done, 0 at the end of a pass.
+
+        A pass deletes at most ``clean_batch_max`` log files and then trims the queues; the next
+        job begins another pass.
+        """
+        self._gate.check_open()
+        self._note_disk(job.usages)
         failed = {path: self._unsynced[path] for path in job.directories}
         # Each of them may have more to delete.
         self._untrimmed += [one for path, one in self._unsynced.items() if path not in failed]
@@ -258,26 +233,18 @@ class Cleaner:
             self._asked = max(0, self._asked - 1)
         return count
 
-    def expired_queues(self, may_go: Callable[[str, int], bool]) -> Iterator[ConsumeQueue]:
-        """Yield queues that once held messages and hold none any more, if they may go."""
-        if not self._retirement.deleted:
-            return  # A crash now would bring segments back, and their entries.
-        first = self._log.first
-        for queue in list(self._queues):
-            end = queue.end_offset
-            if (
-                0 < end == queue.next_offset
-                and may_go(queue.topic, queue.queue_id)
-                and queue.first_kept(first) == end
-            ):
-                yield queue
+    def clean_step(self) -> int:
+        """Do one bounded piece of cleaning, in this thread; return as ``finish_clean``."""
+        job = self.begin_clean()
+        job.run()
+        return self.finish_clean(job)
 
     def _may_go(self, last_write_ms: int | None) -> bool:
         return may_delete(
             last_write_ms,
             self._config,
             now_ms=self._clock.wall_ms(),
-            level=self.disk.level,
+            level=self._disks.level,
             asked=self._asked > 0,
         )
 
@@ -309,6 +276,51 @@ class Cleaner:
                 self._noted = str(error)
                 _log.error("an old file stays until this succeeds: %s", error)
         return False
+
+    # -- queues that hold nothing -------------------------------------------------------------
+
+    def delete_expired_queues(
+        self, may_go: Callable[[str, int], bool], *, count_max: int
+    ) -> list[tuple[str, int]]:
+        """Delete consume queues that hold nothing any more; return which.
+
+        Their offsets start from 0 again: ``may_go`` has to keep whatever somebody may still read.
+
+        Args:
+            may_go: asked about topic and queue id.
+            count_max: how many at most; call again until there is none.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: it could not be noted or done.
+
+        Source: RocketMQ cleanExpiredConsumerQueue.
+        """
+        self._gate.check_open()
+        queues = list(itertools.islice(self._expired_queues(may_go), count_max))
+        found = [(queue.topic, queue.queue_id) for queue in queues]
+        if found:
+            self._known.forget(set(found))
+        for queue in queues:
+            self._queues.remove(queue)
+        if found:
+            # Now, not with the next flush: a lost power that brought old files back beneath
+            # entries of new messages would hide these.
+            self._queues.files.sync_names()
+        return found
+
+    def _expired_queues(self, may_go: Callable[[str, int], bool]) -> Iterator[ConsumeQueue]:
+        """Yield queues that once held messages and hold none any more, if they may go."""
+        if not self._retirement.deleted:
+            return  # A crash now would bring segments back, and their entries.
+        first = self._log.first
+        for queue in list(self._queues):
+            end = queue.end_offset
+            if (
+                0 < end == queue.next_offset
+                and may_go(queue.topic, queue.queue_id)
+                and queue.first_kept(first) == end
+            ):
+                yield queue
 
     def close(self) -> None:
         """Delete what has left the log, and let its views go their way."""

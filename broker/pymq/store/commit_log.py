@@ -37,12 +37,36 @@ STORE_TIME_END = 76
 
 
 @dataclass(slots=True)
-class LogSync:
-    """What must be synced so that everything below ``end`` is on the disk."""
+class LogFlush:
+    """The files to sync so that everything below ``end`` is on the disk.
 
+    Made by ``CommitLog.begin_flush``. ``run`` in any thread, then ``CommitLog.finish_flush``.
+
+    Attributes:
+        files: the operating system.
+        end: physical offset.
+        store_timestamp: of the last record below ``end``, ms.
+        descriptors: duplicates, oldest segment first; ``run`` closes them.
+    """
+
+    files: Files
     end: int
     store_timestamp: int
     descriptors: list[int] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Sync, oldest segment first.
+
+        Raises:
+            FlushFailed: a sync failed.
+        """
+        descriptors, self.descriptors = self.descriptors, []
+        try:
+            for fd in descriptors:
+                self.files.sync_data(fd)
+        finally:
+            for fd in descriptors:
+                self.files.close(fd)
 
 
 class CommitLog:
@@ -180,8 +204,8 @@ class CommitLog:
 
     # -- flushing -----------------------------------------------------------------------------
 
-    def begin_sync(self) -> LogSync:
-        """Return what has to be synced now of what is committed; any thread may do it.
+    def begin_flush(self) -> LogFlush:
+        """Return a flush of everything that is committed.
 
         Raises:
             StoreError: no descriptor is left for it; try again later.
@@ -195,7 +219,7 @@ class CommitLog:
                 break
             if segment.first < end:
                 due.append(segment.fd)
-        return LogSync(end, store_timestamp, self._duplicates(reversed(due)))
+        return LogFlush(self.files, end, store_timestamp, self._duplicates(reversed(due)))
 
     def _duplicates(self, descriptors: Iterable[int]) -> list[int]:
         """Return duplicates of descriptors, all or none."""
@@ -209,23 +233,9 @@ class CommitLog:
             raise
         return found
 
-    def run_sync(self, sync: LogSync) -> None:
-        """Sync, oldest segment first; in whatever thread this is called.
-
-        Raises:
-            FlushFailed: a sync failed.
-        """
-        descriptors, sync.descriptors = sync.descriptors, []
-        try:
-            for fd in descriptors:
-                self.files.sync_data(fd)
-        finally:
-            for fd in descriptors:
-                self.files.close(fd)
-
-    def finish_sync(self, sync: LogSync) -> None:
-        """Note that a sync succeeded."""
-        self.flushed = max(self.flushed, sync.end)
+    def finish_flush(self, flush: LogFlush) -> None:
+        """Record that a flush succeeded."""
+        self.flushed = max(self.flushed, flush.end)
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -16,11 +16,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from pymq.errors import StoreError
 from pymq.protocol.record import Record, decode_record
 from pymq.store.commit_log import CommitLog
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.consume_queue import ENTRY, ConsumeQueue
 from pymq.store.queue_table import QueueTable
+from pymq.store.write_gate import WriteGate
 
 
 @dataclass(slots=True)
@@ -89,31 +91,65 @@ class ExtendedEntries:
 
 
 class Dispatch:
-    """Applies staged records in log order."""
+    """Makes records visible, in log order.
 
-    def __init__(self, write: WriteEntries = ConsumeQueue.write) -> None:
+    Args:
+        log: where the records are; everything in it is visible already.
+        gate: learns of failures.
+        write: writes entries of a queue.
+        waits_for_flush: whether records are visible when they are flushed, and not before.
+
+    Attributes:
+        end: physical offset up to which everything is visible.
+        store_timestamp: store time of the last visible record, ms.
+        listener: called with what has just become visible, from inside ``MessageStore.put`` and
+            the ``finish_...`` methods of ``Durability``. It must not call the store's writing
+            methods.
+    """
+
+    def __init__(
+        self, log: CommitLog, gate: WriteGate, write: WriteEntries, *, waits_for_flush: bool
+    ) -> None:
+        self._log = log
+        self._gate = gate
         self._write = write
         self._staged: deque[Staged] = deque()
-        #: Physical offset up to which everything is visible.
-        self.end = 0
-        #: Store time of the last record applied, ms.
-        self.store_timestamp = 0
-
-    def start_at(self, end: int, store_timestamp: int) -> None:
-        """Begin behind what is on the disk already."""
-        self.end = end
-        self.store_timestamp = store_timestamp
+        self.waits_for_flush = waits_for_flush
+        self.end = log.end
+        self.store_timestamp = log.store_timestamp
+        self.listener: Callable[[list[Arrival]], None] | None = None
 
     @property
-    def behind(self) -> bool:
+    def is_behind(self) -> bool:
         """Whether something waits."""
         return bool(self._staged)
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes written to the log that are not visible yet."""
+        return self._log.end - self.end if self._staged else 0
 
     def stage(self, staged: Staged) -> None:
         """Add what a write to the log brought."""
         self._staged.append(staged)
 
-    def apply(self, limit: int) -> list[Arrival]:
+    def advance(self) -> bool:
+        """Make visible what may be; return False if the queues could not be written.
+
+        Puts, commits and flushes do this; after a full disk a later call does what is left.
+        """
+        try:
+            arrivals = self._apply_below(
+                self._log.flushed if self.waits_for_flush else self._log.committed
+            )
+        except StoreError as error:
+            self._gate.note(error)
+            return False
+        if arrivals and self.listener is not None:
+            self.listener(arrivals)
+        return True
+
+    def _apply_below(self, limit: int) -> list[Arrival]:
         """Make everything below a physical offset visible.
 
         Raises:

@@ -1,6 +1,6 @@
-"""Disk work that a store hands out: ``run`` in any thread, then tell the store.
+"""Disk work that a store hands out: ``run`` in any thread, then the part it came from finishes it.
 
-A job holds all it needs, so that the thread that owns the store may go on meanwhile.
+A job holds all it needs, so that the thread that owns the store can go on meanwhile.
 """
 
 import logging
@@ -9,10 +9,9 @@ from collections.abc import Sequence
 
 from pymq.errors import FlushFailed, StoreError
 from pymq.store.checkpoint import Checkpoint
-from pymq.store.commit_log import CommitLog, LogSync
+from pymq.store.commit_log import CommitLog, LogFlush
 from pymq.store.key_index import KeyIndex
-from pymq.store.queue_table import QueueTable, sync_queues
-from pymq.store.staging import Commit, Staging
+from pymq.store.queue_files import QueueFiles
 
 _log = logging.getLogger(__name__)
 
@@ -21,96 +20,71 @@ PREFETCH_BYTES = 1 << 20
 
 
 class FlushJob:
-    """One sync of the commit log. ``run`` in any thread, then ``MessageStore.flush_done``."""
+    """One flush of the commit log. ``run`` in any thread, then ``Durability.finish_flush``."""
 
-    def __init__(
-        self, log: CommitLog, checkpoint: Checkpoint, sync: LogSync, *, save: bool
-    ) -> None:
-        self._log = log
+    def __init__(self, flush: LogFlush, checkpoint: Checkpoint, *, save: bool) -> None:
         self._checkpoint = checkpoint
         self._save = save
-        self.sync = sync
+        self.flush = flush
         self.error: FlushFailed | None = None
-        #: How long the sync took.
+        #: How long the flush took.
         self.elapsed_s = 0.0
 
     @property
-    def end(self) -> int:
+    def physical_end(self) -> int:
         """Physical offset up to which everything is on the disk once this is done."""
-        return self.sync.end
+        return self.flush.end
 
     def run(self) -> None:
-        """Sync. Never raises: ``flush_done`` does."""
+        """Flush. Never raises: ``finish_flush`` does."""
         begun = time.perf_counter()
         try:
-            self._log.run_sync(self.sync)
+            self.flush.run()
         except FlushFailed as error:
             self.error = error
             return
         finally:
             self.elapsed_s = time.perf_counter() - begun
-        self._checkpoint.log_timestamp = self.sync.store_timestamp
-        self._checkpoint.confirmed = self.sync.end
+        self._checkpoint.log_timestamp = self.flush.store_timestamp
+        self._checkpoint.confirmed = self.flush.end
         if self._save:
             self.error = _save(self._checkpoint)
 
 
-class CommitJob:
-    """One commit of staged records to the log's files."""
-
-    def __init__(self, staging: Staging, commit: Commit) -> None:
-        self._staging = staging
-        self.commit = commit
-        self.error: StoreError | None = None
-
-    def run(self) -> None:
-        """Write. Never raises: ``commit_done`` does."""
-        try:
-            self._staging.run(self.commit)
-        except StoreError as error:
-            self.error = error
-
-
 class QueueFlushJob:
-    """One sync of the changed consume queues and index files, and the checkpoint of it."""
+    """One flush of the changed consume queues and index files, and the checkpoint of it.
+
+    ``run`` in any thread, then ``Durability.finish_queue_flush``.
+    """
 
     def __init__(
         self,
-        queues: QueueTable,
+        queue_files: QueueFiles,
         index: KeyIndex | None,
         checkpoint: Checkpoint,
         store_timestamp: int,
-        end: int,
+        physical_end: int,
     ) -> None:
         #: Physical offset up to which every record's queue entry is on the disk afterwards.
-        self.end = end
-        self._opened = queues.files
-        self._paths, self._directories = self._opened.take_dirty()
-        self._index = index
-        self._snapshots = [] if index is None else index.take_snapshots()
+        self.physical_end = physical_end
+        self.queue_flush = queue_files.begin_flush()
+        self.index_flush = None if index is None else index.begin_flush()
         self._index_ms = None if index is None else index.end_ms
         self._checkpoint = checkpoint
         self._store_timestamp = store_timestamp
         self.error: StoreError | None = None
 
     def run(self) -> None:
-        """Sync. Never raises: ``queue_flush_done`` does."""
+        """Flush. Never raises: ``finish_queue_flush`` does."""
         try:
-            sync_queues(self._opened.files, self._paths, self._directories)
-            if self._index is not None:
-                self._index.save_snapshots(self._snapshots)
+            self.queue_flush.run()
+            if self.index_flush is not None:
+                self.index_flush.run()
         except StoreError as error:
             self.error = error
             return
         self._checkpoint.note_queues(self._store_timestamp, self._index_ms)
         self.error = _save(self._checkpoint)
-
-    def give_back(self) -> None:
-        """Leave to the next job what this one could not do."""
-        self._opened.dirty |= self._paths
-        self._opened.dirty_directories |= self._directories
-        if self._index is not None:
-            self._index.give_back(self._snapshots)
 
 
 def _save(checkpoint: Checkpoint) -> FlushFailed | None:

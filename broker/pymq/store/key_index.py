@@ -12,6 +12,7 @@ Source: RocketMQ IndexService.
 
 import datetime
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -251,36 +252,30 @@ class KeyIndex:
             return True
         return any(file.is_dirty and not file.room for file in self._all)
 
-    def take_snapshots(self) -> list[IndexSnapshot]:
-        """Return what has to be saved, counted as saved; ``saved`` or ``give_back`` follows."""
+    def begin_flush(self) -> "IndexFlush":
+        """Return a flush of everything that is not on the disk; it counts as flushed."""
         if self.save_at is not None and self.end >= self.save_at:
             self.save_at = None
         dirty = [file for file in self._all if file.is_dirty]
         snapshots = [file.snapshot() for file in dirty]
         for file in dirty:
             file.mark_saved()
-        return snapshots
+        return IndexFlush(self._files, self._path, snapshots)
 
-    def save_snapshots(self, snapshots: list[IndexSnapshot]) -> None:
-        """Save what ``take_snapshots`` returned; in any thread.
+    def finish_flush(self, flush: "IndexFlush", *, is_done: bool) -> None:
+        """Record the outcome of a flush.
 
-        Raises:
-            DiskFull, FlushFailed, StoreError: the disk refused.
+        Args:
+            flush: from ``begin_flush``.
+            is_done: False leaves all of it to the next flush. True: full files no longer need
+                their slots in memory.
         """
-        for snapshot in snapshots:
-            snapshot.save(self._files)
-        if snapshots:
-            self._files.sync_directory(self._path)
-
-    def saved(self) -> None:
-        """Take note that the snapshots were saved: full files need their slots no more."""
-        for file in self._all:
-            if not file.room:
-                file.let_slots_go()
-
-    def give_back(self, snapshots: list[IndexSnapshot]) -> None:
-        """Leave to the next ``take_snapshots`` what could not be saved."""
-        paths = {snapshot.path for snapshot in snapshots}
+        if is_done:
+            for file in self._all:
+                if not file.room:
+                    file.let_slots_go()
+            return
+        paths = {snapshot.path for snapshot in flush.snapshots}
         for file in self._all:
             if file.path in paths:
                 file.mark_unsaved()
@@ -307,6 +302,26 @@ class KeyIndex:
         """Close all files; what was not saved is lost."""
         for file in self._all:
             file.close()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexFlush:
+    """One flush of a key index: ``run`` in any thread, then ``KeyIndex.finish_flush``."""
+
+    files: Files
+    path: Path
+    snapshots: list[IndexSnapshot]
+
+    def run(self) -> None:
+        """Write and sync.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the disk refused.
+        """
+        for snapshot in self.snapshots:
+            snapshot.save(self.files)
+        if self.snapshots:
+            self.files.sync_directory(self.path)
 
 
 def offsets(

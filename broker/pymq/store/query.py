@@ -41,7 +41,7 @@ class QueryResult:
 
 
 class KeyQuery:
-    """A query by key. ``run`` in any thread, then ``MessageStore.query_done``.
+    """A query by key. ``run`` in any thread, then ``Keys.finish_query``.
 
     It reads files, not maps: a page of a map that has to come from the disk would stop the whole
     process.
@@ -80,7 +80,7 @@ class KeyQuery:
             self.index_last_offset = newest.header.end_offset
 
     def run(self) -> None:
-        """Look. Never raises: ``query_done`` does."""
+        """Look. Never raises: ``finish_query`` does."""
         opened: dict[Path, int] = {}
         try:
             self._run(opened)

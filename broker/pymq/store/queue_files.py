@@ -1,11 +1,14 @@
 """The files of consume queues and of their extensions that are held open."""
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 
-from pymq.errors import CorruptRecord
+from pymq.errors import CorruptRecord, StoreError
 from pymq.store.files import Files
 
+#: From this many files on, one sync of everything first is cheaper than one journal commit each.
+_MANY_FILES = 256
 _ZEROS = bytes(1 << 16)
 
 
@@ -55,11 +58,25 @@ class QueueFiles:
             _, oldest = self._open.popitem(last=False)
             self.files.close(oldest)
 
-    def take_dirty(self) -> tuple[set[str], set[Path]]:
-        """Return the files and directories that changed, and count them as synced."""
-        taken = self.dirty, self.dirty_directories
+    def begin_flush(self) -> "QueueFlush":
+        """Return a flush of the files and directories that changed; they count as flushed."""
+        flush = QueueFlush(self.files, self.dirty, self.dirty_directories)
         self.dirty, self.dirty_directories = set(), set()
-        return taken
+        return flush
+
+    def finish_flush(self, flush: "QueueFlush", *, is_done: bool) -> None:
+        """Record the outcome of a flush; unless it is done, all of it is left to the next."""
+        if not is_done:
+            self.dirty |= flush.paths
+            self.dirty_directories |= flush.directories
+
+    def sync(self) -> None:
+        """Force every changed file and directory to the disk, in this thread."""
+        self.begin_flush().run()
+
+    def sync_names(self) -> None:
+        """Force every changed directory to the disk; the next flush does it again."""
+        QueueFlush(self.files, set(), self.dirty_directories).run()
 
     def forget(self, path: str) -> None:
         """Close a file, if open, and drop it from what is to be synced."""
@@ -98,3 +115,38 @@ class QueueFiles:
         while self._open:
             _, fd = self._open.popitem()
             self.files.close(fd)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFlush:
+    """One flush of queue files: ``run`` in any thread, then ``QueueFiles.finish_flush``."""
+
+    files: Files
+    paths: set[str]
+    directories: set[Path]
+
+    def run(self) -> None:
+        """Sync the files, then the directories. Deleted ones are skipped.
+
+        Raises:
+            FlushFailed: a sync failed.
+            StoreError: something could not be opened; it can be tried again.
+        """
+        files = self.files
+        if len(self.paths) > _MANY_FILES:
+            files.start_sync_of_all()
+        for path in sorted(self.paths):  # by name, so that a crash can be repeated
+            try:
+                fd = files.open(Path(path))
+            except FileNotFoundError:
+                continue
+            try:
+                files.sync_data(fd)
+            finally:
+                files.close(fd)
+        for directory in sorted(self.directories):
+            try:
+                files.sync_directory(directory)
+            except StoreError:
+                if files.exists(directory):
+                    raise

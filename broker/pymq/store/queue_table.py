@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pymq.errors import StoreError, StoreMismatch
+from pymq.errors import StoreMismatch
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1
 from pymq.store.consume_queue import ConsumeQueue
 from pymq.store.files import Files
@@ -12,8 +12,6 @@ from pymq.store.queue_extension import QueueExtension
 from pymq.store.queue_files import QueueFiles
 from pymq.store.segment import parse_segment_name, segment_name
 
-#: From so many files on, one sync of everything first is cheaper than one journal commit each.
-_MANY_FILES = 256
 _QUEUE_ID_MAX = (1 << 31) - 1
 #: The longest name a directory can have; only RocketMQ writes topics above 127 bytes.
 TOPIC_BYTES_MAX = 255
@@ -162,14 +160,6 @@ class QueueTable:
             self.files.files.remove(path)
             self.files.dirty_directories.add(path.parent)
 
-    def sync_names(self) -> None:
-        """Force every changed directory to the disk; the next ``sync`` does it again."""
-        sync_queues(self.files.files, set(), self.files.dirty_directories)
-
-    def sync(self) -> None:
-        """Force every changed queue file and directory to the disk."""
-        sync_queues(self.files.files, *self.files.take_dirty())
-
 
 def queue_directories(files: Files, path: Path) -> list[tuple[str, int, Path]]:
     """Return (topic, queue id, directory) of the queues below a directory, sorted by name.
@@ -185,32 +175,6 @@ def queue_directories(files: Files, path: Path) -> list[tuple[str, int, Path]]:
         and _NUMBER.fullmatch(queue_id.name)
         and int(queue_id.name) <= _QUEUE_ID_MAX
     ]
-
-
-def sync_queues(files: Files, paths: set[str], directories: set[Path]) -> None:
-    """Sync queue files, then directories; in any thread. Deleted ones are skipped.
-
-    Raises:
-        FlushFailed: a sync failed.
-        StoreError: something could not be opened; it can be tried again.
-    """
-    if len(paths) > _MANY_FILES:
-        files.start_sync_of_all()
-    for path in sorted(paths):  # by name, so that a crash can be repeated
-        try:
-            fd = files.open(Path(path))
-        except FileNotFoundError:
-            continue
-        try:
-            files.sync_data(fd)
-        finally:
-            files.close(fd)
-    for directory in sorted(directories):
-        try:
-            files.sync_directory(directory)
-        except StoreError:
-            if files.exists(directory):
-                raise
 
 
 def illegal_name(

@@ -167,8 +167,8 @@ class _Rebuild:
             raise CorruptRecord(str(error).replace(str(apart), str(self._root))) from error
         try:
             total = store.log_end - store.log_first
-            while store.index_step():
-                on_progress(2 * total - store.index_behind, 2 * total)
+            while store.keys.index_step():
+                on_progress(2 * total - store.keys.behind_bytes, 2 * total)
         finally:
             store.close()
         if files.exists(apart / "abort"):

@@ -338,7 +338,7 @@ class Recovery:
             for segment in list(self._log.segments)[first:]:
                 segment.sync()
             self._log.segments.sync_names()
-        self._queues.sync()
+        self._queues.files.sync()
         if self._repair.wrong_count:
             _log.warning(
                 "%d runs of consume-queue entries were wrong", self._repair.wrong_count

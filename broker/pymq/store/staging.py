@@ -17,7 +17,7 @@ Source: RocketMQ TransientStorePool, CommitRealTimeService.
 import logging
 from dataclasses import dataclass, field
 
-from pymq.errors import StoreBusy
+from pymq.errors import StoreBusy, StoreError
 from pymq.store.files import Files
 from pymq.store.segment import Segment
 
@@ -25,13 +25,39 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Commit:
-    """What is to be written to the files so that everything below ``end`` is there."""
+class CommitJob:
+    """One write of pooled records to the log's files. ``run`` in any thread, then finish it.
 
+    Attributes:
+        files: the operating system.
+        end: physical offset up to which the files hold everything afterwards.
+        store_timestamp: of the last record below ``end``, ms.
+        pieces: descriptor (a duplicate, closed by ``run``), bytes, position in the file.
+        error: why ``run`` failed; None if it did not.
+    """
+
+    files: Files
     end: int
     store_timestamp: int
-    #: Descriptor (a duplicate, closed by ``Staging.run``), bytes, position in the file.
     pieces: list[tuple[int, memoryview, int]] = field(default_factory=list)
+    error: StoreError | None = None
+
+    def run(self) -> None:
+        """Write, oldest first. Never raises: the error is kept for whoever finishes the job."""
+        try:
+            for fd, data, position in self.pieces:
+                self.files.pwrite(fd, data, position)
+        except StoreError as error:
+            self.error = error
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close the descriptors and release the buffers."""
+        while self.pieces:
+            fd, data, _ = self.pieces.pop()
+            data.release()
+            self.files.close(fd)
 
 
 class Staging:
@@ -102,59 +128,44 @@ class Staging:
             )
         return buffer
 
-    def begin(self, end: int, store_timestamp: int) -> Commit | None:
-        """Return what has to be committed up to ``end``; None if there is nothing to do now.
+    def begin_commit(self, end: int, store_timestamp: int) -> CommitJob | None:
+        """Return a job that commits everything below ``end``; None if there is nothing to do.
 
-        One commit at a time: ``finish`` or ``fail`` must follow before the next.
+        One at a time: None is returned until ``finish_commit`` is given the last one.
 
         Raises:
             StoreError: no descriptor is left for it; try again later.
         """
         if self._is_committing or end == self.committed:
             return None
-        commit = Commit(end, store_timestamp)
+        job = CommitJob(self._files, end, store_timestamp)
         try:
             for segment, buffer in self._buffers.items():
                 start, stop = max(self.committed, segment.first), min(end, segment.end)
                 if buffer is not None and start < stop:
                     first = start - segment.first
                     data = buffer[first : stop - segment.first]
-                    commit.pieces.append((self._files.duplicate(segment.fd), data, first))
+                    job.pieces.append((self._files.duplicate(segment.fd), data, first))
         except BaseException:
-            self._close(commit)
+            job.close()
             raise
         self._is_committing = True
-        return commit
+        return job
 
-    def run(self, commit: Commit) -> None:
-        """Write, oldest first; in whatever thread this is called.
+    def finish_commit(self, job: CommitJob) -> None:
+        """Record the outcome of a job that has run; take back the buffers that are done with.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: some may have been written.
+            DiskFull, FlushFailed, StoreError: what the job met; some may have been written, and
+                the next job writes all of it again.
         """
-        try:
-            for fd, data, position in commit.pieces:
-                self._files.pwrite(fd, data, position)
-        finally:
-            self._close(commit)
-
-    def _close(self, commit: Commit) -> None:
-        while commit.pieces:
-            fd, data, _ = commit.pieces.pop()
-            data.release()
-            self._files.close(fd)
-
-    def finish(self, commit: Commit) -> None:
-        """Note that a commit succeeded; take back the buffers that are done with."""
         self._is_committing = False
-        self.committed = commit.end
-        self.store_timestamp = commit.store_timestamp
+        if job.error is not None:
+            raise job.error
+        self.committed = job.end
+        self.store_timestamp = job.store_timestamp
         for segment in list(self._buffers)[:-1]:
             if segment.end <= self.committed:
                 buffer = self._buffers.pop(segment)
                 if buffer is not None:
                     self._free.append(buffer)
-
-    def fail(self) -> None:
-        """Note that a commit failed; the next one does it again."""
-        self._is_committing = False

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from pymq.store.append import PutResult
+from pymq.store.put_result import PutResult
 
 #: Upper ends, ms, of the classes that put times are counted in; one more is above the last.
 _LIMITS_MS = (

@@ -1,4 +1,4 @@
-"""Whether the store takes writes, and if not, why: for good, or until the next try.
+"""Whether the store is open and takes writes, and if not, why: for good, or until the next try.
 
 A failed sync, and a disk that refused a write, are final: the system reports a lost page once,
 so a second sync would succeed and vouch for what is not there. A full disk is not.
@@ -7,27 +7,33 @@ Source: RocketMQ RunningFlags.
 """
 
 import logging
+from pathlib import Path
 
 from pymq.clock import Clock
-from pymq.errors import FlushFailed, StoreError
+from pymq.errors import FlushFailed, StoreClosed, StoreError
 from pymq.store.statistics import StoreStatistics
 
 _log = logging.getLogger(__name__)
 
 
 class WriteGate:
-    """Remembers what went wrong.
+    """Remembers what went wrong; every part of a store asks it before it works.
 
     Attributes:
+        is_closed: the store was closed.
         failure: why no write is ever taken again; None while that is not so.
         refusal: why the last write was refused; None when it was not.
     """
 
-    def __init__(self, clock: Clock, statistics: StoreStatistics, *, retry_after_ms: int) -> None:
+    def __init__(
+        self, root_path: Path, clock: Clock, statistics: StoreStatistics, *, retry_after_ms: int
+    ) -> None:
+        self._root_path = root_path
         self._clock = clock
         self._statistics = statistics
         self._retry_after_s = retry_after_ms / 1000
         self._retry_at_s = 0.0
+        self.is_closed = False
         self.failure: str | None = None
         self.refusal: str | None = None
 
@@ -55,7 +61,16 @@ class WriteGate:
             return False
         return self.refusal is None or self._clock.monotonic_s() >= self._retry_at_s
 
-    def check(self) -> None:
+    def check_open(self) -> None:
+        """Raise if the store was closed.
+
+        Raises:
+            StoreClosed: it was.
+        """
+        if self.is_closed:
+            raise StoreClosed(f"{self._root_path}: this store is closed")
+
+    def check_disk(self) -> None:
         """Raise if the disk failed for good.
 
         Raises:

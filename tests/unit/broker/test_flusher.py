@@ -127,7 +127,7 @@ def test_what_a_full_disk_kept_back_shows_without_another_send(
     store = open_store(tmp_path, FakeClock(), files)
     files.on_write = failing_in("consumequeue", errno.ENOSPC)
     put_ok(store, record())
-    store.flush()
+    store.durability.flush()
     assert store.queue_bounds(TOPIC, 0) == (0, 0)
 
     async def check(flusher: Flusher) -> None:
@@ -223,14 +223,14 @@ def test_syncs_are_counted(tmp_path: Path) -> None:
     files = FaultyFiles()
     store = open_store(tmp_path, files=files)
     put_ok(store, record())
-    store.flush()
+    store.durability.flush()
     found = store.statistics.snapshot()
     assert (found.flush_count, found.flush_failed_count) == (1, 0) and found.flush_max_s > 0
     files.on_sync = failing_in("commitlog", errno.EIO)
     put_ok(store, record())
     for _ in range(2):
         with pytest.raises(FlushFailed):
-            store.flush()
+            store.durability.flush()
     found = store.statistics.snapshot()
     assert (found.flush_count, found.flush_failed_count) == (1, 1)
     store.close()
@@ -265,7 +265,7 @@ def test_staged_records_are_committed_by_time_and_by_pages(
         assert store.queue_bounds(TOPIC, 0) == (0, 5)
         put_ok(store, record(b"synced"))
         await flusher.sync()
-        assert store.flushed_end == store.log_end
+        assert store.durability.flushed_end == store.log_end
         await flusher.close()
 
     asyncio.run(inside())
@@ -309,7 +309,7 @@ def test_a_full_index_file_is_synced_at_once(tmp_path: Path, executor: ThreadPoo
         new = record()
         new.properties = b"KEYS\x01" + b" ".join(b"%d" % number for number in range(count))
         put_ok(store, new)
-        while store.index_step():
+        while store.keys.index_step():
             pass
 
     def saved_counts() -> list[int]:

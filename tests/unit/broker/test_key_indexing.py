@@ -28,9 +28,9 @@ def store_with_messages(root: Path, files: Files | None = None) -> MessageStore:
 
 def test_waits_for_what_is_visible(tmp_path: Path) -> None:
     store = store_with_messages(tmp_path)
-    assert store.index_behind > 30 * 20_000
-    asyncio.run(KeyIndexing(store).wait_indexed())
-    assert store.index_behind == 0
+    assert store.keys.behind_bytes > 30 * 20_000
+    asyncio.run(KeyIndexing(store.keys).wait_indexed())
+    assert store.keys.behind_bytes == 0
     store.close()
 
 
@@ -38,10 +38,10 @@ def test_runs_by_itself(tmp_path: Path) -> None:
     store = store_with_messages(tmp_path)
 
     async def run() -> None:
-        indexing = KeyIndexing(store)
+        indexing = KeyIndexing(store.keys)
         indexing.start()
         async with asyncio.timeout(30):
-            while store.index_behind:
+            while store.keys.behind_bytes:
                 await asyncio.sleep(0)
         await indexing.close()
         await indexing.close()
@@ -57,7 +57,7 @@ def test_a_full_disk_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     new.properties = b"KEYS\x01k"
     store.put([new], HOST)
     files.on_create = failing_in("index", errno.ENOSPC)
-    indexing = KeyIndexing(store)
+    indexing = KeyIndexing(store.keys)
     for _ in range(3):
         assert indexing.step() == 0
         with pytest.raises(StoreError, match="cannot be indexed.*space"):
@@ -65,5 +65,5 @@ def test_a_full_disk_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert len([one for one in caplog.records if "not indexed" in one.message]) == 1
     files.on_create = never
     asyncio.run(indexing.wait_indexed())
-    assert store.index_behind == 0
+    assert store.keys.behind_bytes == 0
     store.close()

@@ -42,7 +42,7 @@ def tree(root: Path) -> dict[str, tuple[int, bytes]]:
 def make_store(root: Path) -> None:
     store = open_store(root, **SMALL)
     put_ok(store, *(record(b"%d" % number, queue_id=number % 2) for number in range(20)))
-    while store.index_step():
+    while store.keys.index_step():
         pass
     store.close()
 
@@ -180,7 +180,7 @@ def test_queues_without_their_rocksdb_are_rebuilt(tmp_path: Path) -> None:
 def test_a_second_process_changes_nothing(tmp_path: Path) -> None:
     store = open_store(tmp_path, **SMALL)
     put_ok(store, record(b"0"))
-    store.flush()
+    store.durability.flush()
     before = tree(tmp_path)
     script = (
         "import sys; from pathlib import Path\n"

@@ -45,16 +45,14 @@ def make(root: Path, files: Files | None = None) -> MessageStore:
     for queue_id in (0, 1, 2):
         put_ok(store, *(record_of_size(RECORD_BYTES, queue_id=queue_id) for _ in range(6)))
     put_ok(store, record(b"kept", topic="Other"))
-    store.flush()
-    job = store.queue_flush_target()
-    job.run()
-    store.queue_flush_done(job)
+    store.durability.flush()
+    store.durability.flush_queues()
     return store
 
 
 def run_pass(store: MessageStore) -> None:
     for _ in range(100):
-        if not store.clean_step():
+        if not store.retention.clean_step():
             return
     raise AssertionError("a pass that does not end")
 
@@ -70,7 +68,7 @@ def every(topic: str, queue_id: int) -> bool:
 
 def test_only_queues_without_messages_go_and_only_those_that_may(tmp_path: Path) -> None:
     store = make(tmp_path)
-    assert store.delete_expired_queues(every, count_max=9) == []
+    assert store.retention.delete_expired_queues(every, count_max=9) == []
     put_last(store)
     run_pass(store)
     assert store.queue_bounds(TOPIC, 0) == store.queue_bounds(TOPIC, 1) == (6, 6)
@@ -80,13 +78,13 @@ def test_only_queues_without_messages_go_and_only_those_that_may(tmp_path: Path)
         asked.append((topic, queue_id))
         return queue_id == 0
 
-    assert store.delete_expired_queues(only_the_first, count_max=9) == [(TOPIC, 0)]
+    assert store.retention.delete_expired_queues(only_the_first, count_max=9) == [(TOPIC, 0)]
     assert set(asked) == {(TOPIC, 0), (TOPIC, 1), (TOPIC, 2), ("Other", 0)}
     assert not queue_path(tmp_path, queue_id=0).exists()
     assert store.queue_bounds(TOPIC, 0) == (0, 0)
     assert store.queue_bounds(TOPIC, 1) == (6, 6)
-    assert store.delete_expired_queues(every, count_max=9) == [(TOPIC, 1)]
-    assert store.delete_expired_queues(every, count_max=9) == []
+    assert store.retention.delete_expired_queues(every, count_max=9) == [(TOPIC, 1)]
+    assert store.retention.delete_expired_queues(every, count_max=9) == []
     assert bodies(store, queue_id=2)[-1] == b"last"
     assert bodies(store, "Other") == [b"kept"]
     store.close()
@@ -96,9 +94,9 @@ def test_as_many_as_wanted_go(tmp_path: Path) -> None:
     store = make(tmp_path)
     put_last(store)
     run_pass(store)
-    assert len(store.delete_expired_queues(every, count_max=1)) == 1
-    assert len(store.delete_expired_queues(every, count_max=1)) == 1
-    assert store.delete_expired_queues(every, count_max=1) == []
+    assert len(store.retention.delete_expired_queues(every, count_max=1)) == 1
+    assert len(store.retention.delete_expired_queues(every, count_max=1)) == 1
+    assert store.retention.delete_expired_queues(every, count_max=1) == []
     store.close()
 
 
@@ -110,7 +108,7 @@ def test_a_deleted_queue_stays_deleted_and_begins_anew(tmp_path: Path, is_clean:
     store = open_store(root, FakeClock(), FullDisk(), segment_bytes=1024)
     put_last(store)
     run_pass(store)
-    assert len(store.delete_expired_queues(every, count_max=9)) == 2
+    assert len(store.retention.delete_expired_queues(every, count_max=9)) == 2
     put_ok(store, record(b"anew", queue_id=0))
     assert store.queue_bounds(TOPIC, 0) == (0, 1)
     if is_clean:
@@ -131,9 +129,9 @@ def test_lost_power_does_not_bring_a_queue_back_under_new_messages(tmp_path: Pat
     store = make(live, LosingDisk(disk=disk))
     put_last(store)
     run_pass(store)
-    assert len(store.delete_expired_queues(every, count_max=9)) == 2
+    assert len(store.retention.delete_expired_queues(every, count_max=9)) == 2
     put_ok(store, record(b"anew", queue_id=0))
-    store.flush()  # the log alone
+    store.durability.flush()  # the log alone
     for seed in range(40):
         target = tmp_path / str(seed)
         disk.lose_power(random.Random(seed), target)

@@ -109,19 +109,19 @@ def test_full_disk_while_writing_queues(tmp_path: Path, mode: FlushMode, half: b
     files.half = half
     store = open_store(tmp_path, clock, files, flush_mode=mode)
     put_ok(store, record(b"0"))
-    store.flush()
+    store.durability.flush()
     files.on_write = failing_in("consumequeue", errno.ENOSPC)
     put_ok(store, record(b"1"), record(b"2", queue_id=1))
-    store.flush()
+    store.durability.flush()
     assert store.queue_bounds(TOPIC, 0) == (0, 1)
     (result,) = store.put([record()], HOST)
     assert result.status is PutStatus.NOT_WRITABLE
     files.on_write = never
-    assert store.dispatch_flushed()
+    assert store.dispatch.advance()
     assert bodies(store) == [b"0", b"1"] and bodies(store, TOPIC, 1) == [b"2"]
     clock.now_ms += 1001
     put_ok(store, record(b"3"))
-    store.flush()
+    store.durability.flush()
     assert bodies(store) == [b"0", b"1", b"3"]
     store.close()
 
@@ -142,17 +142,17 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
     files, clock = FaultyFiles(), FakeClock()
     store = open_store(tmp_path, clock, files, flush_mode=FlushMode.SYNC)
     put_ok(store, record(b"safe"))
-    store.flush()
+    store.durability.flush()
     put_ok(store, record(b"unsafe"))
     files.on_sync = failing_in("commitlog", errno.EIO)
-    job = store.flush_target()
+    job = store.durability.begin_flush()
     job.run()
     with pytest.raises(FlushFailed):
-        store.flush_done(job)
+        store.durability.finish_flush(job)
     files.on_sync = never
     clock.now_ms += 100_000
     with pytest.raises(FlushFailed):
-        store.flush()
+        store.durability.flush()
     (result,) = store.put([record()], HOST)
     assert result.status is PutStatus.NOT_WRITABLE and "no more writes" in str(result.remark)
     assert bodies(store) == [b"safe"]
@@ -165,10 +165,10 @@ def test_a_failed_sync_of_a_queue_is_final(tmp_path: Path) -> None:
     store = open_store(tmp_path, files=files)
     put_ok(store, record(b"0"))
     files.on_sync = failing_in("consumequeue", errno.EIO)
-    job = store.queue_flush_target()
+    job = store.durability.begin_queue_flush()
     job.run()
     with pytest.raises(FlushFailed):
-        store.queue_flush_done(job)
+        store.durability.finish_queue_flush(job)
     assert store.put([record()], HOST)[0].status is PutStatus.NOT_WRITABLE
     assert bodies(store) == [b"0"]
     store.close()
@@ -211,7 +211,7 @@ def test_full_disk_at_the_nth_call(tmp_path: Path, seed: int) -> None:
                 if result.status is PutStatus.OK:
                     acknowledged[entry.queue_id].append(bytes(entry.body))
         clock.now_ms += 1001
-        store.dispatch_flushed()
+        store.dispatch.advance()
         crashed = crashed_copy(root, tmp_path / f"{nth} crashed")
         try:
             store.close()
@@ -338,18 +338,18 @@ def test_a_really_full_disk_is_refused_by_its_level_and_cleaned(small_disk: Path
     store = open_store(small_disk / "store", clock, Files(), **settings, force_clean=False)
     while store.not_writable_reason is None:
         put_ok(store, record_of_size(1000))
-        store.check_disk()
+        store.retention.check_disk()
     assert "diskSpaceWarningLevelRatio" in str(store.not_writable_reason)
     count = len(bodies(store))
     ballast.unlink()
-    store.check_disk()
+    store.retention.check_disk()
     put_ok(store, record_of_size(1000))
     assert len(bodies(store)) == count + 1
     store.close()
     ballast.write_bytes(bytes(300_000))
     store = open_store(small_disk / "store", clock, Files(), **settings)
     assert store.not_writable_reason is not None
-    while store.clean_step():
+    while store.retention.clean_step():
         pass
     assert store.not_writable_reason is None and store.log_first > 0
     put_ok(store, record_of_size(1000))
@@ -363,29 +363,21 @@ def test_after_a_failed_sync_the_checkpoint_vouches_for_nothing_more(tmp_path: P
     files, clock = FaultyFiles(), FakeClock()
     store = open_store(tmp_path, clock, files)
     put_ok(store, record(b"safe"))
-    store.flush()
+    store.durability.flush()
     clock.now_ms += 10_000
     put_ok(store, record(b"unsafe"))
     files.on_sync = failing_in("commitlog", errno.EIO)
     with pytest.raises(FlushFailed):
-        store.flush()
+        store.durability.flush()
     before = (tmp_path / "checkpoint").read_bytes()
     files.on_sync = never
     clock.now_ms += 10_000
     with pytest.raises(FlushFailed):
-        store.flush()
+        store.durability.flush()
     with pytest.raises(FlushFailed):
-        job = store.queue_flush_target()
-        job.run()
-        store.queue_flush_done(job)
+        store.durability.flush_queues()
     assert (tmp_path / "checkpoint").read_bytes() == before
     store.close()
-
-
-def _sync_queues(store: MessageStore) -> None:
-    job = store.queue_flush_target()
-    job.run()
-    store.queue_flush_done(job)
 
 
 class RecordingFiles(Files):
@@ -409,17 +401,17 @@ def test_without_descriptors_nothing_is_final(tmp_path: Path) -> None:
     files.synced.clear()
     with no_descriptors():
         with pytest.raises(StoreError, match="ulimit"):
-            _sync_queues(store)
+            store.durability.flush_queues()
         with pytest.raises(StoreError, match="ulimit"):
-            store.flush()
+            store.durability.flush()
         with pytest.raises(StoreError, match="ulimit"):
-            store.prefetch_target(found.buffers, found.starts)
+            store.begin_prefetch(found.buffers, found.starts)
     assert store.not_writable_reason is None and not files.synced
     descriptors = len(os.listdir("/proc/self/fd"))
-    store.flush()
-    _sync_queues(store)
+    store.durability.flush()
+    store.durability.flush_queues()
     assert {path.parent for path in files.synced} >= {tmp_path / "commitlog", queue_path(tmp_path)}
-    assert store.unflushed == 0
+    assert store.durability.unflushed_bytes == 0
     put_ok(store, record())
     assert len(os.listdir("/proc/self/fd")) == descriptors
     store.close()
@@ -458,6 +450,6 @@ def test_a_topic_deleted_while_its_queues_are_synced(tmp_path: Path) -> None:
 
     store = open_store(tmp_path, files=Deleting())
     put_ok(store, record(b"0"))
-    _sync_queues(store)
+    store.durability.flush_queues()
     assert store.not_writable_reason is None
     store.close()

@@ -59,7 +59,7 @@ def fill(store: MessageStore, clock: FakeClock, chance: random.Random, count: in
             late.tag_code = clock.now_ms + 10_000
             put_ok(store, late, batch([b"one", b"two", b"three"], topic="Beta", queue_id=1))
         put_ok(store, message(number, chance))
-    while store.index_step():
+    while store.keys.index_step():
         pass
 
 
@@ -165,7 +165,7 @@ def test_a_killed_store_has_no_damage(tmp_path: Path) -> None:
     clock = FakeClock()
     store = open_store(tmp_path / "store", clock, **SIZES)
     fill(store, clock, seeded(6))
-    store.flush()
+    store.durability.flush()
     put_ok(store, record(b"not indexed"))
     copy = crashed_copy(tmp_path / "store", tmp_path / "copy")
     report = assert_whole(copy)

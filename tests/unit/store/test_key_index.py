@@ -46,14 +46,14 @@ def keyed(*keys: str, unique: str | None = None, **changes: Any) -> NewRecord:
 
 
 def index_all(store: MessageStore) -> None:
-    while store.index_step():
+    while store.keys.index_step():
         pass
-    assert store.index_behind == 0
+    assert store.keys.behind_bytes == 0
 
 
 def found(store: MessageStore, key: str, topic: str = TOPIC, **limits: int) -> list[bytes]:
     """Return the bodies of what a query finds."""
-    result = store.query(topic, key, **limits)
+    result = store.keys.query(topic, key, **limits)
     return [decode_record(buffer, verify=True).body for buffer in result.buffers]
 
 
@@ -185,7 +185,7 @@ def test_every_key_of_every_message_is_found(tmp_path: Path, seed: int) -> None:
         for limits in ({}, {"begin_ms": begin, "end_ms": end}, {"count_max": 2}):
             low, high = limits.get("begin_ms", 0), limits.get("end_ms", 1 << 62)
             there = [one for one in reversed(wanted) if low <= one.store_timestamp <= high]
-            result = store.query(topic, key, **limits)
+            result = store.keys.query(topic, key, **limits)
             got = [decode_record(buffer) for buffer in result.buffers]
             assert got == there[: limits.get("count_max", 64)]
     assert found(store, "absent") == [] and found(store, "a", "NoSuchTopic") == []
@@ -237,8 +237,8 @@ def test_only_what_is_visible_is_found(tmp_path: Path) -> None:
     put_ok(store, keyed("k", body=b"waits"))
     index_all(store)
     assert found(store, "k") == []
-    store.flush()
-    assert store.index_behind > 0
+    store.durability.flush()
+    assert store.keys.behind_bytes > 0
     index_all(store)
     assert found(store, "k") == [b"waits"]
     store.close()
@@ -247,10 +247,10 @@ def test_only_what_is_visible_is_found(tmp_path: Path) -> None:
 def test_what_the_newest_file_knows(tmp_path: Path) -> None:
     clock = FakeClock(7_000_000)
     store = open_store(tmp_path, clock)
-    assert store.query(TOPIC, "k").index_last_ms == 0
+    assert store.keys.query(TOPIC, "k").index_last_ms == 0
     put_ok(store, keyed("k"), keyed("k"))
     index_all(store)
-    result = store.query(TOPIC, "k")
+    result = store.keys.query(TOPIC, "k")
     assert result.index_last_ms == 7_000_000
     assert result.index_last_offset == decode_record(result.buffers[0]).physical_offset
     store.close()
@@ -259,9 +259,9 @@ def test_what_the_newest_file_knows(tmp_path: Path) -> None:
 def test_without_an_index(tmp_path: Path) -> None:
     store = open_store(tmp_path, key_index=False)
     put_ok(store, keyed("k", body=b"0"))
-    assert store.index_step() == 0 and store.index_behind == 0
+    assert store.keys.index_step() == 0 and store.keys.behind_bytes == 0
     with pytest.raises(StoreError, match="messageIndexEnable"):
-        store.query(TOPIC, "k")
+        store.keys.query(TOPIC, "k")
     store.close()
     assert not (tmp_path / "index").exists()
     store = open_store(tmp_path)
@@ -292,7 +292,7 @@ def test_closing_indexes_the_rest(tmp_path: Path) -> None:
     store.close()
     assert contents(tmp_path) == expected_contents(tmp_path)
     store = open_store(tmp_path)
-    assert store.index_behind == 0 and found(store, "k") == [b"0"]
+    assert store.keys.behind_bytes == 0 and found(store, "k") == [b"0"]
     store.close()
 
 
@@ -305,13 +305,11 @@ def test_after_a_crash_at_any_moment(tmp_path: Path, seed: int, repeat: int) -> 
     for turn in range(1, 9):
         put_many(store, clock, dice, dice.randrange(1, 40))
         for _ in range(dice.randrange(3)):
-            store.index_step()
+            store.keys.index_step()
         if dice.randrange(2):
-            job = store.queue_flush_target()
-            job.run()
-            store.queue_flush_done(job)
+            store.durability.flush_queues()
         put_many(store, clock, dice, dice.randrange(10))
-        store.index_step()
+        store.keys.index_step()
         root = crashed_copy(root, tmp_path / str(turn))
         store.close()
         store = open_store(root, clock)
@@ -400,9 +398,7 @@ def test_stale_slots_of_a_killed_process_do_no_harm(tmp_path: Path) -> None:
     store = open_store(tmp_path / "s", clock)
     put_ok(store, keyed("a", body=b"0"))
     index_all(store)
-    job = store.queue_flush_target()
-    job.run()
-    store.queue_flush_done(job)
+    store.durability.flush_queues()
     clock.now_ms += 60_000
     put_ok(store, keyed("a", body=b"1"))
     store.close()
@@ -427,15 +423,13 @@ def test_after_recovery_the_queues_time_is_not_behind_the_index(tmp_path: Path) 
     begun_ms = clock.now_ms
     put_ok(store, keyed("a"))
     index_all(store)
-    job = store.queue_flush_target()
-    job.run()
-    store.queue_flush_done(job)
+    store.durability.flush_queues()
     clock.now_ms += 60_000
     put_ok(store, keyed("b"))
     killed = crashed_copy(tmp_path / "0", tmp_path / "1")
     store.close()
     store = open_store(killed, clock)  # recovers the queues, but has not indexed yet
-    store.flush()
+    store.durability.flush()
     again = crashed_copy(killed, tmp_path / "2")
     store.close()
     _, queues_ms, index_ms = struct.unpack_from(">3q", (again / "checkpoint").read_bytes())
@@ -481,7 +475,7 @@ def test_a_chain_that_leads_nowhere(tmp_path: Path) -> None:
     path.write_bytes(data)
     store = open_store(tmp_path)
     with pytest.raises(CorruptRecord, match="entry 2 leads to entry 2"):
-        store.query(TOPIC, "k")
+        store.keys.query(TOPIC, "k")
     store.close()
 
 
@@ -514,7 +508,7 @@ def test_a_full_disk_stops_indexing_only(tmp_path: Path, where: str) -> None:
         put_ok(store, keyed("k", body=b"1"))
     setattr(files, f"on_{where}", failing_in("index", errno.ENOSPC))
     with pytest.raises(StoreError, match="space"):
-        store.index_step()
+        store.keys.index_step()
     put_ok(store, keyed("k", body=b"2"))
     assert store.not_writable_reason is None
     setattr(files, f"on_{where}", never)
@@ -543,10 +537,10 @@ def test_what_a_full_disk_kept_from_being_saved_is_saved_later(tmp_path: Path) -
     put_ok(store, keyed("k", body=b"0"))
     index_all(store)
     files.on_write = failing_in("index", errno.ENOSPC)
-    job = store.queue_flush_target()
+    job = store.durability.begin_queue_flush()
     job.run()
     with pytest.raises(StoreError):
-        store.queue_flush_done(job)
+        store.durability.finish_queue_flush(job)
     files.on_write = never
     assert found(store, "k") == [b"0"]
     store.close()

@@ -163,10 +163,10 @@ def test_new_files_avoid_a_nearly_full_disk_and_the_roomiest_decides(tmp_path: P
     put_ok(store, *(record_of_size(300) for _ in range(5)))
     assert placed(*paths_of(tmp_path, "a", "b")) == {"b": [0, 1]}
     disks.percent = {"a": 95, "b": 95}
-    store.check_disk()
+    store.retention.check_disk()
     assert "95.0% full" in str(store.not_writable_reason)
     disks.percent = {"a": 10, "b": 95}
-    store.check_disk()
+    store.retention.check_disk()
     put_ok(store, *(record_of_size(300) for _ in range(3)))
     assert placed(*paths_of(tmp_path, "a", "b")) == {"a": [2], "b": [0, 1]}
     store.close()
@@ -176,13 +176,11 @@ def test_retention_takes_the_oldest_wherever_it_lies(tmp_path: Path) -> None:
     clock = FakeClock()
     store = open_store(tmp_path, clock, **settings(tmp_path, reserved_hours=1))
     put_ok(store, *(record_of_size(300) for _ in range(11)))
-    store.flush()
-    job = store.queue_flush_target()
-    job.run()
-    store.queue_flush_done(job)
+    store.durability.flush()
+    store.durability.flush_queues()
     clock.now_ms += 10 * 3_600_000
-    store.clean_now()
-    while store.clean_step():
+    store.retention.clean_now()
+    while store.retention.clean_step():
         pass
     assert placed(*paths_of(tmp_path, "a", "b")) == {"a": [], "b": [3]}
     store.close()

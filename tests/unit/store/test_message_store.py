@@ -206,23 +206,23 @@ def test_filtered_reads_stop_where_rocketmqs_loop_stops(tmp_path: Path, seed: in
 def test_async_records_are_visible_at_once_sync_ones_after_their_flush(tmp_path: Path) -> None:
     seen: list[Arrival] = []
     store = open_store(tmp_path, flush_mode=FlushMode.SYNC)
-    store.on_dispatch = seen.extend
+    store.dispatch.listener = seen.extend
     put_ok(store, record(tag="TagA"))
-    job = store.flush_target()
+    job = store.durability.begin_flush()
     put_ok(store, record(), record(queue_id=1))
     assert store.queue_bounds(TOPIC, 0) == (0, 0) and not seen
     job.run()
     assert not seen
-    store.flush_done(job)
+    store.durability.finish_flush(job)
     assert store.queue_bounds(TOPIC, 0) == (0, 1)
     assert store.queue_bounds(TOPIC, 1) == (0, 0)
     assert [(one.topic, one.queue_id, one.first, one.end) for one in seen] == [(TOPIC, 0, 0, 1)]
     assert seen[0].tag_codes.tolist() == [java_hash("TagA")]
-    assert store.unflushed > 0
+    assert store.durability.unflushed_bytes > 0
     put_ok(store, record(), record(queue_id=1))
-    store.flush()
+    store.durability.flush()
     assert [(one.queue_id, one.first, one.end) for one in seen[1:]] == [(0, 1, 3), (1, 0, 2)]
-    assert store.unflushed == 0
+    assert store.durability.unflushed_bytes == 0
     store.close()
 
 
@@ -294,7 +294,7 @@ def test_a_record_is_viewed_once_it_is_visible(tmp_path: Path) -> None:
     place = results[13].physical_offset
     with pytest.raises(OffsetOutOfRange, match=f"{place}, the log shows 0..0"):
         store.record_view(place)
-    store.flush()
+    store.durability.flush()
     view = store.record_view(place)
     assert view.readonly
     assert decode_record(view, verify=True) == store.record_at(place)
@@ -308,7 +308,7 @@ def test_a_record_is_viewed_once_it_is_visible(tmp_path: Path) -> None:
 def test_deleted_queues_begin_anew(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_ok(store, record(b"old"), record(b"other", topic="Other"), record(b"old", queue_id=3))
-    store.flush()
+    store.durability.flush()
     assert store.delete_queues(TOPIC) == 2
     assert not queue_path(tmp_path).parent.exists()
     assert (store.queues(), store.queue_bounds(TOPIC, 0)) == ([("Other", 0)], (0, 0))
@@ -327,7 +327,7 @@ def test_deleting_drops_what_waits_for_a_flush(tmp_path: Path) -> None:
     put_ok(store, record(b"old"), record(b"other", topic="Other"))
     store.delete_queues(TOPIC)
     put_ok(store, record(b"new"))
-    store.flush()
+    store.durability.flush()
     assert bodies(store) == [b"new"]
     assert bodies(store, "Other") == [b"other"]
     store.close()
@@ -451,17 +451,17 @@ def test_flushes_and_segments_made_in_another_thread(tmp_path: Path) -> None:
             if store.next_segment_due and (prepared is None or prepared.done()):
                 prepared = executor.submit(store.prepare_next)
             if number % 7 == 0:
-                job, end = store.flush_target(), store.log_end
+                job, end = store.durability.begin_flush(), store.log_end
                 running = executor.submit(job.run)
                 put_ok(store, record(b"meanwhile", queue_id=2))
                 running.result(timeout=60)
-                store.flush_done(job)
-                assert store.flushed_end == job.end == end
+                store.durability.finish_flush(job)
+                assert store.durability.flushed_end == job.physical_end == end
                 assert store.queue_bounds(TOPIC, 0) == (0, number + 1)
             if number % 50 == 0:
-                queue_job = store.queue_flush_target()
+                queue_job = store.durability.begin_queue_flush()
                 executor.submit(queue_job.run).result(timeout=60)
-                store.queue_flush_done(queue_job)
+                store.durability.finish_queue_flush(queue_job)
     store.close()
     store = open_store(tmp_path, segment_bytes=4096)
     assert bodies(store) == [b"%d" % number for number in range(300)]
@@ -474,9 +474,7 @@ def test_thousands_of_queues(tmp_path: Path) -> None:
     store = open_store(tmp_path, **settings)
     for turn in range(2):
         put_ok(store, *(record(b"%d" % turn, queue_id=number) for number in range(2000)))
-    job = store.queue_flush_target()
-    job.run()
-    store.queue_flush_done(job)
+    store.durability.flush_queues()
     store.close()
     store = open_store(tmp_path, **settings)
     assert len(store.queues()) == 2000

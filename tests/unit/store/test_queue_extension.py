@@ -139,7 +139,7 @@ def test_each_unit_has_its_own_store_time(tmp_path: Path) -> None:
     for _ in range(3):
         put_ok(store, batch([b"a", b"b"]))
         clock.now_ms += 1000
-    store.flush()  # All of them become visible together.
+    store.durability.flush()  # All of them become visible together.
     store.close()
     written = extension_files(tmp_path)[0].read_bytes()[:120]
     assert written == b"".join(unit(None, NOW + second * 1000) * 2 for second in range(3))
@@ -259,7 +259,7 @@ def test_filtering_by_tag(tmp_path: Path, reader: dict[str, Any]) -> None:
 def test_arrivals_have_real_tag_codes(tmp_path: Path) -> None:
     store = open_store(tmp_path, **EXTENDED)
     arrived: list[Arrival] = []
-    store.on_dispatch = arrived.extend
+    store.dispatch.listener = arrived.extend
     put_ok(store, record(tag="TagA"), record())
     assert [arrival.tag_codes.tolist() for arrival in arrived] == [[java_hash("TagA"), 0]]
     store.close()
@@ -435,14 +435,12 @@ def test_leading_files_go_with_retention(tmp_path: Path) -> None:
     for number in range(90):
         put_ok(store, record(b"%d" % number, tag="TagA"))
     put_ok(store, *[record_of_size(500, queue_id=1)] * 5)
-    store.flush()
-    job = store.queue_flush_target()
-    job.run()
-    store.queue_flush_done(job)
+    store.durability.flush()
+    store.durability.flush_queues()
     count = len(extension_files(tmp_path))
     clock.now_ms *= 3  # The files are as young as this test.
-    store.clean_now()
-    while store.clean_step():
+    store.retention.clean_now()
+    while store.retention.clean_step():
         pass
     low, end = store.queue_bounds(TOPIC, 0)
     assert 0 < low < end == 90
@@ -532,7 +530,7 @@ def test_full_disk_while_writing_units(tmp_path: Path, half: bool) -> None:
     assert store.not_writable_reason is not None
     files.on_write = never
     clock.now_ms += 1001
-    assert store.dispatch_flushed()
+    assert store.dispatch.advance()
     assert bodies(store, tags=["TagA"]) == [b"%d" % n for n in range(12)]
     store.close()
     assert addresses(root, 12) == [n // 7 * 150 + n % 7 * 20 for n in range(12)]
@@ -553,7 +551,7 @@ def test_full_disk_at_the_nth_call(tmp_path: Path) -> None:
             if result.end_offset:
                 stored.append(b"%d" % number)
         clock.now_ms += 1001
-        store.dispatch_flushed()
+        store.dispatch.advance()
         crashed = crashed_copy(root, tmp_path / f"{nth} crashed")
         try:
             store.close()

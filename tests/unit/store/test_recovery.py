@@ -57,7 +57,7 @@ def test_after_a_crash_everything_written_is_there(filled: Path) -> None:
     for _ in range(3):
         store = reopen(filled)
         assert_whole(store)
-        assert store.unflushed == 0
+        assert store.durability.unflushed_bytes == 0
         store.close()
     assert not (filled / "recovered").exists()
 
@@ -270,7 +270,7 @@ def test_damage_before_the_checkpoint_stops_the_store_after_a_crash(tmp_path: Pa
     live = tmp_path / "live"
     store = open_store(live, clock)
     put_ok(store, record(b"first"), record(b"second"), record(b"third"))
-    store.flush()  # Writes the checkpoint too: all three are safe.
+    store.durability.flush()  # Writes the checkpoint too: all three are safe.
     clock.now_ms += 10
     put_ok(store, record(b"later"))
     root = crashed_copy(live, tmp_path / "crashed")
@@ -309,7 +309,7 @@ def test_unsynced_records_behind_a_torn_one_are_cut_together(tmp_path: Path) -> 
     live = tmp_path / "live"
     store = open_store(live, clock, segment_bytes=1024)
     put_ok(store, record(b"safe"))
-    store.flush()
+    store.durability.flush()
     clock.now_ms += 10
     for number in range(20):
         put_ok(store, record(b"unsafe %d" % number))
@@ -425,7 +425,7 @@ def test_sync_mode_shows_after_a_crash_what_it_has_made_durable(tmp_path: Path) 
     live = tmp_path / "live"
     store = open_store(live, flush_mode=FlushMode.SYNC)
     put_ok(store, record(b"flushed"))
-    store.flush()
+    store.durability.flush()
     put_ok(store, batch([b"in the page cache"] * 2))
     root = crashed_copy(live, tmp_path / "crashed")
     store.close()
@@ -454,14 +454,12 @@ def test_one_crash_soon_after_another_reads_only_what_is_new(
         clock.now_ms += SLACK_MS // 10
     second = reopen(crashed_copy(tmp_path / "first", tmp_path / "second"), clock=clock)
     first.close()
-    assert not second.queue_flush_due
+    assert not second.durability.queue_flush_due
     if indexed:
-        while second.index_step():
-            assert second.queue_flush_due == (second.index_behind == 0)
-        job = second.queue_flush_target()
-        job.run()
-        second.queue_flush_done(job)
-        assert not second.queue_flush_due
+        while second.keys.index_step():
+            assert second.durability.queue_flush_due == (second.keys.behind_bytes == 0)
+        second.durability.flush_queues()
+        assert not second.durability.queue_flush_due
     for number in range(20):
         put_ok(second, record(b"new %d" % number))
     root = crashed_copy(tmp_path / "second", tmp_path / "third")
@@ -516,7 +514,7 @@ def test_damage_of_the_last_records_that_were_safe_stops_the_store(
     store = open_store(live)
     put_ok(store, record(b"first"))
     (last,) = put_ok(store, record(b"last"))
-    store.flush()
+    store.durability.flush()
     (unsafe,) = put_ok(store, record(b"unsafe"))
     root = crashed_copy(live, tmp_path / "crashed")
     store.close()
@@ -566,7 +564,7 @@ def test_a_clock_that_stands_still_makes_nothing_safe(tmp_path: Path) -> None:
     live = tmp_path / "live"
     store = open_store(live, clock)
     put_ok(store, record(b"first"), record(b"safe"))
-    store.flush()
+    store.durability.flush()
     for number in range(3):
         put_ok(store, record(b"unsafe %d" % number))
     torn = crashed_copy(live, tmp_path / "torn")

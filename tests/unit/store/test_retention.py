@@ -148,15 +148,13 @@ def fill(store: MessageStore, clock: FakeClock, segments: int, *, step_ms: int =
 
 
 def sync(store: MessageStore) -> None:
-    store.flush()
-    job = store.queue_flush_target()
-    job.run()
-    store.queue_flush_done(job)
+    store.durability.flush()
+    store.durability.flush_queues()
 
 
 def run_pass(store: MessageStore) -> None:
     for _ in range(1000):
-        if not store.clean_step():
+        if not store.retention.clean_step():
             return
     raise AssertionError("a pass that does not end")
 
@@ -242,7 +240,7 @@ def test_a_pass_deletes_a_batch_and_asking_lasts_twenty_passes(tmp_path: Path) -
     clock.now_ms += 50 * DAY_MS
     run_pass(store)
     assert len(log_files(tmp_path)) == 7
-    store.clean_now()
+    store.retention.clean_now()
     for left in (5, 3, 1, 1):
         run_pass(store)
         assert len(log_files(tmp_path)) == left
@@ -264,7 +262,7 @@ def test_nothing_goes_that_is_not_safe(tmp_path: Path) -> None:
     put_ok(store, *(record_of_size(RECORD_BYTES) for _ in range(9)))
     run_pass(store)
     assert len(log_files(tmp_path)) == 3
-    store.flush()
+    store.durability.flush()
     run_pass(store)
     assert len(log_files(tmp_path)) == 3
     sync(store)
@@ -277,7 +275,7 @@ def test_forced_cleaning_stops_when_there_is_space(tmp_path: Path) -> None:
     clock, disks = FakeClock(at_hour(12)), Disks(89)
     store = open_store(tmp_path, clock, disks, **SMALL)
     fill(store, clock, 6)
-    assert store.clean_step() == 1 and store.clean_step() == 2
+    assert store.retention.clean_step() == 1 and store.retention.clean_step() == 2
     disks.percent = 60
     run_pass(store)
     assert len(log_files(tmp_path)) == 4
@@ -290,7 +288,7 @@ def test_reads_go_on_while_their_segment_is_deleted(tmp_path: Path) -> None:
     fill(store, clock, 3)
     before = bodies(store)
     held = store.read(TOPIC, 0, 0, count_max=3, bytes_max=9999)
-    prefetch = store.prefetch_target(held.buffers, held.starts)
+    prefetch = store.begin_prefetch(held.buffers, held.starts)
     copies = [bytes(buffer) for buffer in held.buffers]
     run_pass(store)
     prefetch.run()
@@ -313,7 +311,7 @@ def test_a_crash_after_any_step_opens_fine(tmp_path: Path, keep: tuple[str, ...]
     every = bodies(store)
     count = 0
     while True:
-        more = store.clean_step()
+        more = store.retention.clean_step()
         count += 1
         for clean in (False, True):
             root = crashed_copy(live, tmp_path / f"{count} {clean}")
@@ -439,7 +437,7 @@ def indexed_store(root: Path, files: Files) -> MessageStore:
         new = record_of_size(RECORD_BYTES)
         new.body, new.properties = new.body[len(properties) :], properties
         put_ok(store, new)
-    while store.index_step():
+    while store.keys.index_step():
         pass
     sync(store)
     assert len(list((root / "index").iterdir())) == 4
@@ -451,8 +449,8 @@ def test_the_index_follows_the_log(tmp_path: Path) -> None:
     run_pass(store)
     assert store.log_first == 3 * 1024
     assert len(list((tmp_path / "index").iterdir())) == 1
-    assert not store.query(TOPIC, "k8").buffers
-    assert store.query(TOPIC, "k9").buffers
+    assert not store.keys.query(TOPIC, "k8").buffers
+    assert store.keys.query(TOPIC, "k9").buffers
     store.close()
 
 
@@ -472,7 +470,7 @@ def test_an_index_file_that_cannot_be_deleted_is_tried_again(
     run_pass(store)
     assert len(list((tmp_path / "index").iterdir())) == 4
     assert "an old index file stays" in caplog.text
-    assert not store.query(TOPIC, "k8").buffers
+    assert not store.keys.query(TOPIC, "k8").buffers
     monkeypatch.setattr(files, "remove", remove)
     run_pass(store)
     assert len(list((tmp_path / "index").iterdir())) == 1
@@ -484,8 +482,8 @@ def test_a_query_whose_messages_expire_meanwhile(tmp_path: Path, number: int) ->
     """Between the moments when it is asked, when files are read, and when it is answered."""
     store = indexed_store(tmp_path, Disks(89))
     limits = {"count_max": 1, "begin_ms": 0, "end_ms": 1 << 62}
-    before = store.query_target(TOPIC, f"k{number}", **limits)
-    between = store.query_target(TOPIC, f"k{number}", **limits)
+    before = store.keys.begin_query(TOPIC, f"k{number}", **limits)
+    between = store.keys.begin_query(TOPIC, f"k{number}", **limits)
     between.run()
     assert len(between.places) == 1
     run_pass(store)
@@ -493,7 +491,7 @@ def test_a_query_whose_messages_expire_meanwhile(tmp_path: Path, number: int) ->
     found = int(number == 9)  # what is left after the pass
     assert len(before.places) == found
     for job in (before, between):
-        assert len(store.query_done(job).buffers) == found
+        assert len(store.keys.finish_query(job).buffers) == found
     store.close()
 
 
@@ -505,7 +503,7 @@ def test_many_queues_are_trimmed_some_at_a_time(tmp_path: Path) -> None:
         put_ok(store, *(record_of_size(150, queue_id=number) for number in range(count)))
     sync(store)
     steps = 0
-    while done := store.clean_step():
+    while done := store.retention.clean_step():
         assert done <= 65
         steps += 1
     assert steps >= 4
@@ -531,7 +529,7 @@ def test_above_the_warning_level_writes_are_refused_until_there_is_space(
     put_ok(store, record_of_size(200))
     disks.percent = 93
     put_ok(store, record_of_size(200))  # Not looked yet.
-    store.check_disk()
+    store.retention.check_disk()
     (result,) = store.put([record_of_size(200)], HOST)
     assert result.status is PutStatus.NOT_WRITABLE
     for word in (str(tmp_path), "93.0%", "90 %", "diskSpaceWarningLevelRatio", "free some space"):
@@ -541,7 +539,7 @@ def test_above_the_warning_level_writes_are_refused_until_there_is_space(
     sync(store)
     for percent in (89.0, 93.0, 93.0, 80.0, 50.0, 50.0):
         disks.percent = percent
-        store.check_disk()
+        store.retention.check_disk()
         refused = store.put([record_of_size(200)], HOST)[0].status is not PutStatus.OK
         assert refused is (percent > 90)
     levels = [one.args[0] for one in caplog.records if one.args and "level" in one.msg]
@@ -573,7 +571,7 @@ def test_a_disk_that_cannot_be_seen_refuses_nothing(
     store = open_store(tmp_path, files=Unseen())
     put_ok(store, record_of_size(200))
     for _ in range(3):
-        store.check_disk()
+        store.retention.check_disk()
     run_pass(store)
     assert "cannot be seen" in caplog.text
     store.close()

@@ -38,21 +38,21 @@ def written(root: Path) -> int:
 def test_nothing_is_written_or_seen_before_the_commit(tmp_path: Path) -> None:
     store = open_store(tmp_path, **POOLED)
     (first,) = put_ok(store, record(b"0", tag="T"))
-    assert (written(tmp_path), store.uncommitted) == (0, first.end_offset)
+    assert (written(tmp_path), store.durability.uncommitted_bytes) == (0, first.end_offset)
     assert store.queue_bounds(TOPIC, 0) == (0, 0)
     with pytest.raises(OffsetOutOfRange):
         store.record_at(0)
-    job = store.flush_target()
-    assert job.end == 0
+    job = store.durability.begin_flush()
+    assert job.physical_end == 0
     job.run()
-    store.flush_done(job)
-    assert store.flushed_end == 0
-    store.commit()
-    assert (written(tmp_path), store.uncommitted) == (first.end_offset, 0)
+    store.durability.finish_flush(job)
+    assert store.durability.flushed_end == 0
+    store.durability.commit()
+    assert (written(tmp_path), store.durability.uncommitted_bytes) == (first.end_offset, 0)
     assert bodies(store) == [b"0"] and store.record_at(0).body == b"0"
-    assert store.commit_target() is None
-    store.flush()
-    assert store.flushed_end == first.end_offset
+    assert store.durability.begin_commit() is None
+    store.durability.flush()
+    assert store.durability.flushed_end == first.end_offset
     store.close()
 
 
@@ -60,12 +60,12 @@ def test_with_sync_flush_nothing_is_promised_before_it_is_on_the_disk(tmp_path: 
     live = tmp_path / "live"
     store = open_store(live, flush_mode=FlushMode.SYNC, **POOLED)
     put_ok(store, record(b"0"))
-    store.commit()
-    assert store.queue_bounds(TOPIC, 0) == (0, 0) and store.flushed_end == 0
-    store.flush()
+    store.durability.commit()
+    assert store.queue_bounds(TOPIC, 0) == (0, 0) and store.durability.flushed_end == 0
+    store.durability.flush()
     put_ok(store, record(b"1"))
-    store.flush()
-    assert bodies(store) == [b"0", b"1"] and store.flushed_end == store.log_end
+    store.durability.flush()
+    assert bodies(store) == [b"0", b"1"] and store.durability.flushed_end == store.log_end
     crashed = crashed_copy(live, tmp_path / "crashed")
     store.close()
     store = open_store(crashed, flush_mode=FlushMode.SYNC, **POOLED)
@@ -77,7 +77,7 @@ def test_a_kill_takes_what_is_not_committed_and_no_more(tmp_path: Path) -> None:
     live = tmp_path / "live"
     store = open_store(live, **POOLED)
     put_ok(store, *(record(b"%d" % number) for number in range(5)))
-    store.commit()
+    store.durability.commit()
     put_ok(store, *(record(b"%d" % number) for number in range(5, 9)))
     crashed = crashed_copy(live, tmp_path / "crashed")
     store.close()
@@ -104,12 +104,12 @@ def test_buffers_are_lent_taken_back_and_bypassed(tmp_path: Path) -> None:
         True,
     ]
     assert store.queue_bounds(TOPIC, 0) == (0, 0)  # The oldest are missing.
-    store.commit()
+    store.durability.commit()
     assert store.queue_bounds(TOPIC, 0) == (0, 14)
     assert len(bodies(store)) == 14
     calls = files.calls
     put_ok(store, *(record_of_size(300) for _ in range(4)))  # Goes on directly, then rolls.
-    store.commit()
+    store.durability.commit()
     put_ok(store, *(record_of_size(300) for _ in range(2)))
     assert files.calls - calls < 20
     assert len(log_files(tmp_path)) == 7 and not any(log_files(tmp_path)[-1].read_bytes())
@@ -130,7 +130,7 @@ def test_without_a_free_buffer_it_refuses_if_told_to(tmp_path: Path) -> None:
     assert "transientStorePoolSize" in str(results[-1].remark)
     assert store.not_writable_reason is None
     put_ok(store, record_of_size(92 + len(TOPIC)))  # It still fits.
-    store.commit()
+    store.durability.commit()
     assert len(bodies(store)) == 4
     store.close()
 
@@ -141,19 +141,19 @@ def test_a_full_disk_keeps_what_was_acknowledged_and_refuses_more(tmp_path: Path
     live = tmp_path / "live"
     store = open_store(live, clock, files, **POOLED)
     put_ok(store, record(b"0"))
-    store.commit()
+    store.durability.commit()
     put_ok(store, *(record(b"%d" % number) for number in range(1, 12)))
     files.on_write = failing_in("commitlog", errno.ENOSPC)
     for _ in range(3):
         with pytest.raises(DiskFull):
-            store.commit()
+            store.durability.commit()
         clock.now_ms += 1001  # However long it takes, nothing new goes first.
         (result,) = store.put([record(b"refused")], HOST)
         assert result.status is PutStatus.NOT_WRITABLE and "No space" in str(result.remark)
     assert bodies(store) == [b"0"]
     crashed = crashed_copy(live, tmp_path / "crashed")
     files.on_write = never
-    store.commit()
+    store.durability.commit()
     assert bodies(store) == [b"%d" % number for number in range(12)]
     clock.now_ms += 1001
     put_ok(store, record(b"12"))
@@ -171,17 +171,17 @@ def test_a_broken_disk_is_final(tmp_path: Path) -> None:
     files, clock = FaultyFiles(), FakeClock()
     store = open_store(tmp_path, clock, files, **POOLED)
     put_ok(store, record(b"0"))
-    store.commit()
+    store.durability.commit()
     put_ok(store, record(b"1"))
     files.on_write = failing_in("commitlog", errno.EIO)
     with pytest.raises(FlushFailed):
-        store.commit()
+        store.durability.commit()
     files.on_write = never
     clock.now_ms += 100_000
     with pytest.raises(FlushFailed):
-        store.commit()
+        store.durability.commit()
     with pytest.raises(FlushFailed):
-        store.flush()
+        store.durability.flush()
     assert store.put([record()], HOST)[0].status is PutStatus.NOT_WRITABLE
     assert bodies(store) == [b"0"]
     store.close()
@@ -194,13 +194,13 @@ def test_a_broken_disk_is_final(tmp_path: Path) -> None:
 def test_one_commit_at_a_time_and_puts_go_on_meanwhile(tmp_path: Path) -> None:
     store = open_store(tmp_path, **POOLED)
     put_ok(store, record(b"0"))
-    job = store.commit_target()
-    assert job is not None and store.commit_target() is None
+    job = store.durability.begin_commit()
+    assert job is not None and store.durability.begin_commit() is None
     put_ok(store, *(record_of_size(300) for _ in range(4)))
     job.run()
-    store.commit_done(job)
+    store.durability.finish_commit(job)
     assert store.queue_bounds(TOPIC, 0) == (0, 1)
-    store.commit()
+    store.durability.commit()
     assert store.queue_bounds(TOPIC, 0) == (0, 5)
     store.close()
 
@@ -254,7 +254,7 @@ def test_random_operations_against_a_list(
         elif action < 0.8:
             files.on_write = failing_in("commitlog", errno.ENOSPC) if action < 0.6 else never
             try:
-                store.commit() if dice.randrange(2) else store.flush()
+                store.durability.commit() if dice.randrange(2) else store.durability.flush()
                 kept = len(stored)
             except DiskFull:
                 pass

@@ -102,12 +102,10 @@ def test_random_operations(tmp_path: Path, seed: int, mode: FlushMode, round_: i
             if mode is FlushMode.ASYNC:
                 model.show()
         elif action < 0.7:
-            store.flush()
+            store.durability.flush()
             model.show()
         elif action < 0.75:
-            job = store.queue_flush_target()
-            job.run()
-            store.queue_flush_done(job)
+            store.durability.flush_queues()
         elif action < 0.8:
             store.prepare_next()
         elif action < 0.85:

@@ -155,8 +155,8 @@ def test_a_warmed_store_holds_the_same_after_a_stop_and_a_crash(
         if store.next_segment_due:
             store.prepare_next()
         assert not store.next_segment_due
-        store.flush()
-        store.clean_step()
+        store.durability.flush()
+        store.retention.clean_step()
     assert len(log_files(live)) == 5  # One more than is used.
     crashed = crashed_copy(live, tmp_path / "crashed")
     store.close()

@@ -61,7 +61,7 @@ class CleaningHandlers:
 
         Answered at once, as in RocketMQ: it may take a while.
         """
-        self._store.clean_now()
+        self._store.retention.clean_now()
         self._clean_soon()
         return command.reply(ResponseCode.SUCCESS)
 
@@ -76,7 +76,7 @@ class CleaningHandlers:
 
     async def _clean_queues(self, connection: ServerConnection, command: Command) -> None:
         try:
-            while found := self._store.delete_expired_queues(
+            while found := self._store.retention.delete_expired_queues(
                 self._is_left_over, count_max=_QUEUES_A_STEP
             ):
                 for topic, queue_id in found:

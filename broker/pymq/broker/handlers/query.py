@@ -89,9 +89,9 @@ class QueryHandlers:
         except StoreError as error:
             connection.respond(command, command.reply(ResponseCode.SYSTEM_ERROR, str(error)))
             return
-        behind_bytes = self._store.index_behind
+        behind_bytes = self._store.keys.behind_bytes
         try:
-            job = self._store.query_target(
+            job = self._store.keys.begin_query(
                 request.topic,
                 request.key,
                 count_max=UNIQUE_COUNT_MAX if request.is_unique_key else request.count_max,
@@ -118,7 +118,7 @@ class QueryHandlers:
     ) -> None:
         topic, key = request.topic, request.key
         try:
-            found = self._store.query_done(job)
+            found = self._store.keys.finish_query(job)
         except StoreError as error:
             raise refusal(
                 ResponseCode.SYSTEM_ERROR, f"key {key!r} of topic {topic!r}: {error}"

@@ -98,19 +98,19 @@ class RuntimeHandlers:
 
     def _log(self) -> dict[str, str]:
         store = self._store
-        earliest_ms, buffers = store.earliest_time, store.free_buffers
+        earliest_ms, buffers = store.earliest_time, store.durability.free_buffer_count
         return {
             "commitLogMinOffset": str(store.log_first),
             "commitLogMaxOffset": str(store.log_end),
-            "dispatchBehindBytes": str(store.undispatched),
-            "remainHowManyDataToFlush": size_text(store.unflushed),
+            "dispatchBehindBytes": str(store.dispatch.behind_bytes),
+            "remainHowManyDataToFlush": size_text(store.durability.unflushed_bytes),
             # RocketMQ says the greatest number when it has no pool.
             "remainTransientStoreBufferNumbs": str(_INT_MAX if buffers is None else buffers),
             "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),
         }
 
     def _disks(self) -> dict[str, str]:
-        logs = dict(self._store.disks)
+        logs = dict(self._store.retention.disk_usages)
         queues = logs.pop(self._queues_path, None)
         found = {f"commitLogDiskRatio_{path}": str(usage.ratio) for path, usage in logs.items()}
         if logs:

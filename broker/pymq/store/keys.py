@@ -1,0 +1,153 @@
+"""The keys of messages: indexing them, and finding messages by them."""
+
+import logging
+from pathlib import Path
+
+from pymq.clock import Clock
+from pymq.errors import OffsetOutOfRange, StoreError
+from pymq.store.commit_log import CommitLog
+from pymq.store.dispatch import Dispatch
+from pymq.store.indexer import Indexer
+from pymq.store.key_index import KeyIndex
+from pymq.store.query import QUERY_COUNT_MAX, KeyQuery, QueryResult
+from pymq.store.write_gate import WriteGate
+
+_log = logging.getLogger(__name__)
+
+
+class Keys:
+    """The keys of one store's messages; belongs to the thread of the store.
+
+    Args:
+        log: where the messages are.
+        index: of their keys; None if none is kept.
+        dispatch: says which messages are visible.
+        gate: says whether the store is open.
+        clock: for names of index files, and deadlines.
+        root_path: of the store, for error messages.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        index: KeyIndex | None,
+        dispatch: Dispatch,
+        gate: WriteGate,
+        clock: Clock,
+        root_path: Path,
+    ) -> None:
+        self._log = log
+        self._index = index
+        self._indexer = None if index is None else Indexer(log, index, clock)
+        self._dispatch = dispatch
+        self._gate = gate
+        self._clock = clock
+        self._root_path = root_path
+
+    # -- indexing -----------------------------------------------------------------------------
+
+    @property
+    def behind_bytes(self) -> int:
+        """Bytes of visible records whose keys cannot be found yet."""
+        return 0 if self._index is None else max(0, self._dispatch.end - self._index.end)
+
+    def index_step(self) -> int:
+        """Index the keys of some visible records; return how many bytes of the log they take.
+
+        A few milliseconds of work. Whoever owns the store repeats it until it returns 0.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the index could not be written; try again later.
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        return 0 if self._indexer is None else self._indexer.step(self._dispatch.end)
+
+    def index_rest(self, within_s: float) -> bool:
+        """Index everything visible if that takes no longer; return whether it is done.
+
+        What goes wrong is logged: the next start indexes the rest.
+        """
+        deadline_s = self._clock.monotonic_s() + within_s
+        try:
+            while self.index_step():
+                if self._clock.monotonic_s() > deadline_s:
+                    return False
+        except StoreError as error:
+            _log.warning("keys could not be indexed: %s", error)
+            return False
+        return True
+
+    # -- finding ------------------------------------------------------------------------------
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = QUERY_COUNT_MAX,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+    ) -> QueryResult:
+        """Return messages of a topic that have a key, newest first; reads in this thread.
+
+        What is not indexed yet is not found, see ``behind_bytes``.
+
+        Args:
+            topic: the messages' topic.
+            key: one of their KEYS, or their unique key.
+            count_max: messages wanted at most, 1..64.
+            begin_ms, end_ms: first and last store time wanted.
+
+        Raises:
+            StoreError: this store keeps no key index, or it is damaged.
+            StoreClosed: the store was closed.
+        """
+        job = self.begin_query(
+            topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
+        )
+        job.run()
+        return self.finish_query(job)
+
+    def begin_query(
+        self, topic: str, key: str, *, count_max: int, begin_ms: int, end_ms: int
+    ) -> KeyQuery:
+        """Return a job that looks for messages as ``query`` does.
+
+        Raises:
+            StoreError: this store keeps no key index.
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        if self._index is None:
+            raise StoreError(
+                f"{self._root_path}: keys are not indexed here (key_index, RocketMQ "
+                "messageIndexEnable, is off)"
+            )
+        return KeyQuery(
+            self._log,
+            self._index,
+            topic,
+            key,
+            count_max=count_max,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
+
+    def finish_query(self, job: KeyQuery) -> QueryResult:
+        """Return what a job that has run found.
+
+        Raises:
+            StoreError: index or log are damaged, or could not be read.
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        if job.error is not None:
+            raise job.error
+        result = QueryResult([], job.index_last_ms, job.index_last_offset)
+        for physical_offset, size in job.places:
+            try:
+                result.buffers.append(self._log.slice(physical_offset, size))
+            except OffsetOutOfRange:
+                break  # It has expired meanwhile, and so have all that are older.
+        return result
