@@ -28,7 +28,7 @@
 Callers decide by class and by the two flags, never by text.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class PymqError(Exception):
@@ -36,8 +36,25 @@ class PymqError(Exception):
 
     #: Could the same call succeed later, or elsewhere?
     retriable = False
-    #: False: the request may or may not have taken effect.
+    #: False: the request, in this attempt or in an earlier one, may have taken effect.
     outcome_known = True
+
+    def after_unknown(self, earlier: "PymqError | None") -> Self:
+        """Return the error with which a send ends one of whose attempts may have stored it.
+
+        A copy, because a failure to find a route is one object for everybody who waits for it.
+
+        Args:
+            earlier: why the outcome of an earlier attempt is unknown; ``None``: of none.
+        """
+        if earlier is None or not self.outcome_known:
+            return self
+        text = f"{self}; an earlier attempt may have stored it ({earlier})"
+        copy = type(self).__new__(type(self), text)
+        copy.__dict__.update(self.__dict__)
+        copy.outcome_known = False
+        copy.__cause__ = earlier
+        return copy
 
 
 class ConfigurationError(PymqError):
@@ -53,7 +70,9 @@ class LocalProtocolError(ProtocolError):
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something that is not the protocol; its connection is closed."""
+    """The peer sent something that is not the protocol; it may have done what was asked."""
+
+    outcome_known = False
 
 
 class StoreError(PymqError):
@@ -124,6 +143,10 @@ class TooManyPending(PymqError):
 class ClientClosed(PymqError):
     """The client was closed, or never started."""
 
+    def __init__(self, text: str, *, sent: bool = False) -> None:
+        super().__init__(text)
+        self.outcome_known = not sent
+
 
 class RouteNotFound(PymqError):
     """No name server knows a usable broker for the topic."""
@@ -177,7 +200,9 @@ def refusal(code: int, remark: str) -> BrokerError:
 
 
 class BrokerSystemError(BrokerError, code=1, retriable=True):
-    """SYSTEM_ERROR: anything the peer did not foresee."""
+    """SYSTEM_ERROR: anything the peer did not foresee, perhaps after it had stored something."""
+
+    outcome_known = False
 
 
 class SystemBusy(BrokerError, code=2, retriable=True):

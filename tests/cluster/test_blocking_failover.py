@@ -1,6 +1,6 @@
 """BlockingClient while name servers and brokers go, come back empty, or fall silent."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,9 +14,17 @@ from tests.cluster.played import (
 
 from pymq.client.blocking import BlockingClient
 from pymq.client.config import ClientConfig
-from pymq.errors import BrokerSystemError, ConnectionFailed, RequestTimeout, RouteNotFound
+from pymq.client.sending import encode_batches
+from pymq.errors import (
+    BrokerSystemError,
+    ConnectionFailed,
+    MessageIllegal,
+    RequestTimeout,
+    RouteNotFound,
+)
 from pymq.protocol.bodies import TopicRoute
 from pymq.protocol.codes import RequestCode
+from pymq.protocol.command import Command
 from pymq.protocol.message import Message
 
 #: Routes are old at once, so that every use of one asks the name servers.
@@ -161,3 +169,81 @@ def test_an_order_topic_is_sent_to_while_one_of_its_brokers_is_away(
         with pytest.raises(RouteNotFound, match="no master of broker 'away'"):
             client.send(Message("T", b"x"), away)
     assert broker.count(RequestCode.SEND_MESSAGE_V2) == 4
+
+
+# ------------------------------------------------------------------ was a failed send stored?
+
+
+class RefusingBroker(PlayedBroker):
+    """Answers sends with the codes of ``answers``; ``None`` is silence. Without one: stored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[int | None] = []
+        self.on_silence: Callable[[], object] = lambda: None
+
+    def _answer(self, request: Command) -> Command | None:
+        codes = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+        if request.code not in codes:
+            return super()._answer(request)
+        code = self.answers.pop(0) if self.answers else 0
+        if code is None:
+            self.on_silence()
+            return None
+        fields = {"msgId": "ID", "queueId": (request.fields or {})["e"], "queueOffset": "7"}
+        return request.reply(code, "as wanted", fields)
+
+
+Send = Callable[[BlockingClient], object]
+BATCH = encode_batches([Message("T", b"x")], ["ID"], 1000)[0].body
+SENDS: dict[str, Send] = {
+    "single": lambda client: client.send(Message("T", b"x")),
+    "batch": lambda client: client.send_batch(None, [Message("T", b"x")]),
+    "pipeline": lambda client: client.send_batches(QUEUE, [BATCH] * 3, in_flight_max=1),
+}
+
+
+@pytest.mark.parametrize("name", SENDS)
+@pytest.mark.parametrize("first", [None, 1])
+def test_one_attempt_that_may_have_stored_it_makes_the_failure_unknown(
+    name: str, first: int | None
+) -> None:
+    with RefusingBroker() as broker, PlayedNameServer({"T": route_to(broker.address)}) as known:
+        config = replace(IMPATIENT, send_retries=2)
+        with client_of(known.address, config=config) as client:
+            broker.answers = [first, 2, 13]
+            with pytest.raises(MessageIllegal, match="may have stored it") as refused:
+                SENDS[name](client)
+            assert not refused.value.outcome_known
+            broker.answers = [2, 2, 13]
+            with pytest.raises(MessageIllegal) as refused:
+                SENDS[name](client)
+            assert refused.value.outcome_known
+
+
+def test_a_route_lost_between_two_attempts_does_not_hide_the_first() -> None:
+    with (
+        RefusingBroker() as broker,
+        PlayedNameServer({"T": route_to(broker.address)}) as known,
+        client_of(known.address) as client,
+    ):
+        broker.answers = [None]
+        broker.on_silence = lambda: known.routes.update(T=TopicRoute())
+        with pytest.raises(RouteNotFound, match="no queue can be written to") as lost:
+            client.send(Message("T", b"x"))
+        assert not lost.value.outcome_known
+
+
+def test_of_several_batches_in_flight_one_refusal_leaves_the_others_unknown() -> None:
+    with (
+        RefusingBroker() as broker,
+        PlayedNameServer({"T": route_to(broker.address)}) as known,
+        client_of(known.address) as client,
+    ):
+        broker.answers = [0, 13, 0]
+        with pytest.raises(MessageIllegal, match="1 batches were not answered") as refused:
+            client.send_batches(QUEUE, [BATCH] * 3, in_flight_max=3)
+        assert not refused.value.outcome_known
+        assert refused.value.__notes__ == ["1 batches were acknowledged before"]
+        broker.answers = [None]  # and then all of them are stored
+        assert len(client.send_batches(QUEUE, [BATCH] * 3, in_flight_max=3)) == 3

@@ -236,6 +236,48 @@ def test_silence_is_tried_again_and_the_silent_broker_avoided() -> None:
     run(test())
 
 
+@pytest.mark.parametrize("first", [None, "close", 1])
+@pytest.mark.parametrize("batch", [False, True])
+def test_one_attempt_that_may_have_stored_it_makes_the_failure_unknown(
+    first: int | str | None, batch: bool
+) -> None:
+    async def test() -> None:
+        async with (
+            FakeBroker() as broker,
+            Producer(broker.address, timeout_s=0.3, retries=2) as producer,
+        ):
+            message = Message("T", b"x")
+            await producer.send(message)
+            broker.answers = [first, 2, 13]
+            with pytest.raises(MessageIllegal, match="may have stored it") as refused:
+                await (producer.send_batch([message]) if batch else producer.send(message))
+            assert not refused.value.outcome_known
+            assert refused.value.code == 13
+            assert len(broker.sent) == 4
+            broker.answers = [2, 13]
+            with pytest.raises(MessageIllegal) as refused:
+                await producer.send(message)
+            assert refused.value.outcome_known
+
+    run(test())
+
+
+def test_a_failure_shared_by_several_sends_is_unknown_only_to_those_with_such_an_attempt() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address, retries=1) as producer:
+            await producer.send(Message("T", b"first"))
+            broker.answers = ["close"]
+            sent = producer.send_nowait(Message("T", b"x"))
+            await broker.server.close()  # neither the broker nor the name server comes back
+            results = await asyncio.gather(
+                sent, *(producer.send(Message("T", b"y")) for _ in range(3)), return_exceptions=True
+            )
+            known = [isinstance(r, ConnectionFailed) and r.outcome_known for r in results]
+            assert known == [False, True, True, True], results
+
+    run(test())
+
+
 def test_a_lost_connection_is_opened_again() -> None:
     async def test() -> None:
         async with FakeBroker() as broker, Producer(broker.address) as producer:

@@ -67,6 +67,8 @@ class BatchRun:
         self._again: deque[tuple[int, Batch]] = deque()
         self._waiting_bytes = 0
         self._results: dict[int, SendResult] = {}
+        #: Batches that an attempt may have stored, and why that is not known.
+        self._unknown: dict[int, PymqError] = {}
 
     def run(self, bodies: Iterable[Batch]) -> list[SendResult]:
         """Send all, and return a result for each, in their order; raises what it cannot mend."""
@@ -95,7 +97,7 @@ class BatchRun:
                     if left == 0 or not may_send_again(error):
                         raise
                     if not isinstance(error, BrokerError):
-                        self._take_back(channel)
+                        self._take_back(channel, error)
                         channel = None
                     pool.routes.doubt(queue.topic)
                     pool.pause(PAUSE_S * 2 ** (retries - left))
@@ -103,13 +105,22 @@ class BatchRun:
         except _BodiesFailed as failed:
             of_bodies = failed.__cause__
         except PymqError as error:
-            error.add_note(f"{len(self._results)} batches were acknowledged before")
-            raise
+            failure = error.after_unknown(self._why_unknown())
+            failure.add_note(f"{len(self._results)} batches were acknowledged before")
+            raise failure from failure.__cause__
         finally:
-            self._take_back(channel)
+            self._take_back(channel, None)
         if of_bodies is not None:
             raise of_bodies
         return [self._results[index] for index in range(len(self._results))]
+
+    def _why_unknown(self) -> PymqError | None:
+        """Return why batches may be stored that were not acknowledged; ``None``: none can be."""
+        for error in self._unknown.values():
+            return error
+        if not self._waiting:
+            return None
+        return ConnectionFailed(f"{len(self._waiting)} batches were not answered yet", sent=True)
 
     def _has_room(self) -> bool:
         waiting = len(self._waiting)
@@ -136,8 +147,10 @@ class BatchRun:
         send = self._operation(batch)
         try:
             opaque = channel.send(send.request, self._pool.deadline_s())
-        except (ConnectionFailed, RequestTimeout):
+        except (ConnectionFailed, RequestTimeout) as error:
             self._again.appendleft((index, batch))
+            if not error.outcome_known:
+                self._unknown[index] = error
             raise
         self._waiting.append((index, batch, send, opaque))
         self._waiting_bytes += _size_of(batch)
@@ -152,15 +165,26 @@ class BatchRun:
         self._waiting_bytes -= _size_of(batch)
         try:
             self._results[index] = send.result(response, peer=channel.peer)
-        except BrokerError:
+        except BrokerError as error:
             self._again.append((index, batch))
+            if not error.outcome_known:
+                self._unknown[index] = error
             raise
+        self._unknown.pop(index, None)
 
-    def _take_back(self, channel: BlockingChannel | None) -> None:
-        """Give up what is on its way, and queue it to be sent again."""
+    def _take_back(self, channel: BlockingChannel | None, error: PymqError | None) -> None:
+        """Give up what is in flight, and queue it to be sent again.
+
+        Args:
+            channel: where it was sent.
+            error: why; ``None`` at the end of the run.
+        """
         for index, batch, _, opaque in reversed(self._waiting):
             if channel is not None:
                 channel.forget(opaque)
+            if error is not None:
+                # Written in full, whatever the failure was that ended the connection.
+                self._unknown[index] = ConnectionFailed(str(error), sent=True)
             self._again.appendleft((index, batch))
         self._waiting.clear()
         self._waiting_bytes = 0

@@ -49,6 +49,7 @@ from pymq.errors import (
     BrokerError,
     ConnectionFailed,
     LocalProtocolError,
+    PymqError,
     RequestTimeout,
     RouteNotFound,
 )
@@ -461,25 +462,28 @@ class BlockingClient:
             raise LocalProtocolError(
                 f"message to topic {prepared.topic!r} for a queue of topic {queue.topic!r}"
             )
+        unknown: PymqError | None = None
         avoid: set[str] = set()
         left = self._config.send_retries
-        while True:
-            route = self._pool.write_route(prepared.topic)
-            target = queue or pick_queue(route.write_queues, next(self._turn), avoid=avoid)
-            try:
-                address = route.address(target.broker_name)
-                operation = self._send_operation(prepared, target)
-                return self._pool.ask(address, operation, hint=advertised(target.broker_name))
-            except (BrokerError, ConnectionFailed, RequestTimeout, RouteNotFound) as error:
-                self._pool.routes.doubt(prepared.topic)
-                # To one queue that was asked for: only what surely did not happen.
-                again = may_send_again(error) if queue is None else never_sent(error)
-                if isinstance(error, RouteNotFound):  # an order topic, one of its masters is away
-                    again = queue is None
-                if left == 0 or not again:
-                    raise
-            left -= 1
-            avoid.add(target.broker_name)
+        try:
+            while True:
+                route = self._pool.write_route(prepared.topic)
+                target = queue or pick_queue(route.write_queues, next(self._turn), avoid=avoid)
+                try:
+                    address = route.address(target.broker_name)
+                    operation = self._send_operation(prepared, target)
+                    return self._pool.ask(address, operation, hint=advertised(target.broker_name))
+                except (BrokerError, ConnectionFailed, RequestTimeout, RouteNotFound) as error:
+                    self._pool.routes.doubt(prepared.topic)
+                    if left == 0 or not _may_send_elsewhere(error, queue):
+                        raise
+                    if not error.outcome_known:
+                        unknown = error
+                left -= 1
+                avoid.add(target.broker_name)
+        except PymqError as error:
+            failure = error.after_unknown(unknown)
+            raise failure from failure.__cause__
 
     def _send_operation(self, prepared: PreparedMessage, queue: MessageQueue) -> Send:
         return Send(
@@ -565,6 +569,19 @@ class MessageIds:
             self._until_ms = int(following.timestamp() * 1000)
             self._keys.restart(int(start.timestamp() * 1000))
         return self._keys.next(now_ms)
+
+
+def _may_send_elsewhere(error: PymqError, queue: MessageQueue | None) -> bool:
+    """May a send be tried again? To one queue that was asked for: only what surely did not happen.
+
+    Args:
+        error: of the last attempt.
+        queue: the one asked for; ``None``: any will do.
+    """
+    if queue is not None:
+        return never_sent(error)
+    # No route: an order topic, one of whose masters is away.
+    return may_send_again(error) or isinstance(error, RouteNotFound)
 
 
 def _forget(channel: BlockingChannel | None, plan: RangePlan) -> None:

@@ -195,6 +195,7 @@ class Producer:
                 the same time may overtake each other.
 
         Raises:
+            PymqError: its ``outcome_known`` is false when any attempt may have stored it.
             LocalProtocolError: the message cannot be sent; the text names the limit.
             BrokerError: the broker refused it, and so did the retries.
             ConnectionFailed: no broker can be reached.
@@ -383,6 +384,7 @@ class Producer:
 
     def retry(self, send: Send, error: PymqError) -> None:
         """Go on with a send whose first attempt failed."""
+        send.attempt_failed(error)
         if send.attempts_left and self._pool.is_open and send.may_retry(error):
             self._pursue(send, error)
         else:
@@ -402,6 +404,7 @@ class Producer:
                 result = await self._attempt(send)
             except PymqError as failure:
                 error = failure
+                send.attempt_failed(failure)
                 if not send.may_retry(failure):
                     break
             else:

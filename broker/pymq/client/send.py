@@ -48,6 +48,7 @@ class Send:
         "sys_flag",
         "template",
         "topic",
+        "unknown",
     )
 
     #: Where the last attempt went.
@@ -82,11 +83,18 @@ class Send:
         self.sharding_key = sharding_key
         self.attempts_left = 0
         self.is_ended = False
+        #: Why an attempt may have stored it although it failed; ``None``: surely none has.
+        self.unknown: PymqError | None = None
 
     @property
     def is_bound(self) -> bool:
         """Must it go to one certain queue?"""
         return self.queue is not None or self.sharding_key is not None
+
+    def attempt_failed(self, error: PymqError) -> None:
+        """Record the end of an attempt; one that may have stored it is not forgotten."""
+        if not error.outcome_known:
+            self.unknown = error
 
     def may_retry(self, error: PymqError) -> bool:
         """May it be tried again after this failure?"""
@@ -179,6 +187,8 @@ class Send:
     def failed(self, error: BaseException) -> None:
         """It is given up."""
         if not self.future.done():
+            if isinstance(error, PymqError):
+                error = error.after_unknown(self.unknown)
             self.future.set_exception(error)
         self._end()
 

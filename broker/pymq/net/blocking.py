@@ -222,7 +222,7 @@ class BlockingChannel:
             answer = self._answers.pop(opaque, None)
             if answer is not None:
                 return answer
-            self._check_open()
+            self._check_answerable()
             if self._read():
                 has_heard = True
                 if self._large is not None:
@@ -383,6 +383,11 @@ class BlockingChannel:
     def _check_open(self) -> None:
         if self._failure is not None:
             raise self._failure.with_traceback(None)
+
+    def _check_answerable(self) -> None:
+        if isinstance(self._failure, ClientClosed):
+            raise ClientClosed(f"{self._failure} before a request was answered", sent=True)
+        self._check_open()
 
     def _broken(self, text: str) -> ConnectionFailed:
         failure = ConnectionFailed(text, sent=True)
