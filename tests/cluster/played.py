@@ -149,7 +149,7 @@ class PlayedBroker(Played):
             return request.reply(0, fields={"offset": "0"})
         if request.code == RequestCode.GET_MAX_OFFSET:
             return request.reply(0, fields={"offset": str(self.end)})
-        if request.code == RequestCode.SEND_MESSAGE_V2:
+        if request.code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
             stored = {"msgId": "ID", "queueId": fields["e"], "queueOffset": str(self.end)}
             return request.reply(0, fields=stored)
         return request.reply(0, fields={})

@@ -1,5 +1,7 @@
 """BlockingClient while name servers and brokers go, come back empty, or fall silent."""
 
+import pickle
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -25,7 +27,7 @@ from pymq.errors import (
 from pymq.protocol.bodies import TopicRoute
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
-from pymq.protocol.message import Message
+from pymq.protocol.message import Message, encode_batch
 
 #: Routes are old at once, so that every use of one asks the name servers.
 IMPATIENT = ClientConfig(
@@ -169,6 +171,69 @@ def test_an_order_topic_is_sent_to_while_one_of_its_brokers_is_away(
         with pytest.raises(RouteNotFound, match="no master of broker 'away'"):
             client.send(Message("T", b"x"), away)
     assert broker.count(RequestCode.SEND_MESSAGE_V2) == 4
+
+
+def test_routes_of_another_client_serve_without_a_name_server(
+    name_server: PlayedNameServer, broker: PlayedBroker
+) -> None:
+    settled = replace(IMPATIENT, route_age_s=60.0)
+    with client_of(name_server.address, config=settled) as client:
+        queues = client.read_queues("T")
+        routes = pickle.loads(pickle.dumps(client.known_routes()))
+    assert [route.topic for route in routes] == ["T"]
+    name_server.stop()
+    dead = (closed_address(),)
+    with BlockingClient(dead, config=settled, routes=routes) as other:
+        assert other.bounds(queues) == {QUEUE: (0, 7)}
+        assert other.send(Message("T", b"x"), QUEUE).queue_offset == 7
+        broker.stop()
+        with pytest.raises(ConnectionFailed):
+            other.bounds(queues)
+
+
+def test_a_missing_route_is_waited_for_when_the_topic_is_known_to_exist(
+    name_server: PlayedNameServer, broker: PlayedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As during a restart of the only broker: the name server knows of nothing for a while."""
+    route = name_server.routes.pop("T")
+    name_server.routes["TBW102"] = route_to(broker.address, 4)
+    awaiting = replace(IMPATIENT, awaits_routes=True, send_retries=5, read_deadline_s=30.0)
+    body = encode_batch([(0, b"x", b"")])
+    with client_of(name_server.address) as client, pytest.raises(RouteNotFound):
+        client.bounds([QUEUE])
+    for use in (
+        lambda client: client.bounds([QUEUE]),
+        lambda client: client.send_batches(QUEUE, [body]),
+    ):
+        name_server.routes.pop("T", None)
+        back = threading.Timer(0.1, name_server.routes.__setitem__, ("T", route))
+        with client_of(name_server.address, config=awaiting) as client:
+            back.start()
+            use(client)
+        back.join()
+    name_server.routes.pop("T")
+    with (
+        client_of(name_server.address, config=awaiting) as client,
+        pytest.raises(RouteNotFound),  # not the queues with which it would be created
+    ):
+        client.write_queues("T")
+    assert broker.count(RequestCode.SEND_BATCH_MESSAGE) == 1
+
+
+def test_a_long_wait_is_logged_once(
+    name_server: PlayedNameServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("pymq.client.blocking_pool.WARN_AFTER_S", 0.1)
+    name_server.routes.clear()
+    awaiting = replace(IMPATIENT, awaits_routes=True)
+    with (
+        client_of(name_server.address, config=awaiting) as client,
+        pytest.raises(RouteNotFound, match="'T'"),
+    ):
+        client.bounds([QUEUE])
+    assert caplog.text.count("trying again for up to 1 s more: topic 'T'") == 1
 
 
 # ------------------------------------------------------------------ was a failed send stored?

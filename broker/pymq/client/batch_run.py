@@ -12,6 +12,7 @@ from pymq.errors import (
     LocalProtocolError,
     PymqError,
     RequestTimeout,
+    RouteNotFound,
 )
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.bodies import MessageQueue
@@ -93,8 +94,11 @@ class BatchRun:
                     if self._waiting:
                         self._finish(channel)
                         left = retries
-                except (BrokerError, ConnectionFailed, RequestTimeout) as error:
-                    if left == 0 or not may_send_again(error):
+                except (BrokerError, ConnectionFailed, RequestTimeout, RouteNotFound) as error:
+                    again = may_send_again(error)
+                    if isinstance(error, RouteNotFound):
+                        again = pool.config.awaits_routes
+                    if left == 0 or not again:
                         raise
                     if not isinstance(error, BrokerError):
                         self._take_back(channel, error)

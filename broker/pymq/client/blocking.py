@@ -78,7 +78,9 @@ class BlockingClient:
         read_deadline_s: float = 15.0,
         send_retries: int = 2,
         producer_group: str = DEFAULT_PRODUCER_GROUP,
+        awaits_routes: bool = False,
         config: ClientConfig | None = None,
+        routes: Iterable[Route] = (),
     ) -> None:
         """Prepare a client; nothing is connected yet.
 
@@ -89,7 +91,11 @@ class BlockingClient:
             read_deadline_s: how long reads are tried again without any progress.
             send_retries: how often a failed send is tried again, see the module's text.
             producer_group: the group sends are made in.
+            awaits_routes: all topics exist, and a missing route is a passing failure, see
+                ``ClientConfig``.
             config: takes the place of all these but ``name_servers``.
+            routes: what another client knows of topics (``known_routes``): name servers are not
+                asked before these are old, or turn out wrong.
 
         Raises:
             ConfigurationError: an argument is wrong.
@@ -102,9 +108,10 @@ class BlockingClient:
                 read_deadline_s=read_deadline_s,
                 send_retries=send_retries,
                 producer_group=producer_group,
+                awaits_routes=awaits_routes,
             )
         self._config = replace(config, name_servers=servers)
-        self._pool = BlockingPool(self._config)
+        self._pool = BlockingPool(self._config, routes)
         self._turn = itertools.count(secrets.randbelow(1 << 16))
         self._message_ids = MessageIds()
         self._clock = Clock()
@@ -160,6 +167,14 @@ class BlockingClient:
             ConnectionFailed: no name server could be asked.
         """
         return list(self._pool.write_route(topic).write_queues)
+
+    def known_routes(self) -> list[Route]:
+        """Return the routes of existing topics that this client has, without asking anybody.
+
+        They can be handed to other clients, also of other processes.
+        """
+        routes = map(self._pool.routes.find, self._pool.routes.topics)
+        return [route for route in routes if route is not None and not route.is_provisional]
 
     def forget_route(self, topic: str) -> None:
         """Ask for a topic's route again when it is needed next, because we changed the topic."""

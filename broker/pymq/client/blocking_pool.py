@@ -34,6 +34,8 @@ T = TypeVar("T")
 #: Pause between two tries: first, and longest.
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
+#: What is not over by then is worth a line in the log.
+WARN_AFTER_S = 1.0
 
 #: What a read survives: another try, perhaps elsewhere, can succeed.
 PASSING = (
@@ -49,9 +51,11 @@ PASSING = (
 class BlockingPool:
     """One connection per address, opened when first used, and the routes; for one thread."""
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ClientConfig, routes: Iterable[Route] = ()) -> None:
         self.config = config
         self.routes = RouteTable(config.route_age_s)
+        for route in routes:
+            self.routes.put(route, time.monotonic())
         self._name_servers = config.name_servers
         self._first_name_server = 0
         self._channels: dict[str, BlockingChannel] = {}
@@ -106,7 +110,8 @@ class BlockingPool:
 
         Raises:
             LocalProtocolError: the topic is illegal, or the broker's own.
-            RouteNotFound: no name server knows the topic, or nothing of it can be written.
+            RouteNotFound: no name server knows the topic (and it is either awaited, or nobody
+                would create it), or nothing of it can be written.
             ConnectionFailed, BrokerError: as ``route``.
         """
         route = self.routes.fresh(topic, time.monotonic())
@@ -115,6 +120,8 @@ class BlockingPool:
             try:
                 route = self.route(topic)
             except RouteNotFound as missing:
+                if self.config.awaits_routes:
+                    raise
                 try:
                     template = self.ask_name_servers(operations.route(DEFAULT_TOPIC), topic)
                 except RouteNotFound:
@@ -233,37 +240,44 @@ class BlockingPool:
 
     def patience(self) -> "Patience":
         """Return the patience of one read."""
-        return Patience(self.config.read_deadline_s, self.routes, self._closed)
+        return Patience(self.config, self.routes, self._closed)
 
 
 class Patience:
-    """How long failures are borne: until a deadline has passed without progress."""
+    """How long failures are borne: until ``read_deadline_s`` has passed without progress."""
 
-    def __init__(self, deadline_s: float, routes: RouteTable, closed: threading.Event) -> None:
-        self._limit_s = deadline_s
+    def __init__(self, config: ClientConfig, routes: RouteTable, closed: threading.Event) -> None:
+        self._limit_s = config.read_deadline_s
+        self._awaits_routes = config.awaits_routes
         self._routes = routes
         self._closed = closed
         self.progressed()
 
     def progressed(self) -> None:
-        """Start anew: something succeeded."""
+        """Start again: something succeeded."""
         self._failed_at: float | None = None
         self._pause_s = PAUSE_S
+        self._warned = False
 
     def bear(self, error: PymqError, topics: Iterable[str]) -> None:
         """Wait a little before the next try, or raise the error when it is time to give up.
 
-        A topic that never had a route is nobody's broker restarting, but a mistake: it is
-        raised at once.
+        A topic that never had a route is nobody's broker restarting, but a mistake, unless routes
+        are awaited: it is raised at once.
         """
         now = time.monotonic()
         if self._failed_at is None:
             self._failed_at = now
+        topics = set(topics)
         known = all(self._routes.find(topic) is not None for topic in topics)
-        if self._closed.is_set() or not known:
+        if self._closed.is_set() or not (known or self._awaits_routes):
             raise error
-        if now + self._pause_s > self._failed_at + self._limit_s:
+        left_s = self._failed_at + self._limit_s - now
+        if self._pause_s > left_s:
             raise error
+        if not self._warned and now - self._failed_at >= WARN_AFTER_S:
+            _log.warning("trying again for up to %.0f s more: %s", left_s, error)
+            self._warned = True
         for topic in topics:
             self._routes.doubt(topic)
         self._closed.wait(self._pause_s)

@@ -45,6 +45,10 @@ class ClientConfig:
             whose outcome is unknown may have stored the message: then it is there twice, with
             the same message id.
         route_age_s: routes older than this are asked for again (pollNameServerInterval).
+        awaits_routes: somebody has seen all topics that will be used. One without a route is
+            then taken for one whose brokers are away for the moment: reads and batches are tried
+            again as after other failures, and no topic is created. Otherwise it is taken for a
+            mistake, and the error raised at once. Only ``BlockingClient`` looks at it.
         default_queue_count: most queues of a topic that a send creates.
         body_bytes_max: largest body, and largest batch.
         compression, compress_bytes_min, compress_level: which bodies are compressed, and how;
@@ -59,6 +63,7 @@ class ClientConfig:
     read_deadline_s: float = 15.0
     send_retries: int = 2
     route_age_s: float = 30.0
+    awaits_routes: bool = False
     default_queue_count: int = DEFAULT_QUEUE_COUNT
     body_bytes_max: int = BODY_BYTES_MAX
     compression: Compression = Compression.ZLIB

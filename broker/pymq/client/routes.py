@@ -12,7 +12,7 @@ Source: RocketMQ MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishI
 """
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pymq.errors import RouteNotFound
 from pymq.protocol.bodies import MessageQueue, QueueData, TopicRoute
@@ -74,6 +74,16 @@ class Route:
         addresses = _addresses(template)
         write_queues = _write_queues(topic, template.queues, addresses, queue_count_max)
         return cls(topic, write_queues, write_queues, addresses, is_provisional=True)
+
+    def only(self, queues: Collection[MessageQueue]) -> "Route":
+        """Return the part of the route that some queues need; small, to be sent elsewhere."""
+        names = {queue.broker_name for queue in queues}
+        return replace(
+            self,
+            write_queues=tuple(queue for queue in self.write_queues if queue in queues),
+            read_queues=tuple(queue for queue in self.read_queues if queue in queues),
+            addresses={name: at for name, at in self.addresses.items() if name in names},
+        )
 
     def address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
         """Return the address of a broker.

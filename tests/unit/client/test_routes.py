@@ -78,6 +78,14 @@ def test_a_new_topic_borrows_the_template_and_its_limit() -> None:
     assert route.write_queues == queues(("a", 0), ("a", 1), ("b", 0))
 
 
+def test_the_part_of_a_route_that_some_queues_need() -> None:
+    route = Route.of("T", found(A, ("b", {0: "b:1"}, 2, 2, READ_WRITE)))
+    part = route.only(queues(("b", 1)))
+    assert part.addresses == {"b": {0: "b:1"}}
+    assert part.read_queues == part.write_queues == queues(("b", 1))
+    assert route.only(()).addresses == {}
+
+
 def test_addresses() -> None:
     route = Route.of("T", found(A, ("slaves", {2: "s:2", 1: "s:1"}, 1, 1, READ_WRITE)))
     assert (route.address("a"), route.address("a", 2)) == ("a:1", "a:3")

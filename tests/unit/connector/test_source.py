@@ -370,6 +370,25 @@ def test_patience_has_an_end(no_pause: list[float], monkeypatch: pytest.MonkeyPa
     assert max(no_pause) == patience.PAUSE_MAX_S
 
 
+def test_a_missing_route_passes_only_for_a_topic_that_exists(
+    no_pause: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Exception] = []
+
+    def ask() -> str:
+        if answers:
+            raise answers.pop(0)
+        return "there"
+
+    answers = [RouteNotFound("no route")] * 3
+    with pytest.raises(RouteNotFound):
+        patience.persist(ask, limit_s=10, what="asking")
+    answers = [RouteNotFound("no route")] * 3 + [ConnectionFailed("refused")] * 2
+    assert patience.persist(ask, limit_s=10, what="asking", awaits_routes=True) == "there"
+    assert len(no_pause) == 5
+    assert caplog.text.count("no route") == caplog.text.count("refused") == 1
+
+
 def test_tries_of_a_send_fill_the_time() -> None:
     for limit_s in (0.1, 1.0, 30.0, 300.0):
         pauses = [0.05 * 2**n for n in range(patience.send_retries(limit_s))]
