@@ -3,7 +3,7 @@
 Every checker takes the folder that holds both source roots and returns its findings, one line
 each, so that it runs over the project and over small wrong trees, which prove that it bites.
 
-What is checked: who imports whom (between packages, and inside ``broker``), which foreign
+What is checked: who imports whom (between packages, and inside those with ranks), which foreign
 packages may be imported where, which modules must not reach for files, sockets or the clock, the
 forbidden calls and names, and that ``setup.cfg`` names exactly the packages that there are.
 """
@@ -58,8 +58,28 @@ OPTIONAL: dict[str, set[str]] = {
     "client": {"numpy", "lz4", "zstandard"},
 }
 
-# Inside `broker`: a module may import those of its own rank and below.
-BROKER_RANKS = ("config", "state", "features", "handlers", "requests", "broker")
+# Layer -> its ranks, from the inside out: a module may import those of its own rank and of ranks
+# before it. A rank holds modules and sub-packages by name; "*" is every one that no rank names.
+# The layer's `__init__` belongs to the last one.
+RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "broker": (("config",), ("state",), ("*",), ("handlers",), ("requests",), ("broker",)),
+    "store": (
+        ("files", "config", "progress"),
+        ("log",),
+        ("queues",),
+        ("index",),
+        ("state",),
+        ("*",),
+        ("recovery",),
+        ("retention",),
+        ("opening",),
+        ("message_store",),
+        ("inspection",),
+        ("rebuild",),
+    ),
+}
+# Sub-packages whose modules never import one another.
+STRANGERS = {"broker.handlers"}
 
 OUTSIDE_WORLD = {
     *("asyncio", "concurrent", "multiprocessing", "queue", "sched", "_thread", "threading"),
@@ -242,41 +262,52 @@ def layer_findings(root: Path) -> list[str]:
     return found
 
 
-def broker_rank(name: str) -> tuple[int, str]:
-    """Rank inside ``pymq.broker``, and the part of the name below it that tells modules apart."""
-    parts = name.split(".")[2:]
-    if not parts:
-        return BROKER_RANKS.index("broker"), ""
-    kind = parts[0] if parts[0] in BROKER_RANKS else "features"
-    return BROKER_RANKS.index(kind), ".".join(parts[:2])
+def rank_of(name: str) -> int:
+    """The rank of a dotted name inside its layer: an index into ``RANKS[layer]``."""
+    _, layer, *rest = name.split(".")
+    ranks = RANKS[layer]
+    if not rest:
+        return len(ranks) - 1
+    found = [number for number, names in enumerate(ranks) if rest[0] in names]
+    return found[0] if found else ranks.index(("*",))
 
 
-def broker_findings(root: Path) -> list[str]:
-    """Edges inside ``broker`` that point outwards, and handlers that import one another."""
+def rank_findings(root: Path) -> list[str]:
+    """Edges inside a layer that point outwards, and imports between strangers."""
     found = []
-    handlers = BROKER_RANKS.index("handlers")
     named = {module.name for module in modules(root)}
     for module in modules(root):
-        if module.layer != "broker":
+        ranks = RANKS.get(module.layer)
+        if ranks is None:
             continue
-        rank, part = broker_rank(module.name)
+        rank = rank_of(module.name)
         for imported in imports(module):
             target = imported.target
-            if layer_of(target) != "broker":
+            if layer_of(target) != module.layer:
                 continue
             if target not in named:  # the last part is a class or function: what holds it counts
                 target = target.rpartition(".")[0]
-            other, other_part = broker_rank(target)
-            if other > rank:
+            if rank_of(target) > rank:
                 found.append(
-                    f"{module.at(imported.node)}: broker {BROKER_RANKS[rank]} imports {target}, "
-                    f"which is further out ({' <- '.join(BROKER_RANKS)})"
+                    f"{module.at(imported.node)}: {module.name} imports {target}, which is further "
+                    f"out ({' <- '.join(' '.join(names) for names in ranks)})"
                 )
-            elif other == rank == handlers and other_part != part:
+            elif is_between_strangers(module.name, target):
                 found.append(
-                    f"{module.at(imported.node)}: handlers never import one another: {target}"
+                    f"{module.at(imported.node)}: {module.name} imports {target}: modules of "
+                    "this folder never import one another"
                 )
     return found
+
+
+def is_between_strangers(name: str, target: str) -> bool:
+    """Are these two different modules of one folder of strangers?"""
+    folders = [name.split(".")[1:3], target.split(".")[1:3]]
+    return (
+        folders[0] == folders[1]
+        and ".".join(folders[0]) in STRANGERS
+        and name.split(".")[:4] != target.split(".")[:4]
+    )
 
 
 def foreign_findings(root: Path) -> list[str]:
@@ -397,7 +428,7 @@ def connector_findings(root: Path) -> list[str]:
 
 CHECKERS: tuple[Callable[[Path], list[str]], ...] = (
     layer_findings,
-    broker_findings,
+    rank_findings,
     foreign_findings,
     file_findings,
     ban_findings,
@@ -413,7 +444,11 @@ def test_project(checker: Callable[[Path], list[str]]) -> None:
 
 
 def test_there_is_something_to_check() -> None:
-    assert {"pymq.errors", "pymq.clock"} <= {module.name for module in modules(PROJECT)}
+    names = {module.name for module in modules(PROJECT)}
+    assert {"pymq.errors", "pymq.clock"} <= names
+    for layer, ranks in RANKS.items():
+        ranked = {f"pymq.{layer}.{name}" for rank in ranks for name in rank if name != "*"}
+        assert ranked <= names, f"ranks name what is not there: {sorted(ranked - names)}"
 
 
 # ------------------------------------------------------------------- the rules bite, and only then
@@ -441,11 +476,18 @@ WRONG: list[tuple[Callable[[Path], list[str]], str, str, str]] = [
     (layer_findings, "pymq/store/a.py", "import_module('pymq.net')", "store imports pymq.net"),
     (layer_findings, "pymq/extras/a.py", "", "in no line of the layer table"),
     (layer_findings, "pyspark_pymq/a.py", "import pymq.net.blocking", "pyspark_pymq imports"),
-    (broker_findings, "pymq/broker/state/a.py", "import pymq.broker.ha.master", "further out"),
-    (broker_findings, "pymq/broker/schedule.py", "from .handlers import send", "further out"),
-    (broker_findings, "pymq/broker/handlers/a.py", "from ..broker import Broker", "further out"),
-    (broker_findings, "pymq/broker/handlers/a.py", "from . import b", "never import one another"),
-    (broker_findings, "pymq/broker/handlers/a.py", "from .b import c", "never import one another"),
+    (rank_findings, "pymq/broker/state/a.py", "import pymq.broker.ha.master", "further out"),
+    (rank_findings, "pymq/broker/schedule.py", "from .handlers import send", "further out"),
+    (rank_findings, "pymq/broker/handlers/a.py", "from ..broker import Broker", "further out"),
+    (rank_findings, "pymq/broker/handlers/a.py", "from . import b", "never import one another"),
+    (rank_findings, "pymq/broker/handlers/a.py", "from .b import c", "never import one another"),
+    (rank_findings, "pymq/store/log/a.py", "from ..queues import queue_table", "further out"),
+    (rank_findings, "pymq/store/log/a.py", "from pymq.store import Files", "further out"),
+    (rank_findings, "pymq/store/queues/a.py", "import pymq.store.index.key_index", "further out"),
+    (rank_findings, "pymq/store/files.py", "from .log.segment import Segment", "further out"),
+    (rank_findings, "pymq/store/append.py", "from .recovery import recovery", "further out"),
+    (rank_findings, "pymq/store/opening.py", "from .message_store import A", "further out"),
+    (rank_findings, "pymq/store/message_store.py", "from .inspection import b", "further out"),
     (foreign_findings, "pymq/client/a.py", "import numpy as np", "import it in a function or a tr"),
     (foreign_findings, "pymq/client/a.py", "def f():\n    import pyarrow", "client does without"),
     (foreign_findings, "pymq/net/a.py", "def f():\n    import uvloop", "net does without"),
@@ -487,6 +529,9 @@ RIGHT: list[tuple[str, str]] = [
     ("pymq/broker/handlers/a.py", "from ..state.topics import A\nfrom ..long_poll import B"),
     ("pymq/broker/requests.py", "from .handlers import send, pull\nfrom .config import A"),
     ("pymq/broker/broker.py", "from . import requests\nfrom .ha.master import Master"),
+    ("pymq/store/queues/a.py", "from . import b\nfrom ..log.segment import c"),
+    ("pymq/store/append.py", "from .dispatch import a\nfrom .state.checkpoint import b"),
+    ("pymq/store/rebuild.py", "from pymq.store import MessageStore\nfrom .inspection import b"),
     ("pymq/client/a.py", "def f():\n    import numpy\n    from pymq.filter import tags"),
     ("pymq/testing/a.py", "import pymq.broker\nimport pymq.cli.main\nfrom pymq import Producer"),
     ("pyspark_pymq/__init__.py", "def __getattr__(name):\n    from pyspark_pymq import source"),

@@ -23,8 +23,8 @@ from pymq.protocol.index_keys import key_hash
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import pack_host
 from pymq.store import Files, MessageStore, PutStatus, StoreConfig
-from pymq.store.index_file import IndexLayout
-from pymq.store.key_index import KeyIndex, offsets
+from pymq.store.index.index_file import IndexLayout
+from pymq.store.index.key_index import KeyIndex, offsets
 
 HOST = pack_host("127.0.0.1", 10911)
 TOPIC = "TopicTest"

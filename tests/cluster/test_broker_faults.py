@@ -17,7 +17,7 @@ from pymq.errors import CorruptRecord, StoreError
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.store import FlushMode, MessageStore, ReadResult, StoreConfig
-from pymq.store.jobs import PrefetchJob
+from pymq.store.disk_jobs import PrefetchJob
 
 SUSPENDED = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
 

@@ -19,14 +19,14 @@ from tests.crash.checkers import Found, check_index_files
 from tests.crash.disk import index_contents, log_by_topic, log_records, queues_by_topic
 from tests.crash.history import Findings, History, Life, check
 from tests.crash.ledger import Acknowledged, Attempted, Failed, body_of, make_key
-from tests.unit.store.index_model import IndexModel
+from tests.unit.store.index.index_model import IndexModel
 from tests.unit.store.stores import HOST, FakeClock, batch, record
 
 from pymq.errors import FlushFailed, StoreError
 from pymq.protocol.record import NewRecord, decode_records
 from pymq.store import Files, FlushMode, MessageStore, PutStatus
 from pymq.store.config import StoreConfig
-from pymq.store.tables import StateTable
+from pymq.store.state.sealed_file import SealedFile
 from pymq.testing.faulty_files import FaultyFiles
 
 TOPICS: Final = ("A", "B", "%RETRY%c")
@@ -72,7 +72,7 @@ class Session:
         self._waiting.clear()
         config = StoreConfig(root_path=root, flush_mode=self._mode, **self._settings)
         self.store = MessageStore.open(config, self.clock, files=files)
-        self._table = StateTable(root / "config" / "table.json", files=files)
+        self._table = SealedFile(root / "config" / "table.json", files=files)
         self._table.load(_parse_table)
         there = {topic for topic, _ in self.store.queues()}
         self.history.resolve_endings(there, self.store.log_end)

@@ -25,9 +25,9 @@ from tests.crash.test_operations import THOROUGH_ROUNDS
 from pymq.errors import CorruptRecord, StoreError, StoreMismatch
 from pymq.protocol.record import decode_record, record_place
 from pymq.store import Files, FlushMode, StoreConfig
-from pymq.store.index_file import HEADER_BYTES, IndexLayout
+from pymq.store.index.index_file import HEADER_BYTES, IndexLayout
 from pymq.store.inspection import check_store
-from pymq.store.tables import StateTable
+from pymq.store.state.sealed_file import SealedFile
 
 pytestmark = pytest.mark.crash
 
@@ -309,20 +309,20 @@ def by_key(session: Session, root: Path) -> dict[str, set[int]]:
 def test_tables_cut_off_and_changed(memory_path: Path) -> None:
     """A table that is not what was saved falls back to its backup, and never to nothing."""
     path = memory_path / "offsets.json"
-    table = StateTable(path)
+    table = SealedFile(path)
     older, newer = {"a": [1, 2, 3]}, {"a": [4, 5, 6]}
     table.save(json.dumps(older))
     table.save(json.dumps(newer))
     whole = path.read_bytes()
     for position in range(len(whole)):
         path.write_bytes(whole[:position])
-        assert StateTable(path).load(json.loads) == older
+        assert SealedFile(path).load(json.loads) == older
         path.write_bytes(whole[:position] + bytes(len(whole) - position))
-        assert StateTable(path).load(json.loads) == older
+        assert SealedFile(path).load(json.loads) == older
         for bit in range(8):
             path.write_bytes(
                 whole[:position] + bytes([whole[position] ^ 1 << bit]) + whole[position + 1 :]
             )
             # A changed name of the checksum is a member that nobody knows.
-            found = StateTable(path).load(lambda text: {"a": json.loads(text)["a"]})
+            found = SealedFile(path).load(lambda text: {"a": json.loads(text)["a"]})
             assert found in (older, newer), f"bit {bit} of byte {position}: {found}"

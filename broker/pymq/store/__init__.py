@@ -4,17 +4,17 @@
 everything else can be rebuilt from it. Bytes and layout are RocketMQ's.
 """
 
-from pymq.store.cleaning import Retention
 from pymq.store.config import FlushMode, StoreConfig
+from pymq.store.disk_jobs import FlushJob, QueueFlushJob
 from pymq.store.dispatch import Arrival
 from pymq.store.durability import Durability
 from pymq.store.files import Files
-from pymq.store.jobs import FlushJob, QueueFlushJob
+from pymq.store.index.key_query import KeyQuery
 from pymq.store.keys import Keys
 from pymq.store.message_store import MessageStore
 from pymq.store.put_result import PutResult, PutStatus
-from pymq.store.query import KeyQuery
-from pymq.store.read import ReadResult, ReadStatus
+from pymq.store.queue_read import ReadResult, ReadStatus
+from pymq.store.retention.cleaning import Retention
 from pymq.store.statistics import Rates, StatisticsSnapshot
 
 __all__ = [

@@ -30,12 +30,12 @@ from pymq.protocol.record_crc import (
     encode_record_crc,
     with_record_crc_room,
 )
-from pymq.store.commit_log import CommitLog
 from pymq.store.config import StoreConfig
-from pymq.store.consume_queue import ENTRY, ENTRY_STRUCT, ConsumeQueue
-from pymq.store.dispatch import Staged
+from pymq.store.dispatch import PendingDispatch
+from pymq.store.log.commit_log import CommitLog
 from pymq.store.put_result import PutResult, PutStatus
-from pymq.store.queue_table import QueueTable, illegal_name
+from pymq.store.queues.consume_queue import ENTRY, ENTRY_STRUCT, ConsumeQueue
+from pymq.store.queues.queue_table import QueueTable, illegal_name
 
 _PREPARED = 0x4  # Set in TRANSACTION_PREPARED and TRANSACTION_ROLLBACK, not in COMMIT.
 _V6_FLAGS = 0x30
@@ -67,7 +67,7 @@ class Appender:
         *,
         now: int,
         store_host: bytes,
-    ) -> Staged | None:
+    ) -> PendingDispatch | None:
         """Write entries from ``first`` on until one does not fit into the current segment.
 
         Args:
@@ -188,7 +188,7 @@ class Appender:
             del results[first:]
             raise
         log.store_timestamp = now
-        return Staged(position, now, groups)
+        return PendingDispatch(position, now, groups)
 
     def _check(self, entry: NewRecord, size: int, store_host: bytes) -> PutResult | None:
         """Return the refusal of a record that is not plainly good, None if it is good."""

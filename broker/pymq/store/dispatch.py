@@ -1,6 +1,6 @@
 """Commit log -> consume queues: what makes records visible.
 
-Records are staged when they are written to the log and applied when they may be seen: at once
+Records are added when they are written to the log and applied when they may be seen: at once
 with ``FlushMode.ASYNC``, after the flush that covers them with ``FlushMode.SYNC``. (RocketMQ
 since 5.3.2 does the same: its confirm offset is the flushed one under SYNC_FLUSH.)
 
@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from pymq.errors import StoreError
 from pymq.protocol.record import Record, decode_record
-from pymq.store.commit_log import CommitLog
 from pymq.store.config import ENTRY_BYTES
-from pymq.store.consume_queue import ENTRY, ConsumeQueue
-from pymq.store.queue_table import QueueTable
+from pymq.store.log.commit_log import CommitLog
+from pymq.store.queues.consume_queue import ENTRY, ConsumeQueue
+from pymq.store.queues.queue_table import QueueTable
 from pymq.store.write_gate import WriteGate
 
 
@@ -42,7 +42,7 @@ class Arrival:
 
 
 @dataclass(slots=True)
-class Staged:
+class PendingDispatch:
     """The queue entries of one write to the log: per queue the first offset and the entries."""
 
     end: int
@@ -113,7 +113,7 @@ class Dispatch:
         self._log = log
         self._gate = gate
         self._write = write
-        self._staged: deque[Staged] = deque()
+        self._pending: deque[PendingDispatch] = deque()
         self.waits_for_flush = waits_for_flush
         self.end = log.end
         self.store_timestamp = log.store_timestamp
@@ -122,16 +122,16 @@ class Dispatch:
     @property
     def is_behind(self) -> bool:
         """Whether something waits."""
-        return bool(self._staged)
+        return bool(self._pending)
 
     @property
     def behind_bytes(self) -> int:
         """Bytes written to the log that are not visible yet."""
-        return self._log.end - self.end if self._staged else 0
+        return self._log.end - self.end if self._pending else 0
 
-    def stage(self, staged: Staged) -> None:
-        """Add what a write to the log brought."""
-        self._staged.append(staged)
+    def add(self, pending: PendingDispatch) -> None:
+        """Add the queue entries of one write to the log."""
+        self._pending.append(pending)
 
     def advance(self) -> bool:
         """Make visible what may be; return False if the queues could not be written.
@@ -153,26 +153,26 @@ class Dispatch:
         """Make everything below a physical offset visible.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the rest stays staged; call again later.
+            DiskFull, FlushFailed, StoreError: the rest stays pending; call again later.
         """
-        staged = self._staged
-        if not staged or staged[0].end > limit:
+        pending = self._pending
+        if not pending or pending[0].end > limit:
             return []
-        due = staged.popleft()
-        while staged and staged[0].end <= limit:
-            _merge(due, staged.popleft())
+        due = pending.popleft()
+        while pending and pending[0].end <= limit:
+            _merge(due, pending.popleft())
         try:
             arrivals = self._apply(due)
         except BaseException:
-            staged.appendleft(due)
+            pending.appendleft(due)
             raise
         self.end = due.end
         self.store_timestamp = due.store_timestamp
         return arrivals
 
-    def _apply(self, staged: Staged) -> list[Arrival]:
+    def _apply(self, pending: PendingDispatch) -> list[Arrival]:
         arrivals = []
-        for queue, (first, pieces) in staged.groups.items():
+        for queue, (first, pieces) in pending.groups.items():
             if queue.removed:
                 continue
             entries = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -182,7 +182,7 @@ class Dispatch:
         return arrivals
 
 
-def _merge(into: Staged, later: Staged) -> None:
+def _merge(into: PendingDispatch, later: PendingDispatch) -> None:
     groups = into.groups
     for queue, group in later.groups.items():
         known = groups.get(queue)

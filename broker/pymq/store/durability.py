@@ -19,13 +19,13 @@ Source: RocketMQ FlushManager, CommitRealTimeService, FlushConsumeQueueService.
 
 from pymq.clock import Clock
 from pymq.errors import FlushFailed, StoreError
-from pymq.store.checkpoint import Checkpoint
-from pymq.store.commit_log import CommitLog
+from pymq.store.disk_jobs import FlushJob, QueueFlushJob
 from pymq.store.dispatch import Dispatch
-from pymq.store.jobs import FlushJob, QueueFlushJob
-from pymq.store.key_index import KeyIndex
-from pymq.store.queue_files import QueueFiles
-from pymq.store.staging import CommitJob
+from pymq.store.index.key_index import KeyIndex
+from pymq.store.log.commit_log import CommitLog
+from pymq.store.log.transient_pool import CommitJob
+from pymq.store.queues.queue_files import QueueFiles
+from pymq.store.state.checkpoint import Checkpoint
 from pymq.store.statistics import StoreStatistics
 from pymq.store.write_gate import WriteGate
 
@@ -90,8 +90,8 @@ class Durability:
     @property
     def free_buffer_count(self) -> int | None:
         """Buffers of ``transient_pool`` that are not in use; None without a pool."""
-        staging = self._log.staging
-        return None if staging is None else staging.free_count
+        pool = self._log.pool
+        return None if pool is None else pool.free_count
 
     @property
     def complete_end(self) -> int:
@@ -113,10 +113,10 @@ class Durability:
             StoreError: no descriptor is left for it; try again later.
         """
         self._check()
-        staging = self._log.staging
-        if staging is None:
+        pool = self._log.pool
+        if pool is None:
             return None
-        return staging.begin_commit(self._log.end, self._log.store_timestamp)
+        return pool.begin_commit(self._log.end, self._log.store_timestamp)
 
     def finish_commit(self, job: CommitJob) -> None:
         """Record the outcome of a job; with FlushMode.ASYNC its records become visible.
@@ -126,10 +126,10 @@ class Durability:
             FlushFailed: final: the store takes no more writes, and what was not committed is
                 lost. Reads go on.
         """
-        staging = self._log.staging
-        assert staging is not None
+        pool = self._log.pool
+        assert pool is not None
         try:
-            staging.finish_commit(job)
+            pool.finish_commit(job)
         except StoreError as error:
             self.is_commit_failing = True
             self._gate.note(error)

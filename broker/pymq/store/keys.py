@@ -5,11 +5,11 @@ from pathlib import Path
 
 from pymq.clock import Clock
 from pymq.errors import OffsetOutOfRange, StoreError
-from pymq.store.commit_log import CommitLog
 from pymq.store.dispatch import Dispatch
-from pymq.store.indexer import Indexer
-from pymq.store.key_index import KeyIndex
-from pymq.store.query import QUERY_COUNT_MAX, KeyQuery, QueryResult
+from pymq.store.index.indexer import Indexer
+from pymq.store.index.key_index import KeyIndex
+from pymq.store.index.key_query import QUERY_COUNT_MAX, KeyQuery, QueryResult
+from pymq.store.log.commit_log import CommitLog
 from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)

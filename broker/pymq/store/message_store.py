@@ -10,22 +10,22 @@ from pymq.clock import Clock
 from pymq.errors import FlushFailed, OffsetOutOfRange, StoreBusy, StoreError
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, Record
-from pymq.store import lookup
 from pymq.store.append import Appender
-from pymq.store.cleaning import Retention
 from pymq.store.config import FlushMode, StoreConfig
-from pymq.store.consume_queue import ConsumeQueue
-from pymq.store.disk_watch import DiskWatch
+from pymq.store.disk_jobs import PrefetchJob
 from pymq.store.dispatch import BitMapOf, Dispatch
 from pymq.store.durability import Durability
 from pymq.store.files import Files
-from pymq.store.jobs import PrefetchJob
 from pymq.store.keys import Keys
-from pymq.store.known_queues import IndexNote
-from pymq.store.parts import StoreParts
+from pymq.store.opening import StoreParts
 from pymq.store.progress import OnProgress
 from pymq.store.put_result import PutResult, PutStatus
-from pymq.store.read import SCAN_MAX, ReadResult, read_queue
+from pymq.store.queue_read import SCAN_MAX, ReadResult, read_queue
+from pymq.store.queues import offset_lookup
+from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.retention.cleaning import Retention
+from pymq.store.retention.disk_watch import DiskWatch
+from pymq.store.state.clean_stop import IndexNote
 from pymq.store.statistics import StoreStatistics
 from pymq.store.write_gate import WriteGate
 
@@ -64,7 +64,7 @@ class MessageStore:
         self._queues = queues = parts.queues
         self._index = index = parts.index
         self._checkpoint = parts.checkpoint
-        self._known = parts.known
+        self._clean_stop = parts.clean_stop
         self._appender = Appender(config, log, queues)
         self.statistics = StoreStatistics(
             wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s()
@@ -94,7 +94,7 @@ class MessageStore:
             log,
             queues,
             index,
-            known=parts.known,
+            clean_stop=parts.clean_stop,
             disks=self._disks,
             durability=self.durability,
             gate=gate,
@@ -181,7 +181,7 @@ class MessageStore:
         store_host: bytes,
         results: list[PutResult],
     ) -> int:
-        """Write entries to the log and stage them; return the bytes of their records."""
+        """Write entries to the log, to be dispatched; return the bytes of their records."""
         log = self._log
         now = max(self._clock.wall_ms(), log.store_timestamp)
         count = len(entries)
@@ -189,12 +189,12 @@ class MessageStore:
         try:
             while True:
                 start = log.end
-                staged = self._appender.append_run(
+                pending = self._appender.append_run(
                     entries, len(results), results, now=now, store_host=store_host
                 )
-                if staged is not None:
-                    self.dispatch.stage(staged)
-                    put_bytes += staged.end - start
+                if pending is not None:
+                    self.dispatch.add(pending)
+                    put_bytes += pending.end - start
                 if len(results) == count:
                     break
                 log.roll()
@@ -259,7 +259,7 @@ class MessageStore:
         if not queues:
             return 0
         try:
-            self._known.delete(topic, self._log.end)
+            self._clean_stop.delete(topic, self._log.end)
             self._remove_deleted(queues)
         except FlushFailed as error:
             self._gate.note(error)
@@ -380,12 +380,12 @@ class MessageStore:
     def physical_offset(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return where a message lies in the log; None if it is not there or not kept."""
         self._gate.check_open()
-        return lookup.place_of(self._queues.find(topic, queue_id), offset)
+        return offset_lookup.place_of(self._queues.find(topic, queue_id), offset)
 
     def message_time(self, topic: str, queue_id: int, offset: int) -> int | None:
         """Return the store time (ms) of a message; None if it is not there or not kept."""
         self._gate.check_open()
-        return lookup.time_of(self._log, self._queues.find(topic, queue_id), offset)
+        return offset_lookup.time_of(self._log, self._queues.find(topic, queue_id), offset)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
@@ -401,7 +401,7 @@ class MessageStore:
         """
         self._gate.check_open()
         queue = self._queues.find(topic, queue_id)
-        return lookup.offset_by_time(self._log, queue, timestamp_ms, upper=upper)
+        return offset_lookup.offset_by_time(self._log, queue, timestamp_ms, upper=upper)
 
     @property
     def earliest_time(self) -> int | None:
@@ -454,5 +454,5 @@ class MessageStore:
         ends = {(one.topic, one.queue_id): one.end_offset for one in self._queues if one.end_offset}
         index = self._index
         note = None if index is None else IndexNote(index.end, index.end_ms, index.last_offset)
-        self._known.save_clean_stop(self._log, ends, note)
+        self._clean_stop.save_clean_stop(self._log, ends, note)
         self._parts.abort.remove()

@@ -20,16 +20,16 @@ from pathlib import Path
 
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord, StoreError
-from pymq.store.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint, DirectoryLock
 from pymq.store.config import StoreConfig
 from pymq.store.files import Files, ReadOnlyFiles
 from pymq.store.inspection import Summary, summarize
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout, read_layout
-from pymq.store.known_queues import KnownQueues
 from pymq.store.message_store import MessageStore
 from pymq.store.progress import OnProgress
-from pymq.store.queue_table import queue_directories
+from pymq.store.queues.queue_table import queue_directories
+from pymq.store.state.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint, DirectoryLock
+from pymq.store.state.clean_stop import CleanStop
 
 _log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ class _Rebuild:
         self._apart = root / REBUILDING_NAME
         self._old = self._apart / _OLD_NAME
         self._abort = AbortMarker(files, root)
-        self._known, self._checkpoint = _notes(files, root)
+        self._clean_stop, self._checkpoint = _notes(files, root)
         if self._abort.present():
             raise StoreError(f"{root}: the store could not be closed cleanly; see the log")
 
@@ -148,9 +148,10 @@ class _Rebuild:
         files.make_directory(apart, 0o700)
         # What its recovery is to know: how far the log goes and is on the disk, and which topics
         # were deleted; that its queues hold nothing yet.
-        known, checkpoint = KnownQueues(files, apart), Checkpoint(files, apart / CHECKPOINT_NAME)
-        known.adopt(self._known)
-        known.forget_ends()
+        clean_stop = CleanStop(files, apart)
+        checkpoint = Checkpoint(files, apart / CHECKPOINT_NAME)
+        clean_stop.adopt(self._clean_stop)
+        clean_stop.forget_ends()
         checkpoint.log_timestamp = self._checkpoint.log_timestamp
         checkpoint.confirmed = self._checkpoint.confirmed
         checkpoint.save()
@@ -190,7 +191,7 @@ class _Rebuild:
         kept = self._kept_ends()
         self._abort.put()
         files.remove(root / CHECKPOINT_NAME)
-        self._known.forget_ends()
+        self._clean_stop.forget_ends()
         files.sync_directory(root)
         changed = self._swap_queues(set(kept))
         if self._config.key_index:
@@ -204,7 +205,7 @@ class _Rebuild:
         self._checkpoint.confirmed = checkpoint.confirmed
         self._checkpoint.save()
         built.ends |= kept
-        self._known.adopt(built)
+        self._clean_stop.adopt(built)
         self._abort.remove()
         _remove_tree(files, self._apart)
 
@@ -255,11 +256,12 @@ class _Rebuild:
         return {path for path in place.parents if path.is_relative_to(self._root)}
 
 
-def _notes(files: Files, root: Path) -> tuple[KnownQueues, Checkpoint]:
-    known, checkpoint = KnownQueues(files, root), Checkpoint(files, root / CHECKPOINT_NAME)
-    known.load()
+def _notes(files: Files, root: Path) -> tuple[CleanStop, Checkpoint]:
+    clean_stop = CleanStop(files, root)
+    checkpoint = Checkpoint(files, root / CHECKPOINT_NAME)
+    clean_stop.load()
     checkpoint.load()
-    return known, checkpoint
+    return clean_stop, checkpoint
 
 
 def _remove_tree(files: Files, path: Path) -> None:

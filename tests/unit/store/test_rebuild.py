@@ -8,6 +8,13 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.unit.store.inspection.test_inspection import (
+    SIZES,
+    assert_whole,
+    fill,
+    records,
+    write_tables,
+)
 from tests.unit.store.stores import (
     FakeClock,
     QuickFiles,
@@ -20,7 +27,6 @@ from tests.unit.store.stores import (
     record,
     seeded,
 )
-from tests.unit.store.test_inspection import SIZES, assert_whole, fill, records, write_tables
 
 from pymq.errors import CorruptRecord, DiskFull, StoreError, StoreLocked
 from pymq.store import StoreConfig

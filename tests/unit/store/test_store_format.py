@@ -25,9 +25,9 @@ from tests.unit.store.stores import (
 from pymq.errors import ConfigurationError
 from pymq.protocol.hashes import java_hash
 from pymq.store import PutStatus, StoreConfig
-from pymq.store.checkpoint import Checkpoint
 from pymq.store.files import Files
-from pymq.store.scan import Stop, follow_sizes
+from pymq.store.log.log_scan import Stop, follow_sizes
+from pymq.store.state.checkpoint import Checkpoint
 
 VECTOR_TIME = 0x1A1F982784D
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pymq.errors import StoreError
 from pymq.protocol import fastjson
-from pymq.store.tables import StateTable
+from pymq.store.state.sealed_file import SealedFile
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class StateFile:
         restore: Callable[[object], None],
         executor: Executor,
     ) -> None:
-        self._table = StateTable(path)
+        self._table = SealedFile(path)
         self._to_text = to_text
         self._restore = restore
         self._executor = executor

@@ -3,7 +3,7 @@
 Where the log has a part without a valid record, what follows decides. Records behind it that
 the queues know, or that were on the disk by the checkpoint's word, are alive: then the part is
 damage. Otherwise it is the end: the unfinished write of an unclean stop, or bytes that RocketMQ
-leaves standing when it cuts a log. The rules are those of ``pymq.store.recovery``.
+leaves standing when it cuts a log. The rules are those of ``pymq.store.recovery.recovery``.
 
 Memory: some 150 MB whatever the size of the store, most of it for pieces of files and the slots
 of one index file, and a few hundred bytes per queue.
@@ -150,7 +150,7 @@ class _Check:
         return report
 
     def _has_known_index(self) -> bool:
-        note = self._layout.known.index
+        note = self._layout.clean_stop.index
         return note is not None and note.last_offset >= self._layout.log_first
 
     def _counts(self) -> dict[str, int]:
@@ -211,7 +211,8 @@ class _Check:
         layout, columns = self._layout, block.columns
         if not self._is_recovering:
             first = int(block.physical[0])
-            return self._covered < 0 or first < layout.known.log_end or self._queues.knows(block)
+            clean_end = layout.clean_stop.log_end
+            return self._covered < 0 or first < clean_end or self._queues.knows(block)
         checkpoint = layout.checkpoint
         safe = columns.store_timestamp < checkpoint.log_timestamp
         safe |= (columns.store_timestamp == checkpoint.log_timestamp) & (
@@ -241,7 +242,7 @@ class _Check:
     def _judge_end(self) -> None:
         """Say what the parts without records at the end of the log are."""
         written = [gap for gap in self._open if not gap.is_zero]
-        covered = max(self._covered, self._layout.known.log_end)
+        covered = max(self._covered, self._layout.clean_stop.log_end)
         end = self._report.log_end
         if not self._is_recovering and covered > end:
             # Queues or our own notes know of records that are not there.

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.protocol.index_keys import index_keys
-from pymq.store.index_file import ENTRY, HEADER_BYTES, runs
+from pymq.store.index.index_file import ENTRY, HEADER_BYTES, runs
 from pymq.store.inspection.findings import KEPT_MAX, Findings, Kind, Severity
 from pymq.store.inspection.layout import IndexFileName, StoreLayout
 from pymq.store.inspection.log import Block, Gap

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 
 from pymq.errors import ConfigurationError, OffsetOutOfRange, StoreError
-from pymq.store.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint
-from pymq.store.commit_log import STORE_TIME_END, store_time_of
 from pymq.store.config import ENTRY_BYTES, StoreConfig
-from pymq.store.consume_queue import ConsumeQueue, first_true
 from pymq.store.files import Entry, Files, ReadOnlyFiles
-from pymq.store.foreign import check_kind
-from pymq.store.index_file import HEADER_BYTES, IndexHeader, IndexLayout, unpack_header
+from pymq.store.index.index_file import HEADER_BYTES, IndexHeader, IndexLayout, unpack_header
 from pymq.store.inspection.findings import Findings, Kind, Severity
-from pymq.store.known_queues import KnownQueues
-from pymq.store.queue_extension import QueueExtension
-from pymq.store.queue_repair import last_record_end
-from pymq.store.queue_table import QueueTable, queue_directories
-from pymq.store.segment import parse_segment_name, segment_name
+from pymq.store.log.commit_log import STORE_TIME_END, store_time_of
+from pymq.store.log.segment import parse_segment_name, segment_name
+from pymq.store.queues.consume_queue import ConsumeQueue, first_true
+from pymq.store.queues.queue_extension import QueueExtension
+from pymq.store.queues.queue_table import QueueTable, queue_directories
+from pymq.store.recovery.queue_repair import last_record_end
+from pymq.store.recovery.unsupported_formats import check_kind
+from pymq.store.state.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint
+from pymq.store.state.clean_stop import CleanStop
 
 #: Directories of RocketMQ's whose content is not understood here.
 _UNKNOWN_DIRECTORIES = {
@@ -66,7 +66,7 @@ class StoreLayout:
             written without a gap.
         index_files: oldest first.
         index_layout: None if there is no index, or its numbers could not be found.
-        checkpoint, known: what these files say.
+        checkpoint, clean_stop: what these files say.
     """
 
     config: StoreConfig
@@ -78,7 +78,7 @@ class StoreLayout:
     index_files: list[IndexFileName]
     index_layout: IndexLayout | None
     checkpoint: Checkpoint
-    known: KnownQueues
+    clean_stop: CleanStop
 
     @property
     def root(self) -> Path:
@@ -162,9 +162,10 @@ def read_layout(config: StoreConfig, files: ReadOnlyFiles, findings: Findings) -
     check_kind(files, config)
     in_use = files.is_locked(root)
     unclean = AbortMarker(files, root).present()
-    checkpoint, known = Checkpoint(files, root / CHECKPOINT_NAME), KnownQueues(files, root)
+    checkpoint = Checkpoint(files, root / CHECKPOINT_NAME)
+    clean_stop = CleanStop(files, root)
     checkpoint.load()
-    known.load()
+    clean_stop.load()
     severity = Severity.NOTE if in_use else Severity.DAMAGE
     config = _with_log_size(config, files)
     log_files = _log_files(config, files, findings, severity)
@@ -190,7 +191,7 @@ def read_layout(config: StoreConfig, files: ReadOnlyFiles, findings: Findings) -
         index_files,
         index_layout,
         checkpoint,
-        known,
+        clean_stop,
     )
 
 

@@ -31,7 +31,7 @@ from pymq.protocol.record_batch import Longs, RecordColumns
 from pymq.store.config import StoreConfig
 from pymq.store.files import Files
 from pymq.store.inspection.layout import LogFile
-from pymq.store.scan import RecordCrcRule, Stop, follow_sizes, record_crcs_good
+from pymq.store.log.log_scan import RecordCrcRule, Stop, follow_sizes, record_crcs_good
 
 WINDOW_BYTES = 4 << 20
 _SIZE_MAGIC = struct.Struct(">II")

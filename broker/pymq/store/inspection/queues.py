@@ -18,14 +18,14 @@ import numpy.typing as npt
 from pymq.errors import CorruptRecord
 from pymq.protocol.record_batch import Longs
 from pymq.store.config import ENTRY_BYTES
-from pymq.store.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, Entries
-from pymq.store.index_file import runs
+from pymq.store.index.index_file import runs
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout
 from pymq.store.inspection.log import Block, Gap
-from pymq.store.queue_entries import queue_entries
-from pymq.store.queue_repair import is_adjacent
-from pymq.store.queue_table import TOPIC_BYTES_MAX, illegal_name
+from pymq.store.queues.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, Entries
+from pymq.store.queues.queue_entries import queue_entries
+from pymq.store.queues.queue_table import TOPIC_BYTES_MAX, illegal_name
+from pymq.store.recovery.queue_repair import is_adjacent
 
 #: Entries gathered before they are compared.
 ENTRIES_MAX = 1 << 18
@@ -144,7 +144,7 @@ class QueueCheck:
             queue = self._queues[key]
             if queue is None:
                 continue
-            deleted = self._layout.known.deleted.get(queue.topic)
+            deleted = self._layout.clean_stop.deleted.get(queue.topic)
             if deleted is not None:
                 kept = entries["physical_offset"] >= deleted
                 self._deleted_count += int(len(kept) - kept.sum())
@@ -378,7 +378,7 @@ class QueueCheck:
 
     def _severity_of_extra(self, queue: _Queue, end: int) -> Severity:
         """Say how bad it is by the end of the record that is not there."""
-        deleted = self._layout.known.deleted.get(queue.topic, -1)
+        deleted = self._layout.clean_stop.deleted.get(queue.topic, -1)
         if queue.entries is not None and queue.entries.max_physical <= deleted:
             return Severity.REPAIR  # A power loss brought the queue back.
         is_cut = self._layout.unclean or self._layout.in_use

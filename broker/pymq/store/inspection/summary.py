@@ -9,7 +9,7 @@ from pymq.store.inspection.findings import Findings
 from pymq.store.inspection.layout import StoreLayout, read_layout
 from pymq.store.inspection.log import WINDOW_BYTES
 from pymq.store.inspection.tables import read_tables
-from pymq.store.scan import Stop, follow_sizes
+from pymq.store.log.log_scan import Stop, follow_sizes
 
 
 @dataclass(frozen=True, slots=True)

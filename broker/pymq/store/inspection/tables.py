@@ -7,13 +7,13 @@ from pathlib import Path
 from pymq.errors import PymqError
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable
-from pymq.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_NAME
 from pymq.store.files import Files
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import StoreLayout
-from pymq.store.known_queues import NAME
-from pymq.store.queue_entries import SCHEDULE_TOPIC
-from pymq.store.tables import unseal
+from pymq.store.queues.queue_entries import SCHEDULE_TOPIC
+from pymq.store.state.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_NAME
+from pymq.store.state.clean_stop import NAME
+from pymq.store.state.sealed_file import unseal
 
 CONFIG_NAME = "config"
 _OFFSETS = "consumerOffset.json"
@@ -153,7 +153,7 @@ def check_state(
         log_end: end of the log.
         newest_ms: the latest store time in it, 0 in an empty one.
     """
-    root, known = layout.root, layout.known
+    root, clean_stop = layout.root, layout.clean_stop
     if layout.unclean and not layout.in_use:
         findings.add(
             Kind.MARKER,
@@ -163,15 +163,15 @@ def check_state(
             "the last stop was not a clean one",
         )
     _check_checkpoint(layout, findings, log_end, newest_ms)
-    if layout.unclean or layout.in_use or known.log_end < 0:
+    if layout.unclean or layout.in_use or clean_stop.log_end < 0:
         return
-    if known.log_end > log_end:
+    if clean_stop.log_end > log_end:
         findings.add(
             Kind.KNOWN_ENDS,
             Severity.DAMAGE,
             root / NAME,
             None,
-            f"the log ended at physical offset {known.log_end}",
+            f"the log ended at physical offset {clean_stop.log_end}",
             f"{log_end}, where it ends now, at most",
         )
 

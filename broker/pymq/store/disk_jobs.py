@@ -1,0 +1,124 @@
+"""Disk work that a store hands out: ``run`` in any thread, then the part it came from finishes it.
+
+A job holds all it needs, so that the thread that owns the store can go on meanwhile.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from pymq.errors import FlushFailed, StoreError
+from pymq.store.index.key_index import KeyIndex
+from pymq.store.log.commit_log import CommitLog, LogFlush
+from pymq.store.queues.queue_files import QueueFiles
+from pymq.store.state.checkpoint import Checkpoint
+
+_log = logging.getLogger(__name__)
+
+#: One read of a prefetch.
+PREFETCH_BYTES = 1 << 20
+
+
+class FlushJob:
+    """One flush of the commit log. ``run`` in any thread, then ``Durability.finish_flush``."""
+
+    def __init__(self, flush: LogFlush, checkpoint: Checkpoint, *, save: bool) -> None:
+        self._checkpoint = checkpoint
+        self._save = save
+        self.flush = flush
+        self.error: FlushFailed | None = None
+        #: How long the flush took.
+        self.elapsed_s = 0.0
+
+    @property
+    def physical_end(self) -> int:
+        """Physical offset up to which everything is on the disk once this is done."""
+        return self.flush.end
+
+    def run(self) -> None:
+        """Flush. Never raises: ``finish_flush`` does."""
+        begun = time.perf_counter()
+        try:
+            self.flush.run()
+        except FlushFailed as error:
+            self.error = error
+            return
+        finally:
+            self.elapsed_s = time.perf_counter() - begun
+        self._checkpoint.log_timestamp = self.flush.store_timestamp
+        self._checkpoint.confirmed = self.flush.end
+        if self._save:
+            self.error = _save(self._checkpoint)
+
+
+class QueueFlushJob:
+    """One flush of the changed consume queues and index files, and the checkpoint of it.
+
+    ``run`` in any thread, then ``Durability.finish_queue_flush``.
+    """
+
+    def __init__(
+        self,
+        queue_files: QueueFiles,
+        index: KeyIndex | None,
+        checkpoint: Checkpoint,
+        store_timestamp: int,
+        physical_end: int,
+    ) -> None:
+        #: Physical offset up to which every record's queue entry is on the disk afterwards.
+        self.physical_end = physical_end
+        self.queue_flush = queue_files.begin_flush()
+        self.index_flush = None if index is None else index.begin_flush()
+        self._index_ms = None if index is None else index.end_ms
+        self._checkpoint = checkpoint
+        self._store_timestamp = store_timestamp
+        self.error: StoreError | None = None
+
+    def run(self) -> None:
+        """Flush. Never raises: ``finish_queue_flush`` does."""
+        try:
+            self.queue_flush.run()
+            if self.index_flush is not None:
+                self.index_flush.run()
+        except StoreError as error:
+            self.error = error
+            return
+        self._checkpoint.note_queues(self._store_timestamp, self._index_ms)
+        self.error = _save(self._checkpoint)
+
+
+def _save(checkpoint: Checkpoint) -> FlushFailed | None:
+    """Save the checkpoint; return what is final about a failure."""
+    try:
+        checkpoint.save()
+    except FlushFailed as error:
+        return error
+    except StoreError as error:
+        # An older checkpoint is true too; recovery only takes longer.
+        _log.debug("checkpoint not saved: %s", error)
+    return None
+
+
+class PrefetchJob:
+    """Brings records into memory. ``run`` in any thread, once.
+
+    Touching a cold page of the map would stop the whole process, whichever thread does it:
+    Python's lock is held meanwhile. ``pread`` gives it up.
+    """
+
+    def __init__(
+        self, log: CommitLog, buffers: Sequence[memoryview], starts: Sequence[int]
+    ) -> None:
+        self._files = log.files
+        self._places = log.places(starts, [len(buffer) for buffer in buffers])
+
+    def run(self) -> None:
+        """Read and drop. What cannot be read is met again, and reported, by the reader."""
+        for fd, position, size in self._places:
+            try:
+                for at in range(position, position + size, PREFETCH_BYTES):
+                    self._files.pread(fd, min(PREFETCH_BYTES, position + size - at), at)
+            except StoreError as error:
+                _log.debug("not prefetched: %s", error)
+            finally:
+                self._files.close(fd)

@@ -1,0 +1,150 @@
+"""Messages by their keys.
+
+Source: RocketMQ DefaultMessageStore.queryMessage.
+"""
+
+import bisect
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from pymq.errors import CorruptRecord, StoreError
+from pymq.protocol.index_keys import KEYS, UNIQUE_KEY, index_keys, key_hash
+from pymq.protocol.message import find_property
+from pymq.protocol.record import decode_record
+from pymq.protocol.record_batch import RecordColumns
+from pymq.store.index.key_index import KeyIndex, offsets
+from pymq.store.log.commit_log import CommitLog
+from pymq.store.log.segment import Segment
+
+#: Messages one query returns at most (RocketMQ maxMsgsNumBatch).
+QUERY_COUNT_MAX = 64
+#: Read of a record at first; most are smaller.
+_READ_BYTES = 4096
+_AT_0 = np.zeros(1, np.int64)
+
+
+@dataclass(slots=True)
+class QueryResult:
+    """What a query by key found.
+
+    Attributes:
+        buffers: the records, newest first; read-only views as in ``ReadResult``.
+        index_last_ms: store time of the last message the index knows; 0 in an empty one.
+        index_last_offset: its physical offset.
+    """
+
+    buffers: list[memoryview] = field(default_factory=list)
+    index_last_ms: int = 0
+    index_last_offset: int = 0
+
+
+class KeyQuery:
+    """A query by key. ``run`` in any thread, then ``Keys.finish_query``.
+
+    It reads files, not maps: a page of a map that has to come from the disk would stop the whole
+    process.
+
+    RocketMQ returns whatever shares the hash, and takes times as the index has them, rounded
+    down to a second. Here every message is looked at.
+    """
+
+    def __init__(
+        self,
+        log: CommitLog,
+        index: KeyIndex,
+        topic: str,
+        key: str,
+        *,
+        count_max: int,
+        begin_ms: int,
+        end_ms: int,
+    ) -> None:
+        self._files = log.files
+        self._segments = list(log.segments)
+        self._hash = key_hash(topic, key)
+        self._chains = index.chains(self._hash, begin_ms=begin_ms, end_ms=end_ms)
+        self._topic = topic
+        self._key = key.encode("utf-8", "replace")  # half of a surrogate pair is in no message
+        self._count_max = max(1, min(count_max, QUERY_COUNT_MAX))
+        self._begin_ms = begin_ms
+        self._end_ms = end_ms
+        #: Physical offset and size of what was found, newest first.
+        self.places: list[tuple[int, int]] = []
+        self.error: StoreError | None = None
+        self.index_last_ms = self.index_last_offset = 0
+        newest = index.newest
+        if newest is not None:
+            self.index_last_ms = newest.header.end_ms
+            self.index_last_offset = newest.header.end_offset
+
+    def run(self) -> None:
+        """Look. Never raises: ``finish_query`` does."""
+        opened: dict[Path, int] = {}
+        try:
+            self._run(opened)
+        except StoreError as error:
+            self.error = error
+        finally:
+            for fd in opened.values():
+                self._files.close(fd)
+
+    def _run(self, opened: dict[Path, int]) -> None:
+        seen = set()
+        begin_ms, end_ms = self._begin_ms, self._end_ms
+        for offset in offsets(self._files, self._chains, begin_ms=begin_ms, end_ms=end_ms):
+            if offset in seen:
+                continue
+            seen.add(offset)
+            size = self._size_if_wanted(offset, opened)
+            if size is None:
+                return  # It has expired, and so have all that are older.
+            if size:
+                self.places.append((offset, size))
+                if len(self.places) == self._count_max:
+                    return
+
+    def _size_if_wanted(self, physical_offset: int, opened: dict[Path, int]) -> int | None:
+        """Look at a message; return its size, 0 if it is another, None if it is not kept."""
+        at = bisect.bisect_right(self._segments, physical_offset, key=_first) - 1
+        if at < 0:
+            return None
+        segment = self._segments[at]
+        fd = opened.get(segment.path)
+        if fd is None:
+            try:
+                fd = opened[segment.path] = self._files.open(segment.path)
+            except FileNotFoundError:
+                return None
+        position = physical_offset - segment.first
+        data = self._files.pread(fd, _READ_BYTES, position)
+        size = min(int.from_bytes(data[:4]), segment.size_bytes - position)
+        if size > len(data):
+            data = self._files.pread(fd, size, position)
+        try:
+            record = decode_record(data, 0)
+            if record.topic == self._topic and _has_key(record.properties, self._key):
+                in_time = self._begin_ms <= record.store_timestamp <= self._end_ms
+                return record.size if in_time else 0
+            columns = RecordColumns(np.frombuffer(data[: record.size], np.uint8), _AT_0)
+            if self._hash not in index_keys(columns).key_hash:
+                raise CorruptRecord("it has no such key")
+        except CorruptRecord as error:
+            raise CorruptRecord(
+                f"{segment.path}: the key index leads to position {position}, but what stands "
+                f"there is no message of it: {error}. `pymq store check` shows which of them is "
+                "damaged"
+            ) from error
+        return 0  # Another key with the same hash.
+
+
+def _first(segment: Segment) -> int:
+    return segment.first
+
+
+def _has_key(properties: bytes, wanted: bytes) -> bool:
+    if find_property(properties, UNIQUE_KEY) == wanted:
+        return True
+    keys = find_property(properties, KEYS)
+    return keys is not None and wanted in keys.split(b" ")

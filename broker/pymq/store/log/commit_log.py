@@ -1,0 +1,364 @@
+"""The commit log: every record of every topic, in order of arrival, in one address space.
+
+A record of L bytes goes into a segment with R bytes left only if L + 8 <= R; otherwise a
+blank record of size R ends the segment and the record opens the next. So every segment but the
+last ends with at least eight bytes of padding, and no segment is ever filled exactly.
+Only the eight bytes of the blank record are written.
+
+Source: RocketMQ CommitLog.
+"""
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreError
+from pymq.protocol.record import BLANK_BYTES, Record, decode_record, encode_blank, record_place
+from pymq.protocol.record_batch import gather
+from pymq.store.files import Files
+from pymq.store.log.segment import Segment
+from pymq.store.log.segments import Segments
+from pymq.store.log.transient_pool import TransientPool
+
+_ZEROS = bytes(1 << 16)
+_SYS_FLAG = struct.Struct(">i")
+_SIZE = struct.Struct(">I")
+_LONG = struct.Struct(">q")
+_BORN_V6 = 0x10
+#: Where a record has its system flag, and its store time after a born host of either size.
+_FLAG_AT, _STAMP_AT, _STAMP_AT_V6 = 36, 56, 68
+
+Longs = npt.NDArray[np.int64]
+#: The store time stands within so many bytes of a record's start.
+STORE_TIME_END = 76
+
+
+@dataclass(slots=True)
+class LogFlush:
+    """The files to sync so that everything below ``end`` is on the disk.
+
+    Made by ``CommitLog.begin_flush``. ``run`` in any thread, then ``CommitLog.finish_flush``.
+
+    Attributes:
+        files: the operating system.
+        end: physical offset.
+        store_timestamp: of the last record below ``end``, ms.
+        descriptors: duplicates, oldest segment first; ``run`` closes them.
+    """
+
+    files: Files
+    end: int
+    store_timestamp: int
+    descriptors: list[int] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Sync, oldest segment first.
+
+        Raises:
+            FlushFailed: a sync failed.
+        """
+        descriptors, self.descriptors = self.descriptors, []
+        try:
+            for fd in descriptors:
+                self.files.sync_data(fd)
+        finally:
+            for fd in descriptors:
+                self.files.close(fd)
+
+
+class CommitLog:
+    """Appends to the last segment and reads from all of them.
+
+    Invariants: ``flushed <= committed <= end``; everything below ``end`` is whole records and
+    blanks; everything from ``end`` to the end of its segment is zero, or is known as dirty and
+    will be zeroed before the next write. Only what is below ``committed`` is in the files and
+    can be read: all of it, unless there is a ``TransientPool``.
+    """
+
+    def __init__(self, files: Files, segments: Segments) -> None:
+        self.files = files
+        self.segments = segments
+        #: Physical offset where the next record goes.
+        self.end = 0
+        #: Everything below is on the disk.
+        self.flushed = 0
+        #: Store time of the last record, ms; the next one's is not smaller.
+        self.store_timestamp = 0
+        # A failed write may have left whole records behind `end`; once something shorter is
+        # written over their start they would count as valid after a crash.
+        self._dirty_end = 0
+        self.pool: TransientPool | None = None
+
+    def use_pool(self, pool: TransientPool) -> None:
+        """Let new records gather in a pool's buffers."""
+        pool.committed = self.end
+        pool.store_timestamp = self.store_timestamp
+        if len(self.segments):
+            pool.enter(self.segments[-1])
+        self.pool = pool
+
+    @property
+    def committed(self) -> int:
+        """Physical offset up to which the files hold everything."""
+        return self.end if self.pool is None else self.pool.committed
+
+    @property
+    def first(self) -> int:
+        """The lowest physical offset kept."""
+        return self.segments[0].first if len(self.segments) else self.end
+
+    @property
+    def next_due(self) -> bool:
+        """Whether the next segment should be prepared now: none is, and half of this is used."""
+        segments = self.segments
+        if segments.prepared or not len(segments):
+            return False
+        return self.end - segments[-1].first > segments.segment_bytes // 2
+
+    @property
+    def room(self) -> int:
+        """Bytes that records may take in the current segment; 0 if there is no segment."""
+        if not len(self.segments):
+            return 0
+        return max(0, self.segments[-1].end - self.end - BLANK_BYTES)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append whole records; they fit into ``room``.
+
+        All or none of them survive the death of the process: of several records the first bytes
+        are written last, and the log ends where these are missing. (After a power loss the first
+        few may be there alone: the disk has its own order.)
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: nothing counts as written.
+        """
+        self._put(self.segments[-1], data)
+        self.end += len(data)
+
+    def _put(self, segment: Segment, data: bytes | memoryview) -> None:
+        """Write at ``end`` of the last segment, or into its buffer."""
+        position = self.end - segment.first
+        if self.pool is not None and self.pool.current is not None:
+            self.pool.current[position : position + len(data)] = data
+            return
+        self.scrub()
+        rest = memoryview(data)
+        try:
+            if _SIZE.unpack_from(data)[0] < len(data):
+                segment.write(rest[_SIZE.size :], position + _SIZE.size)
+                rest = rest[: _SIZE.size]
+            segment.write(rest, position)
+        except StoreError:
+            self._dirty_end = self.end + len(data)
+            self._try_scrub()
+            raise
+
+    def roll(self) -> None:
+        """End the current segment with a blank record and go to the next.
+
+        Raises:
+            DiskFull, FlushFailed, StoreBusy, StoreError: the current segment stays the last.
+        """
+        segments = self.segments
+        if self.pool is not None:
+            self.pool.check_free()
+        if len(segments):
+            segment = segments[-1]
+            segments.make_next()
+            if self.end < segment.end:
+                self._put(segment, encode_blank(segment.end - self.end))
+        is_first = not len(segments)
+        segment = segments.append_next()
+        self.end = segment.first
+        if self.pool is not None:
+            self.pool.enter(segment)
+        if is_first:
+            self.flushed = self.end
+            if self.pool is not None:
+                self.pool.committed = self.end
+
+    def scrub(self) -> None:
+        """Zero what a failed write left behind ``end``, if there is any.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: it is still there; do it again.
+        """
+        if not self._dirty_end:
+            return
+        segment = self.segments[-1]
+        position, end = self.end - segment.first, self._dirty_end - segment.first
+        while position < end:
+            piece = _ZEROS[: min(len(_ZEROS), end - position)]
+            segment.write(piece, position)
+            position += len(piece)
+        self._dirty_end = 0
+
+    def _try_scrub(self) -> None:
+        try:
+            self.scrub()
+        except StoreError:
+            pass  # Tried again before the next write, which fails if this fails.
+
+    # -- flushing -----------------------------------------------------------------------------
+
+    def begin_flush(self) -> LogFlush:
+        """Return a flush of everything that is committed.
+
+        Raises:
+            StoreError: no descriptor is left for it; try again later.
+        """
+        end, store_timestamp = self.end, self.store_timestamp
+        if self.pool is not None:
+            end, store_timestamp = self.pool.committed, self.pool.store_timestamp
+        due = []
+        for segment in reversed(list(self.segments)):
+            if segment.end <= self.flushed:
+                break
+            if segment.first < end:
+                due.append(segment.fd)
+        return LogFlush(self.files, end, store_timestamp, self._duplicates(reversed(due)))
+
+    def _duplicates(self, descriptors: Iterable[int]) -> list[int]:
+        """Return duplicates of descriptors, all or none."""
+        found: list[int] = []
+        try:
+            for fd in descriptors:
+                found.append(self.files.duplicate(fd))
+        except StoreError:
+            for fd in found:
+                self.files.close(fd)
+            raise
+        return found
+
+    def finish_flush(self, flush: LogFlush) -> None:
+        """Record that a flush succeeded."""
+        self.flushed = max(self.flushed, flush.end)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def slice(self, physical_offset: int, size: int) -> memoryview:
+        """Return bytes of the log as a view on the map.
+
+        The view stays valid as long as it is held, even when the store is closed.
+
+        Raises:
+            OffsetOutOfRange: the range is not wholly inside one segment of the log.
+        """
+        segment = self.segments.find(physical_offset)
+        stop = physical_offset + size
+        if not physical_offset < stop <= min(self.committed, segment.end):
+            raise OffsetOutOfRange(
+                f"{size} B at physical offset {physical_offset}, "
+                f"expected to end within {min(self.committed, segment.end)}"
+            )
+        return segment.view[physical_offset - segment.first : stop - segment.first]
+
+    def slices(self, starts: list[int], stops: list[int]) -> list[memoryview]:
+        """Return several ranges as ``slice`` does.
+
+        Raises:
+            OffsetOutOfRange: one of them is not wholly inside one segment of the log.
+        """
+        found = []
+        end = self.committed
+        first = stop_at = -1
+        for start, stop in zip(starts, stops, strict=True):
+            if not first <= start < stop_at:
+                segment = self.segments.find(start)
+                first, stop_at, view = segment.first, min(segment.end, end), segment.view
+            if not start < stop <= stop_at:
+                raise OffsetOutOfRange(
+                    f"{stop - start} B at physical offset {start}, expected to end within {stop_at}"
+                )
+            found.append(view[start - first : stop - first])
+        return found
+
+    def places(self, starts: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return (descriptor, position, size) of ranges that ``slices`` gave.
+
+        Each descriptor is a duplicate, so that any thread may read from it, and must close it.
+
+        Raises:
+            StoreError: no descriptor is left for it.
+        """
+        segments = [self.segments.find(start) for start in starts]
+        duplicates = self._duplicates(segment.fd for segment in segments)
+        return [
+            (fd, start - segment.first, size)
+            for fd, segment, start, size in zip(duplicates, segments, starts, sizes, strict=True)
+        ]
+
+    def _readable(self, physical_offset: int) -> tuple[Segment, int]:
+        """Return the segment that holds an offset, and the position where its records end."""
+        if not self.first <= physical_offset < self.committed:
+            raise OffsetOutOfRange(
+                f"physical offset {physical_offset}, the log holds {self.first}..{self.committed}"
+            )
+        segment = self.segments.find(physical_offset)
+        return segment, min(self.committed, segment.end) - segment.first
+
+    def record_at(self, physical_offset: int) -> Record:
+        """Return the record that starts at an offset.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold the offset.
+            CorruptRecord: no record stands there.
+        """
+        segment, stop = self._readable(physical_offset)
+        return decode_record(segment.view[:stop], physical_offset - segment.first)
+
+    def record_view(self, physical_offset: int) -> memoryview:
+        """Return the record that starts at an offset as it is stored, like ``slice``.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold the offset.
+            CorruptRecord: no record starts there.
+        """
+        segment, stop = self._readable(physical_offset)
+        position = physical_offset - segment.first
+        size, own_offset = record_place(segment.view[:stop], position)
+        if own_offset != physical_offset:
+            raise CorruptRecord(
+                f"{segment.path}, position {position}: a record that says it lies at physical "
+                f"offset {own_offset}, expected {physical_offset}"
+            )
+        return segment.view[position : position + size]
+
+    def store_times(self, physical_offsets: Longs) -> Longs:
+        """Return the store times (ms) of records in the log, by their offsets, ascending.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold one of them.
+        """
+        times = np.empty(len(physical_offsets), np.int64)
+        first = 0
+        while first < len(times):
+            segment = self.segments.find(int(physical_offsets[first]))
+            last = int(physical_offsets.searchsorted(segment.end))
+            buffer = np.frombuffer(segment.view, np.uint8)
+            starts = physical_offsets[first:last] - segment.first
+            is_wide = gather(buffer, starts + _FLAG_AT, ">i4") & _BORN_V6 != 0
+            stamps = np.where(is_wide, _STAMP_AT_V6, _STAMP_AT)
+            times[first:last] = gather(buffer, starts + stamps, ">i8")
+            first = last
+        return times
+
+    def store_time_at(self, physical_offset: int) -> int | None:
+        """Return the store time (ms) of the record at an offset, None if it is not kept."""
+        if not self.first <= physical_offset <= self.committed - 64:
+            return None
+        segment = self.segments.find(physical_offset)
+        return store_time_of(segment.view, physical_offset - segment.first)
+
+
+def store_time_of(data: bytes | memoryview, position: int = 0) -> int | None:
+    """Return the store time (ms) of the record at a position, None if it is cut off there."""
+    if position + STORE_TIME_END > len(data):
+        return None
+    (sys_flag,) = _SYS_FLAG.unpack_from(data, position + _FLAG_AT)
+    position += _STAMP_AT_V6 if sys_flag & _BORN_V6 else _STAMP_AT
+    stamp: int = _LONG.unpack_from(data, position)[0]
+    return stamp

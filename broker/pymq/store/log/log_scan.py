@@ -1,0 +1,308 @@
+"""Reading a commit-log segment record by record, in numpy-sized chunks.
+
+A record counts when it is whole: known magic, fields that end exactly at its size, a body that
+fits its checksum, a topic and properties that are not the zeros of a page never written, and a
+physical offset that is the place where it stands. The last is what tells a live record from a
+stale one that an earlier truncation left behind.
+
+A checksum of the whole record that does not fit is damage where the records on either side have
+one that does; the end of the log counts as one. Elsewhere it is a property that some client sent
+to a broker which wrote none (``protocol.record_crc``), and the record counts: RocketMQ itself
+would keep it, and to cut an acknowledged record is worse than to miss a damaged property.
+
+Source: RocketMQ CommitLog.checkMessageAndReturnSize.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.errors import CorruptRecord
+from pymq.protocol.hashes import crc32
+from pymq.protocol.record import (
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    OVERHEAD_BYTES,
+    Record,
+    decode_record,
+)
+from pymq.protocol.record_batch import Longs, RecordColumns, spans
+from pymq.protocol.record_crc import RecordCrc
+from pymq.protocol.record_crc_batch import check_record_crcs
+from pymq.store.files import Files
+from pymq.store.log.segment import Segment
+
+CHUNK_RECORDS = 1 << 12
+_SIZE_MAGIC = struct.Struct(">II")
+_LIVE = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+#: Small enough that the next window gets the memory of the last one, which is in cache.
+_WINDOW_BYTES = 1 << 16
+_ZEROS = bytes(_WINDOW_BYTES + 7)
+
+
+class Stop(Enum):
+    """Why a walk ended."""
+
+    BLANK = "blank record: the log goes on in the next segment"
+    END = "nothing more is written"
+    BAD = "no valid record"
+    FULL = "chunk is full"
+
+
+class RecordCrcRule(Enum):
+    """When the checksum of a whole record is believed."""
+
+    USUAL = "where the records around it have one that fits"
+    WRITTEN = "also where there is no record around it: the store writes them"
+    DEMANDED = "always, and every record must have one (RocketMQ forceVerifyPropCRC)"
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Consecutive valid records of one segment; positions count from the segment's start."""
+
+    columns: RecordColumns | None
+    end: int
+    stop: Stop
+
+
+def scan_segment(
+    segment: Segment, *, check_crc: bool, record_crc: RecordCrcRule = RecordCrcRule.USUAL
+) -> Iterator[Chunk]:
+    """Yield the valid records of a segment; the last chunk tells where and why it ended.
+
+    Args:
+        segment: of the log.
+        check_crc: whether checksums are looked at.
+        record_crc: what those of whole records say.
+
+    Raises:
+        CorruptRecord: a record lacks the checksum that is demanded.
+    """
+    position = 0
+    while True:
+        chunk = _scan_chunk(segment, position, check_crc=check_crc, record_crc=record_crc)
+        yield chunk
+        if chunk.stop is not Stop.FULL:
+            return
+        position = chunk.end
+
+
+def _scan_chunk(
+    segment: Segment, position: int, *, check_crc: bool, record_crc: RecordCrcRule
+) -> Chunk:
+    view = segment.view
+    starts, end, stop = follow_sizes(view, position, segment.size_bytes)
+    columns = _columns(view, position, starts, end)
+    if columns is None:
+        starts, end, stop = *_good_prefix(view, position, starts), Stop.BAD
+        columns = _columns(view, position, starts, end)
+        assert columns is not None
+    good = columns.physical_offset == starts + (segment.first + position)
+    good &= _topic_written(columns)
+    if check_crc:
+        good &= _crc_matches(columns)
+        count = len(good) if good.all() else int(good.argmin())
+        states, torn = _record_crcs(columns, count)
+        if record_crc is RecordCrcRule.DEMANDED:
+            _demand(segment, position, columns.starts, states, torn)
+        good[:count] &= _believe(states, torn, record_crc)
+    if not good.all():
+        count, stop = int(good.argmin()), Stop.BAD
+    elif stop is Stop.END and len(starts) and _ends_in_zeros(columns):
+        count, stop = len(starts) - 1, Stop.BAD
+    else:
+        return Chunk(columns if len(starts) else None, end, stop)
+    end = position + int(starts[count])
+    columns = _columns(view, position, starts[:count], end)
+    assert columns is not None
+    return Chunk(columns if count else None, end, stop)
+
+
+def follow_sizes(view: memoryview, position: int, limit: int) -> tuple[Longs, int, Stop]:
+    """Go from record to record by their sizes.
+
+    Args:
+        view: bytes of a segment.
+        position: where the first record starts.
+        limit: where they end at the latest.
+
+    Returns:
+        Where each starts, counted from ``position``, at most ``CHUNK_RECORDS`` of them; where
+        the last of them ends; and what is there. Only sizes and magics were looked at.
+    """
+    unpack = _SIZE_MAGIC.unpack_from
+    at, last = position, limit - _SIZE_MAGIC.size
+    stop = Stop.FULL
+    alike = _alike(view, position, limit)
+    starts: list[int] = []
+    if alike is not None:
+        count, size = alike
+        starts = list(range(at, at + count * size, size))
+        at += count * size
+    for _ in range(CHUNK_RECORDS - len(starts)):
+        if at > last:
+            stop = Stop.END
+            break
+        size, magic = unpack(view, at)
+        if magic != MAGIC_V1 and magic != MAGIC_V2:
+            if magic == MAGIC_BLANK:
+                stop = Stop.BLANK
+            else:
+                stop = Stop.BAD if size or magic else Stop.END
+            break
+        if size < OVERHEAD_BYTES or at + size > limit:
+            stop = Stop.BAD
+            break
+        starts.append(at)
+        at += size
+    return np.array(starts, np.int64) - position, at, stop
+
+
+def _alike(view: memoryview, position: int, limit: int) -> tuple[int, int] | None:
+    """Return (how many, size) of the records of one size that a place begins with, if any.
+
+    Senders of one kind of message make many of them; one comparison finds all.
+    """
+    if limit - position < 2 * OVERHEAD_BYTES:
+        return None
+    size, magic = _SIZE_MAGIC.unpack_from(view, position)
+    count = min((limit - position) // size, CHUNK_RECORDS) if size >= OVERHEAD_BYTES else 0
+    if count < 2 or magic not in (MAGIC_V1, MAGIC_V2):
+        return None
+    heads = np.ndarray((count,), np.uint64, view, position, (size,))
+    same = heads == heads[0]
+    return count if same.all() else int(same.argmin()), size
+
+
+def _columns(view: memoryview, position: int, starts: Longs, end: int) -> RecordColumns | None:
+    try:
+        return RecordColumns(np.frombuffer(view[position:end], np.uint8), starts)
+    except CorruptRecord:
+        return None
+
+
+def _good_prefix(view: memoryview, position: int, starts: Longs) -> tuple[Longs, int]:
+    """Return the starts of the records in front of the first that is malformed, and their end."""
+    for index, start in enumerate(starts.tolist()):
+        try:
+            decode_record(view, position + start)
+        except CorruptRecord:
+            return starts[:index], position + start
+    raise AssertionError("RecordColumns refused what decode_record accepts")
+
+
+def _topic_written(columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    """Tell which records have a topic that does not begin or end with a zero byte.
+
+    A page that never reached the disk reads as zeros, and no checksum covers the topic.
+    """
+    written: npt.NDArray[np.bool_] = columns.topic_end > columns.topic_start
+    written &= columns.buffer[columns.topic_start] != 0
+    written &= columns.buffer[columns.topic_end - 1] != 0
+    return written
+
+
+def _ends_in_zeros(columns: RecordColumns) -> bool:
+    """Tell whether the last record's properties end with a zero byte: a torn write, see above."""
+    start, end = int(columns.properties_start[-1]), int(columns.ends[-1])
+    return end > start and not columns.buffer[end - 1]
+
+
+def _crc_matches(columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    bodies = map(columns.buffer.data.__getitem__, spans(columns.body_start, columns.body_end))
+    found = np.fromiter(map(crc32, bodies), np.int64, len(columns)) & 0x7FFFFFFF
+    matches: npt.NDArray[np.bool_] = found == columns.body_crc
+    return matches
+
+
+def _record_crcs(
+    columns: RecordColumns, count: int
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
+    """Return what the ends of the first records say: their checksums, and that they are torn."""
+    starts, ends = columns.properties_start[:count], columns.ends[:count]
+    states = check_record_crcs(columns.buffer, columns.starts[:count], ends, starts)
+    torn = (states == RecordCrc.NONE) & (ends > starts) & (columns.buffer[ends - 1] == 0)
+    return states, torn
+
+
+def record_crcs_good(columns: RecordColumns, rule: RecordCrcRule) -> npt.NDArray[np.bool_]:
+    """Tell which of consecutive records their own checksums do not call damaged."""
+    return _believe(*_record_crcs(columns, len(columns)), rule)
+
+
+def _demand(
+    segment: Segment,
+    position: int,
+    starts: Longs,
+    states: npt.NDArray[np.int8],
+    torn: npt.NDArray[np.bool_],
+) -> None:
+    """Insist that every record in front of the first damage has a checksum."""
+    others = np.flatnonzero(states != RecordCrc.FITS)
+    if len(others) and states[others[0]] == RecordCrc.NONE and not torn[others[0]]:
+        raise CorruptRecord(
+            f"{segment.path}: the record at position {position + int(starts[others[0]])} has no "
+            "checksum, but force_record_crc (forceVerifyPropCRC) demands one. It was written "
+            "without append_record_crc (enabledAppendPropCRC), or is damaged. The log was not "
+            "changed; open it without force_record_crc, checksums that are there are verified "
+            "all the same"
+        )
+
+
+def _believe(
+    states: npt.NDArray[np.int8], torn: npt.NDArray[np.bool_], rule: RecordCrcRule
+) -> npt.NDArray[np.bool_]:
+    """Tell which records, good otherwise, are not damaged after all."""
+    fits: npt.NDArray[np.bool_] = states == RecordCrc.FITS
+    if rule is RecordCrcRule.DEMANDED:
+        return fits
+    # With what stands in front of the first and behind the last, which is nothing.
+    is_fitting = np.pad(fits, 1)
+    may_fit = np.pad(fits | torn, 1, constant_values=True)
+    damaged = (states == RecordCrc.WRONG) & may_fit[:-2] & may_fit[2:]
+    if rule is not RecordCrcRule.WRITTEN:
+        damaged &= is_fitting[:-2] | is_fitting[2:]
+    good: npt.NDArray[np.bool_] = ~damaged
+    return good
+
+
+def first_record(segment: Segment) -> Record | None:
+    """Return the record a segment begins with, None if it does not begin with a valid one."""
+    try:
+        record = decode_record(segment.view)
+    except CorruptRecord:
+        return None
+    return record if record.physical_offset == segment.first else None
+
+
+def find_record_after(files: Files, segment: Segment, position: int) -> Record | None:
+    """Return the first valid record at or behind a position, however damaged its surroundings."""
+    for start, end in files.data_ranges(segment.fd, position, segment.size_bytes):
+        while start < end:
+            stop = min(end, start + _WINDOW_BYTES)
+            # Seven bytes more: the size in front of a magic, and a magic across two windows.
+            first = max(0, start - 7)
+            window = files.pread(segment.fd, stop - first, first)
+            if window != _ZEROS[: len(window)]:
+                for found in _LIVE.finditer(window):
+                    at = first + found.start() - 4
+                    if at >= position:
+                        record = _valid_at(segment.view, at)
+                        if record is not None and record.physical_offset == segment.first + at:
+                            return record
+            start = stop
+    return None
+
+
+def _valid_at(view: memoryview, position: int) -> Record | None:
+    try:
+        return decode_record(view, position, verify=True)
+    except CorruptRecord:
+        return None

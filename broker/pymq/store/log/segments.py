@@ -1,0 +1,245 @@
+"""The ordered run of segments that forms the commit log's address space.
+
+They may lie in several directories, on several disks: file number i, counted from the start of
+the address space, is made in ``writable[i % len(writable)]``, the directories sorted by name,
+without those that are read-only or nearly full (all of the former, if none is left). What is
+there already is taken from wherever it lies.
+
+Source: RocketMQ MappedFileQueue, MultiPathMappedFileQueue, AllocateMappedFileService.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from threading import Lock
+
+from pymq.errors import OffsetOutOfRange, StoreError, StoreMismatch
+from pymq.store.files import Files
+from pymq.store.log.segment import Segment, parse_segment_name, segment_name
+from pymq.store.log.warm_up import WarmUp
+
+
+class Segments:
+    """Segments of one size, adjacent; the first may start anywhere.
+
+    Belongs to the thread of the store, except ``prepare_next``, which any thread may call.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        paths: Sequence[Path],
+        segment_bytes: int,
+        *,
+        read_only: Collection[Path] = (),
+        warm_up: WarmUp | None = None,
+    ) -> None:
+        self._warm_up = warm_up
+        self._files = files
+        self._read_only = frozenset(read_only)
+        self._paths = sorted({*paths, *read_only}, key=str)
+        self._all: list[Segment] = []
+        self._empty: list[Path] = []
+        self._creating = Lock()
+        self._prepared: Segment | None = None
+        self.segment_bytes = segment_bytes
+        #: Directories whose disks are nearly full.
+        self.full_paths: Collection[Path] = ()
+
+    def load(self) -> None:
+        """Take the files that are there; nothing is changed.
+
+        Raises:
+            StoreMismatch: a file has another size or name than a segment can have.
+        """
+        listed = [
+            (entry.name, path, entry.size)
+            for path in self._paths
+            for entry in self._files.list_directory(path)
+            if not entry.is_directory
+        ]
+        listed.sort(key=lambda file: file[0])
+        for position, (name, directory, size) in enumerate(listed):
+            path = directory / name
+            first = parse_segment_name(name)
+            if first is None:
+                raise StoreMismatch(
+                    f"{path}: not a commit-log file (their names are 20 digits); "
+                    "move it out of this directory"
+                )
+            if position and listed[position - 1][0] == name:
+                raise StoreMismatch(
+                    f"{path}: {listed[position - 1][1]} has a file of this name, too; only one of "
+                    "them belongs to this log (storePathCommitLog, readOnlyCommitLogStorePaths): "
+                    "move the other away"
+                )
+            if size == 0 and position == len(listed) - 1:
+                self._empty.append(path)  # Its creation was cut short.
+                continue
+            if size != self.segment_bytes:
+                raise StoreMismatch(
+                    f"{path}: {size} B, expected {self.segment_bytes} B (segment_bytes, "
+                    "RocketMQ mappedFileSizeCommitLog): set the size this store was written "
+                    "with, or use another store directory"
+                )
+            if first % self.segment_bytes or (self._all and first != self._all[-1].end):
+                expected = self._all[-1].end if self._all else first - first % self.segment_bytes
+                raise StoreMismatch(
+                    f"{path}: expected {segment_name(expected)} next, commit-log files must "
+                    "follow each other without a gap: put the missing file back"
+                )
+            read_only = directory in self._read_only
+            self._all.append(
+                Segment(self._files, path, first, self.segment_bytes, read_only=read_only)
+            )
+        if self._all and self._all[-1].read_only:
+            raise StoreMismatch(
+                f"{self._all[-1].path}: the log goes on in this file, but its directory is "
+                "read-only (readOnlyCommitLogStorePaths): move the file to a directory of "
+                "storePathCommitLog"
+            )
+
+    def drop_empty(self) -> None:
+        """Remove a last file of length 0, whose creation a crash cut short."""
+        while self._empty:
+            path = self._empty.pop()
+            self._files.remove(path)
+            self._files.sync_directory(path.parent)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __getitem__(self, index: int) -> Segment:
+        return self._all[index]
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._all)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether the next segment is ready."""
+        return self._prepared is not None
+
+    def find(self, physical_offset: int) -> Segment:
+        """Return the segment that holds an offset.
+
+        Raises:
+            OffsetOutOfRange: none does.
+        """
+        every = self._all
+        if every:
+            index = (physical_offset - every[0].first) // self.segment_bytes
+            if 0 <= index < len(every):
+                return every[index]
+        kept = f"{every[0].first}..{every[-1].end}" if every else "nothing"
+        raise OffsetOutOfRange(f"physical offset {physical_offset}, the log holds {kept}")
+
+    def _directory_of(self, first: int) -> Path:
+        """Return where the file that begins at an offset is to be made."""
+        writable = [path for path in self._paths if path not in self._read_only]
+        roomy = [path for path in writable if path not in self.full_paths] or writable
+        return roomy[first // self.segment_bytes % len(roomy)]
+
+    def _create(self, first: int) -> Segment:
+        directory = self._directory_of(first)
+        if self._files.make_directory(directory):
+            self._files.sync_directory(directory.parent)
+        path = directory / segment_name(first)
+        fd = self._files.create(path, self.segment_bytes, reserve=True)
+        segment = Segment(self._files, path, first, self.segment_bytes, fd)
+        try:
+            self._files.sync_directory(directory)
+        except StoreError:
+            segment.remove()  # Or it would stand in the way of the next try.
+            raise
+        return segment
+
+    def prepare_next(self) -> None:
+        """Make the next segment ahead of need, in whatever thread this is called.
+
+        Raises:
+            DiskFull, StoreError: it could not be made, and nothing is left behind.
+        """
+        with self._creating:
+            if self._prepared is None:
+                segment = self._create(self._next_first)
+                if self._warm_up is not None:
+                    self._warm_up.run(self._files, segment)
+                self._prepared = segment
+
+    def make_next(self) -> None:
+        """Make the next segment now, if it is not prepared; a warm-up under way is cut short.
+
+        Raises:
+            DiskFull, StoreError: as ``prepare_next``.
+        """
+        if self._warm_up is not None:
+            self._warm_up.is_hurried = True
+        with self._creating:
+            if self._warm_up is not None:
+                self._warm_up.is_hurried = False
+            if self._prepared is None:
+                self._prepared = self._create(self._next_first)
+
+    @property
+    def _next_first(self) -> int:
+        return self._all[-1].end if self._all else 0
+
+    def unlock_old(self) -> None:
+        """Let the system evict segments that the log has rolled away from; in any thread."""
+        if self._warm_up is not None and self._all:
+            self._warm_up.unlock_below(self._all[-1].first)
+
+    def append_next(self) -> Segment:
+        """Add the next segment, prepared or made now, and return it.
+
+        Raises:
+            DiskFull, StoreError: it could not be made, and nothing is left behind.
+        """
+        with self._creating:
+            first = self._next_first
+            segment, self._prepared = self._prepared, None
+            if segment is None or segment.first != first:
+                if segment is not None:
+                    segment.remove()
+                segment = self._create(first)
+            self._all.append(segment)
+            return segment
+
+    def drop_prepared(self) -> None:
+        """Delete a prepared segment that was not used."""
+        with self._creating:
+            if self._prepared is not None:
+                directory = self._prepared.path.parent
+                self._prepared.remove()
+                self._prepared = None
+                self._files.sync_directory(directory)
+
+    def sync_names(self) -> None:
+        """Make durable which files there are, whoever made them."""
+        for path in dict.fromkeys(segment.path.parent for segment in self._all):
+            self._files.sync_directory(path)
+            self._files.sync_directory(path.parent)
+
+    def drop_after(self, count: int) -> None:
+        """Keep the first ``count`` segments and delete the others, last first.
+
+        Each deletion is durable before the next: no power loss leaves a gap.
+        """
+        while len(self._all) > count:
+            segment = self._all.pop()
+            segment.remove()
+            self._files.sync_directory(segment.path.parent)
+
+    def take_first(self) -> Segment:
+        """Take the oldest segment out of the log; there is another one, the last is written to."""
+        assert len(self._all) > 1
+        return self._all.pop(0)
+
+    def close(self) -> None:
+        """Close all files; views handed out stay valid."""
+        for segment in self._all:
+            segment.close()
+        with self._creating:
+            if self._prepared is not None:
+                self._prepared.close()
+                self._prepared = None

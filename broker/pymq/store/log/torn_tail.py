@@ -1,0 +1,104 @@
+"""What stands behind the end of the log: looked at, kept aside, and zeroed.
+
+RocketMQ leaves the bytes it cuts where they are. New records overwrite them from the front, and
+after the next crash what is left of them would count as valid again.
+"""
+
+from pathlib import Path
+
+from pymq.protocol.record import Record
+from pymq.store.files import Files
+from pymq.store.log.log_scan import find_record_after
+from pymq.store.log.segment import Segment
+from pymq.store.log.segments import Segments
+
+RECOVERED_NAME = "recovered"
+#: Small enough that the next piece gets the memory of the last one, which is in cache.
+_PIECE_BYTES = 1 << 16
+_ZEROS = bytes(_PIECE_BYTES)
+
+
+class TornTail:
+    """The bytes of the log behind a position.
+
+    Args:
+        files: the operating system.
+        segments: of the log.
+        root: of the store; what is cut is kept in its folder ``recovered``.
+        kept_bytes_max: how much is kept there; the oldest goes first.
+    """
+
+    def __init__(
+        self, files: Files, segments: Segments, root: Path, *, kept_bytes_max: int
+    ) -> None:
+        self._files = files
+        self._segments = segments
+        self._directory = root / RECOVERED_NAME
+        self._kept_bytes_max = kept_bytes_max
+
+    def first_record(self, end: int) -> Record | None:
+        """Return the first valid record behind a physical offset, if there is one."""
+        for segment in self._segments:
+            if segment.end > end:
+                position = max(0, end - segment.first)
+                record = find_record_after(self._files, segment, position)
+                if record is not None:
+                    return record
+        return None
+
+    def cut(self, end: int) -> int:
+        """Keep aside and zero what follows; delete the segments behind; return how much it was.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the disk refused; do it again.
+        """
+        cut = 0
+        for segment in self._segments:
+            if segment.end > end:
+                cut += self._zero(segment, max(0, end - segment.first))
+        self._segments.drop_after(sum(segment.first <= end for segment in self._segments))
+        return cut
+
+    def _zero(self, segment: Segment, position: int) -> int:
+        """Keep what is not zero behind a position, then zero it; return how much that was."""
+        used = 0
+        pieces: list[tuple[int, int]] = []
+        files, fd = self._files, segment.fd
+        for start, stop in files.data_ranges(fd, position, segment.size_bytes):
+            while start < stop:
+                piece = files.pread(fd, min(_PIECE_BYTES, stop - start), start)
+                if piece != _ZEROS[: len(piece)]:
+                    pieces.append((start, len(piece)))
+                    used = start + len(piece.rstrip(b"\0")) - position
+                start += len(piece)
+        if used:
+            self._keep(segment, position, used)
+            for start, size in pieces:
+                segment.write(_ZEROS[:size], start)
+            segment.sync()
+        return used
+
+    def _keep(self, segment: Segment, position: int, size: int) -> None:
+        """Copy bytes of a segment aside; the oldest copies go beyond the bound."""
+        bound = self._kept_bytes_max
+        size = min(size, bound)
+        if not size:
+            return
+        if self._files.make_directory(self._directory):
+            self._files.sync_directory(self._directory.parent)
+        kept = self._files.list_directory(self._directory)
+        number = 1 + max((_number(entry.name) for entry in kept), default=0)
+        used = sum(entry.size for entry in kept)
+        for entry in sorted(kept, key=lambda entry: _number(entry.name)):
+            if used + size <= bound:
+                break
+            self._files.remove(self._directory / entry.name)
+            used -= entry.size
+        path = self._directory / f"{number:06d}-at-{segment.first + position:020d}"
+        self._files.write_file(path, bytes(segment.view[position : position + size]))
+        self._files.sync_directory(self._directory)
+
+
+def _number(name: str) -> int:
+    head = name.partition("-")[0]
+    return int(head) if head.isascii() and head.isdigit() else 0

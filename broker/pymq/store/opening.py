@@ -1,0 +1,147 @@
+"""The parts of an open store, made, locked and recovered in the one order that is safe.
+
+Nothing is written before everything that lies there was looked at and understood.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from pymq.clock import Clock
+from pymq.store.config import FlushMode, StoreConfig
+from pymq.store.dispatch import BitMapOf, ExtendedEntries, WriteEntries
+from pymq.store.files import Files
+from pymq.store.index.index_file import IndexLayout
+from pymq.store.index.key_index import KeyIndex
+from pymq.store.log.commit_log import CommitLog
+from pymq.store.log.segments import Segments
+from pymq.store.log.transient_pool import TransientPool
+from pymq.store.log.warm_up import PAGE_BYTES, WarmUp
+from pymq.store.progress import LoggedProgress, OnProgress
+from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.queues.queue_table import QueueTable
+from pymq.store.recovery.recovery import Recovery
+from pymq.store.state.checkpoint import (
+    CHECKPOINT_NAME,
+    AbortMarker,
+    Checkpoint,
+    DirectoryLock,
+    make_root,
+)
+from pymq.store.state.clean_stop import CleanStop
+
+
+@dataclass(slots=True)
+class StoreParts:
+    """What one ``MessageStore`` is made of; ``write`` writes entries of consume queues."""
+
+    lock: DirectoryLock
+    log: CommitLog
+    queues: QueueTable
+    index: KeyIndex | None
+    checkpoint: Checkpoint
+    abort: AbortMarker
+    clean_stop: CleanStop
+    write: WriteEntries
+
+    @classmethod
+    def open(
+        cls,
+        config: StoreConfig,
+        clock: Clock,
+        files: Files,
+        *,
+        is_cancelled: Callable[[], bool],
+        bit_map_of: BitMapOf | None,
+        on_progress: OnProgress | None,
+    ) -> Self:
+        """Lock and recover a store directory; arguments and errors as ``MessageStore.open``."""
+        make_root(files, config.root_path)
+        log = CommitLog(files, _segments(config, files))
+        queues = _queues(config, files)
+        parts = cls(
+            DirectoryLock(files, config.root_path),
+            log,
+            queues,
+            _index(config, files),
+            Checkpoint(files, config.root_path / CHECKPOINT_NAME),
+            AbortMarker(files, config.root_path),
+            CleanStop(files, config.root_path),
+            ExtendedEntries(log, queues, bit_map_of).write
+            if config.queue_extension
+            else ConsumeQueue.write,
+        )
+        try:
+            recovery = Recovery(
+                config,
+                files,
+                log,
+                queues,
+                parts.index,
+                parts.checkpoint,
+                parts.abort,
+                parts.clean_stop,
+                parts.write,
+                is_cancelled,
+                on_progress or LoggedProgress(f"{config.root_path}: recovery", clock),
+            )
+            recovery.load()
+            parts.lock.mark()
+            recovery.run()
+            if config.transient_pool:
+                log.use_pool(_pool(config, files))
+        except BaseException:
+            parts.close()
+            raise
+        return parts
+
+    def close(self) -> None:
+        """Close all files and let the directory go. Views handed out stay valid."""
+        self.queues.files.close()
+        if self.index is not None:
+            self.index.close()
+        self.log.segments.close()
+        self.lock.release()
+
+
+def _segments(config: StoreConfig, files: Files) -> Segments:
+    warm_up = None
+    if config.warm_segments:
+        is_sync = config.flush_mode is FlushMode.SYNC
+        warm_up = WarmUp(config.warm_sync_pages * PAGE_BYTES if is_sync else None)
+    return Segments(
+        files,
+        config.log_paths,
+        config.segment_bytes,
+        read_only=config.read_only_log_paths,
+        warm_up=warm_up,
+    )
+
+
+def _queues(config: StoreConfig, files: Files) -> QueueTable:
+    return QueueTable(
+        files,
+        config.queues_path,
+        file_bytes=config.queue_file_bytes,
+        open_max=config.queue_files_open_max,
+        extensions=config.queue_extensions_path,
+        extension_file_bytes=(
+            config.queue_extension_file_bytes if config.queue_extension else None
+        ),
+    )
+
+
+def _index(config: StoreConfig, files: Files) -> KeyIndex | None:
+    if not config.key_index:
+        return None
+    layout = IndexLayout(config.index_slot_count, config.index_entry_limit)
+    return KeyIndex(files, config.index_path, layout)
+
+
+def _pool(config: StoreConfig, files: Files) -> TransientPool:
+    return TransientPool(
+        files,
+        config.segment_bytes,
+        count=config.transient_pool_size,
+        is_refusing=config.transient_pool_refuses,
+    )

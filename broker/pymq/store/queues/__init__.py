@@ -1,0 +1,1 @@
+"""Consume queues: per (topic, queue id) where its records lie in the log."""

@@ -1,0 +1,392 @@
+"""Consume queues: per (topic, queue id) the addresses of its records, 20 bytes each.
+
+Entry k of a queue stands at byte 20 k of the queue's address space, big-endian::
+
+    offset  size  field
+    0       8     physical offset of the record
+    8       4     its size
+    12      8     tag code: Java hash of the tag, sign-extended; 0 without a tag. Numbers below
+                  -2**31 are addresses of units that hold it: see ``queue_extension.py``
+
+Files have one nominal length from the moment they exist (sparse here), are named after their
+first byte, and hold zeros behind the last entry. A queue whose first surviving entry is not at
+a file's start has that file filled up with blank entries ``(0, 7fffffff, 0)``, which no reader
+is ever shown. Example, three records of 170, 170 and 170 B with tag "TagA"::
+
+    0000000000000000 000000aa 000000000027a807
+    00000000000000aa 000000aa 000000000027a807
+    0000000000000154 000000aa 000000000027a807
+
+Everything here can be rebuilt from the commit log.
+
+Source: RocketMQ ConsumeQueue.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.errors import CorruptRecord
+from pymq.store.config import ENTRY_BYTES
+from pymq.store.log.segment import segment_name
+from pymq.store.queues.queue_extension import ADDRESS_MAX, QueueExtension
+from pymq.store.queues.queue_files import QueueFiles
+
+ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
+ENTRY_STRUCT = struct.Struct(">qiq")
+#: The size that marks a blank entry.
+BLANK_SIZE = 0x7FFFFFFF
+BLANK_ENTRY = ENTRY_STRUCT.pack(0, BLANK_SIZE, 0)
+#: Entries looked at together when an address is looked for.
+_BLOCK = 1024
+
+assert ENTRY.itemsize == ENTRY_STRUCT.size == ENTRY_BYTES  # on-disk contract
+
+Entries = npt.NDArray[Any]
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class ConsumeQueue:
+    """The entries of one (topic, queue id).
+
+    Invariants: ``min_offset <= end_offset <= next_offset``; entries [min_offset, end_offset)
+    are written, hence visible; offsets [end_offset, next_offset) are given to records that
+    wait to be dispatched. ``max_physical`` is the end of the last entry's record.
+    """
+
+    __slots__ = (
+        "_bases",
+        "_files",
+        "_paths",
+        "end_offset",
+        "extension",
+        "file_bytes",
+        "max_physical",
+        "min_offset",
+        "next_offset",
+        "path",
+        "queue_id",
+        "removed",
+        "topic",
+        "topic_bytes",
+    )
+
+    def __init__(
+        self, files: QueueFiles, path: Path, topic: str, queue_id: int, file_bytes: int
+    ) -> None:
+        self._files = files
+        self._bases: list[int] = []
+        self._paths: dict[int, str] = {}
+        self.path = path
+        self.topic = topic
+        self.topic_bytes = topic.encode()
+        self.queue_id = queue_id
+        self.file_bytes = file_bytes
+        #: The units that entries have the addresses of; None if there are none.
+        self.extension: QueueExtension | None = None
+        self.min_offset = 0
+        self.end_offset = 0
+        self.next_offset = 0
+        self.max_physical = -1
+        self.removed = False
+
+    def add_files(self, bases: Iterable[int]) -> None:
+        """Take files that are on the disk, by the offset of their first byte, ascending."""
+        for base in bases:
+            self._bases.append(base)
+            self._paths[base] = str(self.path / segment_name(base))
+
+    @property
+    def bases(self) -> list[int]:
+        """Offsets of the first bytes of its files, ascending; not to be changed."""
+        return self._bases
+
+    def path_of(self, base: int) -> str:
+        """Return the path of one of its files."""
+        return self._paths[base]
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def write(self, first: int, entries: bytes) -> None:
+        """Write consecutive entries and make them visible.
+
+        Args:
+            first: queue offset of the first; writing the same entries again is harmless.
+            entries: whole entries.
+
+        Raises:
+            DiskFull, StoreError: some may have been written, none is visible.
+        """
+        self.put_entries(first, entries)
+        count = len(entries) // ENTRY_BYTES
+        physical, size, _ = ENTRY_STRUCT.unpack_from(entries, len(entries) - ENTRY_BYTES)
+        self.max_physical = physical + size
+        self.end_offset = first + count
+        if self.next_offset < self.end_offset:
+            self.next_offset = self.end_offset
+
+    def put_entries(self, first: int, entries: bytes) -> None:
+        """Write entries without making them visible."""
+        position = first * ENTRY_BYTES
+        base = position - position % self.file_bytes
+        if position + len(entries) <= base + self.file_bytes:
+            self._put(base, position - base, entries)
+            return
+        rest = memoryview(entries)
+        while rest:
+            base = position - position % self.file_bytes
+            piece = rest[: base + self.file_bytes - position]
+            self._put(base, position - base, piece)
+            position += len(piece)
+            rest = rest[len(piece) :]
+
+    def _put(self, base: int, position: int, data: bytes | memoryview) -> None:
+        path = self._paths.get(base)
+        if path is None:
+            path = self._create(base, position)
+        files = self._files
+        files.dirty.add(path)
+        files.files.pwrite(files.descriptor(path), data, position)
+
+    def sync_later(self, first: int, count: int) -> None:
+        """Count the files of some entries, and their directories, as changed."""
+        low = first * ENTRY_BYTES // self.file_bytes * self.file_bytes
+        for base in range(low, (first + count) * ENTRY_BYTES, self.file_bytes):
+            self._files.dirty.add(self._paths[base])
+        self._files.dirty_directories.update((self.path, *self.path.parents[:3]))
+        if self.extension is not None:
+            codes = self.entries(first, count)["tag_code"]
+            self.extension.sync_later(codes[codes <= ADDRESS_MAX].astype(np.int64))
+
+    def _create(self, base: int, position: int) -> str:
+        """Make a file; in the very first one, entries before ``position`` become blank."""
+        path = str(self.path / segment_name(base))
+        self._files.create(Path(path), self.file_bytes)
+        if not self._bases and position:
+            blanks = BLANK_ENTRY * (position // ENTRY_BYTES)
+            self._files.files.pwrite(self._files.descriptor(path), blanks, 0)
+        self._bases.append(base)
+        self._bases.sort()
+        self._paths[base] = path
+        return path
+
+    def erase_from(self, first: int) -> None:
+        """Zero every entry from a queue offset on, and delete the files that hold only such."""
+        position = first * ENTRY_BYTES
+        while self._bases and self._bases[-1] >= position:
+            self._remove_file(self._bases.pop())
+        if self._bases and position < self._bases[-1] + self.file_bytes:
+            base = self._bases[-1]
+            self._files.zero(self._paths[base], position - base, self.file_bytes)
+
+    def reset(self) -> None:
+        """Delete all files: the queue is empty and may begin anywhere."""
+        while self._bases:
+            self._remove_file(self._bases.pop())
+        if self.extension is not None:
+            self.extension.reset()
+        self.min_offset = self.end_offset = self.next_offset = 0
+        self.max_physical = -1
+
+    def _remove_file(self, base: int) -> None:
+        self._files.remove(self._paths.pop(base))
+
+    def remove(self) -> None:
+        """Delete the queue with its directory; what waits to be dispatched to it is dropped.
+
+        The topic's directory goes with its last queue.
+        """
+        self.removed = True
+        self.reset()
+        self._files.remove_directory(self.path)
+        if self.extension is not None:
+            self.extension.remove()
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def entries(self, first: int, count: int) -> Entries:
+        """Return entries as they are on the disk.
+
+        Args:
+            first: queue offset.
+            count: how many; not beyond the queue's files.
+
+        Returns:
+            dtype ENTRY, shape (n,), read-only; fewer than ``count`` where a file is missing.
+        """
+        position = first * ENTRY_BYTES
+        size = count * ENTRY_BYTES
+        within = position % self.file_bytes
+        files = self._files
+        if within + size <= self.file_bytes:
+            path = self._paths.get(position - within)
+            data = b"" if path is None else files.files.pread(files.descriptor(path), size, within)
+        else:
+            pieces = []
+            while size:
+                within = position % self.file_bytes
+                part = min(size, self.file_bytes - within)
+                path = self._paths.get(position - within)
+                if path is None:
+                    break
+                pieces.append(files.files.pread(files.descriptor(path), part, within))
+                position += part
+                size -= part
+            data = b"".join(pieces)
+        return np.frombuffer(data, ENTRY)
+
+    def entry(self, offset: int) -> tuple[int, int, int]:
+        """Return (physical offset, size, tag code) of one entry; zeros where there is none."""
+        position = offset * ENTRY_BYTES
+        within = position % self.file_bytes
+        path = self._paths.get(position - within)
+        if path is None:
+            return 0, 0, 0
+        files = self._files
+        data = files.files.pread(files.descriptor(path), ENTRY_BYTES, within)
+        if len(data) < ENTRY_BYTES:
+            raise CorruptRecord(f"{path}: ends inside entry {offset}; restart to rebuild it")
+        found: tuple[int, int, int] = ENTRY_STRUCT.unpack(data)
+        return found
+
+    def tag_codes(self, entries: Entries) -> tuple[Longs, Mask]:
+        """Return the tag codes of entries of this queue, and which of them are known.
+
+        Unknown are those of entries whose unit is missing.
+
+        Raises:
+            CorruptRecord: a file is gone.
+        """
+        codes = entries["tag_code"].astype(np.int64)
+        addressed = codes <= ADDRESS_MAX
+        known = ~addressed
+        if self.extension is not None and addressed.any():
+            units, found = self.extension.units(codes[addressed])
+            codes[addressed] = units["tag_code"]
+            known[addressed] = found
+        return codes, known
+
+    def trusted_end(self) -> int:
+        """Return the end of the entries in front of the first one whose unit was lost.
+
+        Looked for from the end of the queue up to an entry that has its unit: what a power loss
+        takes stands at the end. The extension's next unit will stand behind that one's.
+        """
+        end = self.end_offset
+        extension = self.extension
+        if extension is None and self.entry(end - 1)[2] > ADDRESS_MAX:
+            return end
+        for first, entries in self._blocks_back():
+            addressed = (entries["tag_code"] <= ADDRESS_MAX).nonzero()[0]
+            addresses = entries["tag_code"][addressed].astype(np.int64)
+            rising = np.ones(len(addresses), np.bool_)
+            rising[1:] = addresses[1:] > np.maximum.accumulate(addresses)[:-1]
+            # An address that does not rise is one that a power loss left from an older entry.
+            ordered = addressed[: None if rising.all() else int(rising.argmin())]
+            whole = ordered[self.tag_codes(entries)[1][ordered]]
+            lost = addressed[addressed > whole[-1]] if len(whole) else addressed
+            if len(lost):
+                end = first + int(lost[0])
+            if len(whole) and extension is not None:
+                extension.end = extension.end_of(int(entries["tag_code"][whole[-1]]))
+                return end
+        if extension is not None:
+            extension.end = 0
+        return end
+
+    def last_address(self) -> int | None:
+        """Return the address in the last entry that holds one, None if none does."""
+        for _, entries in self._blocks_back():
+            addressed = (entries["tag_code"] <= ADDRESS_MAX).nonzero()[0]
+            if len(addressed):
+                return int(entries["tag_code"][addressed[-1]])
+        return None
+
+    def _blocks_back(self) -> Iterator[tuple[int, Entries]]:
+        """Yield runs of entries, the last one first: offset of the first entry, entries."""
+        low = max(self.min_offset, self._bases[0] // ENTRY_BYTES if self._bases else 0)
+        end = self.end_offset
+        while end > low:
+            first = max(low, end - _BLOCK)
+            yield first, self.entries(first, end - first)
+            end = first
+
+    def trim(self, log_first: int) -> bool:
+        """Let go of what the log no longer holds; return whether a file was deleted.
+
+        One file at most, and never the last, so that the numbering stays. Its directory has to
+        be synced before the next one may go: a power loss must not leave a gap.
+
+        Raises:
+            StoreError: the file could not be deleted; call again later.
+
+        Source: RocketMQ MappedFileQueue.deleteExpiredFileByOffset, ConsumeQueue.correctMinOffset.
+        """
+        is_due = len(self._bases) > 1 and not self._is_kept(self._bases[0], log_first)
+        if is_due:
+            base = self._bases[0]
+            self._files.remove(self._paths[base])
+            del self._bases[0], self._paths[base]
+        self.correct_min(log_first)
+        return is_due
+
+    def drop_behind_gap(self) -> None:
+        """Delete the files behind the first one that is missing."""
+        bases = self._bases
+        count = next(
+            at for at in range(1, len(bases)) if bases[at] != bases[at - 1] + self.file_bytes
+        )
+        while len(bases) > count:
+            self._remove_file(bases.pop())
+
+    def _is_kept(self, base: int, log_first: int) -> bool:
+        """Tell whether a file has an entry of a record that the log still holds."""
+        first = base // ENTRY_BYTES
+        count = self.file_bytes // ENTRY_BYTES
+        physical, size, _ = self.entry(first + count - 1)
+        if size != BLANK_SIZE:
+            return physical >= log_first
+        entries = self.entries(first, count)  # Ends with a gap: what is before it decides.
+        kept = (entries["physical_offset"] >= log_first) & (entries["size"] != BLANK_SIZE)
+        return bool(kept.any())
+
+    def correct_min(self, log_first: int) -> None:
+        """Move ``min_offset`` to the first entry whose record the log still holds.
+
+        Units of the entries in front of it go, too.
+
+        Source: RocketMQ ConsumeQueue.correctMinOffset.
+        """
+        self.min_offset = self.first_kept(log_first)
+        if self.extension is not None and self.min_offset < self.end_offset:
+            self.extension.trim(self.entry(self.min_offset)[2])
+
+    def first_kept(self, log_first: int) -> int:
+        """Return the offset of the first entry whose record the log still holds."""
+        low = max(self.min_offset, self._bases[0] // ENTRY_BYTES if self._bases else 0)
+        return first_true(
+            min(low, self.end_offset), self.end_offset, lambda at: self._kept(at, log_first)
+        )
+
+    def _kept(self, offset: int, log_first: int) -> bool:
+        physical, size, _ = self.entry(offset)
+        # A negative one is damage, which a read reports.
+        return size != BLANK_SIZE and not 0 <= physical < log_first
+
+
+def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
+    """Return the first number in [low, high) that passes a monotone test, ``high`` if none."""
+    if low < high and test(low):
+        return low
+    while low < high:
+        middle = (low + high) // 2
+        if test(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low

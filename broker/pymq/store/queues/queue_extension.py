@@ -1,0 +1,261 @@
+"""Consume-queue extensions: per entry of a queue a unit of any length, in files of its own.
+
+A queue entry with a unit holds the unit's *address* in place of the tag code: its offset among
+the extension's files, less 2**63. Addresses end at -2**31 - 1, where tag codes begin. A unit is
+big-endian::
+
+    offset  size  field
+    0       2     size of the unit, 20..32767
+    2       8     tag code
+    10      8     store time of the message, ms
+    18      2     bytes of the bit map
+    20      n     bit map, which filters may hit: see ``pymq.filter.bloom``
+
+Files have one nominal length from the moment they exist (sparse here) and are named after their
+first byte. A unit goes into a file with R bytes left only if its size is at most R - 4;
+otherwise the two bytes ``ffff`` end the file and the unit opens the next. Example, tag "TagA",
+without a bit map::
+
+    0014 000000000027a807 0000018bcfe56800 0000
+
+Everything but the bit maps can be rebuilt from the commit log. An entry may as well hold its
+tag code itself.
+
+Source: RocketMQ ConsumeQueueExt.
+"""
+
+import itertools
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.protocol.record_batch import gather
+from pymq.store.log.segment import segment_name
+from pymq.store.queues.queue_files import QueueFiles
+
+UNIT = np.dtype(
+    [
+        ("size", ">i2"),
+        ("tag_code", ">i8"),
+        ("store_timestamp", ">i8"),
+        ("bit_map_bytes", ">i2"),
+    ]
+)
+UNIT_BYTES = UNIT.itemsize
+UNIT_BYTES_MAX = (1 << 15) - 1
+#: The greatest address; greater tag codes are no addresses.
+ADDRESS_MAX = -(1 << 31) - 1
+_ADDRESS_BASE = -(1 << 63)
+#: Bytes that stay free at a file's end, for the mark.
+END_BYTES = 4
+_END_MARK = struct.pack(">h", -1)
+#: Units further apart are read one by one.
+_READ_BYTES = 1 << 20
+
+assert UNIT_BYTES == 20  # on-disk contract
+
+Longs = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+
+class QueueExtension:
+    """The units of one consume queue.
+
+    Units are added in the order of their entries: the last address in the queue is the
+    greatest. ``end`` is the offset where the next unit goes; behind it stand zeros.
+    """
+
+    __slots__ = ("_bases", "_files", "_put_end", "end", "file_bytes", "path")
+
+    def __init__(
+        self, files: QueueFiles, path: Path, file_bytes: int, bases: Sequence[int] = ()
+    ) -> None:
+        """Take files that are on the disk, by the offset of their first byte, ascending."""
+        self._files = files
+        self._bases = list(bases)
+        self.path = path
+        self.file_bytes = file_bytes
+        self.end = 0
+        # Where the units end that were put since; None when there are none.
+        self._put_end: int | None = None
+
+    @property
+    def is_adjacent(self) -> bool:
+        """Whether no file is missing between two others."""
+        bases = self._bases
+        return not bases or bases[-1] - bases[0] == (len(bases) - 1) * self.file_bytes
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def put(
+        self, tag_codes: Longs, store_timestamps: Longs, bit_maps: Sequence[bytes | None] | None
+    ) -> Longs:
+        """Write units behind the end; they count when they are kept, or else come again.
+
+        A bit map that fits no unit is left out.
+
+        Args:
+            tag_codes, store_timestamps: one per unit.
+            bit_maps: one per unit, or None when there are none.
+
+        Returns:
+            The address of each unit, shape (n,).
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: nothing counts as written.
+        """
+        if self._put_end is not None:
+            self.cut()  # What a failed try left may be longer, and no reader must see it.
+        self._put_end = self.end
+        heads = np.zeros(len(tag_codes), UNIT)
+        heads["size"] = UNIT_BYTES
+        heads["tag_code"] = tag_codes
+        heads["store_timestamp"] = store_timestamps
+        if bit_maps is None:
+            data = heads.tobytes()
+        else:
+            room = min(UNIT_BYTES_MAX, self.file_bytes - END_BYTES) - UNIT_BYTES
+            maps = [bits if bits and len(bits) <= room else b"" for bits in bit_maps]
+            heads["bit_map_bytes"] = list(map(len, maps))
+            heads["size"] += heads["bit_map_bytes"]
+            pairs = zip(heads.view(f"V{UNIT_BYTES}"), maps, strict=True)
+            data = b"".join(itertools.chain.from_iterable(pairs))
+        return self._place(data, heads["size"].astype(np.int64))
+
+    def keep(self) -> None:
+        """Let the units put last count: the next ones go behind them."""
+        assert self._put_end is not None
+        self.end, self._put_end = self._put_end, None
+
+    def _place(self, data: bytes, sizes: Longs) -> Longs:
+        ends = sizes.cumsum()
+        starts = ends - sizes
+        addresses = np.empty(len(sizes), np.int64)
+        position = self.end % self.file_bytes
+        base = self.end - position
+        first = taken = 0
+        while first < len(sizes):
+            room = self.file_bytes - END_BYTES - position
+            last = int(ends.searchsorted(taken + room, "right"))
+            addresses[first:last] = starts[first:last] + (base + position - taken + _ADDRESS_BASE)
+            stop = int(ends[last - 1]) if last else 0
+            piece = data[taken:stop]
+            is_full = last < len(sizes)
+            self._write(base, piece + _END_MARK if is_full else piece, position)
+            position += stop - taken
+            first, taken = last, stop
+            if is_full:
+                base, position = base + self.file_bytes, 0
+        self._put_end = base + position
+        return addresses
+
+    def _write(self, base: int, data: bytes, position: int) -> None:
+        files = self._files
+        path = self._path_of(base)
+        if base not in self._bases:
+            files.create(Path(path), self.file_bytes)
+            self._bases.append(base)
+            self._bases.sort()
+        files.dirty.add(path)
+        files.files.pwrite(files.descriptor(path), data, position)
+
+    def begin_behind(self, address: int | None) -> None:
+        """Let the first unit open a file that a lost one cannot have stood in."""
+        if address is not None:
+            self.end = ((address - _ADDRESS_BASE) // self.file_bytes + 1) * self.file_bytes
+
+    def cut(self) -> None:
+        """Zero what stands behind the end, and delete the files that hold only such."""
+        while self._bases and self._bases[-1] >= self.end:
+            self._files.remove(self._path_of(self._bases[-1]))
+            del self._bases[-1]
+        if self._bases and self.end < self._bases[-1] + self.file_bytes:
+            base = self._bases[-1]
+            self._files.zero(self._path_of(base), self.end - base, self.file_bytes)
+
+    def trim(self, address: int) -> None:
+        """Delete the files in front of the one that holds an address; a tag code is none.
+
+        Each deletion is durable before the next: no power loss leaves a gap.
+        """
+        if address > ADDRESS_MAX:
+            return
+        first = address - _ADDRESS_BASE
+        is_first = True
+        while self._bases and self._bases[0] + self.file_bytes <= first:
+            if not is_first:
+                self._files.files.sync_directory(self.path)
+            self._files.remove(self._path_of(self._bases[0]))
+            del self._bases[0]
+            is_first = False
+
+    def sync_later(self, addresses: Longs) -> None:
+        """Count the files of some units, and their directories, as changed."""
+        bases = np.unique((addresses - _ADDRESS_BASE) // self.file_bytes) * self.file_bytes
+        self._files.dirty.update(map(self._path_of, bases.tolist()))
+        self._files.dirty_directories.update((self.path, *self.path.parents[:3]))
+
+    def reset(self) -> None:
+        """Delete all files: the next unit is the first."""
+        self.end = 0
+        self.cut()
+
+    def remove(self) -> None:
+        """Delete the extension with its directory."""
+        self.reset()
+        self._files.remove_directory(self.path)
+
+    def _path_of(self, base: int) -> str:
+        return str(self.path / segment_name(base))
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def units(self, addresses: Longs) -> tuple[npt.NDArray[Any], Mask]:
+        """Return the units at addresses, and which of them are there.
+
+        Args:
+            addresses: at most ADDRESS_MAX; of entries that stand near each other, best.
+
+        Returns:
+            Units without their bit maps, dtype UNIT, shape (n,), and a mask of that shape:
+            where it is False, there is no whole unit.
+
+        Raises:
+            CorruptRecord: a file is gone.
+        """
+        found = np.zeros(len(addresses), UNIT)
+        order = addresses.argsort(kind="stable")
+        offsets = addresses[order] - _ADDRESS_BASE
+        first = 0
+        while first < len(offsets):
+            start = int(offsets[first])
+            base = start - start % self.file_bytes
+            stop = min(start + _READ_BYTES, base + self.file_bytes - UNIT_BYTES + 1)
+            last = max(first + 1, int(offsets.searchsorted(stop)))
+            if base in self._bases and start < stop:
+                found[order[first:last]] = self._read(base, offsets[first:last] - base)
+            first = last
+        sizes = found["size"].astype(np.int64)
+        known = (sizes >= UNIT_BYTES) & (sizes == UNIT_BYTES + found["bit_map_bytes"].astype(int))
+        known &= (addresses - _ADDRESS_BASE) % self.file_bytes + sizes <= self.file_bytes
+        return found, known
+
+    def _read(self, base: int, positions: Longs) -> npt.NDArray[Any]:
+        """Return what stands at ascending positions of a file; zeros where it is too short."""
+        start = int(positions[0])
+        size = int(positions[-1]) + UNIT_BYTES - start
+        path = self._path_of(base)
+        data = self._files.files.pread(self._files.descriptor(path), size, start)
+        units: npt.NDArray[Any] = gather(
+            np.frombuffer(data.ljust(size, b"\0"), np.uint8), positions - start, UNIT
+        )
+        return units
+
+    def end_of(self, address: int) -> int:
+        """Return the offset behind the unit at an address."""
+        units, _ = self.units(np.array([address], np.int64))
+        return address - _ADDRESS_BASE + int(units["size"][0])

@@ -1,0 +1,197 @@
+"""All consume queues of a store, by (topic, queue id)."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pymq.errors import StoreMismatch
+from pymq.protocol.record import TOPIC_BYTES_MAX_V1
+from pymq.store.files import Files
+from pymq.store.log.segment import parse_segment_name, segment_name
+from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.queues.queue_extension import QueueExtension
+from pymq.store.queues.queue_files import QueueFiles
+
+_QUEUE_ID_MAX = (1 << 31) - 1
+#: The longest name a directory can have; only RocketMQ writes topics above 127 bytes.
+TOPIC_BYTES_MAX = 255
+_NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+
+
+class QueueTable:
+    """Finds, makes and deletes consume queues; nothing is on the disk before the first entry."""
+
+    def __init__(
+        self,
+        files: Files,
+        path: Path,
+        *,
+        file_bytes: int,
+        open_max: int,
+        extensions: Path,
+        extension_file_bytes: int | None,
+    ) -> None:
+        """Prepare; ``load`` reads what is there.
+
+        Args:
+            files: the operating system.
+            path: the directory of the queues.
+            file_bytes: size of a queue's files.
+            open_max: files held open at once.
+            extensions: the directory of the queues' extensions.
+            extension_file_bytes: size of their files; None: no units are written, and files
+                of any size are read.
+        """
+        self._path = path
+        self._file_bytes = file_bytes
+        self._extensions = extensions
+        self._extension_file_bytes = extension_file_bytes
+        self._empty: list[Path] = []
+        self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        self.files = QueueFiles(files, min(open_max, max(16, files.open_files_limit() // 2)))
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self.by_key.values())
+
+    def __len__(self) -> int:
+        return len(self.by_key)
+
+    def find(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue, or None if there is none."""
+        return self.by_key.get((topic, queue_id))
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Return the queues of a topic, by id."""
+        found = [queue for (name, _), queue in self.by_key.items() if name == topic]
+        return sorted(found, key=lambda queue: queue.queue_id)
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, made if there is none."""
+        queue = self.by_key.get((topic, queue_id))
+        if queue is None:
+            path = self._path / topic / str(queue_id)
+            queue = ConsumeQueue(self.files, path, topic, queue_id, self._file_bytes)
+            self.by_key[topic, queue_id] = queue
+        return queue
+
+    def extension_of(self, queue: ConsumeQueue) -> QueueExtension:
+        """Return a queue's extension, made if there is none; ``extension_file_bytes`` is set."""
+        if queue.extension is None:
+            assert self._extension_file_bytes is not None
+            path = self._extensions / queue.topic / str(queue.queue_id)
+            extension = QueueExtension(self.files, path, self._extension_file_bytes)
+            extension.begin_behind(queue.last_address())
+            queue.extension = extension
+        return queue.extension
+
+    def remove(self, queue: ConsumeQueue) -> None:
+        """Delete a queue and, with the last of them, its topic's directory."""
+        del self.by_key[queue.topic, queue.queue_id]
+        queue.remove()
+
+    def load(self) -> None:
+        """Take what is on the disk; nothing is changed and no file is opened.
+
+        Raises:
+            StoreMismatch: a file has another size or name than a queue file can have.
+        """
+        for topic, queue_id, directory in queue_directories(self.files.files, self._path):
+            bases, _ = self._load_files(
+                directory,
+                "a consume-queue",
+                self._file_bytes,
+                "queue_file_bytes, RocketMQ mappedFileSizeConsumeQueue",
+            )
+            if bases:
+                self.make(topic, queue_id).add_files(bases)
+        for topic, queue_id, directory in queue_directories(self.files.files, self._extensions):
+            bases, file_bytes = self._load_files(
+                directory,
+                "a consume-queue extension",
+                self._extension_file_bytes,
+                "queue_extension_file_bytes, RocketMQ mappedFileSizeConsumeQueueExt",
+            )
+            queue = self.find(topic, queue_id)
+            if queue is None and self._extension_file_bytes is not None:
+                # Its queue is gone: recovery deletes these files, or they would stand in the
+                # way of new ones.
+                queue = self.make(topic, queue_id)
+            if bases and queue is not None:
+                queue.extension = QueueExtension(self.files, directory, file_bytes, bases)
+
+    def _load_files(
+        self, directory: Path, kind: str, file_bytes: int | None, setting: str
+    ) -> tuple[list[int], int]:
+        """Return the first bytes of a directory's files, and the size of each of them."""
+        listed = self.files.files.list_directory(directory)
+        bases = []
+        for entry in listed:
+            if entry.is_directory:
+                continue
+            path = directory / entry.name
+            base = parse_segment_name(entry.name)
+            if base is None:
+                raise StoreMismatch(
+                    f"{path}: not {kind} file (their names are 20 digits); "
+                    "move it out of this directory"
+                )
+            if entry.size == 0:
+                self._empty.append(path)  # Its creation was cut short.
+                continue
+            if file_bytes is None:
+                file_bytes = entry.size  # Of those that are only read, all have the first one's.
+            if entry.size != file_bytes:
+                raise StoreMismatch(
+                    f"{path}: {entry.size} B, expected {file_bytes} B ({setting}): set the size "
+                    "this store was written with, or use another store directory"
+                )
+            if base % file_bytes:
+                raise StoreMismatch(
+                    f"{path}: expected a name that is a multiple of {file_bytes}, "
+                    f"such as {segment_name(base - base % file_bytes)}"
+                )
+            bases.append(base)
+        return bases, file_bytes or 0
+
+    def drop_empty_files(self) -> None:
+        """Delete queue files of length 0, whose creation a crash cut short."""
+        while self._empty:
+            path = self._empty.pop()
+            self.files.files.remove(path)
+            self.files.dirty_directories.add(path.parent)
+
+
+def queue_directories(files: Files, path: Path) -> list[tuple[str, int, Path]]:
+    """Return (topic, queue id, directory) of the queues below a directory, sorted by name.
+
+    Source: RocketMQ passes over ids that are no numbers.
+    """
+    return [
+        (topic.name, int(queue_id.name), path / topic.name / queue_id.name)
+        for topic in files.list_directory(path)
+        if topic.is_directory
+        for queue_id in files.list_directory(path / topic.name)
+        if queue_id.is_directory
+        and _NUMBER.fullmatch(queue_id.name)
+        and int(queue_id.name) <= _QUEUE_ID_MAX
+    ]
+
+
+def illegal_name(
+    topic: str, queue_id: int, *, topic_bytes_max: int = TOPIC_BYTES_MAX_V1
+) -> str | None:
+    """Return why a queue cannot exist, None if it can.
+
+    Topic names become directory names: none may lead out of the store.
+    """
+    if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
+        return f"topic {topic[:64]!r} cannot be stored: it would not be a directory name"
+    try:
+        size = len(topic.encode())
+    except UnicodeEncodeError:
+        return f"topic {topic[:64]!r} cannot be stored: not encodable as UTF-8"
+    if size > topic_bytes_max:
+        return f"topic of {size} B, expected 1..{topic_bytes_max}"
+    if not 0 <= queue_id <= _QUEUE_ID_MAX:
+        return f"queue id {queue_id}, expected 0..{_QUEUE_ID_MAX}"
+    return None

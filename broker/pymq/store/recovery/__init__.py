@@ -1,0 +1,1 @@
+"""What is done before a store can be used: looking at what is there, and repairing it."""

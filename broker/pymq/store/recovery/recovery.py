@@ -1,0 +1,435 @@
+"""What is kept after a clean and after an unclean stop.
+
+1. Without an ``abort`` file, and if ``queues.json`` (written by our clean stop) fits what is on
+   the disk, everything is as it was left and only the ends are looked at.
+2. Otherwise the log is read from the first segment that may hold something the queues lack: the
+   last one they reach after a clean stop, the last one older than the checkpoint after an
+   unclean one, the very first when a queue turns out to miss older entries. Queue entries are
+   compared with the records and written where they are missing or wrong, and so are the units
+   of their extensions.
+3. The log ends at the first thing that is no valid record. If that is the unfinished end of what
+   was being written, the rest is kept aside under ``recovered/``, zeroed (stale records must
+   never come back) and reported. If valid records follow that were safe on the disk, or the log
+   is shorter than at the last clean stop, it is damage: nothing is cut and the store does not
+   open.
+
+RocketMQ cuts in both cases and leaves the bytes where they are.
+
+Source: RocketMQ CommitLog.recoverNormally and recoverAbnormally, ConsumeQueue.recover.
+"""
+
+import logging
+from collections.abc import Callable
+
+from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
+from pymq.protocol.record import Record, decode_record
+from pymq.protocol.record_crc import ends_with_record_crc
+from pymq.store.config import ENTRY_BYTES, StoreConfig
+from pymq.store.dispatch import WriteEntries
+from pymq.store.files import Files
+from pymq.store.index.key_index import KeyIndex
+from pymq.store.log.commit_log import CommitLog
+from pymq.store.log.log_scan import RecordCrcRule, Stop, first_record, scan_segment
+from pymq.store.log.torn_tail import RECOVERED_NAME, TornTail
+from pymq.store.progress import OnProgress
+from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.queues.queue_table import QueueTable
+from pymq.store.recovery.queue_repair import OlderNeeded, QueueRepair, is_adjacent
+from pymq.store.recovery.unsupported_formats import check_kind
+from pymq.store.state.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint
+from pymq.store.state.clean_stop import NAME, CleanStop, IndexNote
+
+_log = logging.getLogger(__name__)
+
+
+class Recovery:
+    """One recovery of one store directory; ``run`` brings all parts to a common end."""
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        files: Files,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex | None,
+        checkpoint: Checkpoint,
+        abort: AbortMarker,
+        clean_stop: CleanStop,
+        write: WriteEntries,
+        is_cancelled: Callable[[], bool],
+        on_progress: OnProgress,
+    ) -> None:
+        self._is_cancelled = is_cancelled
+        self._on_progress = on_progress
+        self._config = config
+        self._files = files
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._checkpoint = checkpoint
+        self._abort = abort
+        self._clean_stop = clean_stop
+        self._repair = QueueRepair(
+            log,
+            queues,
+            clean_stop,
+            config.delay_levels_ms,
+            write=write,
+            before_change=self._mark,
+        )
+        self._tail = TornTail(
+            files, log.segments, config.root_path, kept_bytes_max=config.recovered_bytes_max
+        )
+        self._clean = True
+        self._marked = False
+        self._store_timestamp = 0
+
+    def load(self) -> None:
+        """Look at everything that is there; nothing is changed.
+
+        Raises:
+            StoreMismatch: files of other kinds, sizes or names.
+        """
+        check_kind(self._files, self._config)
+        self._checkpoint.load()
+        self._clean_stop.load()
+        self._log.segments.load()
+        self._queues.load()
+        if self._index is not None:
+            self._index.load()
+
+    def run(self) -> None:
+        """Recover what was loaded.
+
+        Raises:
+            CorruptRecord: damage where everything was safe; the log was not changed.
+            DiskFull, FlushFailed, StoreError: the disk refused.
+            StoreClosed: it was cancelled; the next one begins anew.
+        """
+        self._clean = not self._abort.present()
+        if self._clean and self._as_left():
+            self._mark()
+            self._log.segments.drop_empty()
+            self._queues.drop_empty_files()
+        else:
+            self._recover()
+        for queue in self._queues:
+            queue.next_offset = queue.end_offset
+            queue.correct_min(self._log.first)
+            if queue.extension is not None:
+                queue.extension.cut()
+        if self._index is not None:
+            self._resume_index(self._index)
+
+    def _mark(self) -> None:
+        """Put the abort marker, before anything is changed.
+
+        Also where there is one: whoever put it may have died before it was synced. And clears
+        away queue files whose creation a crash cut short: they stand where the files of rebuilt
+        entries must be.
+        """
+        if not self._marked:
+            self._abort.put()
+            self._marked = True
+        self._queues.drop_empty_files()
+
+    # -- nothing happened since our clean stop ------------------------------------------------
+
+    def _as_left(self) -> bool:
+        """Adopt what ``queues.json`` says if the files agree with it."""
+        end, ends = self._clean_stop.log_end, self._clean_stop.ends
+        segments = self._log.segments
+        if len(segments):
+            last = segments[-1]
+            position = end - last.first
+            if not 0 <= position <= last.size_bytes:
+                return False
+            if any(last.view[position : position + 8]):
+                return False
+        elif end:
+            return False
+        if set(ends) != set(self._queues.by_key):
+            return False
+        newest: ConsumeQueue | None = None
+        for queue in self._queues:
+            if not self._queue_as_left(queue, ends[queue.topic, queue.queue_id], end):
+                return False
+            if newest is None or queue.max_physical > newest.max_physical:
+                newest = queue
+        if newest is not None and not self._last_record_whole(newest):
+            return False
+        self._log.end = self._log.flushed = end
+        self._log.store_timestamp = max(
+            self._clean_stop.store_timestamp, self._checkpoint.log_timestamp
+        )
+        return True
+
+    def _last_record_whole(self, queue: ConsumeQueue) -> bool:
+        offset = queue.end_offset - 1
+        physical, size, _ = queue.entry(offset)
+        try:
+            segment = self._log.segments.find(physical)
+            record = decode_record(segment.view, physical - segment.first, verify=True)
+        except (CorruptRecord, OffsetOutOfRange):
+            return False
+        if self._config.force_record_crc and not ends_with_record_crc(record.properties):
+            return False  # Reading the log will say so.
+        if record.properties.endswith(b"\0"):
+            return False  # A page that was never written; the checksum is the body's.
+        found = (record.physical_offset, record.size, record.topic, record.queue_id)
+        return (
+            found == (physical, size, queue.topic, queue.queue_id) and record.queue_offset == offset
+        )
+
+    def _queue_as_left(self, queue: ConsumeQueue, end: int, log_end: int) -> bool:
+        if not queue.bases or not is_adjacent(queue):
+            return False
+        per_file = queue.file_bytes // ENTRY_BYTES
+        if not queue.bases[-1] // ENTRY_BYTES <= end <= queue.bases[-1] // ENTRY_BYTES + per_file:
+            return False
+        physical, size, _ = queue.entry(end - 1)
+        if physical < 0 or size <= 0 or queue.entry(end)[1] != 0 or physical + size > log_end:
+            return False
+        queue.end_offset = end
+        if queue.trusted_end() != end or not self._repair.units_reach_back(queue):
+            return False
+        queue.max_physical = physical + size
+        return True
+
+    # -- reading the log ----------------------------------------------------------------------
+
+    def _recover(self) -> None:
+        self._repair.find_ends()
+        covered = max((queue.max_physical for queue in self._queues), default=-1)
+        whole = any(self._short(key, end) for key, end in self._clean_stop.ends.items())
+        first = 0 if whole else self._start(covered)
+        while first and self._log.segments[first].first > self._repair.lost_from:
+            first -= 1
+        try:
+            end = self._scan(first, covered)
+        except OlderNeeded:
+            _log.info("a consume queue misses older entries, reading the whole log")
+            first = 0
+            end = self._scan(first, covered)
+        self._judge(end, covered)
+        self._finish(end, first)
+        self._clean_stop.cut(end)
+
+    def _short(self, key: tuple[str, int], end: int) -> bool:
+        queue = self._queues.find(*key)
+        return queue is None or queue.end_offset < end
+
+    def _start(self, covered: int) -> int:
+        """Return the index of the segment to begin with."""
+        segments = self._log.segments
+        for index in range(len(segments) - 1, 0, -1):
+            record = first_record(segments[index])
+            if record is None or record.store_timestamp <= 0:
+                continue
+            if self._clean:
+                if segments[index].first <= covered:
+                    return index
+            elif record.store_timestamp <= self._checkpoint.trusted_ms:
+                return index
+        return 0
+
+    def _scan(self, first: int, covered: int) -> int:
+        """Read the log from a segment on, bring the queues up to it, and return its end."""
+        segments = self._log.segments
+        self._repair.restart()
+        # Where it will end is not known before; most often at one of these.
+        expected = max(covered, self._clean_stop.log_end)
+        if len(segments) and expected < segments[-1].first:
+            expected = segments[-1].end
+        end, stop = (segments[0].first if len(segments) else 0), Stop.END
+        for index in range(first, len(segments)):
+            segment = segments[index]
+            _log.info("reading %s", segment.path)
+            for chunk in scan_segment(
+                segment,
+                check_crc=self._config.check_crc_on_recover,
+                record_crc=self._record_crc_rule(),
+            ):
+                if chunk.columns is not None:
+                    newest = int(chunk.columns.store_timestamp.max())
+                    self._store_timestamp = max(self._store_timestamp, newest)
+                    self._repair.take(chunk.columns, oldest=first == 0)
+                end, stop = segment.first + chunk.end, chunk.stop
+                begin = segments[first].first
+                self._on_progress(end - begin, max(end, expected) - begin)
+                if self._is_cancelled():
+                    raise StoreClosed(
+                        f"{self._config.root_path}: opening was interrupted at {end} of the log; "
+                        "nothing is lost, the next start recovers it"
+                    )
+            if stop is not Stop.BLANK:
+                break
+            if index + 1 == len(segments):
+                end = segment.end
+        return end
+
+    def _record_crc_rule(self) -> RecordCrcRule:
+        if self._config.force_record_crc:
+            return RecordCrcRule.DEMANDED
+        return RecordCrcRule.WRITTEN if self._config.append_record_crc else RecordCrcRule.USUAL
+
+    # -- the end of the log -------------------------------------------------------------------
+
+    def _judge(self, end: int, covered: int) -> None:
+        """Stop if what ends the log is damage and not an unfinished write."""
+        if end < self._clean_stop.log_end:
+            paths = ", ".join(map(str, self._config.log_paths))
+            raise CorruptRecord(
+                f"{paths}: the log ends at physical offset {end}, but reached "
+                f"{self._clean_stop.log_end} at its last clean stop: a file is missing (is its "
+                "disk mounted?) or damaged. Restore it from a copy or a slave; to give up what is "
+                f"missing, remove {self._config.root_path / NAME}"
+            )
+        later = self._tail.first_record(end)
+        if later is not None and not self._stale(later) and self._was_safe(later, covered):
+            segment = self._log.segments.find(end)
+            raise CorruptRecord(
+                f"{segment.path}: no valid record at position {end - segment.first} (physical "
+                f"offset {end}), but a valid one that was safe on the disk follows at physical "
+                f"offset {later.physical_offset}. The disk or somebody changed the file. Restore "
+                "it from a copy or a slave; to give up everything behind it, zero the file from "
+                "that position on and remove the later files"
+            )
+        checkpoint = self._checkpoint
+        # The time tells that of another broker, which has cut the log and gone on since.
+        if end < checkpoint.confirmed and self._store_timestamp <= checkpoint.log_timestamp:
+            segments = self._log.segments
+            path = segments.find(min(end, segments[-1].end - 1)).path if len(segments) else None
+            raise CorruptRecord(
+                f"{path or self._config.log_paths[0]}: the log ends at physical offset {end}, but "
+                f"was safe on the disk up to {checkpoint.confirmed}: its last records are damaged "
+                "or missing. Restore the file from a copy or a slave; to give up what is behind "
+                f"{end}, remove {self._config.root_path / CHECKPOINT_NAME}"
+            )
+
+    def _was_safe(self, record: Record, covered: int) -> bool:
+        """Tell whether a record behind the end had been on the disk before the last stop."""
+        if self._clean:
+            return covered < 0 or covered > record.physical_offset
+        checkpoint = self._checkpoint
+        return record.store_timestamp < checkpoint.log_timestamp or (
+            # Of the same millisecond, or of a clock that was set back: all of a time alike.
+            record.store_timestamp == checkpoint.log_timestamp
+            and record.physical_offset < checkpoint.confirmed
+        )
+
+    def _stale(self, record: Record) -> bool:
+        """Tell whether a queue knows another record for this one's offset.
+
+        RocketMQ leaves the bytes it cuts, so valid records of an earlier life can follow.
+        """
+        queue = self._queues.find(record.topic, record.queue_id)
+        if queue is None or record.queue_offset >= queue.end_offset:
+            return False
+        return queue.entry(record.queue_offset)[0] != record.physical_offset
+
+    def _finish(self, end: int, first: int) -> None:
+        """Cut queues and log at their common end and make the result durable."""
+        self._mark()
+        self._log.segments.drop_empty()
+        self._queues.drop_empty_files()
+        self._repair.cut(end)
+        self._cut_log(end)
+        if not self._clean:
+            # What was read may still be in the page cache alone.
+            for segment in list(self._log.segments)[first:]:
+                segment.sync()
+            self._log.segments.sync_names()
+        self._queues.files.sync()
+        if self._repair.wrong_count:
+            _log.warning(
+                "%d runs of consume-queue entries were wrong", self._repair.wrong_count
+            )
+        log = self._log
+        log.end = log.flushed = end
+        log.store_timestamp = max(self._store_timestamp, self._checkpoint.log_timestamp)
+        checkpoint = self._checkpoint
+        checkpoint.log_timestamp = log.store_timestamp
+        checkpoint.note_queues(log.store_timestamp, self._index_ms())
+        checkpoint.confirmed = end
+        checkpoint.save()
+
+    def _cut_log(self, end: int) -> None:
+        cut = self._tail.cut(end)
+        segments = self._log.segments
+        if cut and len(segments):
+            _log.warning(
+                "%s: the log was cut at physical offset %d: %d B behind it were no acknowledged "
+                "record; they are kept in %s",
+                segments.find(min(end, segments[-1].end - 1)).path,
+                end,
+                cut,
+                self._config.root_path / RECOVERED_NAME,
+            )
+
+    # -- the key index ------------------------------------------------------------------------
+
+    def _resume_index(self, index: KeyIndex) -> None:
+        """Find where indexing goes on; what may not be on the disk is forgotten.
+
+        Indexing itself is done later, while the store is in use.
+        """
+        log, note = self._log, self._clean_stop.index
+        if not self._clean or self._clean_stop.log_end != log.end:
+            note = None  # The log is not as it was then.
+        index.drop_empty()
+        if not self._is_index_sound(index, note):
+            _log.warning("%s: damaged, the index is made anew", self._config.index_path)
+            index.clear()
+            note = None
+        if index.last_offset >= log.end:
+            index.cut(log.end, log.store_time_at)
+        index.end = max(index.last_offset, log.first)
+        if note is not None:
+            index.end, index.end_ms = note.end, note.end_ms
+        if self._clean:
+            return
+        first = self._trusted_index_end()
+        # Also with nothing to forget: a header on the disk tells nothing of the slots behind it.
+        index.cut(first, log.store_time_at)
+        # Files that are gone end it earlier than the checkpoint says.
+        index.end = max(min(first, index.last_offset), log.first)
+        # Or a process that dies once a minute reads all of this again every time.
+        index.save_at = log.end
+
+    def _is_index_sound(self, index: KeyIndex, note: IndexNote | None) -> bool:
+        """Tell whether headers and last entry of the index can be right."""
+        last = index.last_offset
+        if not index.is_sound or (note is not None and note.last_offset != last):
+            return False
+        if not self._log.first <= last < self._log.end:
+            return True  # What is not in the log any more may be anything.
+        try:
+            self._log.record_view(last)
+        except CorruptRecord:
+            return False
+        return True
+
+    def _index_ms(self) -> int | None:
+        """Return the store time up to which the index on the disk is complete, None without one.
+
+        It is brought up to the log later, while the store is in use.
+        """
+        index = self._index
+        if index is None:
+            return None
+        if not self._clean:
+            return self._checkpoint.index_timestamp
+        # RocketMQ notes its time only when a file is full.
+        return index.newest.header.end_ms if index.is_sound and index.newest is not None else 0
+
+    def _trusted_index_end(self) -> int:
+        """Return up to where an unclean stop left the index complete: the start of a segment."""
+        segments = self._log.segments
+        for index in range(len(segments) - 1, 0, -1):
+            record = first_record(segments[index])
+            if record is None or record.store_timestamp <= 0:
+                continue
+            if record.store_timestamp <= self._checkpoint.index_trusted_ms:
+                return segments[index].first
+        return self._log.first

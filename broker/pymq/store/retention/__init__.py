@@ -1,0 +1,1 @@
+"""What is deleted, and when."""

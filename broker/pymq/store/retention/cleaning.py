@@ -1,0 +1,328 @@
+"""Deleting what is old: segments first, then what index and queues hold of them.
+
+A pass is a run of small jobs. Each deletes the segments that left the log before it and looks at
+the disks and at the oldest segment that is left; ``done`` decides whether that one leaves the
+log, too. When none does, index and queues follow, some at a time. A crash anywhere between is
+harmless: segments go oldest first, entries of records that are gone are never shown, and the
+first pass after the next start trims every queue.
+
+A segment stays until it and all queue entries of its records are on the disk, and the last one
+stays for ever.
+
+Source: RocketMQ CleanCommitLogService, CleanConsumeQueueService.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+
+from pymq.clock import Clock
+from pymq.errors import StoreError
+from pymq.store.config import StoreConfig
+from pymq.store.durability import Durability
+from pymq.store.files import DiskUsage, Files
+from pymq.store.index.key_index import KeyIndex
+from pymq.store.log.commit_log import STORE_TIME_END, CommitLog, store_time_of
+from pymq.store.log.segments import Segments
+from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.queues.queue_table import QueueTable
+from pymq.store.retention.deleted_segments import DeletedSegments
+from pymq.store.retention.disk_watch import DiskWatch, Usages
+from pymq.store.retention.policy import may_delete
+from pymq.store.state.clean_stop import CleanStop
+from pymq.store.write_gate import WriteGate
+
+_log = logging.getLogger(__name__)
+
+#: Queues looked at by one step, so that the thread of the store is soon free again.
+_QUEUES_A_STEP = 64
+#: RocketMQ's number of passes after one request.
+_ASKED_PASSES = 20
+
+class CleanJob:
+    """One bounded piece of disk work. ``run`` in any thread, then ``Retention.finish_clean``."""
+
+    def __init__(
+        self,
+        files: Files,
+        segments: Segments,
+        deleted_segments: DeletedSegments,
+        disk: DiskWatch,
+        oldest: tuple[Path, Path] | None,
+        directories: Collection[Path],
+        index_files: list[Path],
+        now_s: float,
+    ) -> None:
+        self._files = files
+        self._segments = segments
+        self._deleted_segments = deleted_segments
+        self._disk = disk
+        self._now_s = now_s
+        #: The paths of the oldest segment and of its successor; None if that must stay anyway.
+        self.oldest = oldest
+        #: Directories of queues to be synced; afterwards those where that failed.
+        self.directories = directories
+        #: Index files to be deleted; afterwards those where that failed.
+        self.index_files = index_files
+        self.usages: Usages = {}
+        self.last_write_ms: int | None = None
+        #: Segments deleted or given back.
+        self.count = 0
+
+    def run(self) -> None:
+        """Delete, then look. Never raises: what fails is logged, and tried again by the next."""
+        self._segments.unlock_old()
+        self.count = self._deleted_segments.step(self._now_s)
+        self.directories = [path for path in self.directories if not self._sync(path)]
+        self.index_files = [path for path in self.index_files if not self._remove(path)]
+        self.usages = self._disk.look()
+        if self.oldest is not None:
+            try:
+                self.last_write_ms = self._last_write(*self.oldest)
+            except StoreError as error:
+                _log.warning("the age of the oldest commit-log file is not known: %s", error)
+
+    def _sync(self, directory: Path) -> bool:
+        try:
+            self._files.sync_directory(directory)
+        except StoreError as error:
+            if self._files.exists(directory):  # Or its topic was deleted meanwhile.
+                _log.error("%s; nothing more is deleted there until this succeeds", error)
+                return False
+        return True
+
+    def _remove(self, path: Path) -> bool:
+        try:
+            self._files.remove(path)
+            self._files.sync_directory(path.parent)
+        except StoreError as error:
+            _log.error("an old index file stays until this succeeds: %s", error)
+            return False
+        return True
+
+    def _last_write(self, path: Path, successor: Path) -> int:
+        """Return when a segment was last written.
+
+        RocketMQ goes by the time of the file. That of a copy is young, but what the next
+        segment begins with was stored when this one was full.
+        """
+        modified = self._files.modified_ms(path)
+        rolled = store_time_of(self._files.read_part(successor, STORE_TIME_END, 0)) or 0
+        return min(modified, rolled) if rolled > 0 else modified
+
+
+class Retention:
+    """Decides what goes; belongs to the thread of the store.
+
+    Args:
+        config: the rules.
+        clock: for ages and hours.
+        log, queues, index: what is cleaned; no index if none is kept.
+        clean_stop: is told of queues that are deleted.
+        disks: how full they are.
+        durability: says what is on the disk: nothing else may go.
+        gate: says whether the store is open.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        clock: Clock,
+        log: CommitLog,
+        queues: QueueTable,
+        index: KeyIndex | None,
+        *,
+        clean_stop: CleanStop,
+        disks: DiskWatch,
+        durability: Durability,
+        gate: WriteGate,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._log = log
+        self._queues = queues
+        self._index = index
+        self._clean_stop = clean_stop
+        self._disks = disks
+        self._durability = durability
+        self._gate = gate
+        self._deleted_segments = DeletedSegments(log.files, config.held_grace_ms / 1000)
+        self._asked = 0
+        self._left: int | None = None  # Segments this pass may still take; None between passes.
+        self._trimmed_to = -1
+        self._untrimmed: list[ConsumeQueue] = []
+        self._unsynced: dict[Path, ConsumeQueue] = {}  # A file was deleted there.
+        self._old_index: list[Path] = []  # Index files to be deleted.
+        self._trim_again = False  # A queue could not be trimmed: the next pass tries all.
+        self._noted = ""
+
+    # -- the disks ----------------------------------------------------------------------------
+
+    @property
+    def disk_usages(self) -> Mapping[Path, DiskUsage]:
+        """How full the disks of the log's and the queues' directories are, as last seen."""
+        return self._disks.usages
+
+    def check_disk(self) -> None:
+        """Look how full the disks are, about once a second: writes are refused above a level."""
+        self._gate.check_open()
+        self._note_disk(self._disks.look())
+
+    def _note_disk(self, usages: Usages) -> None:
+        self._disks.note(usages)
+        self._log.segments.full_paths = self._disks.full_log_paths
+
+    # -- passes -------------------------------------------------------------------------------
+
+    def clean_now(self) -> None:
+        """Let the next passes delete files past their time at any hour.
+
+        Source: RocketMQ executeDeleteFilesManually, which asks for 20 passes.
+        """
+        self._asked = _ASKED_PASSES
+
+    def begin_clean(self) -> CleanJob:
+        """Return a job that deletes what the last one found to be old, and looks for more."""
+        self._gate.check_open()
+        if self._left is None:
+            self._left = self._config.clean_batch_max
+        segments = self._log.segments
+        oldest = None
+        # Offsets of queues must not fall back: their entries outlive the records.
+        if (
+            self._left
+            and len(segments) > 1
+            and segments[0].end <= self._durability.complete_end
+        ):
+            oldest = segments[0].path, segments[1].path
+        return CleanJob(
+            self._log.files,
+            segments,
+            self._deleted_segments,
+            self._disks,
+            oldest,
+            list(self._unsynced),
+            self._old_index,
+            self._clock.monotonic_s(),
+        )
+
+    def finish_clean(self, job: CleanJob) -> int:
+        """Decide on what a job has seen; return how much got done, 0 at the end of a pass.
+
+        A pass deletes at most ``clean_batch_max`` log files and then trims the queues; the next
+        job begins another pass.
+        """
+        self._gate.check_open()
+        self._note_disk(job.usages)
+        failed = {path: self._unsynced[path] for path in job.directories}
+        # Each of them may have more to delete.
+        self._untrimmed += [one for path, one in self._unsynced.items() if path not in failed]
+        self._unsynced = failed
+        self._old_index = job.index_files
+        if job.oldest is not None and self._may_go(job.last_write_ms):
+            assert self._left is not None
+            self._left -= 1
+            self._deleted_segments.add(self._log.segments.take_first())
+            return job.count + 1
+        count = job.count + self._trim()
+        if not count:
+            self._left = None
+            if self._trim_again:
+                self._trimmed_to, self._trim_again = -1, False
+            self._asked = max(0, self._asked - 1)
+        return count
+
+    def clean_step(self) -> int:
+        """Do one bounded piece of cleaning, in this thread; return as ``finish_clean``."""
+        job = self.begin_clean()
+        job.run()
+        return self.finish_clean(job)
+
+    def _may_go(self, last_write_ms: int | None) -> bool:
+        return may_delete(
+            last_write_ms,
+            self._config,
+            now_ms=self._clock.wall_ms(),
+            level=self._disks.level,
+            asked=self._asked > 0,
+        )
+
+    def _trim(self) -> int:
+        """Let the index and some queues follow the log; return how many queues."""
+        if not self._deleted_segments.deleted:
+            return 0  # A crash now would bring segments back.
+        first = self._log.first
+        if first != self._trimmed_to:
+            self._trimmed_to = first
+            self._untrimmed = list(self._queues)
+            self._clean_stop.trim(first)
+            if self._index is not None:
+                self._old_index += self._index.take_old(first)
+        due, self._untrimmed = self._untrimmed[:_QUEUES_A_STEP], self._untrimmed[_QUEUES_A_STEP:]
+        for queue in due:
+            if queue.path in self._unsynced:
+                self._trim_again = True
+            elif not queue.removed and self._try_trim(queue, first):
+                self._unsynced[queue.path] = queue
+        return len(due)
+
+    def _try_trim(self, queue: ConsumeQueue, log_first: int) -> bool:
+        try:
+            return queue.trim(log_first)
+        except StoreError as error:
+            self._trim_again = True
+            if str(error) != self._noted:
+                self._noted = str(error)
+                _log.error("an old file stays until this succeeds: %s", error)
+        return False
+
+    # -- queues that hold nothing -------------------------------------------------------------
+
+    def delete_expired_queues(
+        self, may_go: Callable[[str, int], bool], *, count_max: int
+    ) -> list[tuple[str, int]]:
+        """Delete consume queues that hold nothing any more; return which.
+
+        Their offsets start from 0 again: ``may_go`` has to keep whatever somebody may still read.
+
+        Args:
+            may_go: asked about topic and queue id.
+            count_max: how many at most; call again until there is none.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: it could not be noted or done.
+
+        Source: RocketMQ cleanExpiredConsumerQueue.
+        """
+        self._gate.check_open()
+        queues = list(itertools.islice(self._expired_queues(may_go), count_max))
+        found = [(queue.topic, queue.queue_id) for queue in queues]
+        if found:
+            self._clean_stop.forget(set(found))
+        for queue in queues:
+            self._queues.remove(queue)
+        if found:
+            # Now, not with the next flush: a lost power that brought old files back beneath
+            # entries of new messages would hide these.
+            self._queues.files.sync_names()
+        return found
+
+    def _expired_queues(self, may_go: Callable[[str, int], bool]) -> Iterator[ConsumeQueue]:
+        """Yield queues that once held messages and hold none any more, if they may go."""
+        if not self._deleted_segments.deleted:
+            return  # A crash now would bring segments back, and their entries.
+        first = self._log.first
+        for queue in list(self._queues):
+            end = queue.end_offset
+            if (
+                0 < end == queue.next_offset
+                and may_go(queue.topic, queue.queue_id)
+                and queue.first_kept(first) == end
+            ):
+                yield queue
+
+    def close(self) -> None:
+        """Delete what has left the log, and let its views go their way."""
+        self._deleted_segments.step(self._clock.monotonic_s())
+        self._deleted_segments.close()

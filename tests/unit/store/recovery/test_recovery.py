@@ -1,0 +1,642 @@
+"""What is kept after clean stops, crashes and damage."""
+
+import logging
+import shutil
+import struct
+from pathlib import Path
+
+import pytest
+from tests.unit.store.stores import (
+    TOPIC,
+    FakeClock,
+    QuickFiles,
+    batch,
+    bodies,
+    config,
+    crashed_copy,
+    log_files,
+    open_store,
+    overwrite,
+    put_ok,
+    queue_path,
+    record,
+    record_of_size,
+)
+
+from pymq.errors import CorruptRecord, StoreClosed
+from pymq.protocol.record import encode_blank
+from pymq.store import FlushMode, MessageStore
+from pymq.store.state.checkpoint import SLACK_MS
+
+COUNT = 40
+TEXTS = [b"%d" % number for number in range(COUNT)]
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    """A crashed store with 40 messages over two queues in several segments."""
+    root = tmp_path / "live"
+    store = open_store(root, segment_bytes=1024)
+    for number, text in enumerate(TEXTS):
+        put_ok(store, record(text, queue_id=number % 2, tag="TagA"))
+    copy = crashed_copy(root, tmp_path / "crashed")
+    store.close()
+    return copy
+
+
+def reopen(root: Path, **changes: object) -> MessageStore:
+    return open_store(root, **({"segment_bytes": 1024} | changes))
+
+
+def assert_whole(store: MessageStore) -> None:
+    assert bodies(store) == TEXTS[::2]
+    assert bodies(store, TOPIC, 1) == TEXTS[1::2]
+
+
+def test_after_a_crash_everything_written_is_there(filled: Path) -> None:
+    for _ in range(3):
+        store = reopen(filled)
+        assert_whole(store)
+        assert store.durability.unflushed_bytes == 0
+        store.close()
+    assert not (filled / "recovered").exists()
+
+
+def test_crash_during_every_stage_of_the_abort_marker(filled: Path, tmp_path: Path) -> None:
+    (filled / "abort").unlink()  # As if the stop had been clean, but nothing else says so.
+    store = reopen(filled)
+    assert_whole(store)
+    second = crashed_copy(filled, tmp_path / "second")
+    store.close()
+    store = reopen(second)
+    assert_whole(store)
+    store.close()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_missing_queues_are_rebuilt(filled: Path, clean: bool) -> None:
+    if clean:
+        reopen(filled).close()
+    before = _queue_files(filled)
+    shutil.rmtree(queue_path(filled, TOPIC, 1))
+    store = reopen(filled)
+    assert_whole(store)
+    store.close()
+    assert _queue_files(filled) == before
+    shutil.rmtree(filled / "consumequeue")
+    store = reopen(filled)
+    assert_whole(store)
+    store.close()
+    assert _queue_files(filled) == before
+
+
+def _queue_files(root: Path) -> dict[str, bytes]:
+    files = (root / "consumequeue").rglob("0*")
+    return {str(path): path.read_bytes() for path in files if path.is_file()}
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("keep", [0, 1, 5, 9, 10, 13])
+def test_short_queues_are_completed(filled: Path, clean: bool, keep: int) -> None:
+    if clean:
+        reopen(filled).close()
+    before = _queue_files(filled)
+    for path in sorted(queue_path(filled).iterdir()):
+        base = int(path.name)
+        if base >= keep * 20:
+            path.unlink()
+        elif base + 200 > keep * 20:
+            overwrite(path, keep * 20 - base, bytes(200 - (keep * 20 - base)))
+    store = reopen(filled)
+    assert_whole(store)
+    store.close()
+    assert _queue_files(filled) == before
+
+
+@pytest.mark.parametrize("position", [0, 1, 7, 8, 11, 12, 19, 105, 219, 399])
+def test_damaged_queue_entries_are_repaired_after_a_crash(filled: Path, position: int) -> None:
+    before = _queue_files(filled)
+    path = sorted(queue_path(filled).iterdir())[position // 200]
+    data = path.read_bytes()
+    overwrite(path, position % 200, bytes((data[position % 200] ^ 0x55,)))
+    store = reopen(filled)
+    assert_whole(store)
+    store.close()
+    assert _queue_files(filled) == before
+
+
+def test_a_missing_queue_file_is_rebuilt(filled: Path) -> None:
+    sorted(queue_path(filled).iterdir())[0].unlink()
+    store = reopen(filled)
+    assert_whole(store)
+    store.close()
+
+
+def test_tail_damaged_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Cut the last two records at every byte: what is whole stays, the rest is kept aside."""
+    live = tmp_path / "live"
+    store = open_store(live)
+    results = put_ok(store, *(record_of_size(size, tag="T") for size in (130, 140, 150)))
+    template = crashed_copy(live, tmp_path / "template")
+    store.close()
+    ends = [result.end_offset for result in results]
+    original = log_files(template)[0].read_bytes()
+    for cut in range(130, ends[-1]):
+        root = crashed_copy(template, tmp_path / str(cut))
+        overwrite(log_files(root)[0], cut, bytes(ends[-1] - cut))
+        damaged = log_files(root)[0].read_bytes()
+        count = sum(
+            damaged[start:end] == original[start:end]
+            for start, end in zip([0, *ends], ends, strict=False)
+        )
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            store = open_store(root)
+        end = ends[count - 1]
+        assert store.log_end == end
+        assert store.queue_bounds(TOPIC, 0) == (0, count)
+        assert len(bodies(store)) == count
+        rest = damaged[end:].rstrip(b"\0")
+        assert not any(log_files(root)[0].read_bytes()[end:])
+        if rest:
+            (kept,) = (root / "recovered").iterdir()
+            assert kept.read_bytes() == rest
+            assert f"cut at physical offset {end}" in caplog.text
+        put_ok(store, record(b"after"))
+        assert bodies(store)[count:] == [b"after"]
+        store.close()
+        shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("offset", [0, 4, 8, 20, 28, 84, 88, 97, 98, 99, 108])
+def test_a_flipped_bit_in_the_last_record(tmp_path: Path, offset: int) -> None:
+    """Sizes, magic, physical offset, lengths, body: whatever a record's validity covers."""
+    live = tmp_path / "live"
+    store = open_store(live)
+    _, last = put_ok(store, record(b"first"), record(b"0123456789"))
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    path = log_files(root)[0]
+    position = last.physical_offset + offset
+    overwrite(path, position, bytes((path.read_bytes()[position] ^ 0x10,)))
+    store = open_store(root)
+    if offset in (20, 99):
+        # Queue offset and topic are in no checksum: the record moves, but nothing breaks.
+        assert store.log_end == last.end_offset
+        assert store.record_at(0).body == b"first"
+    else:
+        assert bodies(store) == [b"first"]
+        assert store.log_end == last.physical_offset
+    store.close()
+
+
+def test_a_prepared_segment_is_dropped_after_a_crash(tmp_path: Path) -> None:
+    live = tmp_path / "live"
+    store = open_store(live, segment_bytes=1024)
+    put_ok(store, record(b"one"))
+    store.prepare_next()
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    assert len(log_files(root)) == 2
+    store = open_store(root, segment_bytes=1024)
+    assert bodies(store) == [b"one"] and len(log_files(root)) == 1
+    put_ok(store, record_of_size(900), record(b"three"))
+    assert len(log_files(root)) == 2
+    store.close()
+
+
+def test_crash_between_the_blank_record_and_the_next(tmp_path: Path) -> None:
+    live = tmp_path / "live"
+    store = open_store(live, segment_bytes=1024)
+    put_ok(store, record_of_size(900))
+    store.prepare_next()
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    overwrite(log_files(root)[0], 900, encode_blank(124))
+    store = open_store(root, segment_bytes=1024)
+    assert store.log_end == 1024 and len(log_files(root)) == 2
+    (result,) = put_ok(store, record(b"two"))
+    assert result.physical_offset == 1024
+    store.close()
+    log_files(root)[1].unlink()  # And with no next file at all: it is made.
+    shutil.rmtree(root / "consumequeue")
+    (root / "queues.json").unlink()
+    (root / "checkpoint").unlink()  # which knows that the second message was safe
+    store = open_store(root, segment_bytes=1024)
+    assert store.log_end == 1024
+    (result,) = put_ok(store, record(b"two"))
+    assert result.physical_offset == 1024 and len(bodies(store)) == 2
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "name", ["commitlog/00000000000000004096", f"consumequeue/{TOPIC}/0/" + "0" * 20]
+)
+def test_a_file_whose_creation_was_cut_short(tmp_path: Path, name: str) -> None:
+    live = tmp_path / "live"
+    store = open_store(live)
+    put_ok(store, record(b"one", queue_id=1))
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    (root / name).parent.mkdir(exist_ok=True, parents=True)
+    (root / name).touch()
+    store = open_store(root)
+    put_ok(store, record(b"two"), record_of_size(4000))
+    assert bodies(store, TOPIC, 1) == [b"one"] and bodies(store)[0] == b"two"
+    store.close()
+
+
+def test_damage_in_front_of_safe_records_stops_the_store(filled: Path) -> None:
+    reopen(filled).close()
+    path = log_files(filled)[1]
+    position = path.read_bytes().index(b"TopicTest") - 1
+    original = path.read_bytes()[position : position + 1]
+    overwrite(path, position, b"?")
+    (filled / "queues.json").unlink()
+    shutil.rmtree(filled / "consumequeue")
+    before = [path.read_bytes() for path in log_files(filled)]
+    for _ in range(2):
+        with pytest.raises(CorruptRecord, match=r"00000000000000001024.*position 0.*Restore"):
+            reopen(filled)
+    assert [path.read_bytes() for path in log_files(filled)] == before
+    overwrite(path, position, original)
+    store = reopen(filled)
+    assert_whole(store)
+    store.close()
+
+
+def test_damage_before_the_checkpoint_stops_the_store_after_a_crash(tmp_path: Path) -> None:
+    clock = FakeClock()
+    live = tmp_path / "live"
+    store = open_store(live, clock)
+    put_ok(store, record(b"first"), record(b"second"), record(b"third"))
+    store.durability.flush()  # Writes the checkpoint too: all three are safe.
+    clock.now_ms += 10
+    put_ok(store, record(b"later"))
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    path = log_files(root)[0]
+    overwrite(path, path.read_bytes().index(b"second"), b"X")
+    with pytest.raises(CorruptRecord, match="position 105"):
+        open_store(root)
+
+
+@pytest.mark.parametrize("unclean", [False, True])
+def test_a_log_shorter_than_at_its_last_clean_stop(tmp_path: Path, unclean: bool) -> None:
+    store = open_store(tmp_path, segment_bytes=1024)
+    put_ok(store, *(record_of_size(300) for _ in range(8)))
+    store.close()
+    path = log_files(tmp_path)[-1]
+    data = path.read_bytes()
+    if unclean:
+        (tmp_path / "abort").touch()
+    for damage in ("cut", "unlink"):
+        if damage == "cut":
+            overwrite(path, 590, bytes(10))
+        else:
+            path.unlink()
+        with pytest.raises(CorruptRecord, match=r"last clean stop.*queues\.json"):
+            open_store(tmp_path, segment_bytes=1024)
+    path.write_bytes(data)
+    store = open_store(tmp_path, segment_bytes=1024)
+    assert len(bodies(store)) == 8
+    store.close()
+
+
+def test_unsynced_records_behind_a_torn_one_are_cut_together(tmp_path: Path) -> None:
+    """After a power loss a later page may have reached the disk, an earlier one not."""
+    clock = FakeClock()
+    live = tmp_path / "live"
+    store = open_store(live, clock, segment_bytes=1024)
+    put_ok(store, record(b"safe"))
+    store.durability.flush()
+    clock.now_ms += 10
+    for number in range(20):
+        put_ok(store, record(b"unsafe %d" % number))
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    path = log_files(root)[0]
+    overwrite(path, path.read_bytes().index(b"unsafe 2"), b"X")
+    store = open_store(root, clock, segment_bytes=1024)
+    assert bodies(store) == [b"safe", b"unsafe 0", b"unsafe 1"]
+    assert len(log_files(root)) == 1
+    kept = sorted((root / "recovered").iterdir())
+    assert b"unsafe 3" in kept[0].read_bytes() and b"unsafe 19" in kept[-1].read_bytes()
+    put_ok(store, record(b"new"))
+    store.close()
+    store = open_store(root, clock, segment_bytes=1024)
+    assert bodies(store) == [b"safe", b"unsafe 0", b"unsafe 1", b"new"]
+    store.close()
+
+
+def test_what_is_kept_aside_is_bounded(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = open_store(root, recovered_bytes_max=1000)
+    put_ok(store, record(b"one"))
+    end = store.log_end
+    store.close()
+    for turn in range(5):
+        (root / "abort").touch()
+        overwrite(log_files(root)[0], end, bytes((turn + 1,)) * 400)
+        store = open_store(root, recovered_bytes_max=1000)
+        assert store.log_end == end
+        store.close()
+    kept = sorted((root / "recovered").iterdir())
+    assert [path.read_bytes()[:1] for path in kept] == [b"\x04", b"\x05"]
+    assert kept[0].name == f"000004-at-{end:020d}"
+
+
+def test_stale_records_behind_the_end_never_come_back(tmp_path: Path) -> None:
+    """RocketMQ leaves the bytes it cuts; a record must stand where it says it does."""
+    root = tmp_path / "store"
+    store = open_store(root)
+    put_ok(store, record_of_size(200), record_of_size(200))
+    store.close()
+    path = log_files(root)[0]
+    data = path.read_bytes()
+    overwrite(path, 400, data[200:400])  # Well-formed, but its physical offset is 200.
+    store = open_store(root)
+    assert store.log_end == 400 and store.queue_bounds(TOPIC, 0) == (0, 2)
+    assert not any(path.read_bytes()[400:])
+    store.close()
+
+
+def test_queue_whose_older_records_are_gone_begins_with_blank_entries(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    settings = {"segment_bytes": 1024}
+    store = open_store(root, **settings)
+    put_ok(store, *(record_of_size(200, queue_id=number % 2) for number in range(30)))
+    store.close()
+    for path in log_files(root)[:4]:
+        path.unlink()
+    shutil.rmtree(root / "consumequeue")
+    (root / "queues.json").unlink()
+    store = open_store(root, **settings)
+    low, end = store.queue_bounds(TOPIC, 0)
+    assert 0 < low < end == 15
+    assert len(bodies(store)) == 15 - low
+    (first,) = [
+        path for path in queue_path(root).iterdir() if int(path.name) == low * 20 // 200 * 200
+    ]
+    blanks = struct.pack(">qiq", 0, 0x7FFFFFFF, 0) * (low % 10)
+    assert first.read_bytes().startswith(blanks)
+    store.close()
+    store = open_store(root, **settings)
+    assert store.queue_bounds(TOPIC, 0) == (low, 15)
+    (result,) = put_ok(store, record())
+    assert result.queue_offset == 15
+    store.close()
+
+
+def test_min_offset_follows_the_first_segment(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    settings = {"segment_bytes": 1024}
+    store = open_store(root, **settings)
+    put_ok(store, record(b"old", queue_id=1))
+    put_ok(store, *(record_of_size(200) for number in range(30)))
+    store.close()
+    for path in log_files(root)[:2]:
+        path.unlink()
+    store = open_store(root, **settings)
+    low, end = store.queue_bounds(TOPIC, 0)
+    assert store.record_at(2048).queue_offset == low and end == 30
+    assert store.queue_bounds(TOPIC, 1) == (1, 1)
+    store.close()
+
+
+def test_a_topic_that_was_deleted_and_made_again_keeps_its_second_life(tmp_path: Path) -> None:
+    root = tmp_path / "live"
+    store = open_store(root)
+    put_ok(store, *(record(b"old %d" % number) for number in range(5)))
+    store.delete_queues(TOPIC)
+    put_ok(store, record(b"new 0"), record(b"new 1"))
+    copy = crashed_copy(root, tmp_path / "crashed")
+    store.close()
+    store = open_store(copy)
+    assert bodies(store) == [b"new 0", b"new 1"]
+    store.close()
+    shutil.rmtree(copy / "consumequeue")
+    store = open_store(copy)
+    assert bodies(store) == [b"new 0", b"new 1"]
+    store.close()
+
+
+def test_sync_mode_shows_after_a_crash_what_it_has_made_durable(tmp_path: Path) -> None:
+    live = tmp_path / "live"
+    store = open_store(live, flush_mode=FlushMode.SYNC)
+    put_ok(store, record(b"flushed"))
+    store.durability.flush()
+    put_ok(store, batch([b"in the page cache"] * 2))
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    store = open_store(root, flush_mode=FlushMode.SYNC)
+    assert bodies(store) == [b"flushed", *[b"in the page cache"] * 2]
+    store.close()
+
+
+def test_a_clean_open_reads_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store(tmp_path / "s")
+    put_ok(store, *(record(b"x", queue_id=number) for number in range(20)))
+    store.close()
+    with caplog.at_level(logging.INFO, "pymq.store"):
+        open_store(tmp_path / "s").close()
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("indexed", [False, True], ids=["at once", "once indexed"])
+def test_one_crash_soon_after_another_reads_only_what_is_new(
+    tmp_path: Path, indexed: bool
+) -> None:
+    clock = FakeClock()
+    first = open_store(tmp_path / "first", clock, segment_bytes=1024)
+    for number in range(20):
+        put_ok(first, record(b"old %d" % number))
+        clock.now_ms += SLACK_MS // 10
+    second = reopen(crashed_copy(tmp_path / "first", tmp_path / "second"), clock=clock)
+    first.close()
+    assert not second.durability.queue_flush_due
+    if indexed:
+        while second.keys.index_step():
+            assert second.durability.queue_flush_due == (second.keys.behind_bytes == 0)
+        second.durability.flush_queues()
+        assert not second.durability.queue_flush_due
+    for number in range(20):
+        put_ok(second, record(b"new %d" % number))
+    root = crashed_copy(tmp_path / "second", tmp_path / "third")
+    second.close()
+    overwrite(log_files(root)[0], 4, b"not a record")  # nobody looks
+    third = reopen(root, clock=clock)
+    assert third.queue_bounds(TOPIC, 0) == (0, 40)
+    third.close()
+
+
+def test_delayed_messages_get_their_delivery_time_back(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    store = open_store(root)
+    delayed = record(b"x", topic="SCHEDULE_TOPIC_XXXX", queue_id=17)
+    delayed.properties = b"DELAY\x0118\x02TAGS\x01TagA\x02REAL_QID\x011"
+    (result,) = put_ok(store, delayed)
+    store.close()
+    shutil.rmtree(root / "consumequeue")
+    open_store(root).close()
+    (path,) = queue_path(root, "SCHEDULE_TOPIC_XXXX", 17).iterdir()
+    assert path.read_bytes()[12:20] == struct.pack(">q", result.store_timestamp + 7_200_000)
+
+
+def test_damaged_small_files_are_made_anew(filled: Path) -> None:
+    (filled / "checkpoint").write_bytes(b"short")
+    (filled / "queues.json").write_bytes(b"{]")
+    store = reopen(filled)
+    assert_whole(store)
+    store.close()
+    assert (filled / "checkpoint").stat().st_size == 4096
+
+
+def test_a_cancelled_recovery_loses_nothing(filled: Path) -> None:
+    answers = iter([False, True])
+    with pytest.raises(StoreClosed, match="nothing is lost"):
+        MessageStore.open(
+            config(filled, segment_bytes=1024),
+            FakeClock(),
+            files=QuickFiles(),
+            is_cancelled=lambda: next(answers),
+        )
+    store = reopen(filled)
+    assert_whole(store)
+    store.close()
+
+
+@pytest.mark.parametrize("damage", ["bit", "zeros"])
+def test_damage_of_the_last_records_that_were_safe_stops_the_store(
+    tmp_path: Path, damage: str
+) -> None:
+    live = tmp_path / "live"
+    store = open_store(live)
+    put_ok(store, record(b"first"))
+    (last,) = put_ok(store, record(b"last"))
+    store.durability.flush()
+    (unsafe,) = put_ok(store, record(b"unsafe"))
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    path = log_files(root)[0]
+    before = path.read_bytes()
+    assert unsafe.physical_offset == last.end_offset
+    if damage == "bit":
+        overwrite(path, before.index(b"last"), b"L")
+    else:
+        overwrite(path, last.physical_offset, bytes(last.end_offset - last.physical_offset + 500))
+    spoiled = path.read_bytes()
+    with pytest.raises(CorruptRecord, match="was safe on the disk") as caught:
+        open_store(root)
+    assert path.read_bytes() == spoiled
+    assert str(root / "checkpoint") in str(caught.value)
+    (root / "checkpoint").unlink()
+    store = open_store(root)
+    assert bodies(store) == [b"first"]
+    store.close()
+
+
+def test_a_checkpoint_that_another_broker_left_as_it_was_vouches_for_nothing(
+    tmp_path: Path,
+) -> None:
+    """RocketMQ 4.9 cuts and adds without a word about our number."""
+    clock, root = FakeClock(), tmp_path / "store"
+    store = open_store(root, clock)
+    put_ok(store, record(b"first"), record(b"second"))
+    store.close()
+    values = list(struct.unpack(">5q", (root / "checkpoint").read_bytes()[:40]))
+    values[4] += 1000
+    overwrite(root / "checkpoint", 0, struct.pack(">5q", *values))
+    (root / "abort").touch()
+    (root / "queues.json").unlink()
+    with pytest.raises(CorruptRecord, match="was safe"):
+        open_store(root, clock)
+    values[0] -= 1  # older than the last record
+    overwrite(root / "checkpoint", 0, struct.pack(">5q", *values))
+    store = open_store(root, clock)
+    assert bodies(store) == [b"first", b"second"]
+    store.close()
+
+
+def test_a_clock_that_stands_still_makes_nothing_safe(tmp_path: Path) -> None:
+    """Records behind the last sync bear the checkpoint's time when the clock was set back."""
+    clock = FakeClock()
+    live = tmp_path / "live"
+    store = open_store(live, clock)
+    put_ok(store, record(b"first"), record(b"safe"))
+    store.durability.flush()
+    for number in range(3):
+        put_ok(store, record(b"unsafe %d" % number))
+    torn = crashed_copy(live, tmp_path / "torn")
+    damaged = crashed_copy(live, tmp_path / "damaged")
+    store.close()
+    path = log_files(torn)[0]
+    overwrite(path, path.read_bytes().index(b"unsafe 1"), b"X")
+    store = open_store(torn, clock)
+    assert bodies(store) == [b"first", b"safe", b"unsafe 0"]
+    store.close()
+    path = log_files(damaged)[0]
+    overwrite(path, path.read_bytes().index(b"first"), b"X")
+    with pytest.raises(CorruptRecord, match="position 0 "):
+        open_store(damaged, clock)
+
+
+@pytest.mark.parametrize("again", [0, 2])
+def test_deleted_queues_that_a_power_loss_brings_back_are_dropped(
+    tmp_path: Path, again: int
+) -> None:
+    live = tmp_path / "live"
+    store = open_store(live)
+    put_ok(store, *(record(b"old %d" % number) for number in range(5)))
+    before = crashed_copy(queue_path(live), tmp_path / "before")
+    store.delete_queues(TOPIC)
+    put_ok(store, *(record(b"new %d" % number) for number in range(again)))
+    root = crashed_copy(live, tmp_path / "crashed")
+    store.close()
+    shutil.rmtree(root / "consumequeue")
+    shutil.copytree(before, queue_path(root))
+    store = open_store(root)
+    assert bodies(store) == [b"new 0", b"new 1"][:again]
+    (result,) = put_ok(store, record(b"next"))
+    assert result.queue_offset == again
+    store.close()
+
+
+def test_messages_where_a_deleted_topics_were_cut_off_are_not_taken_for_those(
+    tmp_path: Path,
+) -> None:
+    """The deletion is durable at once, the log's end is not: after a power loss it is reused."""
+    live = tmp_path / "live"
+    store = open_store(live)
+    put_ok(store, *(record(b"old %d" % number) for number in range(5)))
+    store.delete_queues(TOPIC)
+    root = crashed_copy(live, tmp_path / "lost power")
+    store.close()
+    overwrite(log_files(root)[0], 0, bytes(4096))
+    store = open_store(root)
+    put_ok(store, record(b"new 0"), record(b"new 1"))
+    crashed = crashed_copy(root, tmp_path / "crashed")
+    store.close()
+    shutil.rmtree(crashed / "consumequeue")
+    store = open_store(crashed)
+    assert bodies(store) == [b"new 0", b"new 1"]
+    store.close()
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_a_queue_that_lost_its_front_files_begins_anew(tmp_path: Path, kept: int) -> None:
+    """What is left of it may point behind the end of the log: nothing of it is trusted."""
+    store = open_store(tmp_path / "store", queue_file_bytes=20)
+    results = put_ok(store, *(record(b"%d" % number) for number in range(5)))
+    root = crashed_copy(tmp_path / "store", tmp_path / "copy")
+    store.close()
+    for path in sorted(queue_path(root).iterdir())[:2]:
+        path.unlink()
+    (log,) = log_files(root)
+    end = results[kept].physical_offset
+    overwrite(log, end, bytes(log.stat().st_size - end))
+    store = open_store(root, queue_file_bytes=20)
+    assert store.queue_bounds(TOPIC, 0) == (0, kept)
+    assert bodies(store) == [b"%d" % number for number in range(kept)]
+    store.close()
+    assert len(list(queue_path(root).iterdir())) == kept
