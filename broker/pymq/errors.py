@@ -20,6 +20,7 @@
     ├── RequestTimeout            sent, unanswered: the outcome is unknown
     ├── TooManyPending            not sent: too many requests are unanswered
     ├── ClientClosed
+    ├── ClientMisplaced           used in another process, thread or event loop than its own
     ├── RouteNotFound             no name server knows a broker for the topic
     ├── MessageNotFound           no broker has a message with that id or key
     └── BrokerError               the peer answered with an error code
@@ -146,6 +147,10 @@ class ClientClosed(PymqError):
     def __init__(self, text: str, *, sent: bool = False) -> None:
         super().__init__(text)
         self.outcome_known = not sent
+
+
+class ClientMisplaced(PymqError):
+    """The client belongs to another process, thread or event loop; nothing was sent."""
 
 
 class RouteNotFound(PymqError):

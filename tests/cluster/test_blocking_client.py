@@ -257,8 +257,16 @@ def test_what_cannot_be_sent(client: BlockingClient, queue: MessageQueue) -> Non
         (lambda: client.send(Message("a/b", b"x")), "'/'"),
         (lambda: client.send(Message(queue.topic, bytes(5 << 20))), "body_bytes_max"),
         (lambda: client.send(Message(queue.topic, b"x", properties={"TAGS": "x"})), "system"),
+        (lambda: client.send(Message(queue.topic, b"x", tags="a||b")), "one tag"),
+        (lambda: client.send(Message(queue.topic, b"x", tags=5)), "tags is a int"),  # type: ignore
+        (lambda: client.send(Message(queue.topic, b"x", keys=5)), "keys a str"),  # type: ignore
+        (lambda: client.send(Message(queue.topic, b"x", delay_level=-3)), "delay_level=-3"),
+        (lambda: client.send(b"x"), "expected a Message"),  # type: ignore[arg-type]
+        (lambda: client.send(other, 0), "queue=0"),  # type: ignore[arg-type]
+        (lambda: client.pull(queue, 0, tags="a > 5"), "SQL"),
+        (lambda: list(client.pull_range(queue, 0, 1, tags="TAGS is not null")), "SQL"),
         (lambda: client.send(other, queue), "'other'"),
-        (lambda: client.send_batch(queue, []), "batch of 0"),
+        (lambda: client.send_batch(queue, []), "batch of no message"),
         (lambda: client.send_batch(queue, [other, Message(queue.topic, b"")]), "one topic"),
         (lambda: client.send_batches(queue, [bytes(5 << 20)]), "batch 0"),
     ):

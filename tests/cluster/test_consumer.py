@@ -501,6 +501,9 @@ def test_wrong_use_says_what_is_right(pymq_cluster: Cluster) -> None:
         for topic, tags in (("a/b", "*"), ("", "*"), ("T", "||"), (b"T", "*"), ("T", None)):
             with pytest.raises(LocalProtocolError):
                 consumer.subscribe(topic, tags)  # type: ignore[arg-type]
+        for sql in ("a > 5", "TAGS is not null"):
+            with pytest.raises(LocalProtocolError, match="SQL expression, expected .*'TagA"):
+                consumer.subscribe("T", sql)
         consumer.subscribe("T")
         with pytest.raises(ClientClosed, match="async with"):
             consumer.__aiter__()

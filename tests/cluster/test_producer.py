@@ -606,6 +606,10 @@ def test_a_client_that_is_not_open_says_so(pymq_cluster: Cluster) -> None:
     [
         ({"name_servers": ""}, "host:port"),
         ({"name_servers": "somewhere"}, "host:port"),
+        ({"name_servers": 9876}, "expected a str"),
+        ({"name_servers": "http://127.0.0.1:9876"}, "without 'http://', such as 127.0.0.1:9876"),
+        ({"name_servers": "http://jmenv.tbsite.net:8080/rocketmq/nsaddr"}, "is a URL"),
+        ({"name_servers": "127.0.0.1:9876;user@host:9876"}, "host:port"),
         ({"in_flight_max": 0}, "in_flight_max=0"),
         ({"retries": -1}, "send_retries=-1"),
         ({"timeout_s": 0}, "timeout_s=0"),
@@ -626,6 +630,9 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Message("SCHEDULE_TOPIC_XXXX", b"x"), "belongs to the broker"),
     (lambda: Message("T", b"x", properties={"a": "v" * 33_000}), "at most 32767"),
     (lambda: Message("T", b"x", tags="\ud800"), "not Unicode"),
+    (lambda: Message("T", b"x", tags="a||b"), "one tag, '||' joins"),
+    (lambda: Message("T", b"x", delay_level=-3), "delay_level=-3"),
+    (lambda: Message(5, b"x"), "topic name 5 is a int"),  # type: ignore[arg-type]
     (lambda: b"x", "expected a Message"),
     (lambda: None, "expected a Message"),
 ]
@@ -645,6 +652,19 @@ def test_messages_that_cannot_be_sent_are_refused_before(
             with pytest.raises(LocalProtocolError, match=reason):
                 await producer.send(make())
             assert len(broker.sent) == 1
+            assert producer.in_flight_count == 0
+
+    run(test())
+
+
+def test_a_sharding_key_that_is_no_text_is_refused_at_once() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address) as producer:
+            with pytest.raises(LocalProtocolError, match=r"write sharding_key=str\(5\)"):
+                await producer.send(Message("T", b"x"), sharding_key=5)  # type: ignore[arg-type]
+            with pytest.raises(LocalProtocolError, match="sharding_key=''"):
+                producer.send_nowait(Message("T", b"x"), sharding_key="")
+            assert not broker.sent
             assert producer.in_flight_count == 0
 
     run(test())

@@ -1,6 +1,7 @@
 """BlockingClient: request and response over plain sockets, for Spark, administration, scripts.
 
-No thread, no event loop, no heartbeat. For one thread of one process; make it after forking.
+No thread, no event loop, no heartbeat. For one thread. A copy in a child made by ``fork`` opens
+connections of its own and gives message ids of its own.
 
 **Pulls need no registration.** They carry their subscription with them (as mqadmin and the
 lite pull consumer do) and use the group ``TOOLS_CONSUMER``, which every broker has from the
@@ -16,7 +17,6 @@ is there twice, with the same message id (property ``UNIQ_KEY``), by which reade
 
 import datetime
 import itertools
-import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -33,6 +33,7 @@ from pymq.client.batch_run import (
 from pymq.client.blocking_pool import PASSING, BlockingPool, advertised, timed_out
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.finished import RecordsBody, RecordsOffer, send_records
+from pymq.client.home import Process
 from pymq.client.operations import (
     Operation,
     PreparedMessage,
@@ -43,7 +44,14 @@ from pymq.client.operations import (
 )
 from pymq.client.ranges import Joiner, PullChunk, RangePlan
 from pymq.client.routes import Route, no_read_queue, pick_queue
-from pymq.client.sending import encode_batches, prepare_body
+from pymq.client.sending import (
+    batch_topic,
+    check_flag,
+    check_message,
+    encode_batches,
+    encode_properties,
+    prepare_body,
+)
 from pymq.clock import Clock
 from pymq.errors import (
     BrokerError,
@@ -53,6 +61,7 @@ from pymq.errors import (
     RequestTimeout,
     RouteNotFound,
 )
+from pymq.filter.tags import check_tags
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.bodies import ClusterInfo, MessageQueue, Subscription
 from pymq.protocol.message import Message, UniqueKeys
@@ -290,6 +299,7 @@ class BlockingClient:
             suspend_ms: how long the broker may wait for a message.
 
         Raises:
+            LocalProtocolError: ``tags`` is SQL, or names no tag.
             PymqError: no answer until the deadline, or the broker refused.
         """
         operation = Pull(
@@ -297,7 +307,7 @@ class BlockingClient:
             offset,
             group=group,
             count_max=count_max,
-            subscription=Subscription.of_tags(queue.topic, tags, 0),
+            subscription=_subscription(queue, tags),
             suspend_ms=suspend_ms,
             bytes_max=bytes_max,
         )
@@ -329,11 +339,12 @@ class BlockingClient:
             bytes_max: largest answer asked of a pymq broker.
 
         Raises:
+            LocalProtocolError: ``tags`` is SQL, or names no tag.
             OffsetOutOfRange: part of the range is not there; the text has what is. Chunks
                 before it may have been yielded.
             PymqError: no progress until the deadline, or the broker refused.
         """
-        subscription = Subscription.of_tags(queue.topic, tags, 0)
+        subscription = _subscription(queue, tags)
         plan = RangePlan(queue, first, end, is_filtered=subscription.expression != "*")
         joiner = Joiner()
         patience = self._pool.patience()
@@ -429,9 +440,11 @@ class BlockingClient:
             RouteNotFound: nobody has the topic.
             PymqError: the last of the failures.
         """
+        check_message(message)
         body, sys_flag = prepare_body(message.body, message.topic, self._config)
+        check_flag(message.flag)
         message_id = self._message_ids.next(self._clock.wall_ms())
-        properties = message.encode_properties(message_id).decode()
+        properties = encode_properties(message, message_id).decode()
         return self._send(
             PreparedMessage(message.topic, body, properties, message_id, message.flag, sys_flag),
             queue,
@@ -453,11 +466,7 @@ class BlockingClient:
             PymqError: the last of the failures.
         """
         batch = list(messages)
-        topics = {message.topic for message in batch}
-        if len(topics) != 1:
-            raise LocalProtocolError(
-                f"batch of {len(batch)} messages for topics {sorted(topics)}, expected one topic"
-            )
+        topic = batch_topic(batch)
         now_ms = self._clock.wall_ms()
         ids = [self._message_ids.next(now_ms) for _ in batch]
         encoded = encode_batches(batch, ids, self._config.body_bytes_max)
@@ -468,11 +477,13 @@ class BlockingClient:
                 "once"
             )
         prepared = PreparedMessage(
-            topics.pop(), encoded[0].body, "", ",".join(encoded[0].unique_keys), batch=True
+            topic, encoded[0].body, "", ",".join(encoded[0].unique_keys), batch=True
         )
         return self._send(prepared, queue)
 
     def _send(self, prepared: PreparedMessage, queue: MessageQueue | None) -> SendResult:
+        if queue is not None and not isinstance(queue, MessageQueue):
+            raise LocalProtocolError(f"queue={queue!r:.80}, expected one of write_queues(topic)")
         if queue is not None and queue.topic != prepared.topic:
             raise LocalProtocolError(
                 f"message to topic {prepared.topic!r} for a queue of topic {queue.topic!r}"
@@ -566,16 +577,22 @@ class MessageIds:
     """Client message ids of this process, without knowing an address of ours."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = Process()
         # An address of the loopback net, random: ids of processes must differ, and nothing
         # else is read from it.
         address = b"\x7f" + secrets.token_bytes(3)
         self._keys = UniqueKeys(
-            address=address, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
+            address=address, pid=self._process.pid, salt=secrets.randbits(32), start_ms=0
         )
         self._until_ms = 0
 
     def next(self, now_ms: int) -> str:
         """Return a new id."""
+        if self._process.is_forked:
+            self._begin()
         if now_ms >= self._until_ms:
             # Tools read a message's time out of its id: ms since the month began, local time.
             now = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()
@@ -584,6 +601,11 @@ class MessageIds:
             self._until_ms = int(following.timestamp() * 1000)
             self._keys.restart(int(start.timestamp() * 1000))
         return self._keys.next(now_ms)
+
+
+def _subscription(queue: MessageQueue, tags: str) -> Subscription:
+    check_tags(queue.topic, tags)
+    return Subscription.of_tags(queue.topic, tags, 0)
 
 
 def _may_send_elsewhere(error: PymqError, queue: MessageQueue | None) -> bool:

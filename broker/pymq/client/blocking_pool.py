@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pymq.client import operations
 from pymq.client.config import ClientConfig
+from pymq.client.home import Process
 from pymq.client.operations import Operation, check_send_topic
 from pymq.client.routes import Route, RouteTable, no_route, no_write_queue
 from pymq.errors import (
@@ -49,10 +50,14 @@ PASSING = (
 
 
 class BlockingPool:
-    """One connection per address, opened when first used, and the routes; for one thread."""
+    """One connection per address, opened when first used, and the routes; for one thread.
+
+    The copy in a child made by ``fork`` opens connections of its own.
+    """
 
     def __init__(self, config: ClientConfig, routes: Iterable[Route] = ()) -> None:
         self.config = config
+        self._process = Process()
         self.routes = RouteTable(config.route_age_s)
         for route in routes:
             self.routes.put(route, time.monotonic())
@@ -212,6 +217,8 @@ class BlockingPool:
         """
         if self._closed.is_set():
             raise ClientClosed("the client is closed; make another one")
+        if self._process.is_forked:
+            self._leave_to_parent()
         channel = self._channels.get(address)
         if channel is None or not channel.check_alive():
             host, port = split_address(address)
@@ -224,6 +231,13 @@ class BlockingPool:
             )
             self._channels[address] = channel
         return channel
+
+    def _leave_to_parent(self) -> None:
+        """Close our copies of the connections of another process, which still uses them."""
+        self._process = Process()
+        for channel in self._channels.values():
+            channel.close()
+        self._channels.clear()
 
     def read_channel(self, queue: MessageQueue) -> BlockingChannel:
         """Return the connection to a broker that has the queue."""

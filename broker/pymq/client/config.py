@@ -20,7 +20,11 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigurationError: there is none, or one is no ``host:port``.
     """
-    parts = [text] if isinstance(text, str) else list(text)
+    parts = [text] if isinstance(text, str) else text
+    if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
+        raise ConfigurationError(
+            f"name servers {text!r:.200}: expected a str such as '127.0.0.1:9876', or several"
+        )
     found = [address for part in parts for address in _SEPARATOR.split(part.strip()) if address]
     if not found:
         raise ConfigurationError(

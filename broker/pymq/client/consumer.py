@@ -19,6 +19,7 @@ from typing import Self
 
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.crew import Crew, Handler
+from pymq.client.home import Home
 from pymq.client.inbox import Delivery, FlowLimits, Inbox
 from pymq.client.membership import Membership
 from pymq.client.pool import ClientPool
@@ -26,6 +27,7 @@ from pymq.client.queue_reader import StartPolicy
 from pymq.client.retry import SendBack
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError, LocalProtocolError, PymqError
+from pymq.filter.tags import check_tags
 from pymq.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -143,7 +145,7 @@ class Consumer:
             tags: ``*``, or the tags wanted, joined by ``||``.
 
         Raises:
-            LocalProtocolError: no legal topic, or no tag expression.
+            LocalProtocolError: no legal topic, or no tag expression, or SQL.
         """
         if not isinstance(topic, str) or not isinstance(tags, str):
             raise LocalProtocolError(
@@ -151,6 +153,7 @@ class Consumer:
                 "'orders' and 'TagA || TagB'"
             )
         check_topic(topic)
+        check_tags(topic, tags)
         self._subscriptions[topic] = Subscription.of_tags(topic, tags, self._clock.wall_ms())
         self._membership.subscriptions_changed()
         return self
@@ -188,6 +191,7 @@ class Consumer:
             ConnectionFailed: no name server answers; the text names all and why.
         """
         if self._pool.is_open and not self._is_closing:
+            self._pool.check_open()
             return self
         if not self._subscriptions:
             raise ConfigurationError("nothing is subscribed: call subscribe(topic) before start()")
@@ -206,6 +210,7 @@ class Consumer:
         """
         if self._is_closing or not self._pool.is_open:
             return
+        self._pool.check_open()
         self._is_closing = True
         self._inbox.close()
         self._membership.stop()
@@ -235,7 +240,7 @@ class Consumer:
                 loop.put_back_current()
             elif loop.is_running:
                 still.append(loop)
-        self._loops = [*still, MessageLoop(self._inbox)]
+        self._loops = [*still, MessageLoop(self._inbox, self._pool.home)]
         return self._loops[-1]
 
     def _loops_of_this_task(self) -> list["MessageLoop"]:
@@ -343,8 +348,9 @@ class Consumer:
 class MessageLoop:
     """One ``async for`` over a consumer's messages."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, home: Home) -> None:
         self._inbox = inbox
+        self._home = home
         self._current: Delivery | None = None
         self.task = asyncio.current_task()
         self.is_running = True
@@ -353,6 +359,8 @@ class MessageLoop:
         return self
 
     async def __anext__(self) -> ReceivedMessage:
+        if self._home.is_forked:
+            self._home.check()
         self.finish_current()
         self._current = delivery = await self._inbox.take()
         if delivery is None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from pymq.client import operations
+from pymq.client.home import Home
 from pymq.client.routes import MASTER_ID, Route, RouteTable, no_route
 from pymq.clock import Clock
 from pymq.errors import (
@@ -104,7 +105,8 @@ class ClientPool:
         self._client_id = ""
         self._unique_keys: UniqueKeys | None = None
         self._keys_until_s = 0.0
-        #: The loop it was started on.
+        #: Where it was started, and the loop there.
+        self.home: Home
         self.loop: asyncio.AbstractEventLoop
 
     # --- life
@@ -114,14 +116,17 @@ class ClientPool:
 
         Raises:
             ClientClosed: it was closed before.
+            ClientMisplaced: it was started in another process or event loop.
             ConnectionFailed: no name server can be reached; the text names all and why.
         """
         if self._was_closed:
             raise ClientClosed("a client that was closed cannot start again; make a new one")
         if self._open:
+            self.home.check()
             return
         self._open = True
-        self.loop = asyncio.get_running_loop()
+        self.home = Home()
+        self.loop = self.home.loop
         try:
             channel = await self._any_name_server()
         except BaseException:
@@ -138,9 +143,18 @@ class ClientPool:
         self._tasks.repeat("heartbeats", self.send_heartbeats, HEARTBEAT_S)
 
     async def close(self) -> None:
-        """Unregister at the brokers and close all connections. Harmless when done twice."""
-        was_open, self._open = self._open, False
-        self._was_closed = True
+        """Unregister at the brokers and close all connections. Idempotent.
+
+        Raises:
+            ClientMisplaced: it was started in another event loop.
+        """
+        was_open = self.is_open
+        if was_open:
+            self.home.check()
+        is_copy = self._open and self.home.is_forked
+        self._open, self._was_closed = False, True
+        if is_copy:
+            return  # The connections are the parent's.
         try:
             if was_open and self._client_id:
                 await self._unregister()
@@ -166,8 +180,8 @@ class ClientPool:
 
     @property
     def is_open(self) -> bool:
-        """Was it started, and not closed?"""
-        return self._open
+        """Was it started in this process, and not closed?"""
+        return self._open and not self.home.is_forked
 
     @property
     def client_id(self) -> str:
@@ -183,12 +197,18 @@ class ClientPool:
         self._tasks.repeat(name, step, interval_s)
 
     def check_open(self) -> None:
-        """Raise ClientClosed unless it was started and not closed."""
+        """Accept a call while it is open, where it was started.
+
+        Raises:
+            ClientClosed: it was closed, or never started.
+            ClientMisplaced: it was started in another process, thread or event loop.
+        """
         if not self._open:
             raise ClientClosed(
                 "the client is closed, or was never started; use it inside `async with`, or "
                 "between start() and close()"
             )
+        self.home.check()
 
     # --- message ids
 

@@ -28,7 +28,6 @@ from pymq.clock import Clock
 from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,
-    LocalProtocolError,
     PymqError,
     RequestTimeout,
     RouteNotFound,
@@ -141,14 +140,20 @@ class Producer:
 
         Raises:
             ClientClosed: it was closed; make a new one.
+            ClientMisplaced: it was started in another process or event loop.
             ConnectionFailed: none answers; the text names all and why.
         """
         await self._pool.start()
         return self
 
     async def close(self, timeout_s: float = 10.0) -> None:
-        """Wait for the sends under way, unregister, close. Harmless when done twice."""
+        """Wait for the sends in flight, unregister, close. Idempotent.
+
+        Raises:
+            ClientMisplaced: it was started in another event loop.
+        """
         if self._pool.is_open:
+            self._pool.check_open()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self.flush()
@@ -202,6 +207,7 @@ class Producer:
             RequestTimeout: no answer; it may be stored.
             RouteNotFound: no broker is known for the topic.
             ClientClosed: the producer is not open.
+            ClientMisplaced: it was started in another process, thread or event loop.
         """
         if self._in_flight >= self._in_flight_max:
             await self.wait_room()
@@ -314,9 +320,9 @@ class Producer:
         self, message: Message, queue: MessageQueue | None, sharding_key: str | None
     ) -> Send:
         if not isinstance(message, Message):
-            raise LocalProtocolError(
-                f"{message!r:.80} is a {type(message).__name__}, expected a Message"
-            )
+            sending.check_message(message)
+        if sharding_key is not None:
+            sending.check_sharding_key(sharding_key)
         topic = message.topic
         if topic not in self._topics:
             check_send_topic(topic)

@@ -18,7 +18,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MQ_VERSION, RequestCode
 from pymq.protocol.compression import compress, compression_flags
 from pymq.protocol.framing import frame_prefix
-from pymq.protocol.message import SHARDING_KEY, WAIT, Message
+from pymq.protocol.message import SHARDING_KEY, WAIT, Message, check_delay_level, check_tag
 from pymq.protocol.names import DEFAULT_TOPIC, is_retry_topic
 from pymq.protocol.record import PROPERTIES_BYTES_MAX
 
@@ -137,12 +137,50 @@ def properties_json(
         raise wrong_type(message, error) from error
 
 
+def encode_properties(message: Message, unique_key: str) -> bytes:
+    """Return the properties of a message as its broker stores them.
+
+    Raises:
+        LocalProtocolError: a property cannot be sent.
+    """
+    try:
+        return message.encode_properties(unique_key)
+    except (TypeError, AttributeError) as error:
+        raise wrong_type(message, error) from error
+
+
 def wrong_type(message: Message, error: Exception) -> LocalProtocolError:
     """Return what to raise for tags, keys or properties of a wrong type."""
     return LocalProtocolError(
         f"message to {message.topic!r} cannot be encoded: {error}; expected tags to be a str, "
         "keys a str or several, properties a dict of str to str"
     )
+
+
+def check_message(message: object) -> None:
+    """Accept what can be sent.
+
+    Raises:
+        LocalProtocolError: it is no message.
+    """
+    if not isinstance(message, Message):
+        raise LocalProtocolError(
+            f"{message!r:.80} is a {type(message).__name__}, expected a Message"
+        )
+
+
+def check_sharding_key(key: object) -> None:
+    """Accept a key that chooses a queue.
+
+    Raises:
+        LocalProtocolError: it is no text, or empty.
+    """
+    if not isinstance(key, str) or not key:
+        hint = f"; write sharding_key=str({key!r:.80})" if isinstance(key, int | float) else ""
+        raise LocalProtocolError(
+            f"sharding_key={key!r:.80}, expected a str that is not empty, because its hash chooses "
+            f"the queue in every client alike{hint}"
+        )
 
 
 def _system(sharding_key: str | None, wait_stored: bool) -> dict[str, str] | None:
@@ -167,8 +205,7 @@ def _piece(name: str, value: str) -> str | None:
 def _tag_piece(tags: str | None) -> str:
     if not tags:
         return ""
-    if not isinstance(tags, str):
-        raise LocalProtocolError(f"tags is a {type(tags).__name__}, expected one tag, a str")
+    check_tag(tags)
     try:
         tags.encode()
     except UnicodeEncodeError as error:
@@ -251,10 +288,7 @@ def batch_topic(messages: list[Message]) -> str:
     if not messages:
         raise LocalProtocolError("batch of no message, expected at least one")
     for message in messages:
-        if not isinstance(message, Message):
-            raise LocalProtocolError(
-                f"{message!r:.80} is a {type(message).__name__}, expected a Message"
-            )
+        check_message(message)
     topic = messages[0].topic
     for message in messages:
         if message.topic != topic:
@@ -319,15 +353,12 @@ def encode_batches(
 
 
 def _batch_properties(message: Message, key: str) -> bytes:
-    if message.delay_level:
+    if check_delay_level(message.delay_level):
         raise LocalProtocolError(
             f"a message with delay_level={message.delay_level} cannot be in a batch; send it alone"
         )
     check_flag(message.flag)
-    try:
-        return message.encode_properties(key)
-    except (TypeError, AttributeError) as error:
-        raise wrong_type(message, error) from error
+    return encode_properties(message, key)
 
 
 @functools.lru_cache(1024)

@@ -1,6 +1,11 @@
 """``host:port`` texts."""
 
+import re
+
 from pymq.errors import ConfigurationError
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)(.*)")
+_HOST = re.compile(r"[^\s/@?#\\]+")
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -9,9 +14,16 @@ def split_address(address: str) -> tuple[str, int]:
     Raises:
         ConfigurationError: it is not of that form.
     """
+    if url := _URL.fullmatch(address):
+        scheme, host_port, path = url.groups()
+        meant = host_port if ":" in host_port and not path.strip("/") else "127.0.0.1:9876"
+        raise ConfigurationError(
+            f"address {address!r} is a URL, expected host:port without {scheme!r}, such as {meant}"
+        )
     host, colon, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not (colon and host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    if not (colon and is_port and _HOST.fullmatch(host)):
         raise ConfigurationError(
             f"address {address!r}, expected host:port with a port of 1..65535, "
             "such as 127.0.0.1:9876"

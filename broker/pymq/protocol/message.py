@@ -163,6 +163,36 @@ def append_properties(properties: bytes, more: Mapping[str, str]) -> bytes:
 # ---------------------------------------------------------------------------------- messages
 
 
+def check_tag(tag: object) -> str:
+    """Return the tag of a message to send.
+
+    Raises:
+        LocalProtocolError: it is no text, or several tags.
+    """
+    if not isinstance(tag, str):
+        raise LocalProtocolError(f"tags is a {type(tag).__name__}, expected one tag, a str")
+    if "||" in tag:
+        raise LocalProtocolError(
+            f"tags {tag[:80]!r}: a message has one tag, '||' joins those that a consumer wants; no "
+            "consumer of tags would get this message. Choose one, others may become properties"
+        )
+    return tag
+
+
+def check_delay_level(level: object) -> int:
+    """Return the delay level of a message to send.
+
+    Raises:
+        LocalProtocolError: it is no whole number, or negative.
+    """
+    if not isinstance(level, int) or not 0 <= level < 1 << 31:
+        raise LocalProtocolError(
+            f"delay_level={level!r}, expected 0 for no delay, or a level from 1 on: the place of "
+            "the delay in the broker's messageDelayLevel, 1 for 1 s, 2 for 5 s, 3 for 10 s, ..."
+        )
+    return level
+
+
 @dataclass(slots=True)
 class Message:
     """A message to send.
@@ -202,11 +232,11 @@ class Message:
             self._check_user_properties()
             found.update(self.properties)
         if self.tags:
-            found[TAGS] = self.tags
+            found[TAGS] = check_tag(self.tags)
         if self.keys:
             found[KEYS] = self.keys if isinstance(self.keys, str) else self._joined_keys()
         if self.delay_level:
-            found[DELAY] = str(self.delay_level)
+            found[DELAY] = str(check_delay_level(self.delay_level))
         if unique_key is not None:
             found[UNIQUE_KEY] = unique_key
         if system:
@@ -349,18 +379,21 @@ class UniqueKeys:
     """Makes client message ids (UNIQ_KEY), unique among clients that are told apart.
 
     Upper-case hex of: address (4 or 16 bytes), process id (2), salt (4), ms since ``start_ms``
-    (4), counter (2). Tools read the time back on the assumption that the start is the first
-    midnight, local time, of the month; the owner calls ``restart`` when a month begins.
-    ``next`` may be called from several threads.
+    (4), counter (2). The salt grows by one whenever the counter wraps, so that no id comes twice,
+    however many belong to one moment and wherever the clock is set to. Tools read the time back
+    on the assumption that the start is the first midnight, local time, of the month; the owner
+    calls ``restart`` when a month begins. ``next`` may be called from several threads.
     """
 
-    __slots__ = ("_counter", "_prefix", "_start_ms")
+    __slots__ = ("_counter", "_current", "_host", "_salt", "_start_ms")
 
     def __init__(self, *, address: bytes, pid: int, salt: int, start_ms: int) -> None:
-        prefix = address + (pid & 0xFFFF).to_bytes(2, "big") + (salt & 0xFFFFFFFF).to_bytes(4)
-        self._prefix = prefix.hex().upper()
+        self._host = (address + (pid & 0xFFFF).to_bytes(2, "big")).hex().upper()
+        self._salt = salt
         self._start_ms = start_ms
         self._counter = itertools.count()
+        # What the ids of one moment have in common. One value, so that threads see it whole.
+        self._current = (-1, "")
 
     def restart(self, start_ms: int) -> None:
         """Count milliseconds from another moment on."""
@@ -368,8 +401,14 @@ class UniqueKeys:
 
     def next(self, now_ms: int) -> str:
         """Return a new id."""
-        since = (now_ms - self._start_ms) & 0xFFFFFFFF
-        return f"{self._prefix}{since:08X}{next(self._counter) & 0xFFFF:04X}"
+        number = next(self._counter)
+        moment = ((now_ms - self._start_ms) & 0xFFFFFFFF) + (number >> 16 << 32)
+        known, common = self._current
+        if known != moment:
+            salt = (self._salt + (number >> 16)) & 0xFFFFFFFF
+            common = f"{self._host}{salt:08X}{moment & 0xFFFFFFFF:08X}"
+            self._current = (moment, common)
+        return f"{common}{number & 0xFFFF:04X}"
 
 
 # ------------------------------------------------------------------------------------- batch

@@ -92,7 +92,7 @@ def check_topic(name: str) -> None:
     Raises:
         LocalProtocolError: the name is empty, too long, or has an illegal character.
     """
-    derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    derived = isinstance(name, str) and name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     _check("topic", name, DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX)
 
 
@@ -110,7 +110,9 @@ def is_legal(name: str) -> bool:
     return _LEGAL.fullmatch(name) is not None
 
 
-def _check(what: str, name: str, length_max: int) -> None:
+def _check(what: str, name: object, length_max: int) -> None:
+    if not isinstance(name, str):
+        raise LocalProtocolError(f"{what} name {name!r:.80} is a {type(name).__name__}, not a str")
     if not name:
         raise LocalProtocolError(f"a {what} name is empty, expected 1..{length_max} characters")
     if len(name) > length_max:

@@ -93,11 +93,21 @@ def test_sharding_key_and_wait_become_properties() -> None:
         (Message("T", b"b", properties={"a": 7}), "str to str"),  # type: ignore[dict-item]
         (Message("T", b"b", properties={"TAGS": "x"}), "belongs to the system"),
         (Message("T", b"b", tags="\ud800"), "not Unicode"),
+        (Message("T", b"b", tags="a||b"), "a message has one tag"),
+        (Message("T", b"b", tags="a || b", keys="k", properties={"p": "v"}), "one tag"),
+        (Message("T", b"b", delay_level=-3), r"delay_level=-3, expected 0 for no delay, or"),
+        (Message("T", b"b", delay_level="3"), "delay_level='3', expected"),  # type: ignore[arg-type]
     ],
 )
 def test_properties_that_cannot_be_sent_are_refused(message: Message, reason: str) -> None:
     with pytest.raises(LocalProtocolError, match=reason):
         sent(message)
+
+
+@pytest.mark.parametrize("key", [5, 0, 1.5, "", b"k"])
+def test_sharding_keys_that_choose_no_queue_are_refused(key: object) -> None:
+    with pytest.raises(LocalProtocolError, match="expected a str that is not empty"):
+        sending.check_sharding_key(key)
 
 
 @pytest.mark.parametrize(

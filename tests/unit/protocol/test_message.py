@@ -286,6 +286,14 @@ def test_unique_keys_wrap() -> None:
     assert keys.next(5).endswith("FFFFFFFF0002")  # a clock that was set back
 
 
+def test_no_unique_key_comes_twice_however_many_belong_to_one_moment() -> None:
+    keys = UniqueKeys(address=bytes(4), pid=1, salt=0xFFFFFFFF, start_ms=0)
+    found = [keys.next(7) for _ in range(150_000)]
+    assert len(set(found)) == len(found)
+    assert {len(key) for key in found} == {32}
+    assert {key[20:28] for key in found} == {"00000007"}
+
+
 # ------------------------------------------------------------------------------------- batch
 
 BATCH = bytes.fromhex(
