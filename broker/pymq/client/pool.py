@@ -22,14 +22,13 @@ from typing import Any, TypeVar
 
 from pymq.client import operations
 from pymq.client.home import Home
+from pymq.client.name_servers import NameServers
 from pymq.client.routes import MASTER_ID, Route, RouteTable, no_route
 from pymq.clock import Clock
 from pymq.errors import (
-    BrokerError,
     ClientClosed,
     ConnectionFailed,
     PymqError,
-    RemoteProtocolError,
     RequestTimeout,
     TopicNotExist,
 )
@@ -93,7 +92,7 @@ class ClientPool:
         self._consumers = consumers
         self._on_request = on_request or {}
         self._on_route = on_route
-        self._name_server_index = 0
+        self._name_servers = NameServers(self)
         self._channels: dict[str, AsyncChannel] = {}
         self._connecting: dict[str, asyncio.Task[AsyncChannel | PymqError]] = {}
         self._routes = RouteTable(route_age_s)
@@ -128,7 +127,7 @@ class ClientPool:
         self.home = Home()
         self.loop = self.home.loop
         try:
-            channel = await self._any_name_server()
+            channel = await self._name_servers.reach()
         except BaseException:
             self._open = False  # it may be started again
             raise
@@ -326,64 +325,9 @@ class ClientPool:
         )
         return operation.result(answer, peer=channel.address)
 
-    # --- name servers
-
-    async def _any_name_server(self) -> AsyncChannel:
-        """Return a connection to a name server, beginning with the one that last answered."""
-        failures = []
-        for index, address in self._name_servers_in_turn():
-            try:
-                channel = await self.channel(address)
-            except ConnectionFailed as error:
-                failures.append(str(error))
-            else:
-                self._name_server_index = index
-                return channel
-        raise no_name_server(self.name_servers, failures)
-
-    def _name_servers_in_turn(self) -> list[tuple[int, str]]:
-        """Return (index, address) of each, the one that last answered first.
-
-        A list of the caller's own: others that fail at the same time must not make it skip one.
-        """
-        numbered = list(enumerate(self.name_servers))
-        return numbered[self._name_server_index :] + numbered[: self._name_server_index]
-
     async def ask_name_server(self, ask: Callable[[], operations.Operation[T]]) -> T:
-        """Return the answer of the first name server that gives one.
-
-        Args:
-            ask: makes the operation, anew for each name server.
-
-        Raises:
-            BrokerError: a name server refused it, and no other did it; a note says which could
-                not be asked.
-            ConnectionFailed: none answers; the text names all and why.
-            ClientClosed: we are closed.
-        """
-        failures = []
-        refusal: BrokerError | None = None
-        for index, address in self._name_servers_in_turn():
-            try:
-                answer = await self.ask(await self.channel(address), ask())
-            except BrokerError as error:
-                # Name servers know nothing of each other: one that has just started may lack
-                # what another still knows.
-                refusal = refusal or error
-            except RequestTimeout as error:
-                failures.append(str(error))
-                if silent := self.open_channel(address):
-                    silent.abort()
-            except (ConnectionFailed, RemoteProtocolError) as error:
-                failures.append(str(error))
-            else:
-                self._name_server_index = index
-                return answer
-        if refusal is None:
-            raise no_name_server(self.name_servers, failures)
-        for failure in failures:
-            refusal.add_note(failure)
-        raise refusal
+        """Return the answer of the first name server that gives one; see ``NameServers.ask``."""
+        return await self._name_servers.ask(ask)
 
     # --- routes
 
@@ -560,10 +504,3 @@ async def _shared(task: asyncio.Task[T]) -> T:
 def _ignore(future: asyncio.Future[Command]) -> None:
     if not future.cancelled():
         future.exception()  # marks it as seen: the periodic heartbeat reports what lasts
-
-
-def no_name_server(name_servers: Sequence[str], failures: Sequence[str]) -> ConnectionFailed:
-    """Return what to raise when no name server answers."""
-    return ConnectionFailed(
-        f"no name server of {', '.join(name_servers)} answers: {'; '.join(failures)}"
-    )
