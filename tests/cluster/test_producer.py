@@ -11,6 +11,8 @@ import pytest
 from tests.cluster import scenarios
 
 from pymq.client import sync
+from pymq.client.blocking import BlockingClient
+from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
 from pymq.errors import (
     ClientClosed,
@@ -449,6 +451,59 @@ def test_all_name_servers_down_are_named(closed_address: str) -> None:
                 await producer.start()
         await producer.close()
         assert f"no name server of {closed_address}, localhost:1 answers" in str(failed.value)
+
+    run(test())
+
+
+def test_a_broker_given_as_a_name_server_is_refused_at_the_start(pymq_cluster: Cluster) -> None:
+    wrong = pymq_cluster.broker_address
+    text = f"{wrong} was given as a name server and is a broker; .* usually 9876"
+
+    async def test() -> None:
+        for name_servers in (wrong, f"{wrong};{pymq_cluster.name_server}"):
+            for client in (Producer(name_servers), Consumer(name_servers, "g").subscribe("T")):
+                with pytest.raises(ConfigurationError, match=text):
+                    await client.start()
+                with pytest.raises(ClientClosed):
+                    await producer_or_loop(client)
+
+    async def producer_or_loop(client: Producer | Consumer) -> object:
+        if isinstance(client, Producer):
+            return await client.send(Message("T", b"x"))
+        return await anext(aiter(client))
+
+    run(test())
+    with BlockingClient(wrong) as client:
+        for ask in (lambda: client.route("T"), client.cluster_info):
+            with pytest.raises(ConfigurationError, match=text):
+                ask()
+
+
+def test_what_answers_no_request_for_routes_is_not_taken_for_a_name_server() -> None:
+    class Other(FakeBroker):
+        def on_command(self, connection: ServerConnection, command: Command) -> None:
+            connection.respond(command, command.reply(3, "not supported"))
+
+    async def test() -> None:
+        async with Other() as other:
+            with pytest.raises(ConfigurationError, match="does not answer requests for routes"):
+                await Producer(other.address).start()
+
+    run(test())
+
+
+def test_a_silent_name_server_is_passed_over_at_the_start(pymq_cluster: Cluster) -> None:
+    class Silent(FakeBroker):
+        def on_command(self, connection: ServerConnection, command: Command) -> None:
+            pass
+
+    async def test() -> None:
+        async with Silent() as silent:
+            with pytest.raises(ConnectionFailed, match="no name server of .* did not answer"):
+                await Producer(silent.address, timeout_s=0.2).start()
+            both = f"{silent.address};{pymq_cluster.name_server}"
+            async with Producer(both, timeout_s=0.2) as producer:
+                await producer.send(Message("T", b"x"))
 
     run(test())
 

@@ -10,13 +10,14 @@ from pymq.client import operations
 from pymq.client.config import ClientConfig
 from pymq.client.home import Process
 from pymq.client.operations import Operation, check_send_topic
-from pymq.client.routes import Route, RouteTable, no_route, no_write_queue
+from pymq.client.routes import Route, RouteTable, no_route, no_write_queue, not_a_name_server
 from pymq.errors import (
     BrokerError,
     ClientClosed,
     ConnectionFailed,
     PymqError,
     RemoteProtocolError,
+    RequestNotSupported,
     RequestTimeout,
     RouteNotFound,
     ServiceNotAvailable,
@@ -149,6 +150,7 @@ class BlockingPool:
 
         Raises:
             RouteNotFound: those that answered do not know the topic.
+            ConfigurationError: one is not a name server, but a broker.
             ConnectionFailed: none answered.
             BrokerError: one refused, and no other did it.
         """
@@ -162,6 +164,10 @@ class BlockingPool:
                 answer = self.ask(address, operation, hint="it was given as a name server")
             except TopicNotExist:
                 unknown += 1
+            except RequestNotSupported as error:
+                refusal = refusal or error
+                self._check_name_server(address)
+                failures.append(str(error))
             except BrokerError as error:
                 refusal = refusal or error
                 failures.append(str(error))
@@ -178,6 +184,23 @@ class BlockingPool:
             f"no name server answered: {'; '.join(failures)}. Is it running, and is the address "
             "right?"
         )
+
+    def _check_name_server(self, address: str) -> None:
+        """Look at a name server that does not support a request.
+
+        Raises:
+            ConfigurationError: it is a broker.
+        """
+        try:
+            self.ask(address, operations.route(DEFAULT_TOPIC))
+        except RequestNotSupported as error:
+            try:
+                self.ask(address, operations.broker_state())
+            except PymqError:
+                raise not_a_name_server(address, is_broker=False) from error
+            raise not_a_name_server(address, is_broker=True) from error
+        except PymqError:
+            return
 
     # --- one request
 

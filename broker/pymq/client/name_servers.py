@@ -3,9 +3,20 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
+from pymq.client import operations
 from pymq.client.operations import Operation
-from pymq.errors import BrokerError, ConnectionFailed, RemoteProtocolError, RequestTimeout
+from pymq.client.routes import not_a_name_server
+from pymq.errors import (
+    BrokerError,
+    ConfigurationError,
+    ConnectionFailed,
+    PymqError,
+    RemoteProtocolError,
+    RequestNotSupported,
+    RequestTimeout,
+)
 from pymq.net.channel import AsyncChannel
+from pymq.protocol.names import DEFAULT_TOPIC
 
 T = TypeVar("T")
 
@@ -38,19 +49,47 @@ class NameServers:
         """Return a connection to a name server, beginning with the one that last answered.
 
         Raises:
-            ConnectionFailed: none can be reached; the text names all and why.
+            ConfigurationError: one is not a name server, but a broker.
+            ConnectionFailed: none answers; the text names all and why.
             ClientClosed: we are closed.
         """
-        failures = []
+        failures: list[str] = []
         for index, address in self._in_turn():
-            try:
-                channel = await self._connections.channel(address)
-            except ConnectionFailed as error:
-                failures.append(str(error))
-            else:
+            channel = await self._probe(address, failures)
+            if channel is not None:
                 self._first = index
                 return channel
         raise no_name_server(self._addresses, failures)
+
+    async def _probe(self, address: str, failures: list[str]) -> AsyncChannel | None:
+        """Return the connection to an address if a name server answers there."""
+        connections = self._connections
+        try:
+            channel = await connections.channel(address)
+            await connections.ask(channel, operations.route(DEFAULT_TOPIC))
+        except RequestNotSupported as error:
+            raise await self._not_a_name_server(channel) from error
+        except BrokerError:
+            return channel  # Whatever else it says, it knows what a route is.
+        except (ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
+            failures.append(self._failure(address, error))
+            return None
+        return channel
+
+    async def _not_a_name_server(self, channel: AsyncChannel) -> ConfigurationError:
+        try:
+            await self._connections.ask(channel, operations.broker_state())
+        except PymqError:
+            return not_a_name_server(channel.address, is_broker=False)
+        return not_a_name_server(channel.address, is_broker=True)
+
+    def _failure(self, address: str, error: PymqError) -> str:
+        """Return why an address gave no answer; a connection that fell silent is given up."""
+        if isinstance(error, RequestTimeout) and (
+            silent := self._connections.open_channel(address)
+        ):
+            silent.abort()
+        return str(error)
 
     def _in_turn(self) -> list[tuple[int, str]]:
         """Return (index, address) of each, the one that last answered first.
@@ -82,12 +121,8 @@ class NameServers:
                 # Name servers know nothing of each other: one that has just started may lack
                 # what another still knows.
                 refusal = refusal or error
-            except RequestTimeout as error:
-                failures.append(str(error))
-                if silent := connections.open_channel(address):
-                    silent.abort()
-            except (ConnectionFailed, RemoteProtocolError) as error:
-                failures.append(str(error))
+            except (ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
+                failures.append(self._failure(address, error))
             else:
                 self._first = index
                 return answer

@@ -130,6 +130,8 @@ class ClientPool:
             channel = await self._name_servers.reach()
         except BaseException:
             self._open = False  # it may be started again
+            for opened in list(self._channels.values()):
+                opened.close()
             raise
         address = ipaddress.ip_address((channel.local_host or "127.0.0.1").partition("%")[0])
         number = next(_client_numbers)

@@ -14,7 +14,7 @@ Source: RocketMQ MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishI
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pymq.errors import RouteNotFound
+from pymq.errors import ConfigurationError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue, QueueData, TopicRoute
 from pymq.protocol.codes import Permission
 
@@ -202,6 +202,21 @@ def no_route(
         f"create it with `pymq topic create {topic}` (mqadmin updateTopic), or set "
         "autoCreateTopicEnable=true on a broker and send to it first; a topic just created takes "
         "a second or two to be known"
+    )
+
+
+def not_a_name_server(address: str, *, is_broker: bool) -> ConfigurationError:
+    """Return the error for an address that was given as a name server's and is not one.
+
+    Args:
+        address: ``host:port``; it does not support requests for routes.
+        is_broker: it supports requests that only brokers do.
+    """
+    what = "is a broker" if is_broker else "does not answer requests for routes, as brokers do not"
+    return ConfigurationError(
+        f"{address} was given as a name server and {what}; give the name server's address, whose "
+        "port is usually 9876 (a broker's is 10911), as in namesrvAddr of the broker's "
+        "configuration"
     )
 
 
