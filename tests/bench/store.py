@@ -24,7 +24,7 @@ from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import pack_host
 from pymq.store import Files, MessageStore, PutStatus, StoreConfig
 from pymq.store.index.index_file import IndexLayout
-from pymq.store.index.key_index import KeyIndex, offsets
+from pymq.store.index.key_index import KeyIndex, candidates
 
 HOST = pack_host("127.0.0.1", 10911)
 TOPIC = "TopicTest"
@@ -210,7 +210,7 @@ def query(scale: float) -> None:
             for value in wanted:
                 begun = time.perf_counter()
                 chains = index.chains(value, begin_ms=0, end_ms=now * 2)
-                sum(1 for _ in offsets(files, chains, begin_ms=0, end_ms=now * 2))
+                sum(1 for _ in candidates(files, chains, begin_ms=0, end_ms=now * 2))
                 times.append((time.perf_counter() - begun) * 1000)
         times.sort()
         machine.line(

@@ -35,7 +35,7 @@ SMALL: Final = {
     "segment_bytes": 1024,
     "queue_file_bytes": 100,
     "index_slot_count": 7,
-    "index_entry_limit": 12,
+    "index_item_limit": 12,
 }
 
 
@@ -140,7 +140,7 @@ class Session:
             physical = tuple(result.physical_offset + start for start in starts)
             promise = Acknowledged(request, send.queue_id, result.queue_offset, physical)
             if self._mode is FlushMode.SYNC:
-                self._waiting.append((result.end_offset, life, promise))
+                self._waiting.append((result.physical_end, life, promise))
             else:
                 life.events.append(promise)
 
@@ -216,9 +216,9 @@ class Session:
             offset, end = store.queue_bounds(topic, queue_id)
             while offset < end:
                 result = store.read(topic, queue_id, offset, count_max=32, bytes_max=1 << 16)
-                assert result.next_offset > offset, f"{topic} {queue_id} {offset}: {result}"
+                assert result.next_queue_offset > offset, f"{topic} {queue_id} {offset}: {result}"
                 result.check()
-                offset = result.next_offset
+                offset = result.next_queue_offset
                 found.setdefault(topic, []).extend(
                     Found(one.queue_id, one.queue_offset, one.physical_offset, one.body)
                     for buffer in result.buffers
@@ -247,7 +247,7 @@ def _parse_table(text: str) -> int:
 
 def index_complaints(root: Path) -> list[str]:
     """Return how the index of a store that was closed differs from one made anew by its log."""
-    model = IndexModel(SMALL["index_slot_count"], SMALL["index_entry_limit"])
+    model = IndexModel(SMALL["index_slot_count"], SMALL["index_item_limit"])
     for one in log_records(root):
         model.add(one)
     return check_index_files(index_contents(root), model.contents())

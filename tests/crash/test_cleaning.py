@@ -27,7 +27,7 @@ SIZES: dict[str, Any] = {
     "segment_bytes": 1024,
     "queue_file_bytes": 60,
     "index_slot_count": 4,
-    "index_entry_limit": 4,
+    "index_item_limit": 4,
 }
 RECORD_BYTES = 300
 #: Too few buffers, and enough of them.

@@ -483,7 +483,7 @@ class StoreWitness:
             assert found.count, f"{topic} queue {queue_id} at {first}: {found.status}"
             for buffer in found.buffers:
                 yield from map(message_line, decode_records(buffer, verify=True))
-            first = found.next_offset
+            first = found.next_queue_offset
 
 
 def message_line(record: Record) -> str:

@@ -393,7 +393,7 @@ def config_of(path: Path) -> StoreConfig:
         segment_bytes=SETTINGS["mappedFileSizeCommitLog"],
         queue_file_bytes=SETTINGS["mappedFileSizeConsumeQueue"],
         index_slot_count=SETTINGS["maxHashSlotNum"],
-        index_entry_limit=SETTINGS["maxIndexNum"],
+        index_item_limit=SETTINGS["maxIndexNum"],
     )
 
 

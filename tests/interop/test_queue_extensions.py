@@ -147,7 +147,7 @@ def records(store: MessageStore, topic: str, tags: Sequence[str] | None = None) 
             topic, 0, offset, count_max=100, bytes_max=1 << 20, tag_codes=codes
         )
         found += [one for buffer in result.buffers for one in decode_records(buffer, verify=True)]
-        offset = result.next_offset
+        offset = result.next_queue_offset
     return found
 
 

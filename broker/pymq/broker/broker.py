@@ -357,7 +357,7 @@ class Broker:
             return
         for arrival in arrivals:
             self._long_poll.wake(
-                (arrival.topic, arrival.queue_id), arrival.end, arrival.tag_codes
+                (arrival.topic, arrival.queue_id), arrival.queue_end, arrival.tag_codes
             )
 
     def _topics_changed(self) -> None:

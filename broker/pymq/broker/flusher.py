@@ -33,7 +33,7 @@ QUEUE_PAUSE_S = 0.5
 
 @dataclass(slots=True)
 class _Waiter:
-    end_offset: int  # physical
+    physical_end: int  # physical
     deadline_s: float
     done: Callable[[str | None], None]
 
@@ -99,17 +99,17 @@ class Flusher:
             pause_s = min(COMMIT_PAUSE_S, self._commit_interval_s)
             self._tasks.repeat("commit", self.commit_due, pause_s)
 
-    def wait_synced(self, end_offset: int, done: Callable[[str | None], None]) -> None:
-        """Call ``done(None)`` once the log is synced up to ``end_offset``.
+    def wait_synced(self, physical_end: int, done: Callable[[str | None], None]) -> None:
+        """Call ``done(None)`` once the log is synced up to ``physical_end``.
 
         ``done`` gets a reason instead when that cannot be promised: the sync took too long or
         failed. It is called exactly once, on the event loop, perhaps before this returns.
         """
-        if end_offset <= self._store.durability.flushed_end:
+        if physical_end <= self._store.durability.flushed_end:
             done(None)
             return
         deadline = self._clock.monotonic_s() + self._timeout_s
-        self._waiters.append(_Waiter(end_offset, deadline, done))
+        self._waiters.append(_Waiter(physical_end, deadline, done))
         self._wanted.set()
 
     async def _run(self) -> None:
@@ -158,7 +158,7 @@ class Flusher:
             return  # Who waits goes on waiting, up to the deadline.
         self._synced_at_s = self._clock.monotonic_s()
         waiters = self._waiters
-        while waiters and (reason or waiters[0].end_offset <= end):
+        while waiters and (reason or waiters[0].physical_end <= end):
             waiters.popleft().done(reason)
         if reason:
             await asyncio.sleep(self._interval_s)  # a broken disk must not spin the loop

@@ -266,8 +266,8 @@ def _queue_rows(summary: "Summary") -> list[Row]:
         {
             "topic": one.topic,
             "queue": one.queue_id,
-            "minOffset": one.min_offset,
-            "maxOffset": one.max_offset,
+            "minOffset": one.queue_first,
+            "maxOffset": one.queue_end,
             "messages": one.message_count,
             "firstStoreTimestamp": one.first_ms,
             "lastStoreTimestamp": one.last_ms,

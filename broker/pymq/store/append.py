@@ -1,7 +1,7 @@
 """One put: check, place, encode, write, stage. The hot path of the store.
 
 All records of a put that fit into the current segment are one *run*: one write to the log and
-one entry write per queue. A failed write fails its whole run and everything after it; an entry
+one entry write per queue. A failed write fails its whole run and everything after it; a put
 that breaks a rule fails alone.
 
 Source: RocketMQ CommitLog.asyncPutMessage, MessageExtEncoder, HookUtils.
@@ -61,19 +61,19 @@ class Appender:
 
     def append_run(
         self,
-        entries: Sequence[NewRecord | NewRecords],
+        puts: Sequence[NewRecord | NewRecords],
         first: int,
         results: list[PutResult],
         *,
         now: int,
         store_host: bytes,
     ) -> PendingDispatch | None:
-        """Write entries from ``first`` on until one does not fit into the current segment.
+        """Append puts from ``first`` on until one does not fit into the current segment.
 
         Args:
-            entries: of the put.
+            puts: all of one call.
             first: index of the first one to write; ``results`` has as many elements.
-            results: one element is added for every entry written or refused.
+            results: one element is added for every put written or refused.
             now: store time of all of them, ms.
             store_host: our packed address.
 
@@ -94,51 +94,51 @@ class Appender:
         body_max = self._body_max
         record_crc = self._record_crc
         try:
-            for index in range(first, len(entries)):
-                entry = entries[index]
-                queue = by_key.get((entry.topic, entry.queue_id))
+            for index in range(first, len(puts)):
+                put = puts[index]
+                queue = by_key.get((put.topic, put.queue_id))
                 if queue is None:
-                    reason = illegal_name(entry.topic, entry.queue_id)
+                    reason = illegal_name(put.topic, put.queue_id)
                     if reason is not None:
                         results.append(_illegal(reason))
                         continue
-                    queue = self._queues.make(entry.topic, entry.queue_id)
-                if not isinstance(entry, NewRecord):
+                    queue = self._queues.make(put.topic, put.queue_id)
+                if not isinstance(put, NewRecord):
                     # A batch: rare beside its records, so its path is its own function.
-                    refusal = self._check_batch(entry, host_bytes)
+                    refusal = self._check_batch(put, host_bytes)
                     if refusal is not None:
                         results.append(refusal)
                         continue
-                    size = entry.record_bytes
+                    size = put.record_bytes
                     if position + size > limit:
                         break
                     try:
                         offset = self._place_batch(
-                            entry, queue, position, now, store_host, pieces, groups
+                            put, queue, position, now, store_host, pieces, groups
                         )
                     except (PymqError, struct.error, ValueError, OverflowError) as error:
                         results.append(_illegal(f"batch cannot be stored: {error}"))
                         continue
                     position += size
                     results.append(
-                        PutResult(_OK, position - size, offset, entry.count, position, now)
+                        PutResult(_OK, position - size, offset, put.count, position, now)
                     )
                     continue
-                properties = entry.properties
+                properties = put.properties
                 properties_bytes = len(properties)
                 if record_crc:
-                    entry = _with_properties(entry, with_record_crc_room(properties))
-                    properties_bytes = len(entry.properties)
+                    put = _with_properties(put, with_record_crc_room(properties))
+                    properties_bytes = len(put.properties)
                 elif properties_bytes >= RECORD_CRC_BYTES and (
                     properties[-RECORD_CRC_BYTES] == _CRC_FIRST  # which is rare, so look closely
                 ):
-                    entry = _with_properties(entry, cut_record_crc(properties))
-                    properties_bytes = len(entry.properties)
-                body_bytes = len(entry.body)
-                born_bytes = len(entry.born_host)
+                    put = _with_properties(put, cut_record_crc(properties))
+                    properties_bytes = len(put.properties)
+                body_bytes = len(put.body)
+                born_bytes = len(put.born_host)
                 variable = body_bytes + len(queue.topic_bytes) + properties_bytes
                 size = overhead + born_bytes + variable
-                sys_flag = entry.sys_flag
+                sys_flag = put.sys_flag
                 if (
                     body_bytes > body_max
                     or properties_bytes > PROPERTIES_BYTES_MAX
@@ -146,7 +146,7 @@ class Appender:
                     or born_bytes + host_bytes != 16
                     or sys_flag & _V6_FLAGS
                 ):
-                    refusal = self._check(entry, size, store_host)
+                    refusal = self._check(put, size, store_host)
                     if refusal is not None:
                         results.append(refusal)
                         continue
@@ -155,9 +155,9 @@ class Appender:
                 visible = not sys_flag & _PREPARED
                 offset = queue.next_offset if visible else 0
                 try:
-                    packed = _pack_entry(position, size, entry.tag_code)
+                    packed = _pack_entry(position, size, put.tag_code)
                     pieces += encode_record(
-                        entry,
+                        put,
                         queue.topic_bytes,
                         size=size,
                         queue_offset=offset,
@@ -190,26 +190,26 @@ class Appender:
         log.store_timestamp = now
         return PendingDispatch(position, now, groups)
 
-    def _check(self, entry: NewRecord, size: int, store_host: bytes) -> PutResult | None:
+    def _check(self, put: NewRecord, size: int, store_host: bytes) -> PutResult | None:
         """Return the refusal of a record that is not plainly good, None if it is good."""
-        if len(entry.properties) > PROPERTIES_BYTES_MAX:
+        if len(put.properties) > PROPERTIES_BYTES_MAX:
             with_crc = " with the checksum (append_record_crc)" if self._record_crc else ""
             return PutResult(
                 PutStatus.PROPERTIES_SIZE_EXCEEDED,
-                remark=f"properties of {len(entry.properties)} B{with_crc}, "
+                remark=f"properties of {len(put.properties)} B{with_crc}, "
                 f"expected 0..{PROPERTIES_BYTES_MAX}",
             )
-        if len(entry.body) > self._body_max:
+        if len(put.body) > self._body_max:
             return _illegal(
-                f"body of {len(entry.body)} B, expected 0..{self._body_max} "
+                f"body of {len(put.body)} B, expected 0..{self._body_max} "
                 "(message_bytes_max, RocketMQ maxMessageSize)"
             )
         if size > self._record_max:
             return _illegal(f"record of {size} B, expected at most {self._record_max} B")
-        if len(entry.born_host) not in _HOST_BYTES or len(store_host) not in _HOST_BYTES:
+        if len(put.born_host) not in _HOST_BYTES or len(store_host) not in _HOST_BYTES:
             return _illegal("a packed host has 8 or 20 bytes")
-        flags = host_flags(entry.born_host, store_host)
-        if entry.sys_flag & _V6_FLAGS & ~flags:
+        flags = host_flags(put.born_host, store_host)
+        if put.sys_flag & _V6_FLAGS & ~flags:
             return _illegal("the system flag says IPv6, the host is IPv4")
         return None
 
@@ -265,19 +265,19 @@ class Appender:
         return offset
 
 
-def _with_properties(entry: NewRecord, properties: bytes) -> NewRecord:
+def _with_properties(put: NewRecord, properties: bytes) -> NewRecord:
     return NewRecord(
-        entry.topic,
-        entry.queue_id,
-        entry.body,
+        put.topic,
+        put.queue_id,
+        put.body,
         properties,
-        entry.born_host,
-        entry.born_timestamp,
-        entry.flag,
-        entry.sys_flag,
-        entry.reconsume_times,
-        entry.prepared_transaction_offset,
-        entry.tag_code,
+        put.born_host,
+        put.born_timestamp,
+        put.flag,
+        put.sys_flag,
+        put.reconsume_times,
+        put.prepared_transaction_offset,
+        put.tag_code,
     )
 
 

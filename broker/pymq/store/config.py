@@ -188,11 +188,11 @@ class StoreConfig:
     delay_levels_ms: tuple[int, ...] = field(default=DELAY_LEVELS_MS, metadata=_LEVELS_KEY)
     #: Whether messages can be found by their keys.
     key_index: bool = field(default=True, metadata=_key("messageIndexEnable"))
-    #: Size of every index file, with ``index_entry_limit``: 40 + 4 * slots + 20 * limit bytes,
+    #: Size of every index file, with ``index_item_limit``: 40 + 4 * slots + 20 * limit bytes,
     #: sparse. Neither may change over the life of a store.
     index_slot_count: int = field(default=5_000_000, metadata=_key("maxHashSlotNum"))
     #: One file holds one entry less.
-    index_entry_limit: int = field(default=20_000_000, metadata=_key("maxIndexNum"))
+    index_item_limit: int = field(default=20_000_000, metadata=_key("maxIndexNum"))
     #: Consume-queue files held open at once; never more than half of the process's limit.
     queue_files_open_max: int = 1 << 16
     #: How much of a torn tail is kept under root_path/recovered before it is zeroed.
@@ -244,7 +244,7 @@ class StoreConfig:
         _check("queue_flush_interval_ms", self.queue_flush_interval_ms, 1, 86_400_000)
         _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 0, 86_400_000)
         _check("index_slot_count", self.index_slot_count, 1, 1 << 28)
-        _check("index_entry_limit", self.index_entry_limit, 2, 1 << 28)
+        _check("index_item_limit", self.index_item_limit, 2, 1 << 28)
         _check("queue_files_open_max", self.queue_files_open_max, 1, 1 << 20)
         _check("recovered_bytes_max", self.recovered_bytes_max, 0, 1 << 40)
         _check("retry_after_ms", self.retry_after_ms, 0, 86_400_000)

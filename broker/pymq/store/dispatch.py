@@ -27,17 +27,17 @@ from pymq.store.write_gate import WriteGate
 
 @dataclass(slots=True)
 class Arrival:
-    """Records of one queue that have just become visible: offsets [first, end)."""
+    """Records of one queue that have just become visible: offsets [queue_first, queue_end)."""
 
     topic: str
     queue_id: int
-    first: int
-    end: int
+    queue_first: int
+    queue_end: int
     entries: bytes
 
     @property
     def tag_codes(self) -> npt.NDArray[np.int64]:
-        """The tag codes of these records, shape (end - first,)."""
+        """The tag codes of these records, shape (queue_end - queue_first,)."""
         return np.frombuffer(self.entries, ENTRY)["tag_code"].astype(np.int64)
 
 

@@ -38,7 +38,7 @@ _HINTS = {
 
 
 @dataclass(slots=True)
-class Entry:
+class DirectoryEntry:
     """One entry of a directory; ``size`` is 0 for directories."""
 
     name: str
@@ -353,12 +353,14 @@ class Files:
             raise _failure(error, "make directory", path) from error
         return True
 
-    def list_directory(self, path: Path) -> list[Entry]:
+    def list_directory(self, path: Path) -> list[DirectoryEntry]:
         """Return a directory's entries sorted by name; none if it does not exist."""
         try:
             with os.scandir(path) as entries:
                 found = [
-                    Entry(entry.name, entry.is_dir(), 0 if entry.is_dir() else entry.stat().st_size)
+                    DirectoryEntry(
+                        entry.name, entry.is_dir(), 0 if entry.is_dir() else entry.stat().st_size
+                    )
                     for entry in entries
                 ]
         except FileNotFoundError:

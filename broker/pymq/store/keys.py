@@ -144,7 +144,7 @@ class Keys:
         self._gate.check_open()
         if job.error is not None:
             raise job.error
-        result = QueryResult([], job.index_last_ms, job.index_last_offset)
+        result = QueryResult([], job.index_last_ms, job.index_last_physical)
         for physical_offset, size in job.places:
             try:
                 result.buffers.append(self._log.slice(physical_offset, size))

@@ -148,16 +148,16 @@ class MessageStore:
         """Why writes are refused; None while the store takes them."""
         return self._gate.failure or self._disks.refusal or self._gate.refusal
 
-    def put(self, entries: Sequence[NewRecord | NewRecords], store_host: bytes) -> list[PutResult]:
+    def put(self, puts: Sequence[NewRecord | NewRecords], store_host: bytes) -> list[PutResult]:
         """Append records and batches in order, as one write where they fit one segment.
 
         Args:
-            entries: what to store. Buffers are not kept.
+            puts: what to store. Buffers are not kept.
             store_host: our packed address.
 
         Returns:
-            One result per entry. A refused entry does not harm its neighbours; after a full or
-            broken disk that entry and all later ones are NOT_WRITABLE and not stored.
+            One result per put. A refused put does not harm its neighbours; after a full or
+            broken disk that put and all later ones are NOT_WRITABLE and not stored.
 
         Raises:
             StoreClosed: the store was closed.
@@ -167,30 +167,30 @@ class MessageStore:
         results: list[PutResult] = []
         put_bytes = 0
         if self._may_write():
-            put_bytes = self._append(entries, store_host, results)
+            put_bytes = self._append(puts, store_host, results)
             if not self.dispatch.waits_for_flush:
                 self.dispatch.advance()
         else:
-            self._refuse_rest(results, len(entries))
+            self._refuse_rest(results, len(puts))
         self.statistics.count_put(results, put_bytes, self._clock.monotonic_s() - started_s)
         return results
 
     def _append(
         self,
-        entries: Sequence[NewRecord | NewRecords],
+        puts: Sequence[NewRecord | NewRecords],
         store_host: bytes,
         results: list[PutResult],
     ) -> int:
-        """Write entries to the log, to be dispatched; return the bytes of their records."""
+        """Write puts to the log, to be dispatched; return the bytes of their records."""
         log = self._log
         now = max(self._clock.wall_ms(), log.store_timestamp)
-        count = len(entries)
+        count = len(puts)
         put_bytes = 0
         try:
             while True:
                 start = log.end
                 pending = self._appender.append_run(
-                    entries, len(results), results, now=now, store_host=store_host
+                    puts, len(results), results, now=now, store_host=store_host
                 )
                 if pending is not None:
                     self.dispatch.add(pending)
@@ -296,7 +296,7 @@ class MessageStore:
         self,
         topic: str,
         queue_id: int,
-        offset: int,
+        queue_offset: int,
         *,
         count_max: int,
         bytes_max: int,
@@ -308,7 +308,7 @@ class MessageStore:
         At least one message when one matches, whatever its size; then none beyond the limits.
 
         Args:
-            topic, queue_id, offset: where to start.
+            topic, queue_id, queue_offset: where to start.
             count_max: messages wanted at most.
             bytes_max: bytes wanted at most.
             tag_codes: int64, sorted: only messages with one of these; None takes all.
@@ -323,7 +323,7 @@ class MessageStore:
         result = read_queue(
             self._log,
             self._queues.by_key.get((topic, queue_id)),
-            offset,
+            queue_offset,
             count_max=count_max,
             bytes_max=bytes_max,
             tag_codes=tag_codes,
@@ -377,20 +377,20 @@ class MessageStore:
             )
         return self._log.record_view(physical_offset)
 
-    def physical_offset(self, topic: str, queue_id: int, offset: int) -> int | None:
+    def physical_offset(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return where a message lies in the log; None if it is not there or not kept."""
         self._gate.check_open()
-        return offset_lookup.place_of(self._queues.find(topic, queue_id), offset)
+        return offset_lookup.place_of(self._queues.find(topic, queue_id), queue_offset)
 
-    def message_time(self, topic: str, queue_id: int, offset: int) -> int | None:
+    def message_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the store time (ms) of a message; None if it is not there or not kept."""
         self._gate.check_open()
-        return offset_lookup.time_of(self._log, self._queues.find(topic, queue_id), offset)
+        return offset_lookup.time_of(self._log, self._queues.find(topic, queue_id), queue_offset)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
     ) -> int:
-        """Return the offset of a store time: the first message not before it.
+        """Return the queue offset of a store time: the first message not before it.
 
         Args:
             topic, queue_id: the queue; 0 is returned if there is none.
@@ -453,6 +453,6 @@ class MessageStore:
             return
         ends = {(one.topic, one.queue_id): one.end_offset for one in self._queues if one.end_offset}
         index = self._index
-        note = None if index is None else IndexNote(index.end, index.end_ms, index.last_offset)
+        note = None if index is None else IndexNote(index.end, index.end_ms, index.last_physical)
         self._clean_stop.save_clean_stop(self._log, ends, note)
         self._parts.abort.remove()

@@ -134,7 +134,7 @@ def _queues(config: StoreConfig, files: Files) -> QueueTable:
 def _index(config: StoreConfig, files: Files) -> KeyIndex | None:
     if not config.key_index:
         return None
-    layout = IndexLayout(config.index_slot_count, config.index_entry_limit)
+    layout = IndexLayout(config.index_slot_count, config.index_item_limit)
     return KeyIndex(files, config.index_path, layout)
 
 

@@ -10,7 +10,7 @@ from enum import Enum
 class PutStatus(Enum):
     """What became of one entry (RocketMQ PutMessageStatus)."""
 
-    OK = "ok"  #: stored, as durable as a page cache; wait for a flush to ``end_offset`` for more
+    OK = "ok"  #: stored, as durable as a page cache; wait for a flush to ``physical_end`` for more
     MESSAGE_ILLEGAL = "message illegal"
     PROPERTIES_SIZE_EXCEEDED = "properties size exceeded"
     BUSY = "busy"  #: SYSTEM_BUSY: too much waits for the disk
@@ -22,13 +22,13 @@ class PutResult:
     """The outcome for one entry of a put.
 
     With status OK: ``physical_offset`` and ``queue_offset`` of its first record, ``count`` of
-    its records, ``end_offset`` that a flush must reach. Otherwise ``remark`` says why.
+    its records, ``physical_end`` that a flush must reach. Otherwise ``remark`` says why.
     """
 
     status: PutStatus
     physical_offset: int = -1
     queue_offset: int = -1
     count: int = 0
-    end_offset: int = 0
+    physical_end: int = 0
     store_timestamp: int = 0
     remark: str | None = None

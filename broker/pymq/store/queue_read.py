@@ -48,8 +48,8 @@ class ReadResult:
     """What a read found.
 
     Attributes:
-        next_offset: where to read next, or where to go instead of the offset asked for.
-        min_offset, end_offset: the queue's bounds.
+        next_queue_offset: where to read next, or where to go instead of the offset asked for.
+        queue_first, queue_end: the queue's bounds.
         buffers: the records, in queue order; records adjacent in the log share one buffer.
             Read-only views on the log's map: valid as long as they are held, even over the
             close of the store, but they keep up to a whole segment mapped (and, once it is
@@ -62,9 +62,9 @@ class ReadResult:
     """
 
     status: ReadStatus
-    next_offset: int
-    min_offset: int
-    end_offset: int
+    next_queue_offset: int
+    queue_first: int
+    queue_end: int
     buffers: list[memoryview] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     count: int = 0

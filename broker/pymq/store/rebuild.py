@@ -224,7 +224,7 @@ class _Rebuild:
                 for key, queue in layout.queues.by_key.items()
                 if key not in built
                 and (
-                    queue.max_physical <= layout.log_first or queue.topic.startswith(LIGHT_QUEUE)
+                    queue.physical_end <= layout.log_first or queue.topic.startswith(LIGHT_QUEUE)
                 )
             }
         finally:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pymq.errors import DiskFull, FlushFailed, StoreError
-from pymq.store.files import DiskUsage, Entry, Files, _failure
+from pymq.store.files import DirectoryEntry, DiskUsage, Files, _failure
 from pymq.testing.lost_power import PAGE_BYTES, SECTOR_BYTES, Disk, FileNode
 
 _Result = TypeVar("_Result")
@@ -320,7 +320,7 @@ class FaultyFiles(Files):
 
         return self._operate("make_directory", path, do)
 
-    def list_directory(self, path: Path) -> list[Entry]:
+    def list_directory(self, path: Path) -> list[DirectoryEntry]:
         self._check_alive()
         return super().list_directory(path)
 

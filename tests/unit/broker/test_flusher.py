@@ -77,7 +77,7 @@ def test_syncs_go_on_when_descriptors_are_back(
         await asyncio.get_running_loop().run_in_executor(executor, str)  # its thread is there
         (result,) = put_ok(store, record())
         with no_descriptors():
-            answer = synced(flusher, result.end_offset)
+            answer = synced(flusher, result.physical_end)
             await until(lambda: "log sync failed" in caplog.text)
         assert await answer is None
 
@@ -179,7 +179,7 @@ def test_a_failed_sync_is_told_to_all_who_wait_and_named_once(
 
     async def check(flusher: Flusher) -> None:
         for _ in range(5):
-            assert "the disk failed" in str(await synced(flusher, first.end_offset))
+            assert "the disk failed" in str(await synced(flusher, first.physical_end))
 
     run(store, executor, check)
     assert caplog.text.count("log sync failed") <= 2 and "Traceback" not in caplog.text
@@ -303,7 +303,7 @@ def test_a_commit_that_fails_is_tried_again(
 
 def test_a_full_index_file_is_synced_at_once(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
     clock = FakeClock()
-    store = open_store(tmp_path, clock, index_slot_count=5, index_entry_limit=4)
+    store = open_store(tmp_path, clock, index_slot_count=5, index_item_limit=4)
 
     def put_keys(count: int) -> None:
         new = record()

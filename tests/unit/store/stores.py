@@ -118,7 +118,7 @@ def config(root: Path, **changes: Any) -> StoreConfig:
         "segment_bytes": 4096,
         "queue_file_bytes": 200,
         "index_slot_count": 50,
-        "index_entry_limit": 100,
+        "index_item_limit": 100,
     }
     return StoreConfig(root_path=root, **(values | changes))
 
@@ -199,13 +199,13 @@ def read_all(
     offset = low
     while offset < end:
         result = store.read(topic, queue_id, offset, count_max=7, bytes_max=1000)
-        assert result.count and result.next_offset == offset + result.count, result
+        assert result.count and result.next_queue_offset == offset + result.count, result
         records = [one for buffer in result.buffers for one in decode_records(buffer, verify=True)]
         assert result.sizes is not None and result.sizes.tolist() == [r.size for r in records]
-        assert [one.queue_offset for one in records] == [*range(offset, result.next_offset)]
+        assert [one.queue_offset for one in records] == [*range(offset, result.next_queue_offset)]
         assert {(one.topic, one.queue_id) for one in records} == {(topic, queue_id)}
         found += records
-        offset = result.next_offset
+        offset = result.next_queue_offset
     return found
 
 
@@ -224,8 +224,8 @@ def _read_tagged(
             tag_codes=np.array(tag_codes, np.int64),
         )
         found += [one for buffer in result.buffers for one in decode_records(buffer)]
-        assert offset < result.next_offset <= end, result
-        offset = result.next_offset
+        assert offset < result.next_queue_offset <= end, result
+        offset = result.next_queue_offset
     return found
 
 

@@ -38,7 +38,7 @@ def test_results_and_bounds(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     results = put_ok(store, record(b"a"), record(b"b", queue_id=1), batch([b"c", b"d"]))
     assert [(r.queue_offset, r.count) for r in results] == [(0, 1), (0, 1), (1, 2)]
-    assert results[-1].end_offset == store.log_end
+    assert results[-1].physical_end == store.log_end
     assert store.queue_bounds(TOPIC, 0) == (0, 3)
     assert store.queue_bounds(TOPIC, 1) == (0, 1)
     assert store.queue_bounds(TOPIC, 2) == (0, 0)
@@ -109,18 +109,18 @@ def test_read_outside_the_queue(
     store = open_store(tmp_path)
     put_ok(store, batch([b"x"] * 5))
     result = store.read(TOPIC, 0, offset, count_max=32, bytes_max=1000)
-    assert (result.status, result.next_offset) == (status, following)
-    assert (result.min_offset, result.end_offset) == (0, 5)
+    assert (result.status, result.next_queue_offset) == (status, following)
+    assert (result.queue_first, result.queue_end) == (0, 5)
     store.close()
 
 
 def test_read_of_no_queue_and_of_an_empty_one(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     result = store.read(TOPIC, 0, 9, count_max=1, bytes_max=1)
-    assert (result.status, result.next_offset) == (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
+    assert (result.status, result.next_queue_offset) == (ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0)
     put_ok(store, record(sys_flag=0x4))
     result = store.read(TOPIC, 0, 9, count_max=1, bytes_max=1)
-    assert (result.status, result.next_offset) == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)
+    assert (result.status, result.next_queue_offset) == (ReadStatus.NO_MESSAGE_IN_QUEUE, 0)
     store.close()
 
 
@@ -196,7 +196,7 @@ def test_filtered_reads_stop_where_rocketmqs_loop_stops(tmp_path: Path, seed: in
         )
         got = [one.queue_offset for buffer in result.buffers for one in decode_records(buffer)]
         assert got == [offset + index for index in found]
-        assert result.next_offset == offset + consumed
+        assert result.next_queue_offset == offset + consumed
         assert result.count == len(found)
         expected = ReadStatus.FOUND if found else ReadStatus.NO_MATCHED_MESSAGE
         assert result.status is expected
@@ -216,12 +216,14 @@ def test_async_records_are_visible_at_once_sync_ones_after_their_flush(tmp_path:
     store.durability.finish_flush(job)
     assert store.queue_bounds(TOPIC, 0) == (0, 1)
     assert store.queue_bounds(TOPIC, 1) == (0, 0)
-    assert [(one.topic, one.queue_id, one.first, one.end) for one in seen] == [(TOPIC, 0, 0, 1)]
+    (one,) = seen
+    assert (one.topic, one.queue_id, one.queue_first, one.queue_end) == (TOPIC, 0, 0, 1)
     assert seen[0].tag_codes.tolist() == [java_hash("TagA")]
     assert store.durability.unflushed_bytes > 0
     put_ok(store, record(), record(queue_id=1))
     store.durability.flush()
-    assert [(one.queue_id, one.first, one.end) for one in seen[1:]] == [(0, 1, 3), (1, 0, 2)]
+    found = [(one.queue_id, one.queue_first, one.queue_end) for one in seen[1:]]
+    assert found == [(0, 1, 3), (1, 0, 2)]
     assert store.durability.unflushed_bytes == 0
     store.close()
 
@@ -298,7 +300,7 @@ def test_a_record_is_viewed_once_it_is_visible(tmp_path: Path) -> None:
     view = store.record_view(place)
     assert view.readonly
     assert decode_record(view, verify=True) == store.record_at(place)
-    padding = results[13].end_offset - results[13].end_offset % 1024 - 8
+    padding = results[13].physical_end - results[13].physical_end % 1024 - 8
     for nothing in (-1, 3, padding, store.log_end, store.log_end + 5000):
         with pytest.raises((CorruptRecord, OffsetOutOfRange)):
             store.record_view(nothing)

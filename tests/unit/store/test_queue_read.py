@@ -36,8 +36,8 @@ def read_over(store: MessageStore, offset: int, entry: int, *, tags: bool) -> No
     while offset <= entry:
         result = read(store, offset, tags=tags)
         result.check()
-        assert result.next_offset > offset
-        offset = result.next_offset
+        assert result.next_queue_offset > offset
+        offset = result.next_queue_offset
 
 
 def test_every_read_of_a_whole_store_is_in_order(tmp_path: Path) -> None:
@@ -98,5 +98,5 @@ def test_blank_entries_in_the_middle_are_passed_over(tmp_path: Path) -> None:
         assert result.status is ReadStatus.FOUND and result.heads[0][0] >= 13
         result.check()
     alone = store.read(TOPIC, 0, 11, count_max=1, bytes_max=100, tag_codes=None)
-    assert alone.status is ReadStatus.MESSAGE_WAS_REMOVING and alone.next_offset == 12
+    assert alone.status is ReadStatus.MESSAGE_WAS_REMOVING and alone.next_queue_offset == 12
     store.close()

@@ -105,7 +105,7 @@ def test_what_is_missing_damaged_or_foreign_is_made_anew(root: Path) -> None:
 def test_an_index_of_unknown_numbers_is_made_anew(root: Path) -> None:
     for path in (root / "index").iterdir():
         path.write_bytes(bytes(random.Random(1).randbytes(7777)))
-    config = StoreConfig(root_path=root, index_slot_count=60, index_entry_limit=150)
+    config = StoreConfig(root_path=root, index_slot_count=60, index_item_limit=150)
     rebuild_store(config, FakeClock(), files=QuickFiles())
     assert not len(assert_whole(root).findings)
 
@@ -122,7 +122,7 @@ def test_queues_without_any_record_keep_their_offsets(tmp_path: Path) -> None:
     for path in log_files(root)[:2]:
         path.unlink()
     before = {
-        (one.topic, one.queue_id): (one.min_offset, one.max_offset) for one in rebuild(root).queues
+        (one.topic, one.queue_id): (one.queue_first, one.queue_end) for one in rebuild(root).queues
     }
     assert before["Early", 4] == (30, 30) and before["Gamma", 0][0] == 0
     assert before["Alpha", 0][0] > 0 and "Beta" not in {topic for topic, _ in before}
@@ -159,7 +159,7 @@ def test_an_unclean_stop_is_recovered_first(tmp_path: Path) -> None:
     end = len(last.read_bytes().rstrip(b"\0"))
     overwrite(last, end, b"\0\0\2\0\xda\xa3\x20\xa7 half a record")
     # Nobody wrote the headers of its index files, so only the settings tell their numbers.
-    config = StoreConfig(root_path=copy, index_slot_count=60, index_entry_limit=150)
+    config = StoreConfig(root_path=copy, index_slot_count=60, index_item_limit=150)
     rebuild_store(config, clock, files=QuickFiles())
     assert content(copy) == content(tmp_path / "store")
     assert len(list((copy / "recovered").iterdir())) == 1

@@ -111,7 +111,7 @@ def test_a_record_leaves_eight_bytes_or_opens_the_next_file(tmp_path: Path, left
     put_ok(store, record_of_size(first), record_of_size(second))
     (result,) = put_ok(store, record_of_size(size))
     assert result.physical_offset == (1024 if left < size else 1024 - 8 - left)
-    assert result.end_offset == result.physical_offset + size
+    assert result.physical_end == result.physical_offset + size
     put_ok(store, record_of_size(200))
     assert len(bodies(store)) == 4
     store.close()
@@ -128,7 +128,7 @@ def test_a_batch_moves_as_a_whole(tmp_path: Path) -> None:
     put_ok(store, record_of_size(600))
     (result,) = put_ok(store, batch([b"x" * 50] * 3))
     assert (result.physical_offset, result.queue_offset, result.count) == (1024, 1, 3)
-    assert result.end_offset == store.log_end == 1024 + 3 * (91 + 9 + 50)
+    assert result.physical_end == store.log_end == 1024 + 3 * (91 + 9 + 50)
     assert bodies(store)[1:] == [b"x" * 50] * 3
     store.close()
 

@@ -226,9 +226,9 @@ class PullHandlers:
     ) -> None:
         fields = PullResponse(
             suggest_which_broker_id=0,
-            next_begin_offset=result.next_offset,
-            min_offset=result.min_offset,
-            max_offset=result.end_offset,
+            next_begin_offset=result.next_queue_offset,
+            min_offset=result.queue_first,
+            max_offset=result.queue_end,
         ).to_fields()
         response = command.reply(code, result.status.name, fields)
         self._transfer.send(

@@ -137,7 +137,7 @@ class QueryHandlers:
             )
         buffers = found.buffers[::-1]
         header = QueryMessageResponse(
-            index_last_ms=found.index_last_ms, index_last_offset=found.index_last_offset
+            index_last_ms=found.index_last_ms, index_last_offset=found.index_last_physical
         )
         self._transfer.send(
             connection,

@@ -357,7 +357,7 @@ class SendHandlers:
                 self._answer(item, result)
         if waiting:
             assert self._wait_synced is not None
-            end = max(result.end_offset for _, result in waiting)
+            end = max(result.physical_end for _, result in waiting)
             self._wait_synced(end, functools.partial(self._synced, waiting))
         return len(pending)
 

@@ -8,23 +8,23 @@ Layout, big-endian::
     16                    8            physical offset of the first message
     24                    8            ... of the last one
     32                    4            slots in use
-    36                    4            number of the next entry; the first is 1
-    40                    4 * slots    number of the newest entry of each chain, 0 without one
-    40 + 4 * slots        20 * limit   entries; number 0 is never used
+    36                    4            number of the next item; the first is 1
+    40                    4 * slots    number of the newest item of each chain, 0 without one
+    40 + 4 * slots        20 * limit   items; number 0 is never used
 
-    entry: key hash 4, physical offset 8, seconds since the file's first message 4,
-           number of the next older entry of the chain 4
+    item: key hash 4, physical offset 8, seconds since the file's first message 4,
+           number of the next older item of the chain 4
 
 Worked example, 10 slots: the first message of a store, at physical offset 0, has the key "k0" in
-TopicTest. ``TopicTest#k0`` hashes to 2746023, so slot 3 (at 52) holds 1, and entry 1 (at 100)
+TopicTest. ``TopicTest#k0`` hashes to 2746023, so slot 3 (at 52) holds 1, and item 1 (at 100)
 is ``0029e6a7 0000000000000000 00000000 00000000``.
 
 A new file begins with the end of its predecessor as its own begin and end. So the seconds of its
-first entry count from there, and only then the begin becomes the first message's.
+first item count from there, and only then the begin becomes the first message's.
 
-Entries are written as they come and never change; header and slots stay in memory until
+Items are written as they come and never change; header and slots stay in memory until
 ``snapshot``. So a file that nobody closed holds a true header whose slots may be old: ``cut``
-makes them anew from the entries.
+makes them anew from the items.
 
 Source: RocketMQ IndexFile, IndexHeader.
 """
@@ -46,12 +46,12 @@ _log = logging.getLogger(__name__)
 
 HEADER_BYTES = 40
 _HEADER = struct.Struct(">qqqqii")
-ENTRY = np.dtype(
+ITEM = np.dtype(
     [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("older", ">i4")]
 )
-_ENTRY = struct.Struct(">iqii")
+_ITEM = struct.Struct(">iqii")
 _SLOT = struct.Struct(">i")
-assert ENTRY.itemsize == _ENTRY.size == 20 and _HEADER.size == HEADER_BYTES  # on-disk contract
+assert ITEM.itemsize == _ITEM.size == 20 and _HEADER.size == HEADER_BYTES  # on-disk contract
 
 _SECONDS_MAX = (1 << 31) - 1
 #: Slots written together: one page of the file.
@@ -59,7 +59,7 @@ _SLOTS_PER_PAGE = 1024
 
 Longs = npt.NDArray[np.int64]
 Ints = npt.NDArray[np.int32]
-Entries = npt.NDArray[Any]
+Items = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +68,21 @@ class IndexLayout:
 
     Attributes:
         slot_count: RocketMQ maxHashSlotNum.
-        entry_limit: RocketMQ maxIndexNum; one file holds one entry less.
+        item_limit: RocketMQ maxIndexNum; one file holds one item less.
     """
 
     slot_count: int
-    entry_limit: int
+    item_limit: int
 
     @property
-    def entries_start(self) -> int:
-        """Where entry 0 would stand."""
+    def items_start(self) -> int:
+        """Where item 0 would stand."""
         return HEADER_BYTES + 4 * self.slot_count
 
     @property
     def file_bytes(self) -> int:
         """The size of every file."""
-        return self.entries_start + ENTRY.itemsize * self.entry_limit
+        return self.items_start + ITEM.itemsize * self.item_limit
 
 
 @dataclass(slots=True)
@@ -91,8 +91,8 @@ class IndexHeader:
 
     begin_ms: int = 0
     end_ms: int = 0
-    begin_offset: int = 0
-    end_offset: int = 0
+    first_physical: int = 0
+    last_physical: int = 0
     slots_used: int = 0
     next_number: int = 1
 
@@ -101,8 +101,8 @@ class IndexHeader:
         return _HEADER.pack(
             self.begin_ms,
             self.end_ms,
-            self.begin_offset,
-            self.end_offset,
+            self.first_physical,
+            self.last_physical,
             self.slots_used,
             self.next_number,
         )
@@ -119,9 +119,9 @@ def unpack_header(data: bytes) -> IndexHeader:
 class IndexSnapshot:
     """What of a file has to be written and synced, as it was at one moment.
 
-    ``save`` runs in any thread. Entries are synced before the header that counts them is
+    ``save`` runs in any thread. Items are synced before the header that counts them is
     written, and the slots come last: whatever of it reaches the disk, a header never counts
-    entries that are not there.
+    items that are not there.
     """
 
     path: Path
@@ -151,15 +151,15 @@ class IndexSnapshot:
 
 @dataclass(slots=True)
 class IndexChain:
-    """The entries of one file with a hash, as they were at one moment; read in any thread.
+    """The items of one file with a hash, as they were at one moment; read in any thread.
 
     Attributes:
         path: the file.
         layout: of the file.
         key_hash: the hash.
-        begin_ms: from where the times of entries count.
-        limit: number of the first entry that is not there.
-        newest: number of the newest entry of the hash's slot; None: as in the file.
+        begin_ms: from where the times of items count.
+        limit: number of the first item that is not there.
+        newest: number of the newest item of the hash's slot; None: as in the file.
     """
 
     path: Path
@@ -170,13 +170,13 @@ class IndexChain:
     newest: int | None
 
     def read(self, files: Files) -> Iterator[tuple[int, int, int]]:
-        """Yield (number, physical offset, time in ms) of the entries, newest first.
+        """Yield (number, physical offset, time in ms) of the items, newest first.
 
         Other hashes of the same slot are left out; the time is exact to a second. None when the
         file is gone: its messages have expired.
 
         Raises:
-            CorruptRecord: the chain leads to an entry of another slot, or to a newer one.
+            CorruptRecord: the chain leads to an item of another slot, or to a newer one.
             StoreError: no descriptor is left, or the disk failed.
         """
         try:
@@ -193,17 +193,17 @@ class IndexChain:
                 return
             if not 0 < number < self.limit:
                 raise CorruptRecord(
-                    f"{self.path}: slot {slot} leads to entry {number}, expected less than "
+                    f"{self.path}: slot {slot} leads to item {number}, expected less than "
                     f"{self.limit}; rebuild the index: pymq store rebuild"
                 )
             while True:
-                position = self.layout.entries_start + ENTRY.itemsize * number
-                found_hash, physical_offset, seconds, older = _ENTRY.unpack(
-                    self._pread(files, fd, _ENTRY.size, position)
+                position = self.layout.items_start + ITEM.itemsize * number
+                found_hash, physical_offset, seconds, older = _ITEM.unpack(
+                    self._pread(files, fd, _ITEM.size, position)
                 )
                 if found_hash % self.layout.slot_count != slot or min(physical_offset, seconds) < 0:
                     raise CorruptRecord(
-                        f"{self.path}: entry {number} is ({found_hash}, {physical_offset}, "
+                        f"{self.path}: item {number} is ({found_hash}, {physical_offset}, "
                         f"{seconds}, {older}), expected a hash of slot {slot} and nothing "
                         "negative; rebuild the index: pymq store rebuild"
                     )
@@ -213,7 +213,7 @@ class IndexChain:
                     return
                 if not 0 < older < number:
                     raise CorruptRecord(
-                        f"{self.path}: entry {number} leads to entry {older}, expected an older "
+                        f"{self.path}: item {number} leads to item {older}, expected an older "
                         "one; rebuild the index: pymq store rebuild"
                     )
                 number = older
@@ -258,28 +258,28 @@ class IndexFile:
 
     @property
     def count(self) -> int:
-        """How many entries it holds."""
+        """How many items it holds."""
         return self.header.next_number - 1
 
     @property
     def room(self) -> int:
         """How many more it can take."""
-        return self._layout.entry_limit - self.header.next_number
+        return self._layout.item_limit - self.header.next_number
 
     @property
     def is_plausible(self) -> bool:
         """Whether its header can be true."""
         header = self.header
         return (
-            0 < header.next_number <= self._layout.entry_limit
-            and 0 <= header.begin_offset <= header.end_offset
+            0 < header.next_number <= self._layout.item_limit
+            and 0 <= header.first_physical <= header.last_physical
             and 0 <= header.slots_used < header.next_number
         )
 
     # -- adding -------------------------------------------------------------------------------
 
     def add(self, key_hashes: Ints, physical_offsets: Longs, times_ms: Longs) -> None:
-        """Add entries, at least one and not more than there is room for.
+        """Add items, at least one and not more than there is room for.
 
         Args:
             key_hashes: int32, shape (n,), not negative.
@@ -302,21 +302,21 @@ class IndexFile:
         older[(older <= 0) | (older >= header.next_number)] = 0
         fresh = int(np.count_nonzero(~chained & (older == 0)))
         older[1:] = np.where(chained[1:], numbers[order[:-1]], older[1:])
-        entries = np.empty(count, ENTRY)
-        entries["key_hash"] = key_hashes
-        entries["physical_offset"] = physical_offsets
-        entries["seconds"] = self._seconds(times_ms)
-        entries["older"][order] = older
-        position = self._layout.entries_start + ENTRY.itemsize * header.next_number
-        self._files.pwrite(self._descriptor(), entries.tobytes(), position)
+        items = np.empty(count, ITEM)
+        items["key_hash"] = key_hashes
+        items["physical_offset"] = physical_offsets
+        items["seconds"] = self._seconds(times_ms)
+        items["older"][order] = older
+        position = self._layout.items_start + ITEM.itemsize * header.next_number
+        self._files.pwrite(self._descriptor(), items.tobytes(), position)
         slots[slot] = numbers  # of several for one slot the last one stays
         self._dirty_pages[slot // _SLOTS_PER_PAGE] = True
         self._is_dirty = True
         if header.next_number == 1:
-            header.begin_offset, header.begin_ms = int(physical_offsets[0]), int(times_ms[0])
+            header.first_physical, header.begin_ms = int(physical_offsets[0]), int(times_ms[0])
         header.slots_used += fresh
         header.next_number += count
-        header.end_offset, header.end_ms = int(physical_offsets[-1]), int(times_ms[-1])
+        header.last_physical, header.end_ms = int(physical_offsets[-1]), int(times_ms[-1])
 
     def _seconds(self, times_ms: Longs) -> Longs:
         begin = np.full(len(times_ms), self.header.begin_ms)
@@ -337,34 +337,34 @@ class IndexFile:
         return self._slots
 
     def _make_slots(self) -> None:
-        """Make the slots anew from the entries."""
+        """Make the slots anew from the items."""
         slots = np.zeros(self._layout.slot_count, np.int32)
-        for first, entries in self.entries():
-            slot = entries["key_hash"] % np.int32(len(slots))
-            slots[slot] = np.arange(first, first + len(entries))
+        for first, items in self.items():
+            slot = items["key_hash"] % np.int32(len(slots))
+            slots[slot] = np.arange(first, first + len(items))
         self._slots = slots
         self.header.slots_used = int(np.count_nonzero(slots))
         self._dirty_pages[:] = True
         self._is_dirty = True
 
     def cut(self, physical_offset: int, time_of: Callable[[int], int | None]) -> None:
-        """Forget the entries of messages at and behind a physical offset; trust no slot.
+        """Forget the items of messages at and behind a physical offset; trust no slot.
 
-        At least one entry stays. Header and slots are written and synced before this returns.
+        At least one item stays. Header and slots are written and synced before this returns.
 
         Args:
             physical_offset: of the first message to forget.
             time_of: physical offset -> store time (ms) of the message there; when it does not
-                know, the second of the message's entry counts.
+                know, the second of the message's item counts.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the disk refused; do it again.
         """
         count = self.find(physical_offset)
-        last = self.entry(count)
+        last = self.item(count)
         header = self.header
         header.next_number = count + 1
-        header.end_offset = last[1]
+        header.last_physical = last[1]
         end_ms = time_of(last[1])
         header.end_ms = header.begin_ms + last[2] * 1000 if end_ms is None else end_ms
         self._make_slots()
@@ -406,43 +406,43 @@ class IndexFile:
     # -- reading ------------------------------------------------------------------------------
 
     def chain(self, key_hash: int) -> IndexChain:
-        """Return where the entries with a hash stand."""
+        """Return where the items with a hash stand."""
         header, slots = self.header, self._slots
         newest = None if slots is None else int(slots[key_hash % self._layout.slot_count])
         return IndexChain(
             self.path, self._layout, key_hash, header.begin_ms, header.next_number, newest
         )
 
-    def entry(self, number: int) -> tuple[int, int, int, int]:
-        """Return (key hash, physical offset, seconds, older entry) of one entry, 1..``count``."""
-        position = self._layout.entries_start + ENTRY.itemsize * number
-        found: tuple[int, int, int, int] = _ENTRY.unpack_from(self._mapped(), position)
+    def item(self, number: int) -> tuple[int, int, int, int]:
+        """Return (key hash, physical offset, seconds, older item) of one item, 1..``count``."""
+        position = self._layout.items_start + ITEM.itemsize * number
+        found: tuple[int, int, int, int] = _ITEM.unpack_from(self._mapped(), position)
         return found
 
-    def entries(self, first: int = 1, at_once: int = 1 << 18) -> Iterator[tuple[int, Entries]]:
-        """Yield (number of the first, entries) for all from a number on, in pieces.
+    def items(self, first: int = 1, at_once: int = 1 << 18) -> Iterator[tuple[int, Items]]:
+        """Yield (number of the first, items) for all from a number on, in pieces.
 
         The pieces are views on the file's map: drop them before the file is closed.
         """
         while first < self.header.next_number:
             end = min(first + at_once, self.header.next_number)
-            position = self._layout.entries_start + ENTRY.itemsize * first
-            yield first, np.frombuffer(self._mapped(), ENTRY, end - first, position)
+            position = self._layout.items_start + ITEM.itemsize * first
+            yield first, np.frombuffer(self._mapped(), ITEM, end - first, position)
             first = end
 
     def find(self, physical_offset: int) -> int:
-        """Return how many entries belong to messages before a physical offset."""
+        """Return how many items belong to messages before a physical offset."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
-            if self.entry(middle + 1)[1] < physical_offset:
+            if self.item(middle + 1)[1] < physical_offset:
                 low = middle + 1
             else:
                 high = middle
         return low
 
     def slots(self) -> Ints:
-        """Return the number of the newest entry of every chain; not to be changed."""
+        """Return the number of the newest item of every chain; not to be changed."""
         return self._own_slots()
 
     # -- the file -----------------------------------------------------------------------------

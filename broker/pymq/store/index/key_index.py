@@ -31,7 +31,7 @@ from pymq.store.index.index_file import (
     unpack_header,
 )
 
-#: Times in index entries are rounded down to a second.
+#: Times in index items are rounded down to a second.
 _ROUNDED_MS = 999
 
 
@@ -48,7 +48,7 @@ class KeyIndex:
         self._all: list[IndexFile] = []
         self._empty: list[Path] = []
         # The last message that is in, and how many of its keys are.
-        self._last_offset = -1
+        self._last_physical = -1
         self._last_count = 0
         #: False when a header cannot be right: then only ``clear`` may follow.
         self.is_sound = True
@@ -76,7 +76,7 @@ class KeyIndex:
                 raise StoreMismatch(
                     f"{path}: {entry.size} B, expected {self._layout.file_bytes} B for "
                     f"index_slot_count={self._layout.slot_count} and "
-                    f"index_entry_limit={self._layout.entry_limit} (RocketMQ maxHashSlotNum, "
+                    f"index_item_limit={self._layout.item_limit} (RocketMQ maxHashSlotNum, "
                     "maxIndexNum): set what this store was written with, or remove the directory "
                     f"{self._path} to have the index made anew"
                 )
@@ -106,14 +106,14 @@ class KeyIndex:
 
     def _find_last(self) -> None:
         """Find the last message that is in, and how many of its keys are."""
-        self._last_offset, self._last_count = -1, 0
+        self._last_physical, self._last_count = -1, 0
         for file in reversed(self._all):
             number = file.count
             while number:
-                offset = file.entry(number)[1]
-                if self._last_count and offset != self._last_offset:
+                offset = file.item(number)[1]
+                if self._last_count and offset != self._last_physical:
                     return
-                self._last_offset, self._last_count = offset, self._last_count + 1
+                self._last_physical, self._last_count = offset, self._last_count + 1
                 number -= 1
 
     def __len__(self) -> int:
@@ -123,9 +123,9 @@ class KeyIndex:
         return iter(self._all)
 
     @property
-    def last_offset(self) -> int:
+    def last_physical(self) -> int:
         """Physical offset of the last message that is in; -1 if there is none."""
-        return self._last_offset
+        return self._last_physical
 
     @property
     def newest(self) -> IndexFile | None:
@@ -146,8 +146,8 @@ class KeyIndex:
         Raises:
             DiskFull, FlushFailed, StoreError: some may be in; add all of them again.
         """
-        first = int(np.searchsorted(physical_offsets, self._last_offset))
-        same = int(np.searchsorted(physical_offsets, self._last_offset, "right")) - first
+        first = int(np.searchsorted(physical_offsets, self._last_physical))
+        same = int(np.searchsorted(physical_offsets, self._last_physical, "right")) - first
         first += min(same, self._last_count)
         while first < len(key_hashes):
             file = self.newest
@@ -158,9 +158,9 @@ class KeyIndex:
             file.add(key_hashes[first:end], offsets, times_ms[first:end])
             last = int(offsets[-1])
             count = len(offsets) - int(np.searchsorted(offsets, last))
-            if last == self._last_offset:
+            if last == self._last_physical:
                 count += self._last_count
-            self._last_offset, self._last_count = last, count
+            self._last_physical, self._last_count = last, count
             first = end
 
     def _create(self, now_ms: int) -> IndexFile:
@@ -172,7 +172,7 @@ class KeyIndex:
         if newest is not None:
             # Each only if it is one, as in Java.
             header.begin_ms = header.end_ms = max(newest.header.end_ms, 0)
-            header.begin_offset = header.end_offset = max(newest.header.end_offset, 0)
+            header.first_physical = header.last_physical = max(newest.header.last_physical, 0)
         fd = self._files.create(path, self._layout.file_bytes, reserve=False)
         file = IndexFile(self._files, path, self._layout, header, fd)
         self._all.append(file)
@@ -223,7 +223,7 @@ class KeyIndex:
                 self._all.pop().remove()
             self._files.sync_directory(self._path)
         self.is_sound = True
-        self._last_offset, self._last_count, self.end, self.end_ms = -1, 0, 0, 0
+        self._last_physical, self._last_count, self.end, self.end_ms = -1, 0, 0, 0
 
     def take_old(self, log_first: int) -> list[Path]:
         """Let go of the oldest files whose messages are all gone, never of the newest.
@@ -233,7 +233,7 @@ class KeyIndex:
             takes a while.
         """
         paths = []
-        while len(self._all) > 1 and self._all[0].header.end_offset < log_first:
+        while len(self._all) > 1 and self._all[0].header.last_physical < log_first:
             file = self._all.pop(0)
             file.close()
             paths.append(file.path)
@@ -283,7 +283,7 @@ class KeyIndex:
     # -- finding ------------------------------------------------------------------------------
 
     def chains(self, key_hash: int, *, begin_ms: int, end_ms: int) -> list[IndexChain]:
-        """Return what is to be read for a hash, newest first; ``offsets`` does it.
+        """Return what is to be read for a hash, newest first; ``candidates`` does it.
 
         Args:
             key_hash: as ``index_keys.key_hash`` returns it.
@@ -324,7 +324,7 @@ class IndexFlush:
             self.files.sync_directory(self.path)
 
 
-def offsets(
+def candidates(
     files: Files, chains: Iterable[IndexChain], *, begin_ms: int, end_ms: int
 ) -> Iterator[int]:
     """Yield physical offsets of messages that may have a key, newest first; in any thread.

@@ -14,7 +14,7 @@ from pymq.protocol.index_keys import KEYS, UNIQUE_KEY, index_keys, key_hash
 from pymq.protocol.message import find_property
 from pymq.protocol.record import decode_record
 from pymq.protocol.record_batch import RecordColumns
-from pymq.store.index.key_index import KeyIndex, offsets
+from pymq.store.index.key_index import KeyIndex, candidates
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.log.segment import Segment
 
@@ -32,12 +32,12 @@ class QueryResult:
     Attributes:
         buffers: the records, newest first; read-only views as in ``ReadResult``.
         index_last_ms: store time of the last message the index knows; 0 in an empty one.
-        index_last_offset: its physical offset.
+        index_last_physical: its physical offset.
     """
 
     buffers: list[memoryview] = field(default_factory=list)
     index_last_ms: int = 0
-    index_last_offset: int = 0
+    index_last_physical: int = 0
 
 
 class KeyQuery:
@@ -73,11 +73,11 @@ class KeyQuery:
         #: Physical offset and size of what was found, newest first.
         self.places: list[tuple[int, int]] = []
         self.error: StoreError | None = None
-        self.index_last_ms = self.index_last_offset = 0
+        self.index_last_ms = self.index_last_physical = 0
         newest = index.newest
         if newest is not None:
             self.index_last_ms = newest.header.end_ms
-            self.index_last_offset = newest.header.end_offset
+            self.index_last_physical = newest.header.last_physical
 
     def run(self) -> None:
         """Look. Never raises: ``finish_query`` does."""
@@ -93,7 +93,7 @@ class KeyQuery:
     def _run(self, opened: dict[Path, int]) -> None:
         seen = set()
         begin_ms, end_ms = self._begin_ms, self._end_ms
-        for offset in offsets(self._files, self._chains, begin_ms=begin_ms, end_ms=end_ms):
+        for offset in candidates(self._files, self._chains, begin_ms=begin_ms, end_ms=end_ms):
             if offset in seen:
                 continue
             seen.add(offset)

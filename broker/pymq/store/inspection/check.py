@@ -95,10 +95,10 @@ class _Check:
         self._is_recovering = layout.unclean or layout.in_use
         self._ends = {key: queue.end_offset for key, queue in layout.queues.by_key.items()}
         #: The end of the last record that any queue knows.
-        self._covered = max((queue.max_physical for queue in layout.queues), default=-1)
+        self._covered = max((queue.physical_end for queue in layout.queues), default=-1)
         checkpoint = layout.checkpoint
         self._queues_from = layout.first_trusted(checkpoint.trusted_ms)
-        indexed = max((one.header.end_offset for one in layout.index_files), default=-1)
+        indexed = max((one.header.last_physical for one in layout.index_files), default=-1)
         if self._is_recovering:
             indexed = min(indexed, layout.first_trusted(checkpoint.index_trusted_ms) - 1)
         #: A start goes on indexing behind it.
@@ -151,7 +151,7 @@ class _Check:
 
     def _has_known_index(self) -> bool:
         note = self._layout.clean_stop.index
-        return note is not None and note.last_offset >= self._layout.log_first
+        return note is not None and note.last_physical >= self._layout.log_first
 
     def _counts(self) -> dict[str, int]:
         layout = self._layout
@@ -161,7 +161,7 @@ class _Check:
             "queues": len(layout.queues),
             "queueEntries": self._queues.compared_count,
             "indexFiles": len(layout.index_files),
-            "indexEntries": self._index.entry_count if self._index is not None else 0,
+            "indexEntries": self._index.item_count if self._index is not None else 0,
             "tables": len(self._tables.names),
         }
 

@@ -1,11 +1,11 @@
 """The key index against the log: chains, keys in both directions, times, headers.
 
-All entries of all files are one stream in the order of the log, and so are the keys of its
+All items of all files are one stream in the order of the log, and so are the keys of its
 messages. Both are read side by side, ``KEYS_MAX`` keys at a time, so that memory does not grow
 with the index: beside the pieces there is one table of slots (4 bytes each, twice).
 
-Chains are checked by building them again: each entry must name the entry that had its slot
-before it, and in the end the slots must hold the last of each chain. So every entry is reachable,
+Chains are checked by building them again: each item must name the item that had its slot
+before it, and in the end the slots must hold the last of each chain. So every item is reachable,
 and numbers descend.
 """
 
@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.protocol.index_keys import index_keys
-from pymq.store.index.index_file import ENTRY, HEADER_BYTES, runs
+from pymq.store.index.index_file import HEADER_BYTES, ITEM, runs
 from pymq.store.inspection.findings import KEPT_MAX, Findings, Kind, Severity
 from pymq.store.inspection.layout import IndexFileName, StoreLayout
 from pymq.store.inspection.log import Block, Gap
 
 #: Keys compared at a time.
 KEYS_MAX = 1 << 18
-#: How many entries out of order are told apart one by one.
+#: How many items out of order are told apart one by one.
 _OUTLIERS_MAX = 64
 _SECONDS_MAX = (1 << 31) - 1
 
@@ -35,7 +35,7 @@ SeverityAt = Callable[[int], Severity]
 
 
 class _Found(NamedTuple):
-    """Entries of the index, in order: one array for each field and for where they stand."""
+    """Items of the index, in order: one array for each field and for where they stand."""
 
     physical: Longs
     key_hash: Longs
@@ -59,12 +59,12 @@ class _Keys(NamedTuple):
 
 @dataclass(slots=True)
 class _Chains:
-    """Builds the chains of one file again, entry by entry."""
+    """Builds the chains of one file again, item by item."""
 
     slots: Ints
 
     def older(self, key_hash: Ints, first: int) -> Ints:
-        """Return what the next entries must name as the older one; ``first`` is their number."""
+        """Return what the next items must name as the older one; ``first`` is their number."""
         slots = self.slots
         numbers = np.arange(first, first + len(key_hash), dtype=np.int32)
         slot = key_hash % np.int32(len(slots))
@@ -94,17 +94,17 @@ class IndexCheck:
         Args:
             layout: the store; it has an index.
             findings: takes what is found.
-            severity_at: how bad a wrong entry is, by the physical offset of its message.
+            severity_at: how bad a wrong item is, by the physical offset of its message.
             on_read: told how many bytes of the index were read.
         """
         self._layout = layout
         self._findings = findings
         self._severity_at = severity_at
-        self._stream = _EntryStream(layout, findings, severity_at, on_read)
+        self._stream = _ItemStream(layout, findings, severity_at, on_read)
         self._taken: list[_Keys] = []
         self._taken_count = 0
-        #: Entries that were read.
-        self.entry_count = 0
+        #: Items that were read.
+        self.item_count = 0
         self._gaps: list[Gap] = []
 
     def take(self, block: Block) -> None:
@@ -123,7 +123,7 @@ class IndexCheck:
             self._compare(block.end)
 
     def note_gap(self, gap: Gap) -> None:
-        """Take note of a damaged part of the log: entries that point into it are consequences."""
+        """Take note of a damaged part of the log: items that point into it are consequences."""
         self._gaps.append(gap)
 
     def finish(self) -> None:
@@ -132,12 +132,12 @@ class IndexCheck:
         self._stream.close()
 
     def _compare(self, end: int | None) -> None:
-        """Compare keys and entries of the messages below a physical offset."""
+        """Compare keys and items of the messages below a physical offset."""
         keys = _joined(self._taken)
         self._taken.clear()
         self._taken_count = 0
         found = self._stream.take_below(end)
-        self.entry_count += len(found.physical)
+        self.item_count += len(found.physical)
         kept = found.physical >= self._layout.log_first
         if not kept.all():
             found = found.part(kept)
@@ -151,7 +151,7 @@ class IndexCheck:
     def _compare_times(self, found: _Found, keys: _Keys) -> None:
         seconds = np.clip((keys.stored_ms - found.begin_ms) // 1000, 0, _SECONDS_MAX)
         seconds[found.begin_ms <= 0] = 0
-        # The first entry of a file counts from the end of the file before it.
+        # The first item of a file counts from the end of the file before it.
         wrong = (seconds != found.seconds) & (found.number > 1)
         for at in np.flatnonzero(wrong)[:KEPT_MAX].tolist():
             self._add(
@@ -189,7 +189,7 @@ class IndexCheck:
                 self._severity_at(at),
                 self._layout.config.index_path,
                 None,
-                f"no entry of key hash {keys.key_hash[first]:08x}",
+                f"no item of key hash {keys.key_hash[first]:08x}",
                 f"one for the message at physical offset {at}",
                 count=end - first,
             )
@@ -202,8 +202,8 @@ class IndexCheck:
             kind,
             self._severity_at(int(found.physical[at])),
             self._layout.index_files[int(found.file[at])].path,
-            layout.entries_start + ENTRY.itemsize * number,
-            f"entry {number}: {what}",
+            layout.items_start + ITEM.itemsize * number,
+            f"item {number}: {what}",
             expected,
         )
 
@@ -215,8 +215,8 @@ class IndexCheck:
             self._findings.add(kind, severity, path, None, "more", count=len(rows))
 
 
-class _EntryStream:
-    """The entries of all index files in order, read in pieces and checked for what they are."""
+class _ItemStream:
+    """The items of all index files in order, read in pieces and checked for what they are."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class _EntryStream:
         self._last = -1
 
     def take_below(self, end: int | None) -> _Found:
-        """Return the next entries of messages below a physical offset; None: all there are."""
+        """Return the next items of messages below a physical offset; None: all there are."""
         taken: list[_Found] = []
         while True:
             if self._piece is None:
@@ -264,10 +264,10 @@ class _EntryStream:
     def _read(self) -> Iterator[_Found]:
         for file, one in enumerate(self._store.index_files):
             header = one.header
-            if header.next_number > self._layout.entry_limit or header.slots_used < 0:
+            if header.next_number > self._layout.item_limit or header.slots_used < 0:
                 self._add_header(
-                    one, f"{header.next_number - 1} entries in {header.slots_used} slots",
-                    f"at most {self._layout.entry_limit - 1}",
+                    one, f"{header.next_number - 1} items in {header.slots_used} slots",
+                    f"at most {self._layout.item_limit - 1}",
                 )
                 continue
             fd = self._store.files.open(one.path)
@@ -282,16 +282,16 @@ class _EntryStream:
         first, found = 1, None
         while first < header.next_number:
             count = min(KEYS_MAX, header.next_number - first)
-            position = self._layout.entries_start + ENTRY.itemsize * first
-            data = files.pread(fd, count * ENTRY.itemsize, position)
+            position = self._layout.items_start + ITEM.itemsize * first
+            data = files.pread(fd, count * ITEM.itemsize, position)
             self._on_read(len(data))
-            entries = np.frombuffer(data.ljust(count * ENTRY.itemsize, b"\0"), ENTRY)
-            older = chains.older(entries["key_hash"].astype(np.int32), first)
-            self._check_chain(one, first, entries["older"], older)
+            items = np.frombuffer(data.ljust(count * ITEM.itemsize, b"\0"), ITEM)
+            older = chains.older(items["key_hash"].astype(np.int32), first)
+            self._check_chain(one, first, items["older"], older)
             found = _Found(
-                entries["physical_offset"].astype(np.int64),
-                entries["key_hash"].astype(np.int64),
-                entries["seconds"].astype(np.int64),
+                items["physical_offset"].astype(np.int64),
+                items["key_hash"].astype(np.int64),
+                items["seconds"].astype(np.int64),
                 np.full(count, header.begin_ms),
                 np.arange(first, first + count, dtype=np.int64),
                 np.full(count, file, np.int64),
@@ -307,12 +307,12 @@ class _EntryStream:
     # -- order ------------------------------------------------------------------------------------
 
     def _in_order(self, one: IndexFileName, found: _Found) -> _Found:
-        """Return the entries whose physical offsets ascend; the others are findings."""
+        """Return the items whose physical offsets ascend; the others are findings."""
         physical = found.physical
         if physical[0] >= self._last and (physical[1:] >= physical[:-1]).all():
             self._last = int(physical[-1])
             return found
-        low, high = max(self._last, one.header.begin_offset), one.header.end_offset
+        low, high = max(self._last, one.header.first_physical), one.header.last_physical
         good = physical >= low
         if high >= low:
             good &= physical <= high
@@ -336,8 +336,8 @@ class _EntryStream:
                 Kind.INDEX_EXTRA,
                 self._severity_at(int(physical[rows[rows < first][-1:]].max(initial=low))),
                 one.path,
-                self._layout.entries_start + ENTRY.itemsize * number,
-                f"entry {number}: physical offset {physical[first]}",
+                self._layout.items_start + ITEM.itemsize * number,
+                f"item {number}: physical offset {physical[first]}",
                 "ascending physical offsets within those of the header",
                 count=end - first,
             )
@@ -356,8 +356,8 @@ class _EntryStream:
                 Kind.INDEX_CHAIN,
                 self._severity_of(one),
                 one.path,
-                self._layout.entries_start + ENTRY.itemsize * (first + at),
-                f"entry {first + at} leads to {found[at]}",
+                self._layout.items_start + ITEM.itemsize * (first + at),
+                f"item {first + at} leads to {found[at]}",
                 f"{older[at]}",
             )
         self._add_more(one, len(wrong) - KEPT_MAX)
@@ -376,11 +376,11 @@ class _EntryStream:
                 self._severity_of(one),
                 one.path,
                 HEADER_BYTES + 4 * slot,
-                f"slot {slot} leads to entry {found[slot]}",
+                f"slot {slot} leads to item {found[slot]}",
                 f"{expected[slot]}",
             )
         self._add_more(one, len(wrong) - KEPT_MAX)
-        # 4.5.1 counts the entries it adds here, where others count the slots they begin to use.
+        # 4.5.1 counts the items it adds here, where others count the slots they begin to use.
         used, count = int(np.count_nonzero(expected)), one.header.next_number - 1
         if not used <= one.header.slots_used <= count:
             self._add_header(one, f"{one.header.slots_used} slots in use", f"{used}")
@@ -392,16 +392,17 @@ class _EntryStream:
 
     def _check_begin(self, one: IndexFileName, physical: int) -> None:
         header = one.header
-        if header.begin_offset != physical:
-            self._add_header(one, f"begin at physical offset {header.begin_offset}", f"{physical}")
-        self._check_time(one, header.begin_offset, header.begin_ms, exact_ms=1)
+        if header.first_physical != physical:
+            first = header.first_physical
+            self._add_header(one, f"begin at physical offset {first}", f"{physical}")
+        self._check_time(one, header.first_physical, header.begin_ms, exact_ms=1)
 
     def _check_end(self, one: IndexFileName, physical: int) -> None:
         header = one.header
-        if header.end_offset != physical:
-            self._add_header(one, f"end at physical offset {header.end_offset}", f"{physical}")
+        if header.last_physical != physical:
+            self._add_header(one, f"end at physical offset {header.last_physical}", f"{physical}")
         # When a cut does not know the time of the message that became the last, it is rounded.
-        self._check_time(one, header.end_offset, header.end_ms, exact_ms=1000)
+        self._check_time(one, header.last_physical, header.end_ms, exact_ms=1000)
 
     def _check_time(
         self, one: IndexFileName, physical: int, noted_ms: int, *, exact_ms: int
@@ -418,7 +419,7 @@ class _EntryStream:
         )
 
     def _severity_of(self, one: IndexFileName) -> Severity:
-        return self._severity_at(one.header.end_offset)
+        return self._severity_at(one.header.last_physical)
 
 
 def _joined(taken: list[_Keys]) -> _Keys:

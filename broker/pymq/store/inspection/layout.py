@@ -14,7 +14,7 @@ import numpy as np
 
 from pymq.errors import ConfigurationError, OffsetOutOfRange, StoreError
 from pymq.store.config import ENTRY_BYTES, StoreConfig
-from pymq.store.files import Entry, Files, ReadOnlyFiles
+from pymq.store.files import DirectoryEntry, Files, ReadOnlyFiles
 from pymq.store.index.index_file import HEADER_BYTES, IndexHeader, IndexLayout, unpack_header
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.log.commit_log import STORE_TIME_END, store_time_of
@@ -176,7 +176,7 @@ def read_layout(config: StoreConfig, files: ReadOnlyFiles, findings: Findings) -
         config = replace(
             config,
             index_slot_count=index_layout.slot_count,
-            index_entry_limit=index_layout.entry_limit,
+            index_item_limit=index_layout.item_limit,
         )
     for name, what in _UNKNOWN_DIRECTORIES.items():
         if files.list_directory(root / name):
@@ -305,7 +305,7 @@ def _queues(
             queue = table.make(topic, queue_id)
             queue.add_files(bases)
             queue.end_offset = _written_end(queue)
-            queue.max_physical = last_record_end(queue)
+            queue.physical_end = last_record_end(queue)
     for topic, queue_id, directory in queue_directories(files, config.queue_extensions_path):
         listed = files.list_directory(directory)
         size = _usual(one.size for one in listed if not one.is_directory)
@@ -319,7 +319,7 @@ def _queues(
 
 def _queue_files(
     directory: Path,
-    listed: list[Entry],
+    listed: list[DirectoryEntry],
     file_bytes: int,
     findings: Findings,
     severity: Severity,
@@ -403,7 +403,7 @@ def _index_files(
             )
         else:
             found.append(IndexFileName(path, _header(files, path)))
-    layout = IndexLayout(config.index_slot_count, config.index_entry_limit)
+    layout = IndexLayout(config.index_slot_count, config.index_item_limit)
     if layout.file_bytes != size:
         counted = [one for one in found if one.header.next_number > 2]
         guessed = next(filter(None, (_guess_layout(files, one, size) for one in counted)), None)
@@ -415,7 +415,7 @@ def _index_files(
                 None,
                 f"index files of {size} B: give maxHashSlotNum and maxIndexNum in a "
                 f"configuration file (expected {layout.file_bytes} B for {layout.slot_count} and "
-                f"{layout.entry_limit})",
+                f"{layout.item_limit})",
             )
         return found, guessed
     return found, layout
@@ -430,17 +430,17 @@ def _header(files: Files, path: Path) -> IndexHeader:
 
 
 def _guess_layout(files: Files, one: IndexFileName, size: int) -> IndexLayout | None:
-    """Return the only numbers of slots and entries with which a file makes sense.
+    """Return the only numbers of slots and items with which a file makes sense.
 
-    Its size is 40 + 4 * slots + 20 * entries, so slots are known up to a multiple of five. With
-    the right number, entry 1 belongs to the first message and the last entry to the last, and
-    the slot of the last entry's key leads to it.
+    Its size is 40 + 4 * slots + 20 * items, so slots are known up to a multiple of five. With
+    the right number, item 1 belongs to the first message and the last item to the last, and
+    the slot of the last item's key leads to it.
     """
     header = one.header
     if (size - HEADER_BYTES) % 4 or header.next_number * 20 > size:
         return None
     least = (size - HEADER_BYTES) // 4 % 5
-    # At least as many entries as are counted stand behind the slots.
+    # At least as many items as are counted stand behind the slots.
     count = (size - HEADER_BYTES - 4 * least) // 20 - header.next_number + 1
     if count < 1:
         return None
@@ -449,11 +449,11 @@ def _guess_layout(files: Files, one: IndexFileName, size: int) -> IndexLayout | 
         view = files.map_for_reading(fd, size)
     finally:
         files.close(fd)
-    entry = HEADER_BYTES + 4 * least + 20
-    last = entry + 20 * (header.next_number - 2)
-    fits = np.ndarray((count,), ">i8", view, entry + 4, (20,)) == header.begin_offset
-    fits &= np.ndarray((count,), ">i4", view, entry + 16, (20,)) == 0
-    fits &= np.ndarray((count,), ">i8", view, last + 4, (20,)) == header.end_offset
+    item = HEADER_BYTES + 4 * least + 20
+    last = item + 20 * (header.next_number - 2)
+    fits = np.ndarray((count,), ">i8", view, item + 4, (20,)) == header.first_physical
+    fits &= np.ndarray((count,), ">i4", view, item + 16, (20,)) == 0
+    fits &= np.ndarray((count,), ">i8", view, last + 4, (20,)) == header.last_physical
     found = []
     for step in np.flatnonzero(fits).tolist():
         slots = least + 5 * step

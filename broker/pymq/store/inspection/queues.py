@@ -379,7 +379,7 @@ class QueueCheck:
     def _severity_of_extra(self, queue: _Queue, end: int) -> Severity:
         """Say how bad it is by the end of the record that is not there."""
         deleted = self._layout.clean_stop.deleted.get(queue.topic, -1)
-        if queue.entries is not None and queue.entries.max_physical <= deleted:
+        if queue.entries is not None and queue.entries.physical_end <= deleted:
             return Severity.REPAIR  # A power loss brought the queue back.
         is_cut = self._layout.unclean or self._layout.in_use
         return Severity.REPAIR if is_cut and end > self._log_end else Severity.DAMAGE

@@ -18,22 +18,22 @@ class QueueSummary:
 
     Attributes:
         topic, queue_id: which.
-        min_offset: of the first message that the log still holds.
-        max_offset: of the message that comes next.
+        queue_first: of the first message that the log still holds.
+        queue_end: of the message that comes next.
         first_ms, last_ms: store times of the first and last message; None without one.
     """
 
     topic: str
     queue_id: int
-    min_offset: int
-    max_offset: int
+    queue_first: int
+    queue_end: int
     first_ms: int | None
     last_ms: int | None
 
     @property
     def message_count(self) -> int:
         """How many messages it holds."""
-        return self.max_offset - self.min_offset
+        return self.queue_end - self.queue_first
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _summary_of(layout: StoreLayout, findings: Findings) -> Summary:
     queues, covered = [], layout.log_first
     for queue in sorted(layout.queues, key=lambda one: (one.topic, one.queue_id)):
         low = queue.first_kept(layout.log_first)
-        covered = max(covered, queue.max_physical)
+        covered = max(covered, queue.physical_end)
         is_empty = low == queue.end_offset
         queues.append(
             QueueSummary(
@@ -179,7 +179,7 @@ def _behind(
     for queue_id, offset in offsets.items():
         queue = queues.get((topic, queue_id))
         if queue is not None:
-            behind += max(0, queue.max_offset - max(offset, queue.min_offset))
+            behind += max(0, queue.queue_end - max(offset, queue.queue_first))
     return behind
 
 

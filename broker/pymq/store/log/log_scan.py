@@ -65,10 +65,10 @@ class RecordCrcRule(Enum):
 
 @dataclass(slots=True)
 class Chunk:
-    """Consecutive valid records of one segment; positions count from the segment's start."""
+    """Consecutive valid records of one segment, up to a file position."""
 
     columns: RecordColumns | None
-    end: int
+    end_position: int
     stop: Stop
 
 
@@ -91,7 +91,7 @@ def scan_segment(
         yield chunk
         if chunk.stop is not Stop.FULL:
             return
-        position = chunk.end
+        position = chunk.end_position
 
 
 def _scan_chunk(

@@ -56,7 +56,7 @@ class ConsumeQueue:
 
     Invariants: ``min_offset <= end_offset <= next_offset``; entries [min_offset, end_offset)
     are written, hence visible; offsets [end_offset, next_offset) are given to records that
-    wait to be dispatched. ``max_physical`` is the end of the last entry's record.
+    wait to be dispatched. ``physical_end`` is the end of the last entry's record.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class ConsumeQueue:
         "end_offset",
         "extension",
         "file_bytes",
-        "max_physical",
+        "physical_end",
         "min_offset",
         "next_offset",
         "path",
@@ -92,7 +92,7 @@ class ConsumeQueue:
         self.min_offset = 0
         self.end_offset = 0
         self.next_offset = 0
-        self.max_physical = -1
+        self.physical_end = -1
         self.removed = False
 
     def add_files(self, bases: Iterable[int]) -> None:
@@ -125,7 +125,7 @@ class ConsumeQueue:
         self.put_entries(first, entries)
         count = len(entries) // ENTRY_BYTES
         physical, size, _ = ENTRY_STRUCT.unpack_from(entries, len(entries) - ENTRY_BYTES)
-        self.max_physical = physical + size
+        self.physical_end = physical + size
         self.end_offset = first + count
         if self.next_offset < self.end_offset:
             self.next_offset = self.end_offset
@@ -191,7 +191,7 @@ class ConsumeQueue:
         if self.extension is not None:
             self.extension.reset()
         self.min_offset = self.end_offset = self.next_offset = 0
-        self.max_physical = -1
+        self.physical_end = -1
 
     def _remove_file(self, base: int) -> None:
         self._files.remove(self._paths.pop(base))

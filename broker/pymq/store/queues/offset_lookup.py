@@ -7,29 +7,29 @@ from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import ConsumeQueue, first_true
 
 
-def place_of(queue: ConsumeQueue | None, offset: int) -> int | None:
+def place_of(queue: ConsumeQueue | None, queue_offset: int) -> int | None:
     """Return where a message lies in the log; None if it is not there or not kept."""
-    if queue is None or not queue.min_offset <= offset < queue.end_offset:
+    if queue is None or not queue.min_offset <= queue_offset < queue.end_offset:
         return None
-    return queue.entry(offset)[0]
+    return queue.entry(queue_offset)[0]
 
 
-def time_of(log: CommitLog, queue: ConsumeQueue | None, offset: int) -> int | None:
+def time_of(log: CommitLog, queue: ConsumeQueue | None, queue_offset: int) -> int | None:
     """Return the store time (ms) of a message; None if it is not there or not kept."""
-    place = place_of(queue, offset)
+    place = place_of(queue, queue_offset)
     return None if place is None else log.store_time_at(place)
 
 
 def offset_by_time(
     log: CommitLog, queue: ConsumeQueue | None, timestamp_ms: int, *, upper: bool
 ) -> int:
-    """Return the offset of a store time; see ``MessageStore.offset_by_time``."""
+    """Return the queue offset of a store time; see ``MessageStore.offset_by_time``."""
     if queue is None:
         return 0
 
-    def time(offset: int) -> int:
+    def time(queue_offset: int) -> int:
         # Entries whose record is gone count as too old.
-        return log.store_time_at(queue.entry(offset)[0]) or 0
+        return log.store_time_at(queue.entry(queue_offset)[0]) or 0
 
     low, end = queue.min_offset, queue.end_offset
     if not upper:

@@ -71,7 +71,7 @@ class QueueRepair:
         """Find the end of every queue's valid entries; empty the queues of deleted topics."""
         for queue in self._queues:
             self._find_end(queue)
-            if queue.bases and queue.max_physical <= self._clean_stop.deleted.get(queue.topic, -1):
+            if queue.bases and queue.physical_end <= self._clean_stop.deleted.get(queue.topic, -1):
                 # A power loss brought back what was deleted.
                 self._before_change()
                 queue.reset()
@@ -108,9 +108,9 @@ class QueueRepair:
             _log.warning("%s: a file of its extension is missing, it is rebuilt", queue.path)
             self._rebuild(queue)
             return
-        queue.max_physical = last_record_end(queue)
+        queue.physical_end = last_record_end(queue)
         if has_gap:
-            self.lost_from = min(self.lost_from, max(0, queue.max_physical))
+            self.lost_from = min(self.lost_from, max(0, queue.physical_end))
 
     def units_reach_back(self, queue: ConsumeQueue) -> bool:
         """Tell whether no file of a queue's extension is missing in front or between."""
@@ -235,7 +235,7 @@ class QueueRepair:
     ) -> bool:
         """Prepare a queue for a record beyond its end; return False to leave the record out."""
         if cursor is None:
-            if queue.max_physical > physical:
+            if queue.physical_end > physical:
                 return False  # Of an earlier life of the topic: the queue is newer than this.
             if not oldest:
                 raise OlderNeeded
@@ -310,7 +310,7 @@ def _cut(queue: ConsumeQueue, log_end: int) -> None:
     if not queue.bases:
         queue.end_offset = 0
     queue.trusted_end()
-    queue.max_physical = last_record_end(queue)
+    queue.physical_end = last_record_end(queue)
 
 
 def last_record_end(queue: ConsumeQueue) -> int:

@@ -154,7 +154,7 @@ class Recovery:
         for queue in self._queues:
             if not self._queue_as_left(queue, ends[queue.topic, queue.queue_id], end):
                 return False
-            if newest is None or queue.max_physical > newest.max_physical:
+            if newest is None or queue.physical_end > newest.physical_end:
                 newest = queue
         if newest is not None and not self._last_record_whole(newest):
             return False
@@ -193,14 +193,14 @@ class Recovery:
         queue.end_offset = end
         if queue.trusted_end() != end or not self._repair.units_reach_back(queue):
             return False
-        queue.max_physical = physical + size
+        queue.physical_end = physical + size
         return True
 
     # -- reading the log ----------------------------------------------------------------------
 
     def _recover(self) -> None:
         self._repair.find_ends()
-        covered = max((queue.max_physical for queue in self._queues), default=-1)
+        covered = max((queue.physical_end for queue in self._queues), default=-1)
         whole = any(self._short(key, end) for key, end in self._clean_stop.ends.items())
         first = 0 if whole else self._start(covered)
         while first and self._log.segments[first].first > self._repair.lost_from:
@@ -254,7 +254,7 @@ class Recovery:
                     newest = int(chunk.columns.store_timestamp.max())
                     self._store_timestamp = max(self._store_timestamp, newest)
                     self._repair.take(chunk.columns, oldest=first == 0)
-                end, stop = segment.first + chunk.end, chunk.stop
+                end, stop = segment.first + chunk.end_position, chunk.stop
                 begin = segments[first].first
                 self._on_progress(end - begin, max(end, expected) - begin)
                 if self._is_cancelled():
@@ -382,9 +382,9 @@ class Recovery:
             _log.warning("%s: damaged, the index is made anew", self._config.index_path)
             index.clear()
             note = None
-        if index.last_offset >= log.end:
+        if index.last_physical >= log.end:
             index.cut(log.end, log.store_time_at)
-        index.end = max(index.last_offset, log.first)
+        index.end = max(index.last_physical, log.first)
         if note is not None:
             index.end, index.end_ms = note.end, note.end_ms
         if self._clean:
@@ -393,14 +393,14 @@ class Recovery:
         # Also with nothing to forget: a header on the disk tells nothing of the slots behind it.
         index.cut(first, log.store_time_at)
         # Files that are gone end it earlier than the checkpoint says.
-        index.end = max(min(first, index.last_offset), log.first)
+        index.end = max(min(first, index.last_physical), log.first)
         # Or a process that dies once a minute reads all of this again every time.
         index.save_at = log.end
 
     def _is_index_sound(self, index: KeyIndex, note: IndexNote | None) -> bool:
         """Tell whether headers and last entry of the index can be right."""
-        last = index.last_offset
-        if not index.is_sound or (note is not None and note.last_offset != last):
+        last = index.last_physical
+        if not index.is_sound or (note is not None and note.last_physical != last):
             return False
         if not self._log.first <= last < self._log.end:
             return True  # What is not in the log any more may be anything.

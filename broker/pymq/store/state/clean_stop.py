@@ -46,12 +46,12 @@ class IndexNote(NamedTuple):
     Attributes:
         end: physical offset up to which the log was indexed.
         end_ms: store time of the last message below it.
-        last_offset: physical offset of the last message with a key; -1 without one.
+        last_physical: physical offset of the last message with a key; -1 without one.
     """
 
     end: int
     end_ms: int
-    last_offset: int
+    last_physical: int
 
 
 class CleanStop:

@@ -1,4 +1,4 @@
-"""The key index as RocketMQ's code builds it: one entry after the other, whole files in memory."""
+"""The key index as RocketMQ's code builds it: one item after the other, whole files in memory."""
 
 import struct
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pymq.protocol.hashes import java_hash
 from pymq.protocol.record import Record
 
 HEADER = struct.Struct(">qqqqii")
-ENTRY = struct.Struct(">iqii")
+ITEM = struct.Struct(">iqii")
 
 
 def keys_of(record: Record) -> Iterator[str]:
@@ -27,10 +27,10 @@ def keys_of(record: Record) -> Iterator[str]:
 
 @dataclass(slots=True)
 class FileModel:
-    """One file; ``slots`` and ``entries`` as numbers."""
+    """One file; ``slots`` and ``items`` as numbers."""
 
     slot_count: int
-    entry_limit: int
+    item_limit: int
     begin_ms: int = 0
     end_ms: int = 0
     begin_offset: int = 0
@@ -38,10 +38,10 @@ class FileModel:
     slots_used: int = 0
     next_number: int = 1
     slots: dict[int, int] = field(default_factory=dict)
-    entries: list[tuple[int, int, int, int]] = field(default_factory=list)
+    items: list[tuple[int, int, int, int]] = field(default_factory=list)
 
     def put(self, key: str, offset: int, time_ms: int) -> bool:
-        if self.next_number >= self.entry_limit:
+        if self.next_number >= self.item_limit:
             return False
         value = java_hash(key)
         key_hash = 0 if value == -(1 << 31) else abs(value)
@@ -50,7 +50,7 @@ class FileModel:
         seconds = 0
         if self.begin_ms > 0:
             seconds = min(max(int((time_ms - self.begin_ms) / 1000), 0), (1 << 31) - 1)
-        self.entries.append((key_hash, offset, seconds, older))
+        self.items.append((key_hash, offset, seconds, older))
         self.slots[slot] = self.next_number
         if self.next_number <= 1:
             self.begin_offset, self.begin_ms = offset, time_ms
@@ -69,17 +69,17 @@ class FileModel:
         slots = struct.pack(
             f">{self.slot_count}i", *(self.slots.get(slot, 0) for slot in range(self.slot_count))
         )
-        entries = b"".join(ENTRY.pack(*entry) for entry in self.entries)
-        size = 40 + 4 * self.slot_count + 20 * self.entry_limit
-        return (header + slots + bytes(20) + entries).ljust(size, b"\0")
+        items = b"".join(ITEM.pack(*item) for item in self.items)
+        size = 40 + 4 * self.slot_count + 20 * self.item_limit
+        return (header + slots + bytes(20) + items).ljust(size, b"\0")
 
 
 class IndexModel:
     """All files."""
 
-    def __init__(self, slot_count: int, entry_limit: int) -> None:
+    def __init__(self, slot_count: int, item_limit: int) -> None:
         self.slot_count = slot_count
-        self.entry_limit = entry_limit
+        self.item_limit = item_limit
         self.files: list[FileModel] = []
 
     def add(self, record: Record) -> None:
@@ -89,7 +89,7 @@ class IndexModel:
                 text, record.physical_offset, record.store_timestamp
             ):
                 continue
-            file = FileModel(self.slot_count, self.entry_limit)
+            file = FileModel(self.slot_count, self.item_limit)
             if self.files:
                 last = self.files[-1]
                 file.begin_ms = file.end_ms = last.end_ms

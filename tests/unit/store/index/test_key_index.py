@@ -29,7 +29,7 @@ from tests.unit.store.stores import (
 from pymq.errors import CorruptRecord, StoreError, StoreMismatch
 from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.store import Files, FlushMode, MessageStore
-from pymq.store.index.index_file import ENTRY, IndexFile, IndexHeader, IndexLayout, unpack_header
+from pymq.store.index.index_file import ITEM, IndexFile, IndexHeader, IndexLayout, unpack_header
 from pymq.store.index.key_index import KeyIndex
 
 SLOTS, LIMIT = 50, 100
@@ -88,7 +88,7 @@ def put_many(store: MessageStore, clock: FakeClock, dice: random.Random, count: 
     for number in range(count):
         clock.now_ms += dice.choice([0, 0, 1, 700, 5000])
         keys = dice.choices(["a", "b", "Grüße", "\U0001f600", "", "k1", "k2"], k=dice.randrange(4))
-        entry: Any = keyed(
+        item: Any = keyed(
             *keys,
             unique=dice.choice([None, f"{dice.getrandbits(128):032X}"]),
             topic=dice.choice([TOPIC, "Other", "%RETRY%group"]),
@@ -97,15 +97,15 @@ def put_many(store: MessageStore, clock: FakeClock, dice: random.Random, count: 
             sys_flag=dice.choice([0, 0, 0, 0x4, 0x8, 0xC]),
         )
         if dice.randrange(10) == 0:
-            entry = batch([b"of a batch"] * 3)
-        put_ok(store, entry)
+            item = batch([b"of a batch"] * 3)
+        put_ok(store, item)
 
 
 # ---------------------------------------------------------------------------------- bytes
 
 
 def test_vector_of_rocketmq(tmp_path: Path) -> None:
-    """The head of an index file that RocketMQ 4.9.8 wrote: 10 slots, 20 entries."""
+    """The head of an index file that RocketMQ 4.9.8 wrote: 10 slots, 20 items."""
     layout = IndexLayout(10, 20)
     assert layout.file_bytes == 40 + 40 + 400
     files = Files()
@@ -210,7 +210,7 @@ def test_a_message_is_found_once_whatever_its_keys(tmp_path: Path) -> None:
 
 
 def test_at_most_64_messages(tmp_path: Path) -> None:
-    store = open_store(tmp_path, index_entry_limit=1000, segment_bytes=1 << 16)
+    store = open_store(tmp_path, index_item_limit=1000, segment_bytes=1 << 16)
     put_ok(store, *(keyed("k", body=b"%d" % number) for number in range(100)))
     index_all(store)
     assert found(store, "k") == [b"%d" % number for number in range(99, 35, -1)]
@@ -252,7 +252,7 @@ def test_what_the_newest_file_knows(tmp_path: Path) -> None:
     index_all(store)
     result = store.keys.query(TOPIC, "k")
     assert result.index_last_ms == 7_000_000
-    assert result.index_last_offset == decode_record(result.buffers[0]).physical_offset
+    assert result.index_last_physical == decode_record(result.buffers[0]).physical_offset
     store.close()
 
 
@@ -469,12 +469,12 @@ def test_a_chain_that_leads_nowhere(tmp_path: Path) -> None:
     store.close()
     (path,) = index_files(tmp_path)
     data = bytearray(path.read_bytes())
-    at = ENTRIES_START + 2 * ENTRY.itemsize + 16
+    at = ENTRIES_START + 2 * ITEM.itemsize + 16
     assert data[at : at + 4] == b"\0\0\0\1"
     data[at : at + 4] = b"\0\0\0\2"
     path.write_bytes(data)
     store = open_store(tmp_path)
-    with pytest.raises(CorruptRecord, match="entry 2 leads to entry 2"):
+    with pytest.raises(CorruptRecord, match="item 2 leads to item 2"):
         store.keys.query(TOPIC, "k")
     store.close()
 

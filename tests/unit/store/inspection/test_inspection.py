@@ -32,7 +32,7 @@ from pymq.store.inspection import Finding, Kind, Report, Severity, check_store, 
 
 SLOTS, LIMIT = 60, 150
 SIZES = {"segment_bytes": 1 << 13, "queue_file_bytes": 400}
-SIZES |= {"index_slot_count": SLOTS, "index_entry_limit": LIMIT}
+SIZES |= {"index_slot_count": SLOTS, "index_item_limit": LIMIT}
 ENTRIES_START = 40 + 4 * SLOTS
 TOPICS = ("Alpha", "Beta", "Gamma")
 
@@ -615,14 +615,14 @@ def test_a_summary_says_what_is_there(root: Path) -> None:
     assert found.last_ms == stored[-1].store_timestamp
     for queue in found.queues:
         own = [r for r in stored if (r.topic, r.queue_id) == (queue.topic, queue.queue_id)]
-        assert (queue.min_offset, queue.max_offset) == (0, len(own))
+        assert (queue.queue_first, queue.queue_end) == (0, len(own))
         assert (queue.first_ms, queue.last_ms) == (
             own[0].store_timestamp,
             own[-1].store_timestamp,
         )
     assert sum(one.entry_count for one in found.index_files) == 900
     (group,) = found.groups
-    ends = {q.queue_id: q.max_offset for q in found.queues if q.topic == "Alpha"}
+    ends = {q.queue_id: q.queue_end for q in found.queues if q.topic == "Alpha"}
     assert group.behind == ends[0] - 3 + ends[1] - 2
     assert found.tables == ["consumerOffset.json", "delayOffset.json", "topics.json"]
 
@@ -634,7 +634,7 @@ def test_a_summary_of_expired_messages_begins_with_the_first_kept(root: Path) ->
     stored = records(root)
     assert found.log_first == int(log_files(root)[0].name)
     assert found.message_count == len(stored)
-    assert all(one.min_offset > 0 for one in found.queues if one.topic in TOPICS)
+    assert all(one.queue_first > 0 for one in found.queues if one.topic in TOPICS)
 
 
 def test_a_log_over_several_directories_is_one_log(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def written(root: Path) -> int:
 def test_nothing_is_written_or_seen_before_the_commit(tmp_path: Path) -> None:
     store = open_store(tmp_path, **POOLED)
     (first,) = put_ok(store, record(b"0", tag="T"))
-    assert (written(tmp_path), store.durability.uncommitted_bytes) == (0, first.end_offset)
+    assert (written(tmp_path), store.durability.uncommitted_bytes) == (0, first.physical_end)
     assert store.queue_bounds(TOPIC, 0) == (0, 0)
     with pytest.raises(OffsetOutOfRange):
         store.record_at(0)
@@ -48,11 +48,11 @@ def test_nothing_is_written_or_seen_before_the_commit(tmp_path: Path) -> None:
     store.durability.finish_flush(job)
     assert store.durability.flushed_end == 0
     store.durability.commit()
-    assert (written(tmp_path), store.durability.uncommitted_bytes) == (first.end_offset, 0)
+    assert (written(tmp_path), store.durability.uncommitted_bytes) == (first.physical_end, 0)
     assert bodies(store) == [b"0"] and store.record_at(0).body == b"0"
     assert store.durability.begin_commit() is None
     store.durability.flush()
-    assert store.durability.flushed_end == first.end_offset
+    assert store.durability.flushed_end == first.physical_end
     store.close()
 
 

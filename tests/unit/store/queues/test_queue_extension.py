@@ -548,7 +548,7 @@ def test_full_disk_at_the_nth_call(tmp_path: Path) -> None:
         for number in range(15):
             clock.now_ms += 1001
             (result,) = store.put([record(b"%d" % number, tag="TagA")], bytes(8))
-            if result.end_offset:
+            if result.physical_end:
                 stored.append(b"%d" % number)
         clock.now_ms += 1001
         store.dispatch.advance()

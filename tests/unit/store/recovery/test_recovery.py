@@ -139,7 +139,7 @@ def test_tail_damaged_at_every_byte(tmp_path: Path, caplog: pytest.LogCaptureFix
     results = put_ok(store, *(record_of_size(size, tag="T") for size in (130, 140, 150)))
     template = crashed_copy(live, tmp_path / "template")
     store.close()
-    ends = [result.end_offset for result in results]
+    ends = [result.physical_end for result in results]
     original = log_files(template)[0].read_bytes()
     for cut in range(130, ends[-1]):
         root = crashed_copy(template, tmp_path / str(cut))
@@ -182,7 +182,7 @@ def test_a_flipped_bit_in_the_last_record(tmp_path: Path, offset: int) -> None:
     store = open_store(root)
     if offset in (20, 99):
         # Queue offset and topic are in no checksum: the record moves, but nothing breaks.
-        assert store.log_end == last.end_offset
+        assert store.log_end == last.physical_end
         assert store.record_at(0).body == b"first"
     else:
         assert bodies(store) == [b"first"]
@@ -520,11 +520,11 @@ def test_damage_of_the_last_records_that_were_safe_stops_the_store(
     store.close()
     path = log_files(root)[0]
     before = path.read_bytes()
-    assert unsafe.physical_offset == last.end_offset
+    assert unsafe.physical_offset == last.physical_end
     if damage == "bit":
         overwrite(path, before.index(b"last"), b"L")
     else:
-        overwrite(path, last.physical_offset, bytes(last.end_offset - last.physical_offset + 500))
+        overwrite(path, last.physical_offset, bytes(last.physical_end - last.physical_offset + 500))
     spoiled = path.read_bytes()
     with pytest.raises(CorruptRecord, match="was safe on the disk") as caught:
         open_store(root)

@@ -296,7 +296,7 @@ def test_reads_go_on_while_their_segment_is_deleted(tmp_path: Path) -> None:
     assert bodies(store) == before[-3:]
     low, end = store.queue_bounds(TOPIC, 0)
     assert (low, end) == (6, 9)
-    assert store.read(TOPIC, 0, 0, count_max=3, bytes_max=9999).next_offset == 6
+    assert store.read(TOPIC, 0, 0, count_max=3, bytes_max=9999).next_queue_offset == 6
     store.close()
 
 
@@ -430,7 +430,7 @@ def test_a_file_that_cannot_be_deleted_is_reported_once_and_tried_again(
 
 def indexed_store(root: Path, files: Files) -> MessageStore:
     """Return a store of 12 messages with the keys k0.. in 4 segments, and 4 index files."""
-    sizes = {"index_slot_count": 4, "index_entry_limit": 4}
+    sizes = {"index_slot_count": 4, "index_item_limit": 4}
     store = open_store(root, FakeClock(at_hour(12)), files, **SMALL, **sizes)
     for number in range(12):
         properties = b"KEYS\x01k%d" % number
