@@ -1,15 +1,25 @@
-"""``format("pymq")``: what Spark finds, and asks for readers and writers."""
+"""``format("pymq")``: what Spark finds, and asks for readers and writers.
 
+Spark imports this module in a process that looks for the data sources of all packages, and an
+error there would take every one of them down. So nothing is imported up here but what Spark
+itself has imported by then; the rest is, when somebody uses the source.
+"""
+
+import importlib
+import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
 
-from pymq.errors import ConfigurationError
-from pyspark_pymq.options import check_options, sink_options, source_options
-from pyspark_pymq.rows import check_schema, default_schema
-from pyspark_pymq.source import PymqBatchReader, PymqStreamReader
-from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter, check_columns
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from pyspark_pymq.source import PymqBatchReader, PymqStreamReader
+    from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter
+
+#: Spark needs the first as well, but not in every process.
+_PACKAGES = ("pyarrow", "numpy", "pymq")
 
 
 class PymqSource(DataSource):
@@ -19,9 +29,13 @@ class PymqSource(DataSource):
         """Check the options as far as they tell what is wanted.
 
         Raises:
-            ConfigurationError: one is unknown, missing or malformed.
+            ImportError: a package that we need is not there.
+            ConfigurationError: an option is unknown, missing or malformed.
         """
         super().__init__(options)  # type: ignore[arg-type]
+        check_packages()
+        from pyspark_pymq.options import check_options
+
         check_options(options)
 
     @classmethod
@@ -29,18 +43,30 @@ class PymqSource(DataSource):
         """Return what stands in ``format(...)``."""
         return "pymq"
 
-    def schema(self) -> StructType:
+    def schema(self) -> "StructType":
         """Return the columns read when the user names none."""
+        from pyspark_pymq.options import source_options
+        from pyspark_pymq.rows import default_schema
+
         options = source_options(self.options)
         return default_schema(properties=options.include_properties)
 
-    def reader(self, schema: StructType) -> "PymqBatchReader":
+    def reader(self, schema: "StructType") -> "PymqBatchReader":
         """Return the reader of ``spark.read``."""
+        from pyspark_pymq.options import source_options
+        from pyspark_pymq.rows import check_schema
+        from pyspark_pymq.source import PymqBatchReader
+
         check_schema(schema)
         return PymqBatchReader(source_options(self.options), schema)
 
-    def streamReader(self, schema: StructType) -> "PymqStreamReader":
+    def streamReader(self, schema: "StructType") -> "PymqStreamReader":
         """Return the reader of ``spark.readStream``."""
+        from pymq.errors import ConfigurationError
+        from pyspark_pymq.options import source_options
+        from pyspark_pymq.rows import check_schema
+        from pyspark_pymq.source import PymqStreamReader
+
         check_schema(schema)
         options = source_options(self.options)
         if options.ending is not None:
@@ -50,8 +76,12 @@ class PymqSource(DataSource):
             )
         return PymqStreamReader(options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> PymqBatchWriter:
+    def writer(self, schema: "StructType", overwrite: bool) -> "PymqBatchWriter":
         """Return the writer of ``df.write``."""
+        from pymq.errors import ConfigurationError
+        from pyspark_pymq.options import sink_options
+        from pyspark_pymq.writer import PymqBatchWriter, check_columns
+
         if overwrite:
             raise ConfigurationError(
                 'mode("overwrite") is refused: it would have to delete the messages of a topic, '
@@ -60,10 +90,31 @@ class PymqSource(DataSource):
         options = sink_options(self.options)
         return PymqBatchWriter(options, check_columns(schema, options))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> PymqStreamWriter:
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "PymqStreamWriter":
         """Return the writer of ``df.writeStream``.
 
         ``overwrite`` is output mode complete: each micro-batch writes the whole result again.
         """
+        from pyspark_pymq.options import sink_options
+        from pyspark_pymq.writer import PymqStreamWriter, check_columns
+
         options = sink_options(self.options)
         return PymqStreamWriter(options, check_columns(schema, options))
+
+
+def check_packages() -> None:
+    """Accept an interpreter that has what the connector needs.
+
+    Raises:
+        ImportError: something is missing, or built for something else; the text says what to do.
+    """
+    for name in _PACKAGES:
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # one that was built for another numpy raises what it likes
+            raise ImportError(
+                f'format("pymq") needs {name}, which {sys.executable} cannot import '
+                f"({type(error).__name__}: {error}): run {sys.executable} -m pip install "
+                "'pymq-rocketmq[spark]' here and on every executor, or let PYSPARK_PYTHON name a "
+                "Python that has it"
+            ) from error

@@ -41,6 +41,7 @@ from typing import Any
 
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.framing import FRAME_BYTES_MAX
 from pymq.protocol.names import TOOLS_GROUP, check_group, check_topic
 from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, named, position_from_json
 
@@ -66,7 +67,14 @@ _SPARKS = {
     *("checkpointlocation", "path", "paths", "queryname", "outputmode", "mode", "trigger"),
     *("partitionby", "__paths__", "schema", "triggerinterval"),
 }
-MESSAGE_BYTES_MAX = 4 << 20
+#: RocketMQ ``maxMessageSize`` where nobody has changed it.
+MESSAGE_BYTES_DEFAULT = 4 << 20
+#: No peer takes a larger frame (RocketMQ ``com.rocketmq.remoting.frameMaxLength``), whatever the
+#: broker's maxMessageSize; the rest is for a frame's header, and for what a pull adds.
+MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
+#: Among the options that Spark hands over for CREATE TABLE: the table's own are all there twice.
+_TABLE = "provider"
+_OF_TABLE = "option."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +103,7 @@ class SinkOptions:
 
     name_servers: tuple[str, ...]
     topic: str | None = None
-    message_bytes_max: int = MESSAGE_BYTES_MAX
+    message_bytes_max: int = MESSAGE_BYTES_DEFAULT
     request_timeout_s: float = 10.0
     retry_timeout_s: float = 30.0
 
@@ -145,7 +153,9 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     return SinkOptions(
         name_servers=texts.read("nameServer", _name_servers),
         topic=texts.read("topic", _topic, None),
-        message_bytes_max=texts.read("maxMessageSize", _count(1024, 64 << 20), MESSAGE_BYTES_MAX),
+        message_bytes_max=texts.read(
+            "maxMessageSize", _count(1024, MESSAGE_BYTES_MAX), MESSAGE_BYTES_DEFAULT
+        ),
         request_timeout_s=texts.read("requestTimeoutMs", _count(1), 10_000) / 1000,
         retry_timeout_s=texts.read("retryTimeoutMs", _count(100), 30_000) / 1000,
     )
@@ -160,7 +170,7 @@ def check_options(options: Mapping[str, str]) -> None:
     Raises:
         ConfigurationError: an option is unknown, missing or malformed.
     """
-    given = {name.lower() for name in options}
+    given = _by_name(options).keys()
     for own, others, parse in (
         (SOURCE_OPTIONS, SINK_OPTIONS, source_options),
         (SINK_OPTIONS, SOURCE_OPTIONS, sink_options),
@@ -177,6 +187,22 @@ def check_options(options: Mapping[str, str]) -> None:
 _REQUIRED: Any = object()
 
 
+def _by_name(options: Mapping[str, str]) -> dict[str, str]:
+    """Return what the user gave, under lower-cased names.
+
+    For ``CREATE TABLE … USING pymq OPTIONS (…)`` Spark mixes the table's properties (``provider``,
+    ``owner``, those of TBLPROPERTIES) with its options, and repeats these as ``option.name``.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    if _TABLE not in given:
+        return given
+    return {
+        name.removeprefix(_OF_TABLE): value
+        for name, value in given.items()
+        if name.startswith(_OF_TABLE)
+    }
+
+
 class _Texts:
     """The options one side knows, by name; refuses all others."""
 
@@ -188,7 +214,7 @@ class _Texts:
         side: str,
         others: tuple[str, ...],
     ) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
+        self._values = _by_name(options)
         self._side = side
         spelling = {name.lower(): name for name in known}
         of_others = {name.lower(): name for name in others}
@@ -219,7 +245,7 @@ class _Texts:
             if default is _REQUIRED:
                 raise ConfigurationError(
                     f"option {name} is missing: the pymq {self._side} needs it, for example "
-                    f"{_EXAMPLES[name]}"
+                    f"{_EXAMPLES[name]}{'' if self._values else _NO_OPTIONS}"
                 )
             return default
         try:
@@ -228,6 +254,12 @@ class _Texts:
             raise ConfigurationError(f"option {name}={text!r} is wrong: {error}") from error
 
 
+#: What Spark 4.0 to 4.3 do with a table in a catalog.
+_NO_OPTIONS = (
+    ". There are no options at all: Spark does not hand those of CREATE TABLE to a Python data "
+    "source when the table is used. Use CREATE TEMPORARY VIEW v USING pymq OPTIONS (…) to read, or "
+    "add WITH (…) behind the table's name"
+)
 _EXAMPLES = {
     "nameServer": '.option("nameServer", "127.0.0.1:9876")',
     "subscribe": '.option("subscribe", "orders")',

@@ -26,6 +26,7 @@ from pyspark.sql import types as spark
 
 from pymq.client.batch_run import Batch
 from pymq.client.blocking import BlockingClient
+from pymq.client.config import ClientConfig
 from pymq.errors import ConfigurationError, LocalProtocolError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import NO_SEND_TOPICS, check_topic, is_retry_topic
@@ -80,7 +81,7 @@ def check_columns(schema: spark.StructType, options: SinkOptions) -> dict[str, s
         types = SINK_COLUMNS.get(given.name)
         if types is None:
             near = difflib.get_close_matches(given.name, SINK_COLUMNS, n=1)
-            hint = f", did you mean {near[0]}?" if near else ""
+            hint = f", did you mean {near[0]}?" if near else "."
             raise ConfigurationError(
                 f"the pymq sink has no column {given.name!r}{hint} select() what is to be "
                 f"written under these names: {valid}"
@@ -155,8 +156,12 @@ class _Sink:
         options = self._options
         client = BlockingClient(
             options.name_servers,
-            timeout_s=options.request_timeout_s,
-            send_retries=send_retries(options.retry_timeout_s),
+            config=ClientConfig(
+                name_servers=options.name_servers,
+                timeout_s=options.request_timeout_s,
+                send_retries=send_retries(options.retry_timeout_s),
+                body_bytes_max=options.message_bytes_max,
+            ),
         )
         try:
             task = SendTask(client, options, self._columns, first_queue=_task_number())

@@ -149,3 +149,24 @@ def test_overwrite_is_refused(spark: SparkSession, cluster: Cluster, topic: str)
     options = {"nameServer": cluster.name_server, "topic": topic}
     with pytest.raises(PySparkException, match="would have to delete the messages"):
         writer.options(**options).save()
+
+
+def test_tables_in_sql(spark: SparkSession, cluster: Cluster, topic: str) -> None:
+    """Spark knows a table's options while it is made, and forgets them then."""
+    given = f"nameServer '{cluster.name_server}'"
+    spark.sql(f"CREATE TABLE messages USING pymq OPTIONS ({given}, subscribe '{topic}')")
+    spark.sql(f"CREATE TABLE target (body STRING) USING pymq OPTIONS ({given}, topic '{topic}')")
+    try:
+        insert = "INSERT INTO target {} VALUES ('a'), ('b')"
+        spark.sql(insert.format(f"WITH ({given}, topic = '{topic}')"))
+        read = spark.sql(f"SELECT body FROM messages WITH ({given}, subscribe = '{topic}')")
+        assert sorted(row.body for row in read.collect()) == [b"a", b"b"]
+        for statement in ("SELECT * FROM messages", insert.format("")):
+            with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+                spark.sql(statement).collect()
+    finally:
+        spark.sql("DROP TABLE messages")
+        spark.sql("DROP TABLE target")
+    view = f"CREATE TEMPORARY VIEW view USING pymq OPTIONS ({given}, subscribe '{topic}')"
+    spark.sql(view)
+    assert spark.sql("SELECT * FROM view").count() == 2

@@ -92,7 +92,7 @@ class FakeBroker:
         del self.queues[queue][: first - self.first.get(queue, 0)]
         self.first[queue] = first
 
-    def client(self, name_servers: Sequence[str], **settings: float) -> "FakeClient":
+    def client(self, name_servers: Sequence[str], **settings: object) -> "FakeClient":
         self.open_clients += 1
         return FakeClient(self)
 

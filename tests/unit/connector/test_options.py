@@ -128,6 +128,8 @@ def test_options_of_the_sink() -> None:
     [
         ({"topic": "a b"}, ["topic", "'a b'"]),
         ({"maxmessagesize": "1"}, ["maxMessageSize", "1024.."]),
+        # No RocketMQ peer takes a frame of more than 16 MiB.
+        ({"maxmessagesize": str(16 << 20)}, ["maxMessageSize", "1024..16711680"]),
         ({"subscribe": "x"}, ["subscribe", "belongs to the source"]),
         ({"topics": "x"}, ["did you mean topic?"]),
     ],
@@ -137,6 +139,25 @@ def test_errors_of_the_sink(changed: dict[str, str], pieces: list[str]) -> None:
         sink_options({**NAMES, **changed})
     for piece in pieces:
         assert piece in str(caught.value)
+
+
+def test_options_of_a_table() -> None:
+    """What Spark 4.3 hands over for CREATE TABLE."""
+    table = {"provider": "pymq", "owner": "me", "foo": "bar", "comment": "ours"}
+    given = {**SOURCE, "tags": "A"}
+    options = {**table, **given, **{f"option.{name}": value for name, value in given.items()}}
+    check_options(options)
+    assert source_options(options) == source_options(given)
+    with pytest.raises(ConfigurationError, match="option nameServer is missing"):
+        check_options(table)
+    with pytest.raises(ConfigurationError, match="did you mean tags"):
+        check_options({**options, "option.tag": "B"})
+
+
+def test_a_table_without_its_options() -> None:
+    """Spark 4.3 forgets them when the table is used."""
+    with pytest.raises(ConfigurationError, match="no options at all.*CREATE TEMPORARY VIEW"):
+        check_options({})
 
 
 def test_what_is_checked_before_the_direction_is_known() -> None:

@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql import types as spark
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.unit.connector.fake import FakeBroker, FakeClient
 
 from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq import DefaultSource, patience, source, watch
-from pyspark_pymq.data_source import PymqSource
+from pyspark_pymq import patience, source, watch
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import source_options
 from pyspark_pymq.rows import default_schema
@@ -296,14 +294,6 @@ def test_batch_bounds_that_are_not_there(broker: FakeBroker) -> None:
         assert all(0 <= first < end <= 10 for queue, first, end in found if queue == 1)
 
 
-# ----------------------------------------------------------------------------- the data source
-
-
-def test_discovery_finds_it() -> None:
-    assert DefaultSource is PymqSource
-    assert DefaultSource.name() == "pymq"
-
-
 def test_readers_travel_without_connections(broker: FakeBroker) -> None:
     reader = stream()
     reader.latestOffset(offsets(15, 10), None)
@@ -323,31 +313,6 @@ def test_partitions_know_nothing_but_offsets() -> None:
     assert planned(tasks) == [(0, 0, 3), (0, 3, 6), (1, 0, 3)]
     assert reader.partitions(offsets(0, 0), offsets(6, 3)) == tasks
     assert reader.partitions(offsets(4), offsets(4)) == []
-
-
-def test_errors_at_load_and_start() -> None:
-    source = PymqSource(OPTIONS)
-    assert source.schema() == default_schema(properties=False)
-    assert "properties" in PymqSource({**OPTIONS, "includeproperties": "true"}).schema().names
-    bad = spark.StructType().add("body", "string")
-    for call in (
-        lambda: PymqSource({}),
-        lambda: PymqSource({**OPTIONS, "subscibe": "x"}),
-        lambda: PymqSource({"nameserver": "a:1"}).schema(),
-        lambda: source.reader(bad),
-        lambda: source.streamReader(bad),
-        lambda: PymqSource({**OPTIONS, "endingoffsets": "latest"}).streamReader(SCHEMA),
-        lambda: source.writer(spark.StructType().add("body", "string"), False),
-        lambda: PymqSource({"nameserver": "a:1"}).writer(bad, False),
-        lambda: PymqSource({"nameserver": "a:1", "topic": "t"}).writer(bad, True),
-    ):
-        with pytest.raises(ConfigurationError):
-            call()
-
-
-def test_complete_mode_appends() -> None:
-    source = PymqSource({"nameserver": "a:1", "topic": "t"})
-    source.streamWriter(schema=spark.StructType().add("body", "string"), overwrite=True)
 
 
 @pytest.fixture

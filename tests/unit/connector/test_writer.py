@@ -92,6 +92,7 @@ def test_columns() -> None:
     ("columns", "options", "pieces"),
     [
         ({"bdy": TEXT}, OPTIONS, ["'bdy'", "did you mean body?", "tags string", "select()"]),
+        ({"xyz": TEXT}, OPTIONS, ["no column 'xyz'. select()"]),
         ({"tags": TEXT}, OPTIONS, ["body is missing"]),
         ({"body": TEXT, "value": BYTES}, OPTIONS, ["body and value are the same"]),
         ({"body": spark.LongType()}, OPTIONS, ["body is bigint", "string or binary", "cast"]),

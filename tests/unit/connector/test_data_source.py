@@ -1,0 +1,83 @@
+"""What Spark imports to find the data source, and what it asks it for."""
+
+import subprocess
+import sys
+from textwrap import dedent
+
+import pytest
+from pyspark.sql import types as spark
+
+from pymq.errors import ConfigurationError
+from pyspark_pymq import DefaultSource
+from pyspark_pymq.data_source import PymqSource
+from pyspark_pymq.rows import default_schema
+
+OPTIONS = {"nameserver": "a:1", "subscribe": "orders"}
+SCHEMA = default_schema(properties=False)
+
+
+def in_a_new_process(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", dedent(code)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_discovery_finds_it() -> None:
+    assert DefaultSource is PymqSource
+    assert DefaultSource.name() == "pymq"
+
+
+@pytest.mark.parametrize("missing", ["numpy", "pyarrow", "pymq"])
+def test_discovery_imports_nothing_that_can_fail(missing: str) -> None:
+    """What fails there takes all Python data sources of the session down."""
+    text = in_a_new_process(f"""
+        import sys
+        sys.modules[{missing!r}] = None
+        from pyspark import cloudpickle as pickle
+        import pyspark_pymq
+        from pyspark.sql.datasource import DataSource
+        found = pickle.loads(pickle.dumps(pyspark_pymq.DefaultSource))
+        assert issubclass(found, DataSource) and found.name() == "pymq"
+        assert not {{"numpy", "pyarrow", "pymq"}} & {{n for n, m in sys.modules.items() if m}}
+        try:
+            found({OPTIONS!r})
+        except ImportError as error:
+            print(error)
+    """)
+    assert f'format("pymq") needs {missing}, which {sys.executable} cannot import' in text
+    assert f"{sys.executable} -m pip install 'pymq-rocketmq[spark]'" in text
+
+
+def test_the_import_tells_spark_which_python_to_run() -> None:
+    ask = "import os, pyspark_pymq; print(os.environ.get('PYSPARK_PYTHON'))"
+    assert in_a_new_process(ask).strip() == sys.executable
+    assert in_a_new_process(ask, PYSPARK_PYTHON="mine").strip() == "mine"
+    # spark-submit has its own settings, and mostly a cluster whose files are others.
+    assert in_a_new_process(ask, PYSPARK_GATEWAY_PORT="1").strip() == "None"
+
+
+def test_errors_at_load_and_start() -> None:
+    source = PymqSource(OPTIONS)
+    assert source.schema() == default_schema(properties=False)
+    assert "properties" in PymqSource({**OPTIONS, "includeproperties": "true"}).schema().names
+    bad = spark.StructType().add("body", "string")
+    for call in (
+        lambda: PymqSource({}),
+        lambda: PymqSource({**OPTIONS, "subscibe": "x"}),
+        lambda: PymqSource({"nameserver": "a:1"}).schema(),
+        lambda: source.reader(bad),
+        lambda: source.streamReader(bad),
+        lambda: PymqSource({**OPTIONS, "endingoffsets": "latest"}).streamReader(SCHEMA),
+        lambda: source.writer(spark.StructType().add("body", "string"), False),
+        lambda: PymqSource({"nameserver": "a:1"}).writer(bad, False),
+        lambda: PymqSource({"nameserver": "a:1", "topic": "t"}).writer(bad, True),
+    ):
+        with pytest.raises(ConfigurationError):
+            call()
+
+
+def test_complete_mode_appends() -> None:
+    source = PymqSource({"nameserver": "a:1", "topic": "t"})
+    source.streamWriter(schema=spark.StructType().add("body", "string"), overwrite=True)
