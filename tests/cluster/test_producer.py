@@ -13,6 +13,7 @@ from tests.cluster import scenarios
 from pymq.client import sync
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
+from pymq.client.loop_thread import LoopThread
 from pymq.client.producer import Producer
 from pymq.errors import (
     ClientClosed,
@@ -436,7 +437,7 @@ def test_a_blocking_producer_may_be_started_before_its_block(pymq_cluster: Clust
 
 
 def test_what_began_before_a_thread_ended_does_not_wait_for_ever() -> None:
-    thread = sync.LoopThread("test")
+    thread = LoopThread("test")
     begun = thread.begin(asyncio.sleep(3600))
     thread.close()
     with pytest.raises(concurrent.futures.CancelledError):

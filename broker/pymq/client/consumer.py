@@ -13,12 +13,12 @@ Source: RocketMQ DefaultMQPushConsumerImpl.
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Self
+from typing import Self, overload
 
 from pymq.client.config import ClientConfig, parse_name_servers
-from pymq.client.crew import Crew, Handler
+from pymq.client.crew import Crew
 from pymq.client.home import Home
 from pymq.client.inbox import Delivery, FlowLimits, Inbox
 from pymq.client.membership import Membership
@@ -47,6 +47,20 @@ COMMIT_S = 5.0
 #: A message that its broker could not take back is tried again here after this.
 LOCAL_RETRY_S = 5.0
 MAX_RECONSUME_TIMES = 16
+#: Calls of a handler that may be under way at a time.
+CONCURRENCY = 16
+
+
+def check_handler(handler: object, batch_size: int | None) -> None:
+    """Check what a consumer is to call.
+
+    Raises:
+        ConfigurationError: it cannot be called, or not with lists of that size.
+    """
+    if not callable(handler):
+        raise ConfigurationError(f"handler {handler!r}: expected a function")
+    if batch_size is not None and batch_size < 1:
+        raise ConfigurationError(f"batch_size={batch_size}: expected at least 1")
 
 
 class Consumer:
@@ -247,8 +261,30 @@ class Consumer:
         task = asyncio.current_task()
         return [loop for loop in self._loops if loop.task is task]
 
+    @overload
     async def run(
-        self, handler: Handler, *, concurrency: int = 16, batch_size: int | None = None
+        self,
+        handler: Callable[[ReceivedMessage], object],
+        *,
+        concurrency: int = CONCURRENCY,
+        batch_size: None = None,
+    ) -> None: ...
+
+    @overload
+    async def run(
+        self,
+        handler: Callable[[list[ReceivedMessage]], object],
+        *,
+        concurrency: int = CONCURRENCY,
+        batch_size: int,
+    ) -> None: ...
+
+    async def run(
+        self,
+        handler: Callable[[ReceivedMessage], object] | Callable[[list[ReceivedMessage]], object],
+        *,
+        concurrency: int = CONCURRENCY,
+        batch_size: int | None = None,
     ) -> None:
         """Call a handler for each message until the consumer is closed.
 
@@ -265,12 +301,9 @@ class Consumer:
             ClientClosed: the consumer is not open.
         """
         self._check_open()
-        if not callable(handler):
-            raise ConfigurationError(f"handler {handler!r}: expected an async function")
-        if concurrency < 1 or (batch_size is not None and batch_size < 1):
-            raise ConfigurationError(
-                f"concurrency={concurrency}, batch_size={batch_size}: expected at least 1"
-            )
+        check_handler(handler, batch_size)
+        if concurrency < 1:
+            raise ConfigurationError(f"concurrency={concurrency}: expected at least 1")
         crew = Crew(self._inbox, handler, concurrency, batch_size, self.give_back, self._pool.spawn)
         self._crews = [*(other for other in self._crews if other.is_running), crew]
         try:

@@ -9,7 +9,8 @@ from pymq.client.inbox import Delivery, Inbox
 
 _log = logging.getLogger(__name__)
 
-Handler = Callable[[Any], Awaitable[object] | object]
+#: Of a message or, with a batch size, of a list of messages; may return something to await.
+Handler = Callable[[Any], object]
 
 
 class Crew:

@@ -18,7 +18,13 @@ from typing import Self
 
 from pymq.client import sending
 from pymq.client.config import ClientConfig, parse_name_servers
-from pymq.client.operations import SendResult, check_send_topic, read_send
+from pymq.client.operations import (
+    BODY_BYTES_MAX,
+    DEFAULT_QUEUE_COUNT,
+    SendResult,
+    check_send_topic,
+    read_send,
+)
 from pymq.client.pool import ClientPool
 from pymq.client.routes import Route, no_write_queue
 from pymq.client.send import Send
@@ -92,8 +98,8 @@ class Producer:
         in_flight_max: int = IN_FLIGHT_MAX,
         compress_bytes_min: int | None = COMPRESS_BYTES_MIN,
         compression: Compression = Compression.ZLIB,
-        body_bytes_max: int = 4 << 20,
-        default_queue_count: int = 4,
+        body_bytes_max: int = BODY_BYTES_MAX,
+        default_queue_count: int = DEFAULT_QUEUE_COUNT,
         wait_stored: bool = True,
         clock: Clock | None = None,
     ) -> None:

@@ -1,0 +1,120 @@
+"""An event loop in a thread of its own, for clients of asyncio that are used without it."""
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from pymq.errors import ClientClosed
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._is_closed = False
+        # What began before the end is told of it. Reentrant: close() may come from a signal.
+        self._lock = threading.RLock()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            if left:  # other threads wait for them
+                self._loop.run_until_complete(asyncio.wait(left))
+        finally:
+            self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and return its result.
+
+        Raises:
+            ClientClosed: the thread has ended.
+        """
+        future = self.begin(work)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise ClientClosed("the client was closed meanwhile") from error
+        except BaseException:
+            future.cancel()  # KeyboardInterrupt: nobody waits for it any more
+            raise
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine in the loop; its future is cancelled when the thread ends before it.
+
+        Raises:
+            ClientClosed: the thread has ended.
+        """
+        with self._lock:
+            if self._is_closed or threading.current_thread() is self._thread:
+                work.close()
+                raise ClientClosed(
+                    "the client is closed, or was called from its own thread; use it inside `with`"
+                )
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def close(self) -> None:
+        """Stop the loop and wait for the thread. Idempotent."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class Threaded:
+    """A client of asyncio whose loop runs in a thread while it is open."""
+
+    def __init__(self) -> None:
+        self._thread: LoopThread | None = None
+
+    def _start(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
+        if self._thread is not None:
+            return
+        thread = LoopThread(name)
+        try:
+            thread.call(start())
+        except BaseException:
+            thread.close()
+            raise
+        self._thread = thread
+
+    def _stop(self, close: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                thread.call(close())
+            finally:
+                thread.close()
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._running(work).call(work)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return self._running(work).begin(work)
+
+    def _running(self, work: Coroutine[Any, Any, Any]) -> LoopThread:
+        if self._thread is None:
+            work.close()
+        return self._check_open()
+
+    def _check_open(self) -> LoopThread:
+        if self._thread is None:
+            raise ClientClosed("the client is not open: use it inside `with`")
+        return self._thread
+
+
+async def soon(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in the loop."""
+    return function(*arguments)
