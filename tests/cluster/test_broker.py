@@ -15,6 +15,7 @@ from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError, StoreLocked
+from pymq.namesrv import NameServer, NamesrvConfig
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.store import MessageStore, StoreConfig
 
@@ -26,6 +27,34 @@ def test_the_vip_port_serves_sends(tmp_path: Path) -> None:
         vip.channel.close()
 
     serve(tmp_path, check)
+
+
+def test_no_port_is_announced_that_nobody_serves(tmp_path: Path) -> None:
+    """A slave that registers beside this broker is told its master, and of no HA port."""
+
+    async def run() -> None:
+        name_server = NameServer(NamesrvConfig(port=0))
+        await name_server.start()
+        config = BrokerConfig(listen_port=0, name_servers=(name_server.address,))
+        broker = Broker(config, StoreConfig(root_path=tmp_path, segment_bytes=1 << 20))
+        await broker.start()
+        peer = await connect(broker, port=name_server.port)
+        try:
+            answer = await peer.ask(
+                RequestCode.REGISTER_BROKER,
+                brokerName=config.name,
+                brokerAddr="127.0.0.1:9",
+                clusterName=config.cluster,
+                brokerId=1,
+                haServerAddr="127.0.0.1:10",
+            )
+            assert fields(answer) == {"masterAddr": broker.address}
+        finally:
+            peer.channel.close()
+            await broker.close()
+            await name_server.close()
+
+    asyncio.run(run())
 
 
 def test_a_store_in_use_is_refused(tmp_path: Path) -> None:

@@ -117,6 +117,41 @@ def test_sync_flush_answers_after_the_sync(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("properties", "waits"),
+    [
+        ("AWAIT\x01false\x02", True),
+        ("x\x01WAIT\x01false\x02", True),
+        ("WAIT\x01falsetto\x02", True),
+        ("WAIT\x01false\x02WAIT\x01true\x02", True),
+        ("", True),
+        ("WAIT\x01false", False),
+        ("WAIT\x01False\x02TAGS\x01a\x02", False),
+    ],
+)
+def test_only_the_property_wait_lets_a_send_go_on_before_the_sync(
+    tmp_path: Path, properties: str, waits: bool
+) -> None:
+    """The disk does not sync before the broker closes: who is answered did not wait for it."""
+
+    async def check(peer: Peer) -> None:
+        async def never_done() -> None:
+            await asyncio.Event().wait()
+
+        peer.broker._flusher.sync = never_done  # type: ignore[method-assign]
+        answer = asyncio.ensure_future(peer.send("T", b"x", properties=properties))
+        probe = await peer.send("T", b"y", properties="WAIT\x01false\x02")
+        assert probe.code == ResponseCode.SUCCESS
+        if not waits:
+            assert (await answer).code == ResponseCode.SUCCESS
+            return
+        await asyncio.sleep(0.05)  # an answer would have come before that of the probe
+        assert not answer.done()
+        answer.cancel()
+
+    serve(tmp_path, check, flush=FlushMode.SYNC)
+
+
+@pytest.mark.parametrize(
     ("changes", "code", "remark"),
     [
         ({"topic": "no/slash"}, ResponseCode.INVALID_PARAMETER, "'/'"),
@@ -157,8 +192,28 @@ def test_a_send_that_cannot_be_is_refused_with_its_reason(
 
 def test_a_delay_that_means_none_is_an_ordinary_message(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
-        for text in ("DELAY\x010\x02", "x\x01DELAY", "TRAN_MSG\x01false", "MYDELAY\x013"):
+        for text in (
+            *("DELAY\x010\x02", "x\x01DELAY", "TRAN_MSG\x01false", "MYDELAY\x013"),
+            *("POP_CK\x01c\x02MY_POP_CK\x01mine\x02", "MYCLUSTER\x01x"),
+        ):
             assert (await peer.send("T", b"", properties=text)).code == ResponseCode.SUCCESS
+        found = records(await peer.pull("T", 0))
+        stored = [decode_properties(record.properties) for record in found]
+        assert {properties["CLUSTER"] for properties in stored} == {"DefaultCluster"}
+        assert stored[4] == {"MY_POP_CK": "mine", "CLUSTER": "DefaultCluster"}
+
+    serve(tmp_path, check)
+
+
+def test_a_special_message_inside_a_batch_is_refused_with_its_batch(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        for special in (b"DELAY\x013\x02", b"k\x01v\x02TRAN_MSG\x01true"):
+            body = encode_batch([(0, b"a", b"TAGS\x01a\x02"), (0, b"b", special)])
+            answer = await peer.send("T", body, code=RequestCode.SEND_BATCH_MESSAGE)
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+            assert "message 1" in (answer.remark or "")
+        assert (await peer.send("T", b"good")).code == ResponseCode.SUCCESS
+        assert [record.body for record in records(await peer.pull("T", 0))] == [b"good"]
 
     serve(tmp_path, check)
 

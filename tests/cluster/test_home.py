@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from tests.cluster.scenarios import wait_until
 
-from pymq.client import sync
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
@@ -187,42 +186,6 @@ def test_a_loop_that_forks_delivers_to_the_parent_alone(pymq_cluster: Cluster) -
             await anext(messages)
 
     asyncio.run(test())
-
-
-def test_the_threaded_clients_are_refused_in_a_child(pymq_cluster: Cluster) -> None:
-    """It has no thread that could answer, and what was taken before belongs to the parent."""
-    name_server = pymq_cluster.name_server
-
-    def uses(producer: sync.Producer, consumer: sync.Consumer) -> list[str]:
-        found = []
-        for use in (
-            lambda: producer.send(Message("T", b"child")),
-            lambda: producer.send_nowait(Message("T", b"child")),
-            lambda: consumer.receive(),
-            lambda: next(consumer.messages()),
-            lambda: consumer.run(lambda message: None),
-            lambda: consumer.assignment,
-        ):
-            try:
-                found.append(repr(use()))
-            except ClientMisplaced as error:
-                found.append(str(error))
-        consumer.close()
-        producer.close()
-        return found
-
-    with (
-        sync.Producer(name_server) as producer,
-        sync.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer,
-    ):
-        producer.send_batch([Message("T", b"%d" % number) for number in range(3)])
-        assert consumer.receive(DEADLINE_S)
-        answers = in_child(lambda: uses(producer, consumer))
-        assert len(answers) == 6
-        for answer in answers:
-            assert "make a client in each process" in answer
-        assert consumer.receive(DEADLINE_S) and consumer.receive(DEADLINE_S)
-        producer.send(Message("T", b"parent"))
 
 
 def test_a_blocking_client_has_connections_and_ids_of_its_own_in_each_process(

@@ -23,6 +23,7 @@ from pymq.broker.handlers.send import SendHandlers
 from pymq.broker.handlers.topics import TopicHandlers
 from pymq.broker.key_indexing import KeyIndexing
 from pymq.broker.long_poll import LongPoll
+from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.registration import Registration, reachable_address
 from pymq.broker.requests import Requests
 from pymq.broker.state.clients import ClientTable
@@ -181,6 +182,7 @@ class Broker:
                     self._topics,
                     self._groups,
                     self._locks,
+                    hooks=MessageHooks({}),
                     put=functools.partial(self._put, store, store_host),
                     wait_synced=self._flusher.wait_synced if sync else None,
                     store_host=store_host,

@@ -75,13 +75,12 @@ class Registration:
     def _request(self) -> Command:
         body = RegisterBrokerBody(topics=self._topics()).encode()
         config = self._config
-        host, _, port = self._address.rpartition(":")
         request = RegisterBrokerRequest(
             broker_name=config.name,
             broker_address=self._address,
             cluster_name=config.cluster,
             broker_id=config.broker_id,
-            ha_server_address=f"{host}:{int(port) + 1}",
+            ha_server_address=None,  # nobody can replicate from this broker
             enable_acting_master=False,
             compressed=False,
             body_crc32=crc31(body),

@@ -6,8 +6,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from pymq.client.home import Process
-from pymq.errors import ClientClosed, PymqError
+from pymq.errors import ClientClosed
 
 T = TypeVar("T")
 
@@ -16,18 +15,12 @@ class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self, name: str) -> None:
-        self._process = Process()
         self._loop = asyncio.new_event_loop()
         self._is_closed = False
         # What began before the end is told of it. Reentrant: close() may come from a signal.
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
-
-    @property
-    def is_forked(self) -> bool:
-        """Is this the copy in a child made by fork? It has no thread."""
-        return self._process.is_forked
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -61,11 +54,7 @@ class LoopThread:
 
         Raises:
             ClientClosed: the thread has ended.
-            ClientMisplaced: this is a child made by fork, which has no such thread.
         """
-        if self.is_forked:
-            work.close()
-            self.check_process()
         with self._lock:
             if self._is_closed or threading.current_thread() is self._thread:
                 work.close()
@@ -74,18 +63,8 @@ class LoopThread:
                 )
             return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def check_process(self) -> None:
-        """Accept a call from the process of the thread.
-
-        Raises:
-            ClientMisplaced: this is a child made by fork, which has no such thread.
-        """
-        self._process.check_process()
-
     def close(self) -> None:
-        """Stop the loop and wait for the thread. Idempotent; nothing in a child made by fork."""
-        if self.is_forked:
-            return
+        """Stop the loop and wait for the thread. Idempotent."""
         with self._lock:
             if self._is_closed:
                 return
@@ -113,7 +92,7 @@ class Threaded:
 
     def _stop(self, close: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         thread, self._thread = self._thread, None
-        if thread is not None and not thread.is_forked:
+        if thread is not None:
             try:
                 thread.call(close())
             finally:
@@ -126,16 +105,13 @@ class Threaded:
         return self._running(work).begin(work)
 
     def _running(self, work: Coroutine[Any, Any, Any]) -> LoopThread:
-        try:
-            return self._check_open()
-        except PymqError:
-            work.close()  # or Python warns that it was never awaited
-            raise
+        if self._thread is None:
+            work.close()
+        return self._check_open()
 
     def _check_open(self) -> LoopThread:
         if self._thread is None:
             raise ClientClosed("the client is not open: use it inside `with`")
-        self._thread.check_process()
         return self._thread
 
 

@@ -28,7 +28,6 @@ from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIE
 from pymq.protocol.record_batch import HEAD, Longs, gather, windows
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
 from pymq.protocol.record_crc_batch import cut_record_crcs
-from pymq.protocol.tag_codes import tag_codes
 
 #: What a record's size field can say.
 _SIZE_MAX = (1 << 31) - 1
@@ -119,7 +118,7 @@ class FinishedRecords(NewRecords):
         body_starts, body_ends = self._check_heads(ends)
         properties_starts = self._check_tails(body_ends, ends, topic_bytes)
         stops = cut_record_crcs(self._data, properties_starts, ends)
-        self.tag_codes = tag_codes(self._data, properties_starts, stops)
+        self._find_properties(self._data, properties_starts, stops)
         if is_constant(self._body_lengths) and (width := int(self._body_lengths[0])):
             self._bodies: list[bytes] | list[bytes | memoryview] = cells(
                 gather(self._data, body_starts, f"V{width}").view(np.uint8).reshape(-1, width)

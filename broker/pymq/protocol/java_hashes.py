@@ -11,7 +11,7 @@ import functools
 import numpy as np
 import numpy.typing as npt
 
-from pymq.protocol.hashes import java_hash
+from pymq.protocol.hashes import decode_as_java, java_hash
 from pymq.protocol.record_batch import Bytes, Longs, gather, spans
 
 Words = npt.NDArray[np.uint32]
@@ -23,8 +23,8 @@ def java_hashes(data: Bytes, starts: Longs, lengths: Longs) -> Words:
     """Return the hash of the UTF-8 text ``data[starts[i]:starts[i] + lengths[i]]`` for every i.
 
     Returns:
-        uint32, shape (n,); ``.view(np.int32)`` is what Java has. Bytes that are no UTF-8 count
-        as replacement characters, as when Java decodes them.
+        uint32, shape (n,); ``.view(np.int32)`` is what Java has. Malformed bytes count as
+        replacement characters, as when Java decodes them.
     """
     hashes = np.zeros(len(starts), np.uint32)
     for length in np.unique(lengths).tolist():
@@ -56,7 +56,7 @@ def unit_counts(data: Bytes, starts: Longs, lengths: Longs) -> Longs:
     np.cumsum(data >= 0x80, out=beyond[1:])
     for row in np.flatnonzero(beyond[starts + lengths] > beyond[starts]).tolist():
         text = data[starts[row] : starts[row] + lengths[row]].tobytes()
-        counts[row] = len(text.decode("utf-8", "replace").encode("utf-16-be")) // 2
+        counts[row] = len(decode_as_java(text).encode("utf-16-be")) // 2
     return counts
 
 
@@ -78,4 +78,4 @@ def _computed_powers(length: int) -> Words:
 
 
 def _hash(text: bytes) -> int:
-    return java_hash(text.decode("utf-8", "replace")) & 0xFFFFFFFF
+    return java_hash(decode_as_java(text)) & 0xFFFFFFFF

@@ -50,6 +50,10 @@ CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TTL = "TTL"
 MESSAGE_TYPE = "MSG_TYPE"
+TIMER_DELAY_S = "TIMER_DELAY_SEC"
+TIMER_DELAY_MS = "TIMER_DELAY_MS"
+TIMER_DELIVERY_MS = "TIMER_DELIVER_MS"
+INNER_COUNT = "INNER_NUM"
 POP_CHECK_POINT = "POP_CK"
 
 _SYSTEM_NAMES = """
@@ -117,9 +121,14 @@ def _bad_property(properties: Mapping[str, str]) -> LocalProtocolError:
 
 
 def decode_properties(properties: bytes | memoryview) -> dict[str, str]:
-    """Return the properties of a text; never fails, bytes that are no UTF-8 are replaced."""
+    """Return the properties of a text; never fails, malformed UTF-8 is replaced."""
+    return parse_properties(str(properties, "utf-8", "replace"))
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Return the properties of a text that is decoded already, as request headers hold it."""
     found = {}
-    for piece in str(properties, "utf-8", "replace").split("\x02"):
+    for piece in text.split("\x02"):
         name, _, value = piece.partition("\x01")
         if value and name:
             found[name] = value
@@ -143,6 +152,12 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
 def _value_at(properties: bytes, start: int) -> bytes:
     end = properties.find(b"\x02", start)
     return properties[start:end] if end >= 0 else properties[start:]
+
+
+def without_property(text: str, name: str) -> str:
+    """Return a properties text, as some client wrote it, without one property."""
+    pieces = text.split("\x02")
+    return "\x02".join(piece for piece in pieces if piece.partition("\x01")[0] != name)
 
 
 def append_properties(properties: bytes, more: Mapping[str, str]) -> bytes:

@@ -27,7 +27,6 @@ from pymq.protocol.record import OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pymq.protocol.record_batch import Bytes, Longs, gather, item_starts
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
 from pymq.protocol.record_crc_batch import cut_record_crcs
-from pymq.protocol.tag_codes import tag_codes
 
 _HEAD = np.dtype(
     [("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("flag", ">i4"), ("body_bytes", ">u4")]
@@ -67,7 +66,7 @@ class NewBatch(NewRecords):
             record_crc: end every record with its checksum.
 
         Raises:
-            RemoteProtocolError: the body is no sequence of batch entries, or the properties
+            RemoteProtocolError: the body is not a sequence of batch entries, or the properties
                 of one of them are too long.
         """
         super().__init__(
@@ -118,7 +117,7 @@ class NewBatch(NewRecords):
         else:
             self._layout = _Pieces(body, starts, body_ends, stops, bare, suffix)
         self._bodies = self._layout.bodies()
-        self.tag_codes = tag_codes(data, body_ends + 2, stops)
+        self._find_properties(data, body_ends + 2, stops)
 
     def _lay_out(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
         """Return where bodies and entries end, having checked that they fit."""

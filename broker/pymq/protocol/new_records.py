@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.protocol.hashes import crc32
+from pymq.protocol.property_texts import PropertyTexts
 from pymq.protocol.record import MAGIC_V1, host_flags
 from pymq.protocol.record_batch import HEAD, Bytes, Longs, head_layout, spans
 from pymq.protocol.record_crc_batch import write_record_crcs
+from pymq.protocol.tag_codes import tag_codes
 
 #: Bodies above this on average are cut out as views.
 _VIEW_BODY_BYTES = 600
@@ -35,6 +37,7 @@ class NewRecords:
     __slots__ = (
         "_body_lengths",
         "_flags",
+        "_texts",
         "born_host",
         "born_timestamp",
         "count",
@@ -57,6 +60,7 @@ class NewRecords:
     tag_codes: Longs
     _body_lengths: Longs
     _flags: npt.NDArray[Any]
+    _texts: PropertyTexts
 
     def __init__(
         self,
@@ -79,6 +83,19 @@ class NewRecords:
         self.reconsume_times = reconsume_times
         self.host_bytes = len(born_host) + len(store_host)
         self.record_crc = record_crc
+
+    def records_with(self, names: frozenset[bytes]) -> list[tuple[int, dict[str, str]]]:
+        """Return (number, properties) of records that have one of some properties.
+
+        Args:
+            names: each begins with D or T; see ``PropertyTexts.rows_with``.
+        """
+        return self._texts.rows_with(names)
+
+    def _find_properties(self, data: Bytes, starts: Longs, ends: Longs) -> None:
+        """Remember where the properties are in what came, and what the tags are."""
+        self._texts = PropertyTexts(data, starts, ends)
+        self.tag_codes = tag_codes(self._texts)
 
     def encode(
         self, *, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes

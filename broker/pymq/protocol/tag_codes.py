@@ -1,72 +1,110 @@
-"""Tag codes of many messages at once: the Java hash of each one's TAGS property.
+"""Tag codes: what an entry of a consume queue says about its message's tag.
 
-Source: RocketMQ MessageExtBrokerInner.tagsString2tagsCode.
+The code is the Java hash of the TAGS property, 0 without one. Of several TAGS the last one that
+is not empty counts, as for every reader of properties. A delayed message's code is the time of
+its delivery instead.
+
+Whoever needs a tag code gets it here: ``tag_code`` for a tag that is known, ``tag_codes`` for
+the properties of many messages, ``entry_tag_codes`` for stored records.
+
+Source: RocketMQ MessageExtBrokerInner.tagsString2tagsCode, CommitLog.checkMessageAndReturnSize.
 """
 
 import functools
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pymq.protocol.hashes import java_hash
-from pymq.protocol.record_batch import Bytes, Longs, gather, spans
+from pymq.protocol.hashes import decode_as_java, java_hash
+from pymq.protocol.names import SCHEDULE_TOPIC
+from pymq.protocol.property_index import PropertyIndex
+from pymq.protocol.property_texts import PropertyTexts
+from pymq.protocol.record_batch import Bytes, Longs, RecordColumns, equal_at, gather, spans
 
-_TAGS = b"TAGS\x01"
-#: How a tag begins that is not a text's first property.
-_LATER = b"\x02TAGS"
+_TAGS = b"TAGS"
+#: How a text begins as pymq's clients write it.
+_FIRST = b"TAGS\x01"
 #: How many bytes of a text are looked at when its tag should stand first, and be short.
 _WINDOW_BYTES = 24
 #: Longer tags are hashed one by one.
 _HASH_STEPS_MAX = 64
+_DELAY = b"DELAY"
+#: Delay of a level that is not configured, ms.
+_UNKNOWN_DELAY_MS = 1000
 
 
-def tag_codes(data: Bytes, starts: Longs, ends: Longs) -> Longs:
-    """Return the tag codes of messages, 0 for those without a tag, int64 of shape (n,).
+@functools.lru_cache(4096)
+def tag_code(tag: str) -> int:
+    """Return the code of one tag; that of no tag, or of an empty one, is 0."""
+    return java_hash(tag)
 
-    The last TAGS of a text counts, and an empty one does not, as for every reader.
+
+def entry_tag_codes(records: RecordColumns, delay_levels_ms: tuple[int, ...]) -> Longs:
+    """Return the tag code of every record's queue entry, int64, shape (n,).
 
     Args:
-        data: the buffer that holds the messages.
-        starts, ends: where properties text i begins and ends in it; ascending.
+        records: stored records.
+        delay_levels_ms: delays of levels 1, 2, ...
     """
-    codes = np.zeros(len(starts), np.int64)
-    # As pymq writes them: each text begins with its tag. A later one would stand behind a mark.
-    is_first = data[starts[0] : starts[0] + len(_TAGS)].tobytes() == _TAGS
-    if is_first and not _holds(data, _LATER) and _set_first_codes(codes, data, starts, ends):
-        return codes
-    codes[:] = 0
-    if _holds(data, _TAGS):
-        _set_codes(codes, data, starts, ends)
+    text, row_start = records.properties_text()
+    codes = tag_codes(PropertyTexts(text, row_start[:-1], row_start[1:]))
+    delayed = _delayed(records)
+    if delayed:
+        found, start, end = PropertyIndex(text, row_start).find(_DELAY)
+    for row in delayed:
+        level = text[start[row] : end[row]].tobytes() if found[row] else b""
+        if level.isdigit():
+            delay_ms = _delay_ms(int(level), delay_levels_ms)
+            codes[row] = int(records.store_timestamp[row]) + delay_ms
     return codes
 
 
-def _holds(data: Bytes, text: bytes) -> bool:
-    """Say whether five bytes may occur in a row: their first four do. Mostly two do not."""
-    return all(_holds_word(data, np.frombuffer(text, word, 1)) for word in (np.uint16, np.uint32))
+def _delayed(records: RecordColumns) -> list[int]:
+    """Return which records belong to the schedule topic; usually none does."""
+    topic = SCHEDULE_TOPIC.encode()
+    if records.one_topic is not None:
+        return list(range(len(records))) if records.one_topic == topic else []
+    rows = np.flatnonzero(records.topic_end - records.topic_start == len(topic))
+    if len(rows):
+        rows = rows[equal_at(records.buffer, records.topic_start[rows], topic)]
+    return [int(row) for row in rows]
 
 
-def _holds_word(data: Bytes, word: npt.NDArray[Any]) -> bool:
-    """Several times as fast as ``bytes.find``."""
-    size = word.itemsize
-    return any(
-        (np.frombuffer(data, word.dtype, (len(data) - at) // size, at) == word).any()
-        for at in range(min(size, len(data) - size + 1))
-    )
+def _delay_ms(level: int, levels_ms: tuple[int, ...]) -> int:
+    if not levels_ms or level < 1:
+        return _UNKNOWN_DELAY_MS
+    return levels_ms[min(level, len(levels_ms)) - 1]
 
 
-def _set_first_codes(codes: Longs, data: Bytes, starts: Longs, ends: Longs) -> bool:
+def tag_codes(texts: PropertyTexts) -> Longs:
+    """Return the tag codes of messages, int64, shape (n,)."""
+    codes = np.zeros(len(texts), np.int64)
+    if not len(texts):
+        return codes
+    if not texts.has_later_names and _set_first_codes(codes, texts):
+        return codes
+    codes[:] = 0
+    row, start, end = texts.values_of(_TAGS)
+    if len(row):
+        codes[row] = _java_hashes(texts.data, start, end - start)
+    return codes
+
+
+def _set_first_codes(codes: Longs, texts: PropertyTexts) -> bool:
     """Set the codes if every text begins with a tag, and a short one; say whether it is so."""
+    data, starts = texts.data, texts.starts
     if starts[-1] + _WINDOW_BYTES > len(data):
         return False
-    texts = gather(data, starts, f"V{_WINDOW_BYTES}").view(np.uint8).reshape(-1, _WINDOW_BYTES)
-    columns = np.ascontiguousarray(texts.T)
-    if not (columns[: len(_TAGS)] == np.frombuffer(_TAGS, np.uint8)[:, np.newaxis]).all():
+    if data[starts[0] : starts[0] + len(_FIRST)].tobytes() != _FIRST:
         return False
-    lengths = ends - starts
+    windows = gather(data, starts, f"V{_WINDOW_BYTES}").view(np.uint8).reshape(-1, _WINDOW_BYTES)
+    columns = np.ascontiguousarray(windows.T)
+    if not (columns[: len(_FIRST)] == np.frombuffer(_FIRST, np.uint8)[:, np.newaxis]).all():
+        return False
+    lengths = texts.ends - starts
     hashes = np.zeros(len(starts), np.uint32)
     going = np.ones(len(starts), np.bool_)
-    for step in range(len(_TAGS), _WINDOW_BYTES):
+    for step in range(len(_FIRST), _WINDOW_BYTES):
         units = columns[step]
         going &= (units != 2) & (lengths > step)
         if not going.any():
@@ -76,23 +114,6 @@ def _set_first_codes(codes: Longs, data: Bytes, starts: Longs, ends: Longs) -> b
             return False
         hashes = np.where(going, hashes * np.uint32(31) + units, hashes)
     return False
-
-
-def _set_codes(codes: Longs, data: Bytes, starts: Longs, ends: Longs) -> None:
-    """Set the codes of the texts that have a tag, wherever it stands."""
-    at = np.flatnonzero(data == 1)  # behind every name
-    for back, letter in enumerate(b"SGAT", 1):
-        at = at[data[at - back] == letter]
-    owner = np.minimum(ends.searchsorted(at, "right"), len(ends) - 1)
-    name = at - 4
-    inside = (name >= starts[owner]) & (at < ends[owner])
-    inside &= (name == starts[owner]) | (data[name - 1] == 2)
-    value, owner = at[inside] + 1, owner[inside]
-    separators = np.append(np.flatnonzero(data == 2), len(data))
-    lengths = np.minimum(separators[separators.searchsorted(value)], ends[owner]) - value
-    value, owner, lengths = value[lengths > 0], owner[lengths > 0], lengths[lengths > 0]
-    if len(value):
-        codes[owner] = _java_hashes(data, value, lengths)
 
 
 def _java_hashes(data: Bytes, starts: Longs, lengths: Longs) -> npt.NDArray[np.int32]:
@@ -109,9 +130,4 @@ def _java_hashes(data: Bytes, starts: Longs, lengths: Longs) -> npt.NDArray[np.i
     else:
         return hashes.view(np.int32)
     texts = map(data.tobytes().__getitem__, spans(starts, starts + lengths))
-    return np.array([_java_hash(text) for text in texts], np.int32)
-
-
-@functools.lru_cache(4096)
-def _java_hash(text: bytes) -> int:
-    return java_hash(text.decode("utf-8", "replace"))
+    return np.array([tag_code(decode_as_java(text)) for text in texts], np.int32)

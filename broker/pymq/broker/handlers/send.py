@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.handling import Handler
+from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable
@@ -40,11 +41,20 @@ from pymq.protocol.codes import (
 )
 from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.finished_records import FinishedRecords, unpack_sizes
-from pymq.protocol.hashes import java_hash
 from pymq.protocol.headers.send import REGION, SendRequest, SendResponse, encode_success
+from pymq.protocol.message import (
+    CLUSTER,
+    POP_CHECK_POINT,
+    TAGS,
+    WAIT,
+    encode_properties,
+    parse_properties,
+    without_property,
+)
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1, NewRecord
+from pymq.protocol.tag_codes import tag_code
 from pymq.store import PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
@@ -57,16 +67,6 @@ _CODES = {
     PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
     PutStatus.NOT_WRITABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
-#: Properties whose meaning this broker does not implement: storing such a message as an
-#: ordinary one would deliver it too early, or although it was never committed.
-_REFUSED = {
-    "DELAY": "delayed messages",
-    "TIMER_DELAY_SEC": "timer messages",
-    "TIMER_DELAY_MS": "timer messages",
-    "TIMER_DELIVER_MS": "timer messages",
-    "TRAN_MSG": "transactional messages",
-}
-
 #: Stores records in one append; returns one result each.
 Put = Callable[[Sequence[NewRecord | NewRecords]], list[PutResult]]
 #: Calls back when the log is synced up to an offset, or with the reason why it is not.
@@ -85,6 +85,7 @@ class SendHandlers:
     """Checks, stores and acknowledges messages.
 
     Args:
+        hooks: what becomes of messages that are not ordinary ones.
         put: appends to the store and makes visible what is visible at once.
         wait_synced: with SYNC_FLUSH, who to ask for the sync; None with ASYNC_FLUSH.
         store_host: our packed address, part of every record and message id.
@@ -98,6 +99,7 @@ class SendHandlers:
         groups: GroupTable,
         locks: QueueLocks,
         *,
+        hooks: MessageHooks,
         put: Put,
         wait_synced: WaitSynced | None,
         store_host: bytes,
@@ -109,13 +111,14 @@ class SendHandlers:
         self._topics = topics
         self._groups = groups
         self._locks = locks
+        self._hooks = hooks
         self._put = put
         self._wait_synced = wait_synced
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._message_bytes_max = message_bytes_max
         self._record_crc = record_crc
-        self._more_properties = f"CLUSTER\x01{config.cluster}\x02"
+        self._more_properties = encode_properties({CLUSTER: config.cluster}).decode()
         self._pending: list[_Pending] = []
         self._random = random.Random()
 
@@ -179,20 +182,20 @@ class SendHandlers:
                 f"request queueId[{queue_id}] is illegal, topic {topic} has "
                 f"{config.write_queue_count} write queues on broker {self._config.name}",
             )
-        properties = request.properties
-        for name in _REFUSED:
-            if name in properties:
-                self._refuse_special(properties, name)
+        properties = parse_properties(request.properties)
         if topic.startswith(names.RETRY_PREFIX):
             topic, queue_id = self._retry(request, queue_id)
-        waits = "WAIT\x01false" not in properties
+        waits = properties.get(WAIT, "").lower() != "false"
         if command.code == SEND_RECORDS:
-            entry: NewRecord | NewRecords = self._records(connection, command, request, queue_id)
+            batch: NewRecords = self._records(connection, command, request, queue_id)
         elif command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch:
-            entry = self._batch(connection, command, request, queue_id)
+            batch = self._batch(connection, command, request, queue_id)
         else:
-            entry = self._single(connection, command, request, topic, queue_id)
-        return _Pending(connection, command, entry, waits)
+            record = self._single(connection, command, request, properties, topic, queue_id)
+            record = self._hooks.apply(record, properties)
+            return _Pending(connection, command, record, waits)
+        self._hooks.check_batch(batch, properties)
+        return _Pending(connection, command, batch, waits)
 
     def _create_topic(self, request: SendRequest) -> TopicConfig:
         topic = request.topic
@@ -220,19 +223,6 @@ class SendHandlers:
             )
         return config
 
-    def _refuse_special(self, properties: str, name: str) -> None:
-        start = 0 if properties.startswith(name + "\x01") else properties.find(f"\x02{name}\x01")
-        if start < 0:
-            return  # the letters stand in some value
-        value = properties[start:].lstrip("\x02")[len(name) + 1 :].partition("\x02")[0]
-        if value.lower() in ("", "false", "0") or value.startswith("-"):
-            return
-        raise refusal(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            f"{_REFUSED[name]} (property {name}) are not supported by this broker; "
-            "send the message without it",
-        )
-
     def _retry(self, request: SendRequest, queue_id: int) -> tuple[str, int]:
         """Return where a message for a retry topic goes: there, or to the dead letters."""
         group = request.topic[len(names.RETRY_PREFIX) :]
@@ -251,28 +241,29 @@ class SendHandlers:
         connection: ServerConnection,
         command: Command,
         request: SendRequest,
+        properties: dict[str, str],
         topic: str,
         queue_id: int,
     ) -> NewRecord:
-        properties = request.properties
-        if "POP_CK" in properties:
-            properties = _without(properties, "POP_CK")
-        if "CLUSTER\x01" not in properties:
-            if properties and properties[-1] != "\x02":
-                properties += "\x02"
-            properties += self._more_properties
+        text = request.properties
+        if POP_CHECK_POINT in properties:
+            text = without_property(text, POP_CHECK_POINT)
+        if CLUSTER not in properties:
+            if text and text[-1] != "\x02":
+                text += "\x02"
+            text += self._more_properties
         return NewRecord(
             topic,
             queue_id,
             command.body,
-            properties.encode(),
+            text.encode(),
             connection.packed_host,
             request.born_timestamp,
             request.flag,
             request.sys_flag,
             request.reconsume_times,
             0,
-            _tag_code(properties),
+            tag_code(properties.get(TAGS, "")),
         )
 
     def _batch(
@@ -406,25 +397,3 @@ class SendHandlers:
 
     def _answer_error(self, item: _Pending, code: int, remark: str) -> None:
         item.connection.respond(item.command, item.command.reply(code, remark, _ERROR_FIELDS))
-
-
-def _tag_code(properties: str) -> int:
-    """Return the hash of the message's tag, 0 without one."""
-    at = properties.rfind("TAGS\x01")
-    while at > 0 and properties[at - 1] != "\x02":
-        at = properties.rfind("TAGS\x01", 0, at)
-    if at < 0:
-        return 0
-    end = properties.find("\x02", at)
-    return _hash_of(properties[at + 5 : end] if end >= 0 else properties[at + 5 :])
-
-
-@functools.lru_cache(4096)
-def _hash_of(tag: str) -> int:
-    return java_hash(tag)
-
-
-def _without(properties: str, name: str) -> str:
-    """Return a properties text without one property."""
-    pieces = properties.split("\x02")
-    return "\x02".join(piece for piece in pieces if piece.partition("\x01")[0] != name)

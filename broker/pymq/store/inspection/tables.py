@@ -7,10 +7,10 @@ from pathlib import Path
 from pymq.errors import PymqError
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable
+from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.store.files import Files
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import StoreLayout
-from pymq.store.queues.queue_entries import SCHEDULE_TOPIC
 from pymq.store.state.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_NAME
 from pymq.store.state.clean_stop import NAME
 from pymq.store.state.sealed_file import unseal
@@ -128,7 +128,7 @@ def check_offsets(tables: Tables, root: Path, ends: Ends, findings: Findings) ->
                     f"{offset} of {group} in {topic}/{queue_id}",
                     f"at most {end}",
                 )
-    schedule = SCHEDULE_TOPIC.decode()
+    schedule = SCHEDULE_TOPIC
     for level, offset in tables.delays.items():
         end = ends.get((schedule, level - 1))
         if end is not None and offset > end:

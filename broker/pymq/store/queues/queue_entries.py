@@ -12,16 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pymq.protocol.java_hashes import java_hashes
-from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.record_batch import Longs, RecordColumns, equal_at
+from pymq.protocol.tag_codes import entry_tag_codes
 from pymq.store.queues.consume_queue import ENTRY, Entries
 
-#: The topic that holds delayed messages: the tag code of their entries is the time of delivery.
-SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-_TAG = b"TAGS"
-_DELAY = b"DELAY"
-#: Delay of a level that is not configured, ms.
-_UNKNOWN_DELAY_MS = 1000
 _PREPARED = 0x4  # Set in TRANSACTION_PREPARED and TRANSACTION_ROLLBACK, not in COMMIT.
 _INNER_BATCH = 0x80
 
@@ -56,7 +50,7 @@ def queue_entries(
         delay_levels_ms: delays of levels 1, 2, ...
     """
     is_indexed = (records.sys_flag & (_PREPARED | _INNER_BATCH)) == 0
-    codes = tag_codes(records, delay_levels_ms)
+    codes = entry_tag_codes(records, delay_levels_ms)
     for topic, queue_id, rows in _by_queue(records):
         rows = rows[is_indexed[rows]]
         if len(rows):
@@ -86,40 +80,3 @@ def _by_queue(records: RecordColumns) -> Iterator[tuple[bytes, int, Longs]]:
                 same[same] = equal_at(records.buffer, start[rows[same]], topic)
             yield topic, queue_id, rows[same]
             rows = rows[~same]
-
-
-def tag_codes(records: RecordColumns, delay_levels_ms: tuple[int, ...]) -> Longs:
-    """Return the tag code of every record's entry, int64, shape (n,).
-
-    The Java hash of the tag, 0 without one; for delayed messages the time of delivery, ms.
-    """
-    codes = np.zeros(len(records), np.int64)
-    properties = PropertyIndex(*records.properties_text())
-    found, start, end = properties.find(_TAG)
-    hashes = java_hashes(properties.text, start[found], (end - start)[found])
-    codes[found] = hashes.view(np.int32)
-    delayed = _delayed(records)
-    if delayed:
-        found, start, end = properties.find(_DELAY)
-    for row in delayed:
-        level = properties.text[start[row] : end[row]].tobytes() if found[row] else b""
-        if level.isdigit():
-            delay_ms = _delay_ms(int(level), delay_levels_ms)
-            codes[row] = int(records.store_timestamp[row]) + delay_ms
-    return codes
-
-
-def _delayed(records: RecordColumns) -> list[int]:
-    """Return which records belong to the schedule topic; usually none does."""
-    if records.one_topic is not None:
-        return list(range(len(records))) if records.one_topic == SCHEDULE_TOPIC else []
-    rows = np.flatnonzero(records.topic_end - records.topic_start == len(SCHEDULE_TOPIC))
-    if len(rows):
-        rows = rows[equal_at(records.buffer, records.topic_start[rows], SCHEDULE_TOPIC)]
-    return [int(row) for row in rows]
-
-
-def _delay_ms(level: int, levels_ms: tuple[int, ...]) -> int:
-    if not levels_ms or level < 1:
-        return _UNKNOWN_DELAY_MS
-    return levels_ms[min(level, len(levels_ms)) - 1]

@@ -1,0 +1,147 @@
+"""What becomes of a message before it is stored, by what its properties ask for.
+
+A property may say that a message is not an ordinary one: that it is to be delivered later, or that
+it is one half of a transaction. Each such property has a hook, which returns the record to store in
+its place. Without one the message is refused: storing it as an ordinary message would deliver it
+too early, or although it was never committed.
+
+A batch cannot hold such messages. RocketMQ refuses a batch as a whole that asks for a delay or a
+transaction, but stores what stands inside of it as ordinary messages; its clients never send
+that. Here it is refused, too.
+
+Source: RocketMQ PutMessageHook, HookUtils, SendMessageProcessor.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pymq.errors import refusal
+from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag, ResponseCode
+from pymq.protocol.message import (
+    DELAY,
+    INNER_COUNT,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_S,
+    TIMER_DELIVERY_MS,
+    TRANSACTION_PREPARED,
+)
+from pymq.protocol.new_records import NewRecords
+from pymq.protocol.record import NewRecord
+
+#: Takes a record and its properties; returns what is to be stored, or raises a refusal.
+Hook = Callable[[NewRecord, Mapping[str, str]], NewRecord]
+
+#: Bits of the system flag that an ordinary message does not have.
+_SPECIAL_FLAGS = TRANSACTION_MASK | int(MessageFlag.INNER_BATCH)
+
+
+def _is_above_zero(value: str) -> bool:
+    try:
+        return int(value) > 0
+    except ValueError:
+        return True  # RocketMQ cannot read it either, and fails
+
+
+def _is_true(value: str) -> bool:
+    return value.lower() == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a property asks for: its name, and whether a value asks for it at all."""
+
+    feature: str
+    is_meant: Callable[[str], bool]
+
+
+#: The names begin with D or T, but for the last: see ``PropertyTexts.rows_with``.
+_REQUESTS = {
+    DELAY: _Request("delayed messages", _is_above_zero),
+    TIMER_DELAY_S: _Request("timer messages", _is_above_zero),
+    TIMER_DELAY_MS: _Request("timer messages", _is_above_zero),
+    TIMER_DELIVERY_MS: _Request("timer messages", _is_above_zero),
+    TRANSACTION_PREPARED: _Request("transactional messages", _is_true),
+    INNER_COUNT: _Request("inner batches", lambda value: True),
+}
+_NAMES = frozenset(_REQUESTS)
+_NAMES_IN_BATCHES = frozenset(name.encode() for name in _NAMES - {INNER_COUNT})
+
+
+class MessageHooks:
+    """The hooks of a broker.
+
+    Args:
+        hooks: by the property that calls for them; what has none is refused.
+    """
+
+    def __init__(self, hooks: Mapping[str, Hook]) -> None:
+        assert hooks.keys() <= _NAMES, f"no feature asks for {sorted(hooks.keys() - _NAMES)}"
+        self._hooks = dict(hooks)
+
+    def apply(self, record: NewRecord, properties: Mapping[str, str]) -> NewRecord:
+        """Return what is to be stored in the place of a record.
+
+        Args:
+            record: a message that came by itself.
+            properties: its properties.
+
+        Raises:
+            BrokerError: it asks for what this broker does not do.
+        """
+        if _NAMES.isdisjoint(properties) and not record.sys_flag & _SPECIAL_FLAGS:
+            return record
+        for name in _meant(properties):
+            hook = self._hooks.get(name)
+            if hook is None:
+                raise refusal(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f"{_REQUESTS[name].feature} (property {name}) are not supported by this "
+                    "broker; send the message without it",
+                )
+            record = hook(record, properties)
+        if record.sys_flag & _SPECIAL_FLAGS:
+            # Stored like this, it would be acknowledged and never be delivered.
+            raise refusal(ResponseCode.MESSAGE_ILLEGAL, _flags_remark(record.sys_flag))
+        return record
+
+    def check_batch(self, batch: NewRecords, properties: Mapping[str, str]) -> None:
+        """Refuse a batch with messages that are not ordinary ones.
+
+        Args:
+            batch: the messages.
+            properties: those of the batch as a whole.
+
+        Raises:
+            BrokerError: it holds such a message, or is to be treated as one.
+        """
+        for name in _meant(properties):
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a batch cannot consist of {_REQUESTS[name].feature} (property {name} of the "
+                "batch); send them one by one",
+            )
+        if batch.sys_flag & _SPECIAL_FLAGS:
+            raise refusal(ResponseCode.MESSAGE_ILLEGAL, _flags_remark(batch.sys_flag))
+        for number, inner in batch.records_with(_NAMES_IN_BATCHES):
+            for name in _meant(inner):
+                raise refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"a batch cannot hold {_REQUESTS[name].feature} (property {name} of message "
+                    f"{number}, counted from 0); send them one by one",
+                )
+
+
+def _meant(properties: Mapping[str, str]) -> list[str]:
+    """Return the properties that ask for something, in a fixed order."""
+    return [
+        name
+        for name, request in _REQUESTS.items()
+        if name in properties and request.is_meant(properties[name])
+    ]
+
+
+def _flags_remark(sys_flag: int) -> str:
+    return (
+        f"system flag {sys_flag:#x} says transaction or inner batch, and the message's "
+        "properties do not; send it with a flag that fits"
+    )

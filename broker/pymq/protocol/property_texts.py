@@ -1,0 +1,121 @@
+"""The properties of many messages that are about to be stored, without parsing each of them.
+
+Two questions are asked of every batch on its way into the log: what are the tag codes, and is
+there a property that makes a message special (a delay, half of a transaction). The answers are
+nearly always "a short tag, which stands first" and "no", and have to be cheap: so a batch is
+looked at as a whole for places where a name may begin, and only what is found there is read.
+
+Worked example: three texts ``TAGS 1 a 2 KEYS 1 k 2``. Each begins with a short tag, and nowhere
+in the batch does a mark 2 stand in front of a D or a T: so these tags are the only ones, and no
+text has a property DELAY, TIMER_... or TRAN_MSG.
+"""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.protocol.message import decode_properties
+from pymq.protocol.record_batch import Bytes, Longs, gather
+
+_BETWEEN, _BEHIND = 1, 2
+#: ``2 D`` as a word. D and T differ in one bit, so that one comparison finds both.
+_BEHIND_D = np.frombuffer(b"\x02D", np.uint16)[0]
+_ALL_BUT_D_FROM_T = np.frombuffer(bytes((0xFF, 0xFF & ~(ord("D") ^ ord("T")))), np.uint16)[0]
+
+
+class PropertyTexts:
+    """Properties texts in one buffer, with anything between them.
+
+    Args:
+        data: the buffer.
+        starts, ends: int64, shape (n,): where text i begins and ends in it; ascending.
+    """
+
+    def __init__(self, data: Bytes, starts: Longs, ends: Longs) -> None:
+        self.data = data
+        self.starts = starts
+        self.ends = ends
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @cached_property
+    def has_later_names(self) -> bool:
+        """Does a name that begins with D or T stand behind the first property of any text?"""
+        size = len(self.data)
+        for at in range(min(2, size - 1)):
+            words = np.frombuffer(self.data, np.uint16, (size - at) // 2, at)
+            hits = (words & _ALL_BUT_D_FROM_T) == _BEHIND_D
+            if hits.any():  # perhaps in a body
+                marks = np.flatnonzero(hits) * 2 + at
+                row = self._rows_at(marks)
+                if ((marks >= self.starts[row]) & (marks < self.ends[row])).any():
+                    return True
+        return False
+
+    @cached_property
+    def _betweens(self) -> Longs:
+        """Where the marks between names and values stand; bytes of bodies are among them."""
+        found: Longs = np.flatnonzero(self.data == _BETWEEN)
+        return found
+
+    def values_of(self, name: bytes) -> tuple[Longs, Longs, Longs]:
+        """Return (row, start, end) of each value that is not empty, in order.
+
+        A row with several properties of this name is there several times, the one that counts
+        last.
+        """
+        data, starts, ends = self.data, self.starts, self.ends
+        at = self._betweens
+        for back, letter in enumerate(reversed(name), 1):
+            at = at[data[at - back] == letter]
+        row = self._rows_at(at)
+        name_start = at - len(name)
+        inside = (name_start >= starts[row]) & (at < ends[row])
+        inside &= (name_start == starts[row]) | (data[name_start - 1] == _BEHIND)
+        start, row = at[inside] + 1, row[inside]
+        marks = np.append(np.flatnonzero(data == _BEHIND), len(data))
+        end = np.minimum(marks[marks.searchsorted(start)], ends[row])
+        there = end > start
+        return row[there], start[there], end[there]
+
+    def rows_with(self, names: frozenset[bytes]) -> list[tuple[int, dict[str, str]]]:
+        """Return (row, its properties) of every text that has one of some properties.
+
+        Args:
+            names: each begins with D or T, is in ASCII, and has more than one letter.
+        """
+        assert all(name[:1] in (b"D", b"T") for name in names), names
+        wanted = {name.decode() for name in names}
+        found = []
+        for row in self._candidates(names).tolist():
+            properties = decode_properties(self.data[self.starts[row] : self.ends[row]].tobytes())
+            if not wanted.isdisjoint(properties):
+                found.append((row, properties))
+        return found
+
+    def _candidates(self, names: frozenset[bytes]) -> Longs:
+        """Return the rows that have one of these names, and perhaps others; usually none."""
+        if not self.has_later_names:
+            rows = np.flatnonzero(self.ends - self.starts > 2)
+            first_letters = gather(self.data, self.starts[rows], np.uint16)
+            return rows[_is_any(first_letters, {name[:2] for name in names})]
+        at = self._betweens
+        last_letters = np.stack((self.data[at - 2], self.data[at - 1]), 1).view(np.uint16)[:, 0]
+        at = at[_is_any(last_letters, {name[-2:] for name in names})]
+        return np.unique(self._rows_at(at))
+
+    def _rows_at(self, at: Longs) -> Longs:
+        """Return for each place the row whose text it is in, if it is in any."""
+        rows: Longs = np.minimum(self.ends.searchsorted(at, "right"), len(self.ends) - 1)
+        return rows
+
+
+def _is_any(words: npt.NDArray[Any], wanted: set[bytes]) -> npt.NDArray[np.bool_]:
+    """Say which words, made of two letters in the machine's order, are wanted."""
+    found = np.zeros(len(words), np.bool_)
+    for word in wanted:
+        found |= words == np.frombuffer(word, words.dtype)[0]
+    return found
