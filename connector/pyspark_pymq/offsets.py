@@ -7,6 +7,9 @@ An offset of a stream is, for every queue, the next queue offset to read::
 ``%`` alone is no legal topic name and holds what is not an offset. Spark compares offsets as
 texts, so the members stand in one order: by name, queue ids by number.
 
+A stream that began at the latest messages has the time of that, in ms, as ``"since": ...``: a
+queue that it meets later, because its broker was away, begins with what was stored after it.
+
 Where a stream begins must not be asked twice, or "latest" would lose what arrives in between;
 but Spark journals only where a batch ends. So the initial offset carries ``"init": true``, the
 first batch ends where it started, without the mark, and is empty by rule. A queue that
@@ -15,7 +18,7 @@ appears later is likewise journaled at its first message one batch before it is 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from pymq.errors import ConfigurationError, OffsetOutOfRange
@@ -56,10 +59,18 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a stream stands: the next offset of each queue it knows."""
+    """Where a stream stands: the next offset of each queue it knows.
+
+    Attributes:
+        offsets: by queue.
+        initial: it is where the stream starts, which no checkpoint has yet.
+        since_ms: when a stream began at the latest messages, ms since 1970; None: it did not,
+            or an earlier version of this connector began it.
+    """
 
     offsets: Offsets
     initial: bool = False
+    since_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +93,8 @@ def position_to_json(position: Position) -> dict[str, Any]:
     mark: dict[str, Any] = {"v": VERSION}
     if position.initial:
         mark["init"] = True
+    if position.since_ms is not None:
+        mark["since"] = position.since_ms
     value: dict[str, Any] = {RESERVED: mark}
     for queue, offset in sorted(position.offsets.items()):
         brokers = value.setdefault(queue.topic, {})
@@ -116,7 +129,10 @@ def position_from_json(value: Any) -> Position:
             f"offsets of version {version!r}, expected {VERSION}: they were written by another "
             f"version of pymq; use that one, or start a new checkpoint"
         )
-    return Position(offsets, mark.get("init") is True)
+    since_ms = mark.get("since")
+    if since_ms is not None and type(since_ms) is not int:
+        raise ConfigurationError(f"offsets with since={since_ms!r}, expected milliseconds")
+    return Position(offsets, mark.get("init") is True, since_ms)
 
 
 def _members(value: Any, what: str) -> Iterable[tuple[str, Any]]:
@@ -141,8 +157,8 @@ def resolve(bound: Bound, bounds: Bounds) -> Offsets:
     unknown = sorted(set(named) - set(bounds))
     if unknown:
         raise ConfigurationError(
-            f"offsets are given for queues that there are not: {_listed(unknown)}; "
-            f"there are {_listed(sorted(bounds))}"
+            f"offsets are given for queues that there are not: {listed(unknown)}; there are "
+            f"{listed(sorted(bounds))} (queues of a broker that is down are not known)"
         )
     offsets: Offsets = {}
     for queue, (first, end) in bounds.items():
@@ -151,17 +167,25 @@ def resolve(bound: Bound, bounds: Bounds) -> Offsets:
     return offsets
 
 
-def end_of_batch(start: Position, bounds: Bounds, *, offsets_max: int | None = None) -> Position:
+def end_of_batch(
+    start: Position,
+    bounds: Bounds,
+    *,
+    discovered: Mapping[MessageQueue, int] | None = None,
+    offsets_max: int | None = None,
+) -> Position:
     """Return where the batch that starts at ``start`` ends.
 
     Args:
-        start: where the stream stands. Every queue it knows is kept, with or without a route:
-            a queue of a broker that is away for a while is neither lost nor started anew.
+        start: where the stream stands. Every queue it knows is kept, with or without bounds:
+            a queue of a broker that is away for a while is neither lost nor started again.
         bounds: of the queues there are now.
+        discovered: where those begin that the stream does not know; None: with their first
+            message. Those not named are left for a later batch.
         offsets_max: messages the batch may have; each queue that has some gets one at least.
     """
     if start.initial:
-        return Position(start.offsets)
+        return replace(start, initial=False)
     # Where the first messages are gone already there is nothing to count before the next ones.
     offsets = {
         queue: max(offset, bounds[queue][0]) if queue in bounds else offset
@@ -170,9 +194,9 @@ def end_of_batch(start: Position, bounds: Bounds, *, offsets_max: int | None = N
     for queue, count in share(backlog(offsets, bounds), offsets_max).items():
         offsets[queue] += count
     # What is new is journaled first and read from the next batch on, see above.
-    for queue, (first, _) in bounds.items():
-        offsets.setdefault(queue, first)
-    return Position(offsets)
+    if discovered is None:
+        discovered = {queue: first for queue, (first, _) in bounds.items()}
+    return replace(start, offsets={**discovered, **offsets})
 
 
 def backlog(offsets: Offsets, bounds: Bounds) -> dict[MessageQueue, int]:
@@ -215,7 +239,7 @@ def bounded(bounds: Bounds, target: Mapping[MessageQueue, int]) -> Bounds:
 def losses(offsets: Mapping[MessageQueue, int], bounds: Bounds) -> dict[MessageQueue, str]:
     """Return, for queues that no longer hold what is to be read next, what happened.
 
-    A queue without bounds has no route at the moment, and is no loss.
+    A queue without bounds is on a broker that is away, and is no loss.
     """
     found = {}
     for queue, offset in sorted(offsets.items()):
@@ -244,7 +268,7 @@ def refuse_losses(found: Mapping[MessageQueue, str]) -> None:
     if found:
         raise OffsetOutOfRange(
             f"{'; '.join(found.values())}. To go on at the next message there is, set the "
-            f"option failOnDataLoss to false; to start anew, use another checkpoint"
+            f"option failOnDataLoss to false; to start from scratch, use another checkpoint"
         )
 
 
@@ -319,7 +343,8 @@ def named(queue: MessageQueue) -> str:
     return f"queue {queue.queue_id} of {queue.topic} on {queue.broker_name}"
 
 
-def _listed(queues: Sequence[MessageQueue], most: int = 8) -> str:
+def listed(queues: Sequence[MessageQueue], most: int = 8) -> str:
+    """Return queues as errors and logs list them."""
     texts = [f"{q.topic}/{q.broker_name}/{q.queue_id}" for q in queues[:most]]
     if len(queues) > most:
         texts.append(f"{len(queues) - most} more")

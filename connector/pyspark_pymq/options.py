@@ -13,12 +13,15 @@ maxOffsetsPerTrigger      no limit             messages a micro-batch has at mos
 failOnDataLoss            true                 false: log, go on at the next offset there is
 tags                      ``*``                ``A || B``: only messages with one of these tags
 includeProperties         false                adds the column ``properties``
+expectedBrokers           none                 brokers, separated by ``,``, without whose queues
+                                               a batch, or a new stream, does not begin
 consumerGroup             TOOLS_CONSUMER       what the broker's permissions and statistics see
 minPartitions             1                    tasks a batch is cut into, if it has the rows
 maxPartitions             no limit
 pullBytes                 8388608              bytes asked for at once
 requestTimeoutMs          3000                 wait for one answer
-retryTimeoutMs            30000                keep trying this long while a broker is away
+retryTimeoutMs            180000               keep trying this long while a broker is away;
+                                               name servers forget a silent one after 120 s
 
 Sink                      default              meaning
 ------------------------  -------------------  --------------------------------------------------
@@ -53,6 +56,7 @@ SOURCE_OPTIONS = (
     "endingOffsets",
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
+    "expectedBrokers",
     "tags",
     "includeProperties",
     "consumerGroup",
@@ -87,6 +91,7 @@ class SourceOptions:
     ending: Bound | None = None
     offsets_max: int | None = None
     fail_on_data_loss: bool = True
+    expected_brokers: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()  # none: all messages
     include_properties: bool = False
     consumer_group: str = TOOLS_GROUP
@@ -94,7 +99,7 @@ class SourceOptions:
     partitions_max: int | None = None
     pull_bytes: int = 8 << 20
     request_timeout_s: float = 3.0
-    retry_timeout_s: float = 30.0
+    retry_timeout_s: float = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +137,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         ending=ending,
         offsets_max=texts.read("maxOffsetsPerTrigger", _count(1), None),
         fail_on_data_loss=texts.read("failOnDataLoss", _flag, True),
+        expected_brokers=texts.read("expectedBrokers", _brokers, ()),
         tags=texts.read("tags", _tags, ()),
         include_properties=texts.read("includeProperties", _flag, False),
         consumer_group=texts.read("consumerGroup", _group, TOOLS_GROUP),
@@ -139,7 +145,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         partitions_max=partitions_max,
         pull_bytes=texts.read("pullBytes", _count(1024, 64 << 20), 8 << 20),
         request_timeout_s=texts.read("requestTimeoutMs", _count(1), 3_000) / 1000,
-        retry_timeout_s=texts.read("retryTimeoutMs", _count(100), 30_000) / 1000,
+        retry_timeout_s=texts.read("retryTimeoutMs", _count(100), 180_000) / 1000,
     )
 
 
@@ -295,6 +301,13 @@ def _names(text: str) -> tuple[str, ...]:
     names = tuple(_topic(part) for part in text.split(",") if part.strip())
     if not names:
         raise ValueError("expected topics, separated by ,")
+    return tuple(dict.fromkeys(names))
+
+
+def _brokers(text: str) -> tuple[str, ...]:
+    names = tuple(filter(None, (part.strip() for part in text.split(","))))
+    if not names:
+        raise ValueError("expected names of brokers, separated by ,")
     return tuple(dict.fromkeys(names))
 
 

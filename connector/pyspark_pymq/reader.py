@@ -5,7 +5,7 @@ nothing outlives it, and it starts no thread.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,14 +15,20 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from pymq.client.blocking import BlockingClient
+from pymq.client.routes import Route
 from pymq.errors import OffsetOutOfRange, RemoteProtocolError
-from pymq.protocol.record_batch import read_columns
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.record_batch import RecordColumns, read_columns
 from pyspark_pymq.offsets import QueueRange, named
 from pyspark_pymq.options import SourceOptions
+from pyspark_pymq.patience import Retries
 from pyspark_pymq.rows import arrow_schema, record_batches
 from pyspark_pymq.task_process import spare_imports
 
 LOG = logging.getLogger(__name__)
+
+#: Which of some records belong to what is read; None: all of them.
+Kept = npt.NDArray[np.bool_] | None
 
 #: Small answers (a stock broker gives 32 messages at a time) are decoded together.
 DECODED_BYTES_MIN = 2 << 20
@@ -38,14 +44,21 @@ class Fetched:
 
 
 def read_ranges(
-    options: SourceOptions, schema: StructType, ranges: Sequence[QueueRange]
+    options: SourceOptions,
+    schema: StructType,
+    ranges: Sequence[QueueRange],
+    routes: Iterable[Route] = (),
 ) -> Iterator[pa.RecordBatch]:
     """Yield exactly the messages of the ranges, however often it is called.
+
+    The ranges were planned from queues that somebody saw, so a missing route is a broker that is
+    away: it is waited for, like one that does not answer.
 
     Args:
         options: of the source.
         schema: the columns wanted, checked already.
         ranges: in the order they are read.
+        routes: what the driver knows of the topics; name servers are asked when it is wrong.
 
     Raises:
         OffsetOutOfRange: messages of a range are gone, and ``failOnDataLoss`` is true.
@@ -58,12 +71,12 @@ def read_ranges(
         options.name_servers,
         timeout_s=options.request_timeout_s,
         read_deadline_s=options.retry_timeout_s,
+        awaits_routes=True,
+        routes=routes,
     )
     try:
         for part in ranges:
-            for fetched in fetch(client, part, options):
-                records = read_columns(fetched.buffer)
-                kept = check_fetched(fetched, records.queue_offset, part, options)
+            for records, kept in fetch(client, part, options):
                 yield from record_batches(
                     records, part.queue, columns, kept=kept, tags=options.tags
                 )
@@ -71,24 +84,46 @@ def read_ranges(
         client.close()
 
 
-def fetch(client: BlockingClient, part: QueueRange, options: SourceOptions) -> Iterator[Fetched]:
-    """Yield a range's records in order, without gap or overlap between one piece and the next.
+def fetch(
+    client: BlockingClient, part: QueueRange, options: SourceOptions
+) -> Iterator[tuple[RecordColumns, Kept]]:
+    """Yield a range's records in order, without gap or overlap, and which of them to keep.
+
+    Messages are lost when a master says so. What only a slave lacks its master may have; and a
+    broker that contradicts itself, as during recovery, is asked again.
 
     Raises:
         OffsetOutOfRange, PymqError: as ``read_ranges``.
     """
     left = part
+    retries = Retries(options.retry_timeout_s, f"reading {named(part.queue)}")
+    pieces = _pulled(client, left, options)
     while len(left):
         try:
-            for fetched in _pulled(client, left, options):
-                yield fetched
-                left = QueueRange(part.queue, fetched.next_offset, left.end)
-            if len(left):
-                raise RemoteProtocolError(
-                    f"{named(part.queue)}: the answers end at {left.first}, expected {left.end}"
-                )
+            fetched = next(pieces, None)
         except OffsetOutOfRange as error:
-            left = _still_there(client, left, options, error)
+            found = _still_there(client, left, options, error)
+            if found is None:
+                retries.after(_doubtful(client, part.queue, error))
+            else:
+                left = found
+            pieces = _pulled(client, left, options)
+            continue
+        if fetched is None:
+            raise RemoteProtocolError(
+                f"{named(part.queue)}: the answers end at {left.first}, expected {left.end}"
+            )
+        records = read_columns(fetched.buffer)
+        kept, lost = check_fetched(fetched, records.queue_offset, part, options)
+        if lost is not None and not client.asks_master(part.queue):
+            retries.after(_doubtful(client, part.queue, OffsetOutOfRange(lost)))
+            pieces = _pulled(client, left, options)
+            continue
+        if lost is not None:
+            _report_loss(lost, options)
+        retries.progressed()
+        yield records, kept
+        left = QueueRange(part.queue, fetched.next_offset, left.end)
 
 
 def _pulled(client: BlockingClient, part: QueueRange, options: SourceOptions) -> Iterator[Fetched]:
@@ -102,6 +137,7 @@ def _pulled(client: BlockingClient, part: QueueRange, options: SourceOptions) ->
         group=options.consumer_group,
         tags=" || ".join(options.tags) or "*",
         bytes_max=options.pull_bytes,
+        passes_gaps=True,  # ``check_fetched`` finds them
     ):
         buffers.append(chunk.buffer)
         next_offset = min(chunk.next_offset, part.end)
@@ -121,18 +157,16 @@ def check_fetched(
     offsets: npt.NDArray[np.int64],
     part: QueueRange,
     options: SourceOptions,
-) -> npt.NDArray[np.bool_] | None:
-    """Return which records to keep (None: all), having made sure that none is missing.
+) -> tuple[Kept, str | None]:
+    """Return which records to keep, and what is missing among them (None: nothing).
 
     Args:
         fetched: what the records came from.
         offsets: their queue offsets, shape (n,).
         part: the range that is being read.
-        options: of the source.
+        options: of the source. With tags gaps are what was asked for.
 
     Raises:
-        OffsetOutOfRange: there is a gap, and ``failOnDataLoss`` is true. With tags gaps are
-            what was asked for.
         RemoteProtocolError: offsets do not ascend.
     """
     kept = None
@@ -143,31 +177,48 @@ def check_fetched(
     if not (np.diff(offsets) > 0).all():
         raise RemoteProtocolError(f"{named(part.queue)}: queue offsets do not ascend")
     expected = fetched.next_offset - fetched.first
-    if not options.tags and len(offsets) != expected:
-        elsewhere = np.flatnonzero(offsets != np.arange(len(offsets)) + fetched.first)
-        missing = fetched.first + int(elsewhere[0] if len(elsewhere) else len(offsets))
-        _report_loss(
-            f"{named(part.queue)}: {expected - len(offsets)} of {expected} messages from "
-            f"{fetched.first} on are missing, the first at {missing}",
-            options,
-        )
-    return kept
+    if options.tags or len(offsets) == expected:
+        return kept, None
+    elsewhere = np.flatnonzero(offsets != np.arange(len(offsets)) + fetched.first)
+    missing = fetched.first + int(elsewhere[0] if len(elsewhere) else len(offsets))
+    return kept, (
+        f"{named(part.queue)}: {expected - len(offsets)} of {expected} messages from "
+        f"{fetched.first} on are missing, the first at {missing}: retention removed them just "
+        f"now, or the broker lost them and filled their places with blank entries"
+    )
 
 
 def _still_there(
     client: BlockingClient, left: QueueRange, options: SourceOptions, error: OffsetOutOfRange
-) -> QueueRange:
-    """Return what there is of a range whose start or end the broker says is out of bounds."""
+) -> QueueRange | None:
+    """Return what there is of a range whose start or end the broker says is out of bounds.
+
+    None: that cannot be known now.
+    """
     first, end = client.bounds([left.queue])[left.queue]
     there = QueueRange(left.queue, min(max(left.first, first), left.end), left.end)
     lost = f"messages {left.first}..{there.first - 1} are gone, the first is {first}"
     if end < left.end:
         there = QueueRange(left.queue, there.first, max(there.first, end))
         lost = f"the queue ends at {end}, messages were expected up to {left.end}"
-    if there == left:
-        raise error
+    if there == left or not client.asks_master(left.queue):
+        return None
     _report_loss(f"{named(left.queue)}: {lost}", options, error)
     return there
+
+
+def _doubtful(
+    client: BlockingClient, queue: MessageQueue, error: OffsetOutOfRange
+) -> OffsetOutOfRange:
+    """Return the error that is raised if nothing better comes, and look for a better source."""
+    if client.asks_master(queue):
+        return error
+    client.doubt_route(queue.topic)
+    return OffsetOutOfRange(
+        f"{error}. Only a slave of broker {queue.broker_name} answers, which may lag behind its "
+        f"master: nothing is taken for lost, and nothing passed over, before the master says so. "
+        f"Start the master"
+    )
 
 
 def _report_loss(
@@ -179,4 +230,3 @@ def _report_loss(
             f"to false"
         ) from cause
     LOG.warning("data loss accepted (failOnDataLoss=false): %s", text)
-

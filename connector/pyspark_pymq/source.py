@@ -6,14 +6,16 @@ reader in its own process, which keeps a ``QueueWatch``; progress lives in Spark
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from pymq.client.routes import Route
 from pymq.errors import OffsetOutOfRange
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
@@ -55,12 +57,16 @@ except ImportError:  # earlier ones never call what needs these
 
 LOG = logging.getLogger(__name__)
 
+#: Clocks of drivers and brokers differ; better a little read again than something passed over.
+CLOCK_SKEW_MS = 1_000
+
 
 @dataclass(frozen=True)
 class QueuesPartition(InputPartition):
-    """What one task reads."""
+    """What one task reads, and where the driver last saw that."""
 
     ranges: tuple[QueueRange, ...]
+    routes: tuple[Route, ...] = ()
 
 
 class _Source:
@@ -78,12 +84,19 @@ class _Source:
         """Yield the messages of a partition; Spark passes None for a batch without any."""
         if not isinstance(partition, QueuesPartition):
             return iter(())
-        return read_ranges(self._options, self._schema, partition.ranges)
+        return read_ranges(self._options, self._schema, partition.ranges, partition.routes)
 
     def _partitions(self, wanted: Sequence[QueueRange]) -> list[QueuesPartition]:
         options = self._options
         tasks = plan(wanted, tasks_min=options.partitions_min, tasks_max=options.partitions_max)
-        return [QueuesPartition(tuple(task)) for task in tasks]
+        return [QueuesPartition(tuple(task), self._routes(task)) for task in tasks]
+
+    def _routes(self, task: Sequence[QueueRange]) -> tuple[Route, ...]:
+        queues = {part.queue for part in task}
+        topics = {queue.topic for queue in queues}
+        return tuple(
+            route.only(queues) for route in self._watch.routes() if route.topic in topics
+        )
 
     def _check_losses(self, offsets: Mapping[MessageQueue, int], bounds: Bounds) -> Bounds:
         """Return the bounds, having refused or logged what is no longer there.
@@ -92,9 +105,12 @@ class _Source:
             OffsetOutOfRange: something is not, and ``failOnDataLoss`` is true.
         """
         if losses(offsets, bounds):
-            # The answer may be older than the offsets; what has lost its route keeps its bounds.
-            bounds = {**bounds, **self._watch.bounds(at_once=True)}
+            # The answer may be older than the offsets; what is away now keeps its bounds.
+            bounds = {**bounds, **self._watch.bounds(offsets, at_once=True)}
             found = losses(offsets, bounds)
+            for queue in found:
+                if not self._watch.asks_master(queue):
+                    found[queue] += " (so says a slave, which may lag behind its master)"
             if self._options.fail_on_data_loss:
                 refuse_losses(found)
             for text in found.values():
@@ -110,11 +126,12 @@ class PymqBatchReader(_Source, DataSourceReader):
 
         Raises:
             OffsetOutOfRange: offsets that were asked for are not there.
+            RouteNotFound: there is no such topic, or a broker of ``expectedBrokers`` is away.
             PymqError: brokers could not be asked.
         """
         options = self._options
         try:
-            bounds = self._watch.bounds()
+            bounds = self._watch.all_bounds()
             starts = resolve(options.starting or Bound(EARLIEST), bounds)
             ends = resolve(options.ending or Bound(LATEST), bounds)
             bounds = self._check_losses(starts, bounds)
@@ -143,14 +160,30 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
     to end, before anything else), or is the initial one. And trigger AvailableNow runs a single
     batch there. So that this is not the empty one, there is none where it can be done without:
     only for a start at the end, which after a crash would be another one.
+
+    While a broker is away the stream goes on with the others, until ``retryTimeoutMs`` is over;
+    with trigger AvailableNow it waits for it at its end, because that is not all there is.
+
+    Args:
+        options: of the source.
+        schema: the columns wanted.
+        wall_s: the clock that tells when a stream began.
     """
 
-    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        *,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
         super().__init__(options, schema)
         self._starting = options.starting or Bound(LATEST)
+        self._wall_s = wall_s
         self._initial: Position | None = None
         self._planned: Position | None = None
-        self._target: dict[MessageQueue, int] | None = None  # of trigger AvailableNow
+        self._is_bounded = False  # trigger AvailableNow
+        self._target: dict[MessageQueue, int] | None = None  # where it ends, once that is known
 
     def initialOffset(self) -> dict[str, Any]:
         """Return where the stream starts; if it is marked, an empty first batch fixes it."""
@@ -174,14 +207,13 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         else:
             position = self._planned or self._start()
         if position.initial:
-            return position_to_json(Position(position.offsets))
+            return position_to_json(replace(position, initial=False))
         unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
         offsets_max = None if unlimited else self._options.offsets_max
-        bounds = self._check_losses(position.offsets, self._bounds(position, offsets_max))
-        position = Position(within(position.offsets, bounds))
-        if self._target is not None:
-            bounds = bounded(bounds, self._target)
-        return position_to_json(end_of_batch(position, bounds, offsets_max=offsets_max))
+        end = self._end_of_batch(position, offsets_max)
+        while self._is_bounded and end == position and self._watch.waits_for(position.offsets):
+            end = self._end_of_batch(position, offsets_max)
+        return position_to_json(end)
 
     def getDefaultReadLimit(self) -> Any:
         """Return a limit that tells triggers with caps from those without."""
@@ -197,9 +229,12 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         return position_to_json(Position({queue: end for queue, (_, end) in bounds.items()}))
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix where the query ends: at what there is now."""
-        bounds = self._watch.bounds(at_once=True)
-        self._target = {queue: end for queue, (_, end) in bounds.items()}
+        """Have the query end at what there is at its first question.
+
+        What the checkpoint knows is told later only: of queues whose broker is away now, the
+        end is what they have when it is back.
+        """
+        self._is_bounded = True
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueuesPartition]:
         """Return the tasks of a batch: a pure function of its two offsets."""
@@ -210,6 +245,28 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         """Close connections. Spark mostly ends the process instead, and nothing depends on it."""
         self._watch.close()
 
+    def _end_of_batch(self, position: Position, offsets_max: int | None) -> Position:
+        """Return where the batch that starts at ``position`` ends: there, if nothing is new."""
+        bounds = self._check_losses(position.offsets, self._bounds(position, offsets_max))
+        position = replace(position, offsets=within(position.offsets, bounds))
+        if self._is_bounded:
+            bounds = bounded(bounds, self._targets(position, bounds))
+        new = sorted(set(bounds) - set(position.offsets))
+        discovered = None
+        if new and position.since_ms is not None:
+            discovered = self._watch.offsets_at(new, position.since_ms)
+        return end_of_batch(position, bounds, discovered=discovered, offsets_max=offsets_max)
+
+    def _targets(self, position: Position, bounds: Bounds) -> Mapping[MessageQueue, int]:
+        """Return where trigger AvailableNow ends each queue that has been seen."""
+        if self._target is None:
+            self._target = {}
+            new = set(bounds)
+        else:
+            new = set(bounds) & set(position.offsets) - set(self._target)
+        self._target |= {queue: bounds[queue][1] for queue in new}
+        return self._target
+
     def _bounds(self, position: Position, offsets_max: int | None) -> Bounds:
         """Return bounds that tell what the next batch has; asks only if it must.
 
@@ -217,20 +274,26 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         fills a batch up to its cap.
         """
         known = self._watch.known()
-        if known and self._target is not None:
+        topics = self._options.topics
+        is_complete = all(q in known for q in position.offsets if q.topic in topics)
+        if known and self._target is not None and is_complete:
             return known
         waiting = sum(backlog(position.offsets, known).values())
         if offsets_max is not None and waiting >= offsets_max:
             return known
-        return self._watch.bounds()
+        return self._watch.bounds(position.offsets)
 
     def _start(self) -> Position:
         """Return the initial position, asked for once."""
         if self._initial is None:
-            bounds = self._watch.bounds()
+            since_ms = int(self._wall_s() * 1000) - CLOCK_SKEW_MS
+            bounds = self._watch.all_bounds()
             offsets = resolve(self._starting, bounds)
             first_is_empty = ReadAllAvailable is not None or self._starting.has_latest
-            self._initial = Position(offsets, initial=first_is_empty)
+            is_latest = self._starting.unnamed == LATEST
+            self._initial = Position(offsets, first_is_empty, since_ms if is_latest else None)
+            if self._is_bounded:
+                self._targets(self._initial, bounds)
             for queue, offset in sorted(offsets.items()):
                 LOG.info("%s: starting at %d, it holds %s", named(queue), offset, bounds[queue])
         return self._initial

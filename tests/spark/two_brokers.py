@@ -94,9 +94,10 @@ class TwoBrokers:
             "mappedFileSizeCommitLog": 16 << 20,
             "mappedFileSizeConsumeQueue": 20_000,
         }
+        self._stores = {name: home / name / "store" for name in NAMES}
         self._brokers = {
             name: broker_process(
-                folder, self.name_server, folder / "store", brokerName=name, **(usual | properties)
+                folder, self.name_server, self._stores[name], brokerName=name, **usual | properties
             )
             for name, folder in zip(NAMES, folders[1:], strict=True)
         }
@@ -136,6 +137,10 @@ class TwoBrokers:
     def broker(self, name: str) -> ServerProcess:
         """Return the process of a broker."""
         return self._brokers[name]
+
+    def store(self, name: str) -> Path:
+        """Return the directory of a broker's store."""
+        return self._stores[name]
 
     def kill(self, name: str) -> None:
         """SIGKILL; returns when the name server has noticed and its routes lack the broker."""

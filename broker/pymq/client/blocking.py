@@ -42,6 +42,7 @@ from pymq.client.operations import (
     Send,
     SendResult,
 )
+from pymq.client.queue_bounds import BoundsAnswer, ask_bounds
 from pymq.client.ranges import Joiner, PullChunk, RangePlan
 from pymq.client.routes import Route, no_read_queue, pick_queue
 from pymq.client.sending import (
@@ -68,9 +69,6 @@ from pymq.protocol.message import Message, UniqueKeys
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, TOOLS_GROUP
 
 T = TypeVar("T")
-
-#: Small requests that are on their way to all brokers together.
-PIPELINE_COUNT = 256
 
 
 class BlockingClient:
@@ -185,6 +183,10 @@ class BlockingClient:
         routes = map(self._pool.routes.find, self._pool.routes.topics)
         return [route for route in routes if route is not None and not route.is_provisional]
 
+    def doubt_route(self, topic: str) -> None:
+        """Ask for a topic's route again when it is used next; the old one serves until then."""
+        self._pool.routes.doubt(topic)
+
     def forget_route(self, topic: str) -> None:
         """Ask for a topic's route again when it is needed next, because we changed the topic."""
         self._pool.routes.forget(topic)
@@ -230,24 +232,45 @@ class BlockingClient:
 
         Raises:
             RouteNotFound: there is no such topic, or its broker is away.
-            PymqError: a broker could not be asked until the deadline.
+            PymqError: a broker could not be asked until the deadline; ``try_bounds`` returns what
+                the others say.
         """
         wanted = list(dict.fromkeys(queues))
         found: dict[MessageQueue, tuple[int, int]] = {}
         patience = self._pool.patience()
-        while len(found) < len(wanted):
-            missing = [queue for queue in wanted if queue not in found]
-            some = missing[: PIPELINE_COUNT // 2]
-            try:
-                firsts = self._pipelined([(queue, operations.min_offset(queue)) for queue in some])
-                ends = self._pipelined([(queue, operations.max_offset(queue)) for queue in some])
-            except PASSING as error:
-                patience.bear(error, {queue.topic for queue in some})
-                continue
-            patience.progressed()
-            for queue, first, end in zip(some, firsts, ends, strict=True):
-                found[queue] = (first, max(first, end))
+        while missing := [queue for queue in wanted if queue not in found]:
+            answer = self.try_bounds(missing)
+            if answer.found:
+                patience.progressed()
+                found |= answer.found
+            for error in answer.failed.values():
+                patience.bear(error, {queue.topic for queue in missing})
+                break
         return {queue: found[queue] for queue in wanted}
+
+    def try_bounds(
+        self, queues: Iterable[MessageQueue], *, timeout_s: float | None = None
+    ) -> BoundsAnswer:
+        """Ask once for the bounds of queues; a broker that is away keeps no other's answer back.
+
+        Args:
+            queues: of any topics and brokers.
+            timeout_s: for the answers, which are awaited together; the client's own unless given.
+
+        Raises:
+            PymqError: a broker refused, and not because it is busy or the topic unknown.
+        """
+        wanted = list(dict.fromkeys(queues))
+        return ask_bounds(self._pool, wanted, timeout_s=timeout_s or self._config.timeout_s)
+
+    def asks_master(self, queue: MessageQueue) -> bool:
+        """Say whether reads of a queue go to a master, as far as the route here tells.
+
+        Otherwise they go to a slave, which may lag: what its master has acknowledged, and what
+        was read from it, may be missing there for a while.
+        """
+        route = self._pool.routes.find(queue.topic)
+        return route is not None and queue.broker_name in route.masters()
 
     def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at a moment or later.
@@ -323,6 +346,7 @@ class BlockingClient:
         group: str = TOOLS_GROUP,
         tags: str = "*",
         bytes_max: int = 8 << 20,
+        passes_gaps: bool = False,
     ) -> Iterator[PullChunk]:
         """Yield the messages with ``first <= offset < end``, in order, exactly once.
 
@@ -337,6 +361,8 @@ class BlockingClient:
             tags: ``*``, or tags joined by ``||``. The broker compares hashes only: compare the
                 tags of what comes.
             bytes_max: largest answer asked of a pymq broker.
+            passes_gaps: go on behind offsets at which the queue has nothing; the caller looks
+                which offsets came. Otherwise they are an error.
 
         Raises:
             LocalProtocolError: ``tags`` is SQL, or names no tag.
@@ -345,7 +371,13 @@ class BlockingClient:
             PymqError: no progress until the deadline, or the broker refused.
         """
         subscription = _subscription(queue, tags)
-        plan = RangePlan(queue, first, end, is_filtered=subscription.expression != "*")
+        plan = RangePlan(
+            queue,
+            first,
+            end,
+            is_filtered=subscription.expression != "*",
+            passes_gaps=passes_gaps,
+        )
         joiner = Joiner()
         patience = self._pool.patience()
         channel: BlockingChannel | None = None
@@ -401,26 +433,6 @@ class BlockingClient:
                 return self._pool.ask(address, operation, timeout_s=timeout_s, hint=hint)
             except PASSING as error:
                 patience.bear(error, {queue.topic})
-
-    def _pipelined(self, asked: Sequence[tuple[MessageQueue, Operation[T]]]) -> list[T]:
-        """Send all requests, then take all answers; ``PIPELINE_COUNT`` at most."""
-        deadline_s = self._pool.deadline_s()
-        sent: list[tuple[BlockingChannel, int]] = []
-        results: list[T] = []
-        try:
-            for queue, operation in asked:
-                channel = self._pool.read_channel(queue)
-                sent.append((channel, channel.send(operation.request, deadline_s)))
-            for (channel, opaque), (_, operation) in zip(sent, asked, strict=True):
-                try:
-                    response = channel.receive(opaque, deadline_s)
-                except RequestTimeout as error:
-                    raise timed_out(channel.peer, operation, self._config.timeout_s) from error
-                results.append(operation.result(response, peer=channel.peer))
-        finally:
-            for channel, opaque in sent[len(results) :]:
-                channel.forget(opaque)
-        return results
 
     # --- sending
 

@@ -11,6 +11,10 @@ Two kinds of broker answer a pull for many messages:
 Which kind it is shows the first answer. With a filter nothing can be predicted, because
 ``next_offset`` depends on what matched: one pull at a time then, too.
 
+Offsets at which there is nothing (messages that retention removed just now, blank entries with
+which a recovery filled a queue) are an error, unless the plan passes over gaps: then they
+are covered by chunks that have no records for them.
+
 Worked example, offsets 0..100 of a RocketMQ broker whose messages have 10 KiB: the first pull
 asks for 100 from 0 and gets 25 (0..25); then pulls of 25 from 25, 50 and 75 are sent at once.
 """
@@ -53,7 +57,8 @@ class PullChunk:
             somebody holds it; holding many costs as much memory.
         first: offset from which they were looked for.
         next_offset: offset up to which they were: where the next chunk begins. All matching
-            messages between are here; there may be none.
+            messages between are here; there may be none. Without a filter there is one for
+            each offset, unless gaps are passed over.
     """
 
     buffer: memoryview
@@ -84,7 +89,15 @@ class RangePlan:
     begins at ``cursor``.
     """
 
-    def __init__(self, queue: MessageQueue, first: int, end: int, *, is_filtered: bool) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        first: int,
+        end: int,
+        *,
+        is_filtered: bool,
+        passes_gaps: bool = False,
+    ) -> None:
         if first < 0:
             raise OffsetOutOfRange(f"{_named(queue)}: offset {first}, expected 0 or more")
         self.queue = queue
@@ -92,6 +105,7 @@ class RangePlan:
         self.cursor = first
         self.end = max(first, end)
         self._is_filtered = is_filtered
+        self._passes_gaps = passes_gaps
         self._predicts = False
         self._step = REAL_COUNT_MAX
         self._kept_count = 0
@@ -128,11 +142,11 @@ class RangePlan:
         """
         span = self.spans[0]
         first, body = span.offset, memoryview(result.body)
-        next_offset = result.next_offset
+        next_offset, span_end = result.next_offset, span.offset + span.count
         self._check(span, result)
-        if next_offset > self.end:
-            body = records_before(body, self.end)
-            next_offset = self.end
+        if next_offset > span_end:  # what follows is asked for already, or beyond the range
+            body = records_before(body, span_end)
+            next_offset = span_end
         self.spans.popleft()
         self.cursor = next_offset
         if not self._is_filtered:
@@ -144,7 +158,7 @@ class RangePlan:
         is_gone = result.min_offset > span.offset
         if result.status is PullStatus.OFFSET_ILLEGAL or is_gone or not moved_on:
             raise self._out_of_range(span, result)
-        if self._is_filtered:
+        if self._is_filtered or self._passes_gaps:
             return
         if result.status is not PullStatus.FOUND:
             raise self._out_of_range(span, result)

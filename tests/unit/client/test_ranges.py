@@ -137,6 +137,23 @@ def test_a_filtered_range_is_read_exactly(
     assert run(plan, broker) == expected
 
 
+@given(
+    first=st.integers(0, 50),
+    length=st.integers(0, 400),
+    limits=st.lists(st.integers(1, 60), min_size=1, max_size=5),
+    modulus=st.integers(1, 100),
+    scan_max=st.integers(1, 900),
+    seed=st.integers(0, 1 << 30),
+)
+def test_gaps_are_passed_over_when_asked_for(
+    first: int, length: int, limits: list[int], modulus: int, scan_max: int, seed: int
+) -> None:
+    broker = FakeBroker(0, first + length + 150, limits, modulus=modulus, scan_max=scan_max)
+    plan = RangePlan(QUEUE, first, first + length, is_filtered=False, passes_gaps=True)
+    expected = [offset for offset in range(first, first + length) if offset % modulus == 0]
+    assert run(plan, broker, random.Random(seed)) == expected
+
+
 def test_large_answers_mean_one_pull_at_a_time() -> None:
     broker = FakeBroker(0, 1_000, [400])
     assert run(RangePlan(QUEUE, 0, 1_000, is_filtered=False), broker) == list(range(1_000))
@@ -184,11 +201,15 @@ def test_a_pull_asks_for_what_its_field_can_hold() -> None:
 
 
 @pytest.mark.parametrize("is_filtered", [False, True])
+@pytest.mark.parametrize("passes_gaps", [False, True])
 @pytest.mark.parametrize(("first", "end"), [(3, 10), (20, 41), (40, 50), (60, 70)])
-def test_a_range_that_is_not_there(first: int, end: int, is_filtered: bool) -> None:
+def test_a_range_that_is_not_there(
+    first: int, end: int, is_filtered: bool, passes_gaps: bool
+) -> None:
     broker = FakeBroker(5, 40, [1_000])
+    plan = RangePlan(QUEUE, first, end, is_filtered=is_filtered, passes_gaps=passes_gaps)
     with pytest.raises(OffsetOutOfRange, match="holds 5 up to 40"):
-        run(RangePlan(QUEUE, first, end, is_filtered=is_filtered), broker)
+        run(plan, broker)
 
 
 def test_a_negative_offset_is_refused() -> None:

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pymq.client.finished import RecordsBody
-from pymq.errors import OffsetOutOfRange, RouteNotFound
+from pymq.client.queue_bounds import BoundsAnswer
+from pymq.client.routes import Route
+from pymq.errors import ConnectionFailed, OffsetOutOfRange, PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.finished_records import FinishedRecords, unpack_sizes
 from pymq.protocol.hashes import java_hash
@@ -72,6 +74,10 @@ class FakeBroker:
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     open_clients: int = 0
     takes_records: bool = True
+    only_slaves: set[str] = field(default_factory=set)  # brokers whose master is away
+    away: set[str] = field(default_factory=set)  # brokers that do not answer
+    unrouted: set[str] = field(default_factory=set)  # brokers that no name server knows
+    offset_at: dict[int, int] = field(default_factory=dict)  # by time, ms; of every queue
 
     def add(self, queue: MessageQueue, *messages: tuple[bytes, dict[str, str]]) -> None:
         records = self.queues.setdefault(queue, [])
@@ -121,14 +127,55 @@ class FakeClient:
         return self._queues(topic)
 
     def _queues(self, topic: str) -> list[MessageQueue]:
-        queues = [queue for queue in self._broker.queues if queue.topic == topic]
+        queues = [q for q in self._broker.queues if q.topic == topic and self._is_routed(q)]
         if not queues:
             raise RouteNotFound(f"no name server knows topic {topic}")
         return queues
 
+    def doubt_route(self, topic: str) -> None:
+        self._broker.calls.append(("doubt", topic))
+
+    def _is_routed(self, queue: MessageQueue) -> bool:
+        return queue.broker_name not in self._broker.unrouted
+
+    def asks_master(self, queue: MessageQueue) -> bool:
+        return queue.broker_name not in self._broker.only_slaves
+
     def bounds(self, queues: Sequence[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
         self._called("bounds", len(queues))
         return {queue: self._bounds(queue) for queue in queues}
+
+    def try_bounds(
+        self, queues: Iterable[MessageQueue], *, timeout_s: float | None = None
+    ) -> BoundsAnswer:
+        answer = BoundsAnswer()
+        asked = list(queues)
+        try:
+            self._called("bounds", len(asked))
+        except PymqError as error:
+            return BoundsAnswer(failed=dict.fromkeys((q.broker_name for q in asked), error))
+        for queue in asked:
+            if queue.broker_name in self._broker.away:
+                answer.failed[queue.broker_name] = ConnectionFailed(f"{queue.broker_name} is away")
+            else:
+                answer.found[queue] = self._bounds(queue)
+        return answer
+
+    def known_routes(self) -> list[Route]:
+        queues = [queue for queue in self._broker.queues if self._is_routed(queue)]
+        slaves = self._broker.only_slaves
+        return [
+            Route(topic, (), tuple(sorted(of_topic)), {
+                queue.broker_name: {int(queue.broker_name in slaves): "a:1"} for queue in of_topic
+            })
+            for topic in sorted({queue.topic for queue in queues})
+            if (of_topic := [queue for queue in queues if queue.topic == topic])
+        ]
+
+    def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        self._called("offset_by_time", queue, timestamp_ms)
+        first, end = self._bounds(queue)
+        return min(max(first, self._broker.offset_at.get(timestamp_ms, first)), end)
 
     def _bounds(self, queue: MessageQueue) -> tuple[int, int]:
         first = self._broker.first.get(queue, 0)
@@ -143,6 +190,7 @@ class FakeClient:
         group: str = "group",
         tags: str = "*",
         bytes_max: int = 8 << 20,
+        passes_gaps: bool = False,
     ) -> Iterator[Chunk]:
         codes = {java_hash(tag.strip()) for tag in tags.split("||")} if tags != "*" else None
         while first < end:

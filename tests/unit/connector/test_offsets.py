@@ -57,18 +57,39 @@ queues = st.builds(
 )
 
 
-@given(st.dictionaries(queues, st.integers(0, 1 << 60)), st.booleans())
-def test_json_round_trip(offsets: dict[MessageQueue, int], initial: bool) -> None:
-    position = Position(offsets, initial)
+@given(
+    st.dictionaries(queues, st.integers(0, 1 << 60)),
+    st.booleans(),
+    st.none() | st.integers(0, 1 << 60),
+)
+def test_json_round_trip(
+    offsets: dict[MessageQueue, int], initial: bool, since_ms: int | None
+) -> None:
+    position = Position(offsets, initial, since_ms)
     assert position_from_json(json.loads(json.dumps(position_to_json(position)))) == position
 
 
 @pytest.mark.parametrize(
-    "value", [7, [], {"t": 1}, {"t": {"b": []}}, {"t": {"b": {"-1": 1}}}, {"t": {"b": {"1": "x"}}}]
+    "value",
+    [
+        7,
+        [],
+        {"t": 1},
+        {"t": {"b": []}},
+        {"t": {"b": {"-1": 1}}},
+        {"t": {"b": {"1": "x"}}},
+        {"%": {"since": "1"}},
+    ],
 )
 def test_json_that_is_none(value: object) -> None:
     with pytest.raises(ConfigurationError, match="expected"):
         position_from_json(value)
+
+
+def test_json_of_the_first_version_had_no_time() -> None:
+    value = {"%": {"v": 1}, "orders": {"broker-a": {"0": 7}}}
+    assert position_from_json(value) == Position({queue(0): 7}, initial=False, since_ms=None)
+    assert position_to_json(position_from_json(value)) == value
 
 
 def test_json_of_a_later_version() -> None:
@@ -99,6 +120,19 @@ def test_the_first_batch_is_empty_and_fixes_the_start() -> None:
     assert ranges(later, end) == ranges(initial, end) == []
     following = end_of_batch(end, {Q0: (0, 12)})
     assert ranges(end, following) == [QueueRange(Q0, 10, 12)]
+
+
+def test_what_is_not_an_offset_stays_as_it_is() -> None:
+    start = Position({Q0: 5}, initial=True, since_ms=17)
+    end = end_of_batch(start, {Q0: (0, 6)})
+    assert end == Position({Q0: 5}, since_ms=17)
+    assert end_of_batch(end, {Q0: (0, 6)}) == Position({Q0: 6}, since_ms=17)
+
+
+def test_a_new_queue_may_begin_in_its_middle() -> None:
+    start = Position({Q0: 6})
+    bounds = {Q0: (0, 6), Q1: (2, 9), Q2: (0, 3)}
+    assert end_of_batch(start, bounds, discovered={Q1: 7}) == Position({Q0: 6, Q1: 7})
 
 
 def test_a_new_queue_is_journaled_before_it_is_read() -> None:

@@ -30,6 +30,7 @@ def test_all_options_of_the_source() -> None:
             "startingOffsets": "Earliest",
             "endingoffsets": json.dumps({"orders": {"broker-a": {"0": 17, "1": -1}}}),
             "maxoffsetspertrigger": "100",
+            "expectedBrokers": "broker-a, broker-b,",
             "failOnDataLoss": "FALSE",
             "tags": "A || B||A",
             "includeProperties": "true",
@@ -49,6 +50,7 @@ def test_all_options_of_the_source() -> None:
     queues = [MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)]
     assert options.ending == Bound(LATEST, tuple(zip(queues, (17, -1), strict=True)))
     assert (options.offsets_max, options.fail_on_data_loss) == (100, False)
+    assert options.expected_brokers == ("broker-a", "broker-b")
     assert options.tags == ("A", "B")
     assert options.include_properties
     assert options.consumer_group == "reports"

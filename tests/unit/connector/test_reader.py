@@ -9,7 +9,7 @@ from tests.unit.connector.fake import FakeBroker, record
 
 from pymq.errors import ConnectionFailed, OffsetOutOfRange, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq import reader
+from pyspark_pymq import patience, reader
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.reader import read_ranges
@@ -108,6 +108,39 @@ def test_a_gap_is_a_loss(broker: FakeBroker) -> None:
         read(QueueRange(Q0, 100, 120))
     assert read(QueueRange(Q0, 100, 120), fail_on_data_loss=False).num_rows == 19
     assert read(QueueRange(Q0, 100, 120), tags=("A",)).num_rows == 7
+
+
+def test_what_only_a_slave_lacks_is_waited_for(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is the start, the end, or something between, and whatever may be lost."""
+    pauses: list[float] = []
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            broker.only_slaves.clear()
+
+    monkeypatch.setattr(patience, "pause", pause)
+    whole = list(broker.queues[Q0])
+    for lose, offset in (
+        (lambda: broker.trim(Q0, 105), None),
+        (lambda: broker.queues[Q0].__delitem__(slice(12, None)), 112),
+        (lambda: broker.queues[Q0].__setitem__(4, b""), 104),
+    ):
+        broker.only_slaves.add(Q0.broker_name)
+        pauses.clear()
+        lose()
+        table = read(QueueRange(Q0, 100, 120), fail_on_data_loss=False)
+        assert len(pauses) == 3 and ("doubt", "orders") in broker.calls
+        assert offset not in table["queueOffset"].to_pylist()
+        broker.queues[Q0], broker.first[Q0] = list(whole), 100
+    broker.only_slaves.add(Q0.broker_name)
+    broker.trim(Q0, 105)
+    monkeypatch.setattr(patience, "pause", lambda _: None)
+    for lenient in (True, False):
+        with pytest.raises(OffsetOutOfRange, match="Only a slave of broker broker-a answers"):
+            read(QueueRange(Q0, 100, 120), fail_on_data_loss=lenient, retry_timeout_s=0.2)
 
 
 def test_offsets_must_ascend(broker: FakeBroker) -> None:

@@ -21,6 +21,7 @@ from pyspark_pymq.watch import QueueWatch
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
 OPTIONS = {"nameserver": "a:1", "subscribe": "orders"}
 SCHEMA = default_schema(properties=False)
+SINCE = 1_000_000 - source.CLOCK_SKEW_MS  # of a start at the latest messages
 
 
 class Time:
@@ -48,6 +49,7 @@ def broker(monkeypatch: pytest.MonkeyPatch, clock: Time) -> FakeBroker:
     monkeypatch.setitem(QueueWatch.__init__.__kwdefaults__, "connect", fake.client)
     monkeypatch.setitem(QueueWatch.__init__.__kwdefaults__, "monotonic_s", clock)
     monkeypatch.setitem(QueueWatch.__init__.__kwdefaults__, "wait", clock.wait)
+    monkeypatch.setitem(PymqStreamReader.__init__.__kwdefaults__, "wall_s", clock)
     return fake
 
 
@@ -59,7 +61,7 @@ def batch(**options: str) -> PymqBatchReader:
     return PymqBatchReader(source_options({**OPTIONS, **options}), SCHEMA)
 
 
-def offsets(*values: int, **mark: bool) -> dict[str, Any]:
+def offsets(*values: int, **mark: int) -> dict[str, Any]:
     queues = {str(number): value for number, value in enumerate(values)}
     return {"%": {"v": 1, **mark}, "orders": {"broker-a": queues}}
 
@@ -75,17 +77,17 @@ def test_a_latest_start_loses_nothing(broker: FakeBroker, clock: Time) -> None:
     """The order of 4.2 and later; messages arrive between any two calls."""
     reader = stream()
     initial = reader.initialOffset()
-    assert initial == offsets(15, 10, init=True)
+    assert initial == offsets(15, 10, init=True, since=SINCE)
     clock.now_s += 10
     broker.add(Q0, (b"early", {}))
     first_end = reader.latestOffset(initial, ReadAllAvailable())
-    assert first_end == offsets(15, 10)
+    assert first_end == offsets(15, 10, since=SINCE)
     assert json.dumps(first_end) != json.dumps(initial)
     assert reader.initialOffset() == initial
     assert reader.partitions(initial, first_end) == []
     # Killed after offsets/0 was written: another process asks again, later.
     again = stream()
-    assert again.initialOffset() == offsets(16, 10, init=True)
+    assert again.initialOffset() == offsets(16, 10, init=True, since=SINCE + 10_000)
     assert again.partitions(again.initialOffset(), first_end) == []
     end = again.latestOffset(first_end, ReadAllAvailable())
     assert planned(again.partitions(first_end, end)) == [(0, 15, 16)]
@@ -94,12 +96,12 @@ def test_a_latest_start_loses_nothing(broker: FakeBroker, clock: Time) -> None:
 def test_the_order_of_calls_before_4_2(broker: FakeBroker, clock: Time) -> None:
     reader = stream()
     first_end = reader.latestOffset()
-    assert first_end == offsets(15, 10)
-    assert reader.initialOffset() == offsets(15, 10, init=True)
+    assert first_end == offsets(15, 10, since=SINCE)
+    assert reader.initialOffset() == offsets(15, 10, init=True, since=SINCE)
     assert reader.partitions(reader.initialOffset(), first_end) == []
     broker.add(Q1, (b"new", {}))
     clock.now_s += 10
-    assert reader.latestOffset() == offsets(15, 11)
+    assert reader.latestOffset() == offsets(15, 11, since=SINCE)
     assert planned(reader.partitions(first_end, offsets(15, 11))) == [(1, 10, 11)]
     restarted = stream(maxoffsetspertrigger="1")
     assert restarted.partitions(offsets(15, 11), offsets(15, 11)) == []
@@ -245,7 +247,221 @@ def test_a_start_without_a_cluster_fails_soon(
     with pytest.raises(ConnectionFailed, match="refused"):
         stream().initialOffset()
     broker.errors = [ConnectionFailed("refused")]
-    assert stream().initialOffset() == offsets(15, 10, init=True)
+    assert stream().initialOffset() == offsets(15, 10, init=True, since=SINCE + 200)
+
+
+# ------------------------------------------------------------------------ brokers that are away
+
+B0 = MessageQueue("orders", "broker-b", 0)
+
+
+@pytest.fixture
+def two(broker: FakeBroker) -> FakeBroker:
+    """One more broker, with ten messages."""
+    broker.add(B0, *[(b"x", {})] * 10)
+    return broker
+
+
+def both(a0: int, a1: int, b0: int | None, **mark: int) -> dict[str, Any]:
+    value = offsets(a0, a1, **mark)
+    if b0 is not None:
+        value["orders"]["broker-b"] = {"0": b0}
+    return value
+
+
+@pytest.fixture(params=["away", "unrouted"])
+def gone(request: pytest.FixtureRequest, two: FakeBroker) -> set[str]:
+    """Brokers that do not answer; for one that no name server knows that is the same."""
+    names: set[str] = getattr(two, request.param)
+    if request.param == "unrouted":
+        two.away = names
+    return names
+
+
+def test_a_stream_goes_on_without_a_broker_and_then_fails(
+    two: FakeBroker, gone: set[str], clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream(retrytimeoutms="60000")
+    gone.add("broker-b")
+    assert reader.latestOffset(both(5, 0, 3)) == both(15, 10, 3)
+    started_s = clock.now_s
+    with pytest.raises(ConnectionFailed, match=r"broker-b has been away for 60 s.*broker-b/0"):
+        while clock.now_s < started_s + 100:
+            clock.now_s += 0.1
+            assert reader.latestOffset(both(15, 10, 3)) == both(15, 10, 3)
+    assert 60 <= clock.now_s - started_s < 62
+    warnings = [r for r in caplog.records if r.levelname == "WARNING"]
+    assert [r.message for r in warnings if "broker broker-b is away" in r.message] and (
+        len(warnings) == 1
+    )
+
+
+def test_a_broker_that_is_back_is_read_where_the_stream_stood(
+    two: FakeBroker, gone: set[str], clock: Time
+) -> None:
+    reader = stream()
+    gone.add("broker-b")
+    for _ in range(3):
+        clock.now_s += 40
+        assert reader.latestOffset(both(15, 10, 3)) == both(15, 10, 3)
+    gone.clear()
+    clock.now_s += 40
+    assert reader.latestOffset(both(15, 10, 3)) == both(15, 10, 10)
+    gone.add("broker-b")
+    clock.now_s += 170  # patience begins again
+    assert reader.latestOffset(both(15, 10, 10)) == both(15, 10, 10)
+
+
+def test_a_broker_that_is_gone_for_good_can_be_left_behind(
+    two: FakeBroker, gone: set[str], clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream(failondataloss="false", retrytimeoutms="60000")
+    gone.add("broker-b")
+    for _ in range(100):
+        clock.now_s += 10
+        assert reader.latestOffset(both(15, 10, 3)) == both(15, 10, 3)
+    assert caplog.text.count("going on without them") == 1
+
+
+def test_a_silent_broker_is_asked_rarely(
+    two: FakeBroker, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not keep the other's messages back: a tenth of the time at most."""
+    two.away.add("broker-b")
+    asked: list[float] = []
+    try_bounds = FakeClient.try_bounds
+
+    def slow(client: FakeClient, queues: Any, *, timeout_s: float | None = None) -> Any:
+        some = list(queues)
+        if B0 in some:
+            asked.append(timeout_s or 3.0)
+            clock.now_s += timeout_s or 3.0
+        return try_bounds(client, some)
+
+    monkeypatch.setattr(FakeClient, "try_bounds", slow)
+    reader = stream()
+    started_s = clock.now_s
+    while clock.now_s < started_s + 100:
+        clock.now_s += 0.1
+        reader.latestOffset(both(15, 10, 3))
+    assert asked[:3] == [3.0, 0.5, 1.0] and max(asked) == 3.0
+    assert sum(asked[1:]) < 0.1 * (clock.now_s - started_s)
+
+
+def test_available_now_does_not_end_without_a_broker(
+    two: FakeBroker, gone: set[str], clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone.add("broker-b")
+    reader = stream(retrytimeoutms="60000")
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(both(5, 0, 3)) == both(15, 10, 3)  # what is there first
+    two.add(Q0, (b"late", {}))
+    with pytest.raises(ConnectionFailed, match="broker-b has been away"):
+        reader.latestOffset(both(15, 10, 3))
+
+    again = stream(retrytimeoutms="60000")
+    again.prepareForTriggerAvailableNow()
+    came_back_s = clock.now_s + 5
+
+    def wait(seconds: float) -> None:
+        clock.wait(seconds)
+        if clock.now_s > came_back_s:
+            gone.clear()
+
+    monkeypatch.setattr(again._watch, "_wait", wait)
+    assert again.latestOffset(both(16, 10, 3)) == both(16, 10, 10)
+    two.add(B0, (b"later", {}))
+    assert again.latestOffset(both(16, 10, 10)) == both(16, 10, 10)
+
+
+def test_a_latest_start_without_a_broker_does_not_replay_its_history(
+    two: FakeBroker, clock: Time
+) -> None:
+    two.unrouted.add("broker-b")
+    reader = stream()
+    initial = reader.initialOffset()
+    assert initial == both(15, 10, None, init=True, since=SINCE)
+    position = reader.latestOffset(initial)
+    clock.now_s += 500
+    two.unrouted.clear()
+    two.offset_at[SINCE] = 7  # three of its ten messages came after the start
+    position = reader.latestOffset(position)
+    assert position == both(15, 10, 7, since=SINCE)
+    assert reader.latestOffset(position) == both(15, 10, 10, since=SINCE)
+    # The journaled offsets alone tell it: another process begins at the same message.
+    again = stream().latestOffset(both(15, 10, None, since=SINCE))
+    assert again == both(15, 10, 7, since=SINCE)
+    # Checkpoints of earlier versions do not have the time: nothing is left out.
+    assert stream().latestOffset(both(15, 10, None)) == both(15, 10, 0)
+    assert stream(startingoffsets="earliest").initialOffset() == both(5, 0, 0, init=True)
+
+
+def test_a_queue_whose_start_cannot_be_asked_for_is_met_later(
+    two: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = stream()
+    before = both(15, 10, None, since=SINCE)
+
+    def fails(*_: Any) -> int:
+        raise ConnectionFailed("refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeClient, "offset_by_time", fails)
+        assert reader.latestOffset(before) == before
+    assert reader.latestOffset(before) == both(15, 10, 0, since=SINCE)
+
+
+def test_expected_brokers(two: FakeBroker, clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"expectedbrokers": "broker-a, broker-b", "retrytimeoutms": "60000"}
+    assert len(planned(batch(**options).partitions())) == 3
+    two.unrouted.add("broker-b")
+    started_s = clock.now_s
+    with pytest.raises(RouteNotFound, match=r"expectedBrokers: broker-b not found.*on broker-a"):
+        batch(**options).partitions()
+    assert 59 < clock.now_s - started_s <= 60
+    with pytest.raises(RouteNotFound, match="expectedBrokers: broker-b"):
+        stream(**options).initialOffset()
+    two.unrouted.add("broker-a")
+    with pytest.raises(RouteNotFound, match="topic orders"):
+        batch(**options).partitions()
+    two.unrouted.clear()
+    two.away.add("broker-b")
+    started_s = clock.now_s
+    with pytest.raises(ConnectionFailed, match=r"broker broker-b has been away.*broker-b/0"):
+        batch().partitions()
+    assert 29 < clock.now_s - started_s <= 30
+
+
+def test_a_lagging_slave_is_no_loss(
+    two: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    two.only_slaves.add("broker-b")
+    for lenient in ("true", "false"):
+        reader = stream(failondataloss=lenient)
+        assert reader.latestOffset(both(15, 10, 14)) == both(15, 10, 14)
+        assert reader.latestOffset(both(15, 10, 9)) == both(15, 10, 9)  # asked again later
+        clock.now_s += 40
+        assert reader.latestOffset(both(15, 10, 9)) == both(15, 10, 10)
+    assert "its slave lags behind" in caplog.text and "data loss" not in caplog.text
+    two.trim(B0, 5)
+    assert stream(failondataloss="false").latestOffset(both(15, 10, 3)) == both(15, 10, 3)
+    two.only_slaves.clear()
+    assert stream(failondataloss="false").latestOffset(both(15, 10, 3)) == both(15, 10, 10)
+    with pytest.raises(OffsetOutOfRange, match="ends at 10"):
+        stream().latestOffset(both(15, 10, 14))
+
+
+def test_the_drivers_routes_travel_to_the_tasks(two: FakeBroker) -> None:
+    reader = stream(minpartitions="2")
+    assert [part.routes for part in reader.partitions(both(5, 0, 3), both(6, 0, 4))] == [(), ()]
+    reader.latestOffset(both(5, 0, 3))
+    parts = reader.partitions(both(5, 0, 3), both(6, 0, 4))
+    assert [[sorted(route.addresses) for route in part.routes] for part in parts] == [
+        [["broker-a"]],
+        [["broker-b"]],
+    ]
+    (part,) = batch(maxpartitions="1").partitions()
+    assert sorted(part.routes[0].addresses) == ["broker-a", "broker-b"]
 
 
 def test_stop_closes(broker: FakeBroker) -> None:

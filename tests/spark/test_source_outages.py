@@ -1,0 +1,268 @@
+"""The source while brokers are away, silent, or lack messages: real brokers, and what they hold.
+
+Most run what Spark would run (the driver's readers, the reading of a task) without a Spark.
+"""
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from tests.cluster.played import PlayedNameServer
+from tests.spark.two_brokers import Stored, TwoBrokers, numbers, wait_until
+
+from pymq.errors import ConnectionFailed, OffsetOutOfRange, PymqError, RouteNotFound
+from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
+from pyspark_pymq.options import SourceOptions, source_options
+from pyspark_pymq.rows import default_schema
+from pyspark_pymq.source import PymqBatchReader, PymqStreamReader
+
+TOPIC = "T"
+SCHEMA = default_schema(properties=False)
+#: Before 4.2 trigger AvailableNow does not tell the source about itself.
+HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+
+
+def options(name_server: str, **more: str) -> SourceOptions:
+    return source_options({"nameserver": name_server, "subscribe": TOPIC, **more})
+
+
+def stream(bed: TwoBrokers, **more: str) -> PymqStreamReader:
+    return PymqStreamReader(options(bed.name_server, **more), SCHEMA)
+
+
+def batch(bed: TwoBrokers, **more: str) -> PymqBatchReader:
+    return PymqBatchReader(options(bed.name_server, **more), SCHEMA)
+
+
+def rows(reader: Any, partitions: Any) -> list[Stored]:
+    """Return, sorted, what the tasks of some partitions read."""
+    found = []
+    for partition in partitions:
+        for table in reader.read(partition):
+            columns = (table[name].to_pylist() for name in COLUMNS)
+            found += [Stored(*values) for values in zip(*columns, strict=True)]
+    return sorted(found)
+
+
+COLUMNS = ("brokerName", "queueId", "queueOffset", "body")
+
+
+@contextmanager
+def in_background(action: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
+    """Run something while the block goes on; yields what waits for its result."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(action)
+        yield lambda: future.result(60)
+
+
+# ------------------------------------------------------------------------- brokers that are away
+
+
+def test_a_task_waits_for_a_broker_that_restarts(
+    two_brokers: TwoBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also a task of a query that has just been restarted, whose driver has no route yet."""
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))
+    reader = batch(bed)
+    parts = reader.partitions()
+    for broker, routes in (("broker-b", parts[0].routes), ("broker-a", ())):
+        wanted = [type(part)(part.ranges, routes) for part in parts]
+        bed.stop(broker)
+        with in_background(lambda some=wanted: rows(reader, some)) as result:
+            wait_until(lambda: "trying again" in caplog.text, "the task has waited for a second")
+            bed.start(broker)
+            assert result() == bed.acknowledged(TOPIC)
+        caplog.clear()
+    bed.stop("broker-b")
+    with pytest.raises(PymqError, match="broker-b"):
+        rows(batch(bed, retrytimeoutms="200"), parts)
+
+
+def test_a_batch_names_the_broker_that_is_missing(two_brokers: TwoBrokers) -> None:
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))
+    expecting = {"expectedbrokers": "broker-a,broker-b", "retrytimeoutms": "500"}
+    reader = batch(bed, **expecting)
+    assert rows(reader, reader.partitions()) == bed.acknowledged(TOPIC)
+    bed.stop("broker-b")
+    with pytest.raises(RouteNotFound, match="expectedBrokers: broker-b not found"):
+        batch(bed, **expecting).partitions()
+    bed.start("broker-b")
+    bed.freeze("broker-b")  # in the route, and silent: known to be missing without the option
+    with pytest.raises(ConnectionFailed, match=r"broker broker-b has been away.*T/broker-b/0"):
+        batch(bed, retrytimeoutms="500", requesttimeoutms="200").partitions()
+    bed.thaw("broker-b")
+
+
+def read_on(
+    reader: PymqStreamReader, start: dict[str, Any], *, batches: int = 100
+) -> tuple[list[Stored], dict[str, Any]]:
+    """Run batches until there is nothing new; return their rows and where they end."""
+    found: list[Stored] = []
+    for _ in range(batches):
+        end = reader.latestOffset(start, ReadAllAvailable())
+        if end == start:
+            break
+        found += rows(reader, reader.partitions(start, end))
+        start = end
+    return sorted(found), start
+
+
+def test_a_stream_reads_on_while_one_broker_is_frozen(
+    two_brokers: TwoBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))
+    reader = stream(bed, startingoffsets="earliest", requesttimeoutms="300")
+    found, position = read_on(reader, reader.initialOffset())
+    assert found == bed.acknowledged(TOPIC)
+    bed.freeze("broker-a")
+    bed.send(TOPIC, numbers(100, 120), to="broker-b")
+    more, position = read_on(reader, position)
+    assert sorted(one.body for one in more) == sorted(numbers(100, 120))
+    assert caplog.text.count("broker broker-a is away") == 1
+    bed.thaw("broker-a")
+    bed.send(TOPIC, numbers(200, 220))
+    late, end = read_on(reader, position)
+    while len(found + more + late) < 120:
+        some, end = read_on(reader, end)
+        late += some
+    assert sorted(found + more + late) == bed.acknowledged(TOPIC) == bed.stored(TOPIC)
+    reader.stop()
+
+
+def test_a_stream_fails_when_a_broker_stays_away(two_brokers: TwoBrokers) -> None:
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))
+    settings = {"startingoffsets": "earliest", "retrytimeoutms": "500"}
+    reader = stream(bed, **settings)
+    _, position = read_on(reader, reader.initialOffset())
+    bed.stop("broker-b")
+    with pytest.raises(ConnectionFailed, match=r"broker-b has been away.*retryTimeoutMs"):
+        wait_until(lambda: reader.latestOffset(position) != position, "never")
+    for name in ("broker-a", "broker-b"):
+        if bed.broker(name).is_running:
+            bed.stop(name)
+    restarted = stream(bed, **settings)  # nothing has a route at all
+    with pytest.raises(ConnectionFailed, match=r"broker-a has been away.*broker-b has been away"):
+        wait_until(lambda: restarted.latestOffset(position) != position, "never")
+
+
+def test_available_now_ends_with_all_brokers(two_brokers: TwoBrokers) -> None:
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))
+    reader = stream(bed, startingoffsets="earliest")
+    checkpoint = reader.latestOffset(reader.initialOffset())
+    bed.stop("broker-b")
+    reader = stream(bed)
+    reader.prepareForTriggerAvailableNow()
+    with in_background(lambda: read_on(reader, checkpoint)) as result:
+        away = MessageQueue(TOPIC, "broker-b", 0)
+        wait_until(lambda: reader._watch.waits_for([away]), "the query waits for broker-b")
+        bed.start("broker-b")
+        found, _ = result()
+    assert found == bed.acknowledged(TOPIC)
+
+
+def test_a_latest_start_does_not_replay_a_broker_that_was_away(two_brokers: TwoBrokers) -> None:
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))
+    bed.stop("broker-b")
+    hour_s = 3600.0
+    clock = {"wall_s": lambda: time.time() + hour_s}
+    reader = PymqStreamReader(options(bed.name_server), SCHEMA, **clock)
+    position = reader.latestOffset(reader.initialOffset())
+    bed.start("broker-b")
+    reader = stream(bed)  # restarted: what counts is the time in the checkpoint
+    found, position = read_on(reader, position)
+    assert found == [] and "broker-b" in position[TOPIC]
+    bed.send(TOPIC, numbers(80, 120))
+    found, _ = read_on(reader, position)
+    assert sorted(one.body for one in found) == sorted(numbers(80, 120))
+    reader.stop()
+
+    # Had it begun an hour ago, all of them would have come since.
+    position["%"]["since"] -= int(2 * hour_s * 1000)
+    del position[TOPIC]["broker-b"]
+    again, _ = read_on(stream(bed), position)
+    assert {one for one in bed.acknowledged(TOPIC) if one.broker == "broker-b"} <= set(again)
+
+
+# ---------------------------------------------------------------------- messages that are missing
+
+
+def test_a_gap_in_a_queue(two_brokers: TwoBrokers, caplog: pytest.LogCaptureFixture) -> None:
+    """Blank entries, with which a recovery fills the places of lost messages."""
+    bed = two_brokers
+    bed.create_topic(TOPIC, queue_count=1, on=["broker-a"])
+    bed.send(TOPIC, numbers(100))
+    queue = bed.store("broker-a") / "consumequeue" / TOPIC / "0"
+    (path,) = queue.iterdir()
+    with path.open("r+b") as file:
+        for first, count in ((0, 2), (10, 3), (50, 1), (98, 2)):
+            file.seek(20 * first)
+            file.write(struct.pack(">qiq", 0, 0x7FFFFFFF, 0) * count)
+    gone = {0, 1, 10, 11, 12, 50, 98, 99}
+    wanted = [one for one in bed.acknowledged(TOPIC) if one.offset not in gone]
+    for pull_bytes in ("1024", "8388608"):
+        lenient = batch(bed, failondataloss="false", pullbytes=pull_bytes)
+        assert rows(lenient, lenient.partitions()) == wanted
+        with pytest.raises(OffsetOutOfRange, match="first at 0.*failOnDataLoss"):
+            strict = batch(bed, pullbytes=pull_bytes)
+            rows(strict, strict.partitions())
+    assert "data loss accepted" in caplog.text
+
+
+def test_what_a_slave_lacks_is_not_lost(two_brokers: TwoBrokers) -> None:
+    """A name server that has lost the master names a slave; here broker-b plays it."""
+    bed = two_brokers
+    bed.create_topic(TOPIC, queue_count=1)
+    bed.send(TOPIC, numbers(80))
+
+    def route(broker_id: int, broker: str) -> TopicRoute:
+        counts = {"read_queue_count": 1, "write_queue_count": 1}
+        return TopicRoute(
+            queues=[QueueData(broker_name="broker-a", perm=6, **counts)],
+            brokers=[
+                BrokerData(
+                    broker_name="broker-a", addresses={broker_id: bed.broker(broker).address}
+                )
+            ],
+        )
+
+    bed.send(TOPIC, numbers(80, 100), to="broker-a")  # of which the slave has nothing yet
+    wanted = [one for one in bed.acknowledged(TOPIC) if one.broker == "broker-a"]
+    master, slave = route(0, "broker-a"), route(1, "broker-b")
+    end = {"%": {"v": 1}, TOPIC: {"broker-a": {"0": len(wanted)}}}
+    start = {"%": {"v": 1}, TOPIC: {"broker-a": {"0": len(wanted) - 20}}}
+    with PlayedNameServer({TOPIC: slave}) as name_server:
+        for lenient in ("false", "true"):
+            name_server.routes[TOPIC] = slave
+            settings = options(name_server.address, failondataloss=lenient)
+            reader = PymqStreamReader(settings, SCHEMA)
+            assert reader.latestOffset(end) == end  # neither an error nor a step back
+            parts = reader.partitions(start, end)
+            back = threading.Timer(0.3, name_server.routes.__setitem__, (TOPIC, master))
+            back.start()
+            assert rows(reader, parts) == wanted[-20:]
+            back.join()
+            reader.stop()
+        name_server.routes[TOPIC] = slave
+        settings = options(name_server.address, failondataloss="false", retrytimeoutms="300")
+        impatient = PymqStreamReader(settings, SCHEMA)
+        with pytest.raises(OffsetOutOfRange, match="Only a slave of broker broker-a answers"):
+            rows(impatient, impatient.partitions(start, end))
