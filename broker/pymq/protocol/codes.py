@@ -161,6 +161,8 @@ class MessageFlag(IntFlag):
     INNER_BATCH = 0x80
 
 
+#: The bits that say which hosts of a message are IPv6.
+HOST_IPV6_MASK = 0x30
 #: The two transaction bits of a message's system flag.
 TRANSACTION_MASK = 0xC
 #: The three compression-type bits.

@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
+from pymq.protocol.codes import HOST_IPV6_MASK, MessageFlag
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, MAGIC_V2, OVERHEAD_BYTES
 
 Bytes = npt.NDArray[np.uint8]
@@ -63,6 +64,7 @@ _SUFFIX = np.dtype(_AFTER_HOSTS)
 assert HEAD.itemsize == HEAD_BYTES and _PREFIX.itemsize == 48  # on-disk contract
 
 _INT = struct.Struct(">i")
+_BORN_V6, _STORE_V6 = int(MessageFlag.BORN_HOST_IPV6), int(MessageFlag.STORE_HOST_IPV6)
 #: Lanes of one walk, and how many items each should have, so that finding their beginnings
 #: and stepping all of them costs less than walking alone.
 _LANES_MIN, _LANES_MAX, _LANE_ITEMS_MIN = 256, 512, 32
@@ -159,12 +161,12 @@ class RecordColumns:
     def _find_hosts(self) -> None:
         """Find the hosts and the body behind them: one gather where all hosts are IPv4."""
         self.born_host_start = self.starts + _PREFIX.itemsize
-        if not (self.sys_flag & 0x30).any():
+        if not (self.sys_flag & HOST_IPV6_MASK).any():
             self.store_host_start = self.starts + 64
             self.body_start = self.starts + HEAD_BYTES
             return
-        self.store_host_start = self.born_host_start + np.where(self.sys_flag & 0x10, 20, 8) + 8
-        suffix_at = self.store_host_start + np.where(self.sys_flag & 0x20, 20, 8)
+        self.store_host_start = self.born_host_start + np.where(self.sys_flag & _BORN_V6, 20, 8) + 8
+        suffix_at = self.store_host_start + np.where(self.sys_flag & _STORE_V6, 20, 8)
         self._require(suffix_at + _SUFFIX.itemsize <= len(self.buffer), "it is cut short")
         self._suffix = gather(self.buffer, suffix_at, _SUFFIX)
         self.body_start = suffix_at + _SUFFIX.itemsize

@@ -1,8 +1,8 @@
-"""One put: check, place, encode, write, stage. The hot path of the store.
+"""Appending: check, place, encode and write puts. The hot path of the store.
 
-All records of a put that fit into the current segment are one *run*: one write to the log and
-one entry write per queue. A failed write fails its whole run and everything after it; a put
-that breaks a rule fails alone.
+A put is one record, or one batch of records of one queue. All puts of a call that fit into the
+current segment are one *run*: one write to the log and one write of entries per queue. A failed
+write fails its whole run and everything after it; a put that breaks a rule fails alone.
 
 Source: RocketMQ CommitLog.asyncPutMessage, MessageExtEncoder, HookUtils.
 """
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pymq.errors import PymqError
+from pymq.protocol.codes import HOST_IPV6_MASK, MessageFlag
 from pymq.protocol.hashes import crc32
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import (
@@ -37,8 +38,7 @@ from pymq.store.put_result import PutResult, PutStatus
 from pymq.store.queues.consume_queue import ENTRY, ENTRY_STRUCT, ConsumeQueue
 from pymq.store.queues.queue_table import QueueTable, illegal_name
 
-_PREPARED = 0x4  # Set in TRANSACTION_PREPARED and TRANSACTION_ROLLBACK, not in COMMIT.
-_V6_FLAGS = 0x30
+_PREPARED = int(MessageFlag.TRANSACTION_PREPARED)  # Also set in ROLLBACK, not in COMMIT.
 _HOST_BYTES = (8, 20)
 #: How a checksum that ends a properties text begins.
 _CRC_FIRST = RECORD_CRC_PREFIX[0]
@@ -62,18 +62,16 @@ class Appender:
     def append_run(
         self,
         puts: Sequence[NewRecord | NewRecords],
-        first: int,
         results: list[PutResult],
         *,
         now: int,
         store_host: bytes,
     ) -> PendingDispatch | None:
-        """Append puts from ``first`` on until one does not fit into the current segment.
+        """Append puts that have no result yet, until one does not fit into the current segment.
 
         Args:
             puts: all of one call.
-            first: index of the first one to write; ``results`` has as many elements.
-            results: one element is added for every put written or refused.
+            results: of the first of them; one is added for every put written or refused.
             now: store time of all of them, ms.
             store_host: our packed address.
 
@@ -83,112 +81,118 @@ class Appender:
         Raises:
             StoreError: the log could not be written; ``results`` and queues are as before.
         """
-        log = self._log
-        start = position = log.end
-        limit = start + log.room
+        log, first = self._log, len(results)
+        run = PendingDispatch(log.end, now, {})
         pieces: list[bytes | memoryview] = []
-        groups: dict[ConsumeQueue, tuple[int, list[bytes]]] = {}
-        by_key = self._queues.by_key
-        host_bytes = len(store_host)
-        overhead = OVERHEAD_BYTES - 16 + host_bytes
-        body_max = self._body_max
-        record_crc = self._record_crc
         try:
-            for index in range(first, len(puts)):
-                put = puts[index]
-                queue = by_key.get((put.topic, put.queue_id))
-                if queue is None:
-                    reason = illegal_name(put.topic, put.queue_id)
-                    if reason is not None:
-                        results.append(_illegal(reason))
-                        continue
-                    queue = self._queues.make(put.topic, put.queue_id)
-                if not isinstance(put, NewRecord):
-                    # A batch: rare beside its records, so its path is its own function.
-                    refusal = self._check_batch(put, host_bytes)
-                    if refusal is not None:
-                        results.append(refusal)
-                        continue
-                    size = put.record_bytes
-                    if position + size > limit:
-                        break
-                    try:
-                        offset = self._place_batch(
-                            put, queue, position, now, store_host, pieces, groups
-                        )
-                    except (PymqError, struct.error, ValueError, OverflowError) as error:
-                        results.append(_illegal(f"batch cannot be stored: {error}"))
-                        continue
-                    position += size
-                    results.append(
-                        PutResult(_OK, position - size, offset, put.count, position, now)
-                    )
-                    continue
-                properties = put.properties
-                properties_bytes = len(properties)
-                if record_crc:
-                    put = _with_properties(put, with_record_crc_room(properties))
-                    properties_bytes = len(put.properties)
-                elif properties_bytes >= RECORD_CRC_BYTES and (
-                    properties[-RECORD_CRC_BYTES] == _CRC_FIRST  # which is rare, so look closely
-                ):
-                    put = _with_properties(put, cut_record_crc(properties))
-                    properties_bytes = len(put.properties)
-                body_bytes = len(put.body)
-                born_bytes = len(put.born_host)
-                variable = body_bytes + len(queue.topic_bytes) + properties_bytes
-                size = overhead + born_bytes + variable
-                sys_flag = put.sys_flag
-                if (
-                    body_bytes > body_max
-                    or properties_bytes > PROPERTIES_BYTES_MAX
-                    or size > self._record_max
-                    or born_bytes + host_bytes != 16
-                    or sys_flag & _V6_FLAGS
-                ):
-                    refusal = self._check(put, size, store_host)
-                    if refusal is not None:
-                        results.append(refusal)
-                        continue
-                if position + size > limit:
-                    break
-                visible = not sys_flag & _PREPARED
-                offset = queue.next_offset if visible else 0
-                try:
-                    packed = _pack_entry(position, size, put.tag_code)
-                    pieces += encode_record(
-                        put,
-                        queue.topic_bytes,
-                        size=size,
-                        queue_offset=offset,
-                        physical_offset=position,
-                        store_timestamp=now,
-                        store_host=store_host,
-                    )
-                    if record_crc:
-                        pieces[-1:] = _with_record_crc(*pieces[-3:])
-                except (struct.error, TypeError, OverflowError) as error:
-                    results.append(_illegal(f"a field is out of its range: {error}"))
-                    continue
-                if visible:
-                    group = groups.get(queue)
-                    if group is None:
-                        groups[queue] = (offset, [packed])
-                    else:
-                        group[1].append(packed)
-                    queue.next_offset = offset + 1
-                position += size
-                results.append(PutResult(_OK, position - size, offset, 1, position, now))
-            if position == start:
+            self._fill(run, pieces, puts, results, store_host)
+            if not pieces:
                 return None
             log.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
         except BaseException:
-            for queue, (offset, _) in groups.items():
-                queue.next_offset = offset
+            for queue, (queue_offset, _) in run.groups.items():
+                queue.next_offset = queue_offset
             del results[first:]
             raise
         log.store_timestamp = now
-        return PendingDispatch(position, now, groups)
+        return run
+
+    def _fill(
+        self,
+        run: PendingDispatch,
+        pieces: list[bytes | memoryview],
+        puts: Sequence[NewRecord | NewRecords],
+        results: list[PutResult],
+        store_host: bytes,
+    ) -> None:
+        """Add puts that have no result yet until one does not fit; see ``append_run``."""
+        # No calls of our own for single records: each costs as much as all of the checks.
+        position, now, groups = run.end, run.store_timestamp, run.groups
+        limit = position + self._log.room
+        host_bytes = len(store_host)
+        overhead = OVERHEAD_BYTES - 16 + host_bytes
+        by_key = self._queues.by_key
+        body_max, record_max, record_crc = self._body_max, self._record_max, self._record_crc
+        for index in range(len(results), len(puts)):
+            put = puts[index]
+            queue = by_key.get((put.topic, put.queue_id)) or self._new_queue(put, results)
+            if queue is None:
+                continue
+            if not isinstance(put, NewRecord):
+                run.end = position
+                if not self._add_batch(run, pieces, put, queue, results, store_host, limit=limit):
+                    break
+                position = run.end
+                continue
+            text = put.properties
+            if record_crc or (
+                len(text) >= RECORD_CRC_BYTES and text[-RECORD_CRC_BYTES] == _CRC_FIRST
+            ):
+                put = self._with_room(put)
+            body_bytes, born_bytes = len(put.body), len(put.born_host)
+            properties_bytes = len(put.properties)
+            size = overhead + born_bytes + body_bytes + len(queue.topic_bytes) + properties_bytes
+            if (
+                body_bytes > body_max
+                or properties_bytes > PROPERTIES_BYTES_MAX
+                or size > record_max
+                or born_bytes + host_bytes != 16
+                or put.sys_flag & HOST_IPV6_MASK
+            ) and (refusal := self._check(put, size, store_host)) is not None:
+                results.append(refusal)
+                continue
+            if position + size > limit:
+                break
+            is_visible = not put.sys_flag & _PREPARED
+            queue_offset = queue.next_offset if is_visible else 0
+            try:
+                packed = _pack_entry(position, size, put.tag_code)
+                pieces += encode_record(
+                    put, queue.topic_bytes, size=size, queue_offset=queue_offset,
+                    physical_offset=position, store_timestamp=now, store_host=store_host,
+                )  # fmt: skip
+                if record_crc:
+                    pieces[-1:] = _with_record_crc(*pieces[-3:])
+            except (struct.error, TypeError, OverflowError) as error:
+                results.append(_illegal(f"a field is out of its range: {error}"))
+                continue
+            if is_visible:
+                group = groups.get(queue)
+                if group is None:
+                    groups[queue] = (queue_offset, [packed])
+                else:
+                    group[1].append(packed)
+                queue.next_offset = queue_offset + 1
+            position += size
+            results.append(PutResult(_OK, position - size, queue_offset, 1, position, now))
+        run.end = position
+
+    def _new_queue(
+        self, put: NewRecord | NewRecords, results: list[PutResult]
+    ) -> ConsumeQueue | None:
+        """Return the queue of a put whose queue did not exist; None, with a result, if illegal."""
+        reason = illegal_name(put.topic, put.queue_id)
+        if reason is not None:
+            results.append(_illegal(reason))
+            return None
+        return self._queues.make(put.topic, put.queue_id)
+
+    def _with_room(self, put: NewRecord) -> NewRecord:
+        """Return a record with room for its checksum, or without the one it came with."""
+        change = with_record_crc_room if self._record_crc else cut_record_crc
+        return NewRecord(
+            put.topic,
+            put.queue_id,
+            put.body,
+            change(put.properties),
+            put.born_host,
+            put.born_timestamp,
+            put.flag,
+            put.sys_flag,
+            put.reconsume_times,
+            put.prepared_transaction_offset,
+            put.tag_code,
+        )
 
     def _check(self, put: NewRecord, size: int, store_host: bytes) -> PutResult | None:
         """Return the refusal of a record that is not plainly good, None if it is good."""
@@ -209,7 +213,7 @@ class Appender:
         if len(put.born_host) not in _HOST_BYTES or len(store_host) not in _HOST_BYTES:
             return _illegal("a packed host has 8 or 20 bytes")
         flags = host_flags(put.born_host, store_host)
-        if put.sys_flag & _V6_FLAGS & ~flags:
+        if put.sys_flag & HOST_IPV6_MASK & ~flags:
             return _illegal("the system flag says IPv6, the host is IPv4")
         return None
 
@@ -231,54 +235,65 @@ class Appender:
             return _illegal("a packed host has 8 or 20 bytes")
         return None
 
-    def _place_batch(
+    def _add_batch(
         self,
+        run: PendingDispatch,
+        pieces: list[bytes | memoryview],
         batch: NewRecords,
         queue: ConsumeQueue,
-        position: int,
-        now: int,
+        results: list[PutResult],
         store_host: bytes,
-        pieces: list[bytes | memoryview],
-        groups: dict[ConsumeQueue, tuple[int, list[bytes]]],
-    ) -> int:
-        """Add a batch to the run; return the queue offset of its first record."""
-        offset = queue.next_offset
-        data = batch.encode(
-            physical_offset=position,
-            queue_offset=offset,
-            store_timestamp=now,
-            store_host=store_host,
-        )
-        if len(data) != batch.record_bytes:
-            raise ValueError(f"encoded to {len(data)} B, expected {batch.record_bytes}")
-        rows = np.empty(batch.count, ENTRY)
-        rows["physical_offset"] = batch.starts + position
-        rows["size"] = batch.sizes
-        rows["tag_code"] = batch.tag_codes
-        pieces.append(data)
-        group = groups.get(queue)
-        if group is None:
-            groups[queue] = (offset, [rows.tobytes()])
-        else:
-            group[1].append(rows.tobytes())
-        queue.next_offset = offset + batch.count
-        return offset
+        *,
+        limit: int,
+    ) -> bool:
+        """Add a batch, or its refusal; return False, and do nothing, if it does not fit."""
+        refusal = self._check_batch(batch, len(store_host))
+        if refusal is not None:
+            results.append(refusal)
+            return True
+        start, end = run.end, run.end + batch.record_bytes
+        if end > limit:
+            return False
+        try:
+            queue_offset = _place_batch(run, pieces, batch, queue, store_host)
+        except (PymqError, struct.error, ValueError, OverflowError) as error:
+            results.append(_illegal(f"batch cannot be stored: {error}"))
+            return True
+        run.end = end
+        now = run.store_timestamp
+        results.append(PutResult(_OK, start, queue_offset, batch.count, end, now))
+        return True
 
 
-def _with_properties(put: NewRecord, properties: bytes) -> NewRecord:
-    return NewRecord(
-        put.topic,
-        put.queue_id,
-        put.body,
-        properties,
-        put.born_host,
-        put.born_timestamp,
-        put.flag,
-        put.sys_flag,
-        put.reconsume_times,
-        put.prepared_transaction_offset,
-        put.tag_code,
+def _place_batch(
+    run: PendingDispatch,
+    pieces: list[bytes | memoryview],
+    batch: NewRecords,
+    queue: ConsumeQueue,
+    store_host: bytes,
+) -> int:
+    """Encode a batch to the end of a run; return the queue offset of its first record."""
+    queue_offset = queue.next_offset
+    data = batch.encode(
+        physical_offset=run.end,
+        queue_offset=queue_offset,
+        store_timestamp=run.store_timestamp,
+        store_host=store_host,
     )
+    if len(data) != batch.record_bytes:
+        raise ValueError(f"encoded to {len(data)} B, expected {batch.record_bytes}")
+    entries = np.empty(batch.count, ENTRY)
+    entries["physical_offset"] = batch.starts + run.end
+    entries["size"] = batch.sizes
+    entries["tag_code"] = batch.tag_codes
+    pieces.append(data)
+    group = run.groups.get(queue)
+    if group is None:
+        run.groups[queue] = (queue_offset, [entries.tobytes()])
+    else:
+        group[1].append(entries.tobytes())
+    queue.next_offset = queue_offset + batch.count
+    return queue_offset
 
 
 def _with_record_crc(

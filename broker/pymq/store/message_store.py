@@ -190,7 +190,7 @@ class MessageStore:
             while True:
                 start = log.end
                 pending = self._appender.append_run(
-                    puts, len(results), results, now=now, store_host=store_host
+                    puts, results, now=now, store_host=store_host
                 )
                 if pending is not None:
                     self.dispatch.add(pending)

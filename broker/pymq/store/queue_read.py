@@ -115,7 +115,7 @@ def _damaged(path: Path, what: str) -> CorruptRecord:
 def read_queue(
     log: CommitLog,
     queue: ConsumeQueue | None,
-    offset: int,
+    queue_offset: int,
     *,
     count_max: int,
     bytes_max: int,
@@ -125,78 +125,88 @@ def read_queue(
     """Return messages of a queue from an offset on; see ``MessageStore.read``."""
     if queue is None:
         return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-    low, end = queue.min_offset, queue.end_offset
-    if end == 0:
-        return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
-    if offset < low:
-        return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, end)
-    if offset >= end:
-        if offset == end:
-            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, end)
-        return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, end, low, end)
+    first, end = queue.min_offset, queue.end_offset
+    if not first <= queue_offset < end:
+        return _outside(queue_offset, first, end)
     count_max = max(1, count_max)
     if tag_codes is None:
         # No record is smaller than its fixed part, so no more entries can be of use.
         wanted = min(count_max, max(1, bytes_max // OVERHEAD_BYTES + 1))
     else:
         wanted = max(scan_max, count_max)
-    entries = queue.entries(offset, min(wanted, end - offset))
+    entries = queue.entries(queue_offset, min(wanted, end - queue_offset))
     if not len(entries):
         per_file = queue.file_bytes // entries.dtype.itemsize
-        following = (offset // per_file + 1) * per_file
-        return ReadResult(ReadStatus.OFFSET_FOUND_NULL, min(following, end), low, end)
+        following = (queue_offset // per_file + 1) * per_file
+        return ReadResult(ReadStatus.OFFSET_FOUND_NULL, min(following, end), first, end)
     physical = entries["physical_offset"].astype(np.int64)
     sizes = entries["size"].astype(np.int64)
     if tag_codes is None:
         found = _leading(log, physical, sizes, bytes_max)
         if found is not None:
-            (buffers, starts, firsts), sizes = found
-            count = len(sizes)
-            heads = _heads(firsts, sizes, [offset + first for first in firsts])
-            return ReadResult(
-                ReadStatus.FOUND,
-                offset + count,
-                low,
-                end,
-                buffers,
-                starts,
-                count,
-                sizes,
-                heads,
-                queue.path,
-                queue.queue_id,
-            )
+            runs, sizes = found
+            offsets = [queue_offset + row for row in runs[2]]
+            return _found(queue, queue_offset + len(sizes), runs, sizes, offsets)
     matched = _matches(queue, entries, tag_codes)
     kept = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
     scanned = _scan_end(sizes, kept, count_max, bytes_max)
-    removed = bool((matched & ~kept)[:scanned].any())
+    following = queue_offset + scanned
     # Blank entries, which fill a gap, point nowhere and are no damage.
     expired = matched & (physical < log.first) & (sizes != BLANK_SIZE)
+    if expired[:scanned].any() and (
+        queue.first_kept(log.first) <= queue_offset + int(expired.argmax())
+    ):
+        raise _damaged(
+            queue.path, f"an entry in {queue_offset}..{following} points in front of the log"
+        )
     picked = kept[:scanned].nonzero()[0]
+    if not len(picked):
+        is_removed = bool((matched & ~kept)[:scanned].any())
+        status = ReadStatus.MESSAGE_WAS_REMOVING if is_removed else ReadStatus.NO_MATCHED_MESSAGE
+        return ReadResult(status, following, first, end)
     physical, sizes = physical[picked], sizes[picked]
-    following = offset + scanned
-    if expired[:scanned].any() and queue.first_kept(log.first) <= offset + int(expired.argmax()):
-        raise _damaged(queue.path, f"an entry in {offset}..{following} points in front of the log")
-    if not len(sizes):
-        status = ReadStatus.MESSAGE_WAS_REMOVING if removed else ReadStatus.NO_MATCHED_MESSAGE
-        return ReadResult(status, following, low, end)
     try:
-        buffers, starts, firsts = _runs(log, physical, sizes)
+        runs = _runs(log, physical, sizes)
     except OffsetOutOfRange as error:
         raise _damaged(
-            queue.path, f"an entry in {offset}..{following} points outside the log ({error})"
+            queue.path, f"an entry in {queue_offset}..{following} points outside the log ({error})"
         ) from error
-    heads = _heads(firsts, sizes, (picked[firsts] + offset).tolist())
+    return _found(queue, following, runs, sizes, (picked[runs[2]] + queue_offset).tolist())
+
+
+def _outside(queue_offset: int, first: int, end: int) -> ReadResult:
+    """Return what a read in front of or behind a queue's messages finds."""
+    if end == 0:
+        return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+    if queue_offset < first:
+        return ReadResult(ReadStatus.OFFSET_TOO_SMALL, first, first, end)
+    if queue_offset == end:
+        return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, end, first, end)
+    return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, end, first, end)
+
+
+def _found(
+    queue: ConsumeQueue, following: int, runs: Runs, sizes: Longs, offsets: list[int]
+) -> ReadResult:
+    """Return a result with records.
+
+    Args:
+        following: queue offset where to read next.
+        runs: the records.
+        sizes: of all records.
+        offsets: queue offset of the first record of each buffer.
+    """
+    buffers, starts, firsts = runs
     return ReadResult(
         ReadStatus.FOUND,
         following,
-        low,
-        end,
+        queue.min_offset,
+        queue.end_offset,
         buffers,
         starts,
         len(sizes),
         sizes,
-        heads,
+        _heads(firsts, sizes, offsets),
         queue.path,
         queue.queue_id,
     )

@@ -8,7 +8,6 @@ Files are read by ``pread``, piece by piece: from a map, a disk that fails would
 Memory: two pieces of ``WINDOW_BYTES``, or one record where that is larger.
 """
 
-import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
-from pymq.protocol.hashes import crc31, crc32
+from pymq.protocol.codes import MessageFlag
+from pymq.protocol.hashes import crc31
 from pymq.protocol.record import (
     MAGIC_BLANK,
     MAGIC_V1,
@@ -31,7 +31,16 @@ from pymq.protocol.record_batch import Longs, RecordColumns
 from pymq.store.config import StoreConfig
 from pymq.store.files import Files
 from pymq.store.inspection.layout import LogFile
-from pymq.store.log.log_scan import RecordCrcRule, Stop, follow_sizes, record_crcs_good
+from pymq.store.log.log_scan import (
+    RECORD_MAGIC,
+    RecordCrcRule,
+    Stop,
+    body_crcs_good,
+    ends_in_zeros,
+    follow_sizes,
+    record_crcs_good,
+    topics_written,
+)
 
 WINDOW_BYTES = 4 << 20
 _SIZE_MAGIC = struct.Struct(">II")
@@ -39,7 +48,7 @@ _SIZE_MAGIC = struct.Struct(">II")
 _HEAD_MAX = 112
 _OVERHEAD_MAX = _HEAD_MAX + 2 + 255 + 2 + PROPERTIES_BYTES_MAX
 _ZEROS = bytes(WINDOW_BYTES + 4)
-_LIVE = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_BORN_V6, _STORE_V6 = int(MessageFlag.BORN_HOST_IPV6), int(MessageFlag.STORE_HOST_IPV6)
 
 Mask = npt.NDArray[np.bool_]
 
@@ -247,7 +256,7 @@ class _FileReader:
         )
 
     def _next_record(self, data: bytes, at: int, behind: int) -> int | None:
-        for match in _LIVE.finditer(data):
+        for match in RECORD_MAGIC.finditer(data):
             start = at + match.start() - 4
             if start > behind and self._is_record(start):
                 return start
@@ -277,7 +286,7 @@ def _is_head(head: bytes, size: int, physical_offset: int) -> bool:
     if int.from_bytes(head[28:36]) != physical_offset or len(head) < 40:
         return False
     sys_flag = int.from_bytes(head[36:40])
-    at = 68 + (20 if sys_flag & 0x10 else 8) + (20 if sys_flag & 0x20 else 8)
+    at = 68 + (20 if sys_flag & _BORN_V6 else 8) + (20 if sys_flag & _STORE_V6 else 8)
     body = int.from_bytes(head[at : at + 4])
     return len(head) < at + 4 or OVERHEAD_BYTES <= size - body <= _OVERHEAD_MAX
 
@@ -323,19 +332,13 @@ def _problems(
         return
     for row in np.flatnonzero(columns.physical_offset != physical).tolist():
         yield row, (f"physical offset {columns.physical_offset[row]}", f"{physical[row]}")
-    topic = columns.buffer[columns.topic_start] != 0
-    topic &= columns.buffer[columns.topic_end - 1] != 0
-    topic &= columns.topic_end > columns.topic_start
-    for row in np.flatnonzero(~topic).tolist():
+    for row in np.flatnonzero(~topics_written(columns)).tolist():
         yield row, ("a topic that is empty or of zeros", "a topic")
-    bodies = columns.slices(columns.body_start, columns.body_end)
-    found = np.fromiter(map(crc32, bodies), np.int64, len(bodies)) & 0x7FFFFFFF
-    for row in np.flatnonzero(found != columns.body_crc).tolist():
+    for row in np.flatnonzero(~body_crcs_good(columns)).tolist():
+        body = columns.buffer.data[columns.body_start[row] : columns.body_end[row]]
         wanted = int(columns.body_crc[row])
-        yield row, (f"body CRC {crc31(bodies[row]):08x}", f"{wanted & 0xFFFFFFFF:08x}")
+        yield row, (f"body CRC {crc31(body):08x}", f"{wanted & 0xFFFFFFFF:08x}")
     for row in np.flatnonzero(~record_crcs_good(columns, crc_rule)).tolist():
         yield row, ("a checksum of the whole record that does not fit", "one that does")
-    if is_last:
-        start, end = int(columns.properties_start[-1]), int(columns.ends[-1])
-        if end > start and not columns.buffer[end - 1]:
-            yield len(columns) - 1, ("properties that end in zeros", "a record written whole")
+    if is_last and ends_in_zeros(columns):
+        yield len(columns) - 1, ("properties that end in zeros", "a record written whole")

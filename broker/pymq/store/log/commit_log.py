@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreError
+from pymq.protocol.codes import MessageFlag
 from pymq.protocol.record import BLANK_BYTES, Record, decode_record, encode_blank, record_place
 from pymq.protocol.record_batch import gather
 from pymq.store.files import Files
@@ -27,7 +28,7 @@ _ZEROS = bytes(1 << 16)
 _SYS_FLAG = struct.Struct(">i")
 _SIZE = struct.Struct(">I")
 _LONG = struct.Struct(">q")
-_BORN_V6 = 0x10
+_BORN_V6 = int(MessageFlag.BORN_HOST_IPV6)
 #: Where a record has its system flag, and its store time after a born host of either size.
 _FLAG_AT, _STAMP_AT, _STAMP_AT_V6 = 36, 56, 68
 

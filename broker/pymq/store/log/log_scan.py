@@ -40,7 +40,8 @@ from pymq.store.log.segment import Segment
 
 CHUNK_RECORDS = 1 << 12
 _SIZE_MAGIC = struct.Struct(">II")
-_LIVE = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+#: The magic of a record of either version.
+RECORD_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 #: Small enough that the next window gets the memory of the last one, which is in cache.
 _WINDOW_BYTES = 1 << 16
 _ZEROS = bytes(_WINDOW_BYTES + 7)
@@ -105,9 +106,9 @@ def _scan_chunk(
         columns = _columns(view, position, starts, end)
         assert columns is not None
     good = columns.physical_offset == starts + (segment.first + position)
-    good &= _topic_written(columns)
+    good &= topics_written(columns)
     if check_crc:
-        good &= _crc_matches(columns)
+        good &= body_crcs_good(columns)
         count = len(good) if good.all() else int(good.argmin())
         states, torn = _record_crcs(columns, count)
         if record_crc is RecordCrcRule.DEMANDED:
@@ -115,7 +116,7 @@ def _scan_chunk(
         good[:count] &= _believe(states, torn, record_crc)
     if not good.all():
         count, stop = int(good.argmin()), Stop.BAD
-    elif stop is Stop.END and len(starts) and _ends_in_zeros(columns):
+    elif stop is Stop.END and len(starts) and ends_in_zeros(columns):
         count, stop = len(starts) - 1, Stop.BAD
     else:
         return Chunk(columns if len(starts) else None, end, stop)
@@ -198,7 +199,7 @@ def _good_prefix(view: memoryview, position: int, starts: Longs) -> tuple[Longs,
     raise AssertionError("RecordColumns refused what decode_record accepts")
 
 
-def _topic_written(columns: RecordColumns) -> npt.NDArray[np.bool_]:
+def topics_written(columns: RecordColumns) -> npt.NDArray[np.bool_]:
     """Tell which records have a topic that does not begin or end with a zero byte.
 
     A page that never reached the disk reads as zeros, and no checksum covers the topic.
@@ -209,13 +210,14 @@ def _topic_written(columns: RecordColumns) -> npt.NDArray[np.bool_]:
     return written
 
 
-def _ends_in_zeros(columns: RecordColumns) -> bool:
+def ends_in_zeros(columns: RecordColumns) -> bool:
     """Tell whether the last record's properties end with a zero byte: a torn write, see above."""
     start, end = int(columns.properties_start[-1]), int(columns.ends[-1])
     return end > start and not columns.buffer[end - 1]
 
 
-def _crc_matches(columns: RecordColumns) -> npt.NDArray[np.bool_]:
+def body_crcs_good(columns: RecordColumns) -> npt.NDArray[np.bool_]:
+    """Tell which bodies fit their checksums."""
     bodies = map(columns.buffer.data.__getitem__, spans(columns.body_start, columns.body_end))
     found = np.fromiter(map(crc32, bodies), np.int64, len(columns)) & 0x7FFFFFFF
     matches: npt.NDArray[np.bool_] = found == columns.body_crc
@@ -291,7 +293,7 @@ def find_record_after(files: Files, segment: Segment, position: int) -> Record |
             first = max(0, start - 7)
             window = files.pread(segment.fd, stop - first, first)
             if window != _ZEROS[: len(window)]:
-                for found in _LIVE.finditer(window):
+                for found in RECORD_MAGIC.finditer(window):
                     at = first + found.start() - 4
                     if at >= position:
                         record = _valid_at(segment.view, at)

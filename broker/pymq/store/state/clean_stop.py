@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from pymq.errors import FlushFailed, StoreError, StoreMismatch
 from pymq.store.files import Files
 from pymq.store.log.commit_log import CommitLog
-from pymq.store.state.sealed_file import seal, unseal
+from pymq.store.state.sealed_file import replace_file, seal, unseal
 
 _log = logging.getLogger(__name__)
 NAME = "queues.json"
@@ -202,8 +202,5 @@ class CleanStop:
         data = seal(json.dumps(content).encode())
         if self._saved is not None and self._saved != data:
             self._files.write_file(self._backup, self._saved)
-        temporary = self._path.with_name(NAME + ".tmp")
-        self._files.write_file(temporary, data)
-        self._files.rename(temporary, self._path)
-        self._files.sync_directory(self._path.parent)
+        replace_file(self._files, self._path, data)
         self._saved = data

@@ -60,13 +60,33 @@ def unseal(data: bytes) -> bytes:
     return text
 
 
+def replace_file(files: Files, path: Path, data: bytes, *, keep_as: Path | None = None) -> None:
+    """Replace a file as a whole, durably: a crash leaves the previous or the new one.
+
+    Args:
+        files: the operating system.
+        path: of the file; its directory exists.
+        data: what it will hold.
+        keep_as: name that the previous file gets; after a crash it may stand there alone. None:
+            it is overwritten.
+
+    Raises:
+        DiskFull, FlushFailed, StoreError: the previous file is still there, under either name.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    files.write_file(temporary, data)
+    if keep_as is not None and files.exists(path):
+        files.rename(path, keep_as)
+    files.rename(temporary, path)
+    files.sync_directory(path.parent)
+
+
 class SealedFile:
     """One state file and its backup."""
 
     def __init__(self, path: Path, *, files: Files | None = None) -> None:
         self._path = path
         self._backup = path.with_name(path.name + ".bak")
-        self._temporary = path.with_name(path.name + ".tmp")
         self._damaged = path.with_name(path.name + ".damaged")
         self._files = files or Files()
         self._is_damaged = False  # what stands under NAME
@@ -126,9 +146,10 @@ class SealedFile:
         if files.make_directory(self._path.parent) or not files.exists(self._path):
             # Who made it may have died before this.
             files.sync_directory(self._path.parent.parent)
-        files.write_file(self._temporary, seal(text.encode("utf-8", "replace")))
-        if files.exists(self._path):
-            files.rename(self._path, self._damaged if self._is_damaged else self._backup)
-        files.rename(self._temporary, self._path)
+        replace_file(
+            files,
+            self._path,
+            seal(text.encode("utf-8", "replace")),
+            keep_as=self._damaged if self._is_damaged else self._backup,
+        )
         self._is_damaged = False
-        files.sync_directory(self._path.parent)
