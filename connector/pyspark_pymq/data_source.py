@@ -57,8 +57,9 @@ class PymqSource(DataSource):
         from pyspark_pymq.rows import check_schema
         from pyspark_pymq.source import PymqBatchReader
 
-        check_schema(schema)
-        return PymqBatchReader(source_options(self.options), schema)
+        options = source_options(self.options)
+        check_schema(schema, null_bodies=options.null_corrupt_bodies)
+        return PymqBatchReader(options, schema)
 
     def streamReader(self, schema: "StructType") -> "PymqStreamReader":
         """Return the reader of ``spark.readStream``."""
@@ -67,8 +68,8 @@ class PymqSource(DataSource):
         from pyspark_pymq.rows import check_schema
         from pyspark_pymq.source import PymqStreamReader
 
-        check_schema(schema)
         options = source_options(self.options)
+        check_schema(schema, null_bodies=options.null_corrupt_bodies)
         if options.ending is not None:
             raise ConfigurationError(
                 "option endingOffsets is for batch reads (spark.read); to end a stream where "

@@ -13,6 +13,7 @@ maxOffsetsPerTrigger      no limit             messages a micro-batch has at mos
 failOnDataLoss            true                 false: log, go on at the next offset there is
 tags                      ``*``                ``A || B``: only messages with one of these tags
 includeProperties         false                adds the column ``properties``
+corruptBodies             fail                 null: what cannot be decompressed is null
 expectedBrokers           none                 brokers, separated by ``,``, without whose queues
                                                a batch, or a new stream, does not begin
 consumerGroup             TOOLS_CONSUMER       what the broker's permissions and statistics see
@@ -56,6 +57,7 @@ SOURCE_OPTIONS = (
     "endingOffsets",
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
+    "corruptBodies",
     "expectedBrokers",
     "tags",
     "includeProperties",
@@ -91,6 +93,7 @@ class SourceOptions:
     ending: Bound | None = None
     offsets_max: int | None = None
     fail_on_data_loss: bool = True
+    null_corrupt_bodies: bool = False
     expected_brokers: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()  # none: all messages
     include_properties: bool = False
@@ -137,6 +140,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         ending=ending,
         offsets_max=texts.read("maxOffsetsPerTrigger", _count(1), None),
         fail_on_data_loss=texts.read("failOnDataLoss", _flag, True),
+        null_corrupt_bodies=texts.read("corruptBodies", _fail_or_null, False),
         expected_brokers=texts.read("expectedBrokers", _brokers, ()),
         tags=texts.read("tags", _tags, ()),
         include_properties=texts.read("includeProperties", _flag, False),
@@ -302,6 +306,15 @@ def _names(text: str) -> tuple[str, ...]:
     if not names:
         raise ValueError("expected topics, separated by ,")
     return tuple(dict.fromkeys(names))
+
+
+def _fail_or_null(text: str) -> bool:
+    match text.strip().lower():
+        case "fail":
+            return False
+        case "null":
+            return True
+    raise ValueError("expected fail or null")
 
 
 def _brokers(text: str) -> tuple[str, ...]:

@@ -62,6 +62,7 @@ def read_ranges(
 
     Raises:
         OffsetOutOfRange: messages of a range are gone, and ``failOnDataLoss`` is true.
+        RemoteProtocolError: a body cannot be decompressed, and ``corruptBodies`` is not null.
         PymqError: a broker stayed away for longer than ``retryTimeoutMs``, or its answer is
             not what was asked for.
     """
@@ -78,7 +79,12 @@ def read_ranges(
         for part in ranges:
             for records, kept in fetch(client, part, options):
                 yield from record_batches(
-                    records, part.queue, columns, kept=kept, tags=options.tags
+                    records,
+                    part.queue,
+                    columns,
+                    kept=kept,
+                    tags=options.tags,
+                    null_corrupt=options.null_corrupt_bodies,
                 )
     finally:
         client.close()

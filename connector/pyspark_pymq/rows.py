@@ -8,7 +8,7 @@ concerned and cost the others nothing.
 """
 
 import difflib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,21 +19,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
-from pymq.errors import ConfigurationError, RemoteProtocolError
+from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.compression import decompress
 from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.record import offset_message_id, unpack_host
 from pymq.protocol.record_batch import RecordColumns
-
-Longs = npt.NDArray[np.int64]
-Rows = slice | Longs
+from pyspark_pymq.bodies import Longs, Rows, Unpacked, unpacked
 
 #: Measured best for the way to the JVM: from 10,000 rows of 100 B, from 1,000 of 1 KiB.
 BATCH_ROWS_MAX = 16_384
 BATCH_BYTES_MAX = 8 << 20
 
-_COMPRESSED = 1
 _BORN_IPV6 = 0x10
 _STORE_IPV6 = 0x20
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -47,12 +43,20 @@ class Piece:
         records: the buffer's records.
         rows: which of them, ascending.
         queue: whose they are.
+        plain: bodies of compressed ones, by their place among the rows.
     """
 
-    def __init__(self, records: RecordColumns, rows: Rows, queue: MessageQueue) -> None:
+    def __init__(
+        self,
+        records: RecordColumns,
+        rows: Rows,
+        queue: MessageQueue,
+        plain: Mapping[int, bytes | None] | None = None,
+    ) -> None:
         self.records = records
         self.rows = rows
         self.queue = queue
+        self._plain = plain or {}
         self.count = len(records.starts[rows])
 
     def field(self, name: str) -> npt.NDArray[Any]:
@@ -82,26 +86,12 @@ class Piece:
     def bodies(self) -> pa.Array:
         """Return the bodies, compressed ones as their producer wrote them."""
         bodies = cut_out(self.records.buffer, self.field("body_start"), self.field("body_end"))
-        flags = self.field("sys_flag")
-        packed = np.flatnonzero(flags & _COMPRESSED)
-        if not len(packed):
+        if not self._plain:
             return bodies
-        plain = [
-            self._decompressed(row, bodies[row].as_buffer(), int(flags[row]))
-            for row in packed.tolist()
-        ]
         order = np.arange(self.count)
-        order[packed] = self.count + np.arange(len(packed))
-        return pa.concat_arrays([bodies, pa.array(plain, pa.binary())]).take(pa.array(order))
-
-    def _decompressed(self, row: int, body: pa.Buffer, sys_flag: int) -> bytes:
-        try:
-            return decompress(memoryview(body), sys_flag)
-        except RemoteProtocolError as error:
-            offset = int(self.field("queue_offset")[row])
-            raise RemoteProtocolError(
-                f"body of the message at {offset} of {self.queue}: {error}"
-            ) from error
+        order[list(self._plain)] = self.count + np.arange(len(self._plain))
+        plain = pa.array(list(self._plain.values()), pa.binary())
+        return pa.concat_arrays([bodies, plain]).take(pa.array(order))
 
     def one_property(self, name: str) -> pa.Array:
         """Return a property's values as a string column, null where it is not."""
@@ -214,8 +204,12 @@ def default_schema(*, properties: bool) -> spark.StructType:
     )
 
 
-def check_schema(schema: spark.StructType) -> None:
+def check_schema(schema: spark.StructType, *, null_bodies: bool = False) -> None:
     """Check that the source can fill a user's schema: any of its columns, in any order.
+
+    Args:
+        schema: the user's, or the default one.
+        null_bodies: bodies that cannot be decompressed are to be null.
 
     Raises:
         ConfigurationError: a column is unknown, doubled, or of another type.
@@ -244,6 +238,8 @@ def check_schema(schema: spark.StructType) -> None:
             raise ConfigurationError(
                 f"schema: column {given.name} is NOT NULL, but messages without it exist"
             )
+        if not given.nullable and null_bodies and given.name == "body":
+            raise ConfigurationError("schema: column body is NOT NULL, but corruptBodies is null")
 
 
 def arrow_schema(schema: spark.StructType) -> pa.Schema:
@@ -268,8 +264,12 @@ def record_batches(
     *,
     kept: npt.NDArray[np.bool_] | None = None,
     tags: Sequence[str] = (),
+    null_corrupt: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield records as batches of at most ``BATCH_ROWS_MAX`` rows and ``BATCH_BYTES_MAX`` bytes.
+    """Yield records as batches of at most ``BATCH_ROWS_MAX`` rows.
+
+    Those of a batch take ``BATCH_BYTES_MAX`` at most as they are stored, and so do its bodies
+    that were compressed, unless a single message takes more.
 
     Args:
         records: of one queue.
@@ -278,6 +278,10 @@ def record_batches(
         kept: rows to yield; all of them when None.
         tags: yield only messages that carry exactly one of these; none means all. Brokers
             compare hashes of tags, so that others come through now and then.
+        null_corrupt: a body that cannot be decompressed is null; otherwise it is an error.
+
+    Raises:
+        RemoteProtocolError: a body cannot be decompressed.
     """
     wanted = None if kept is None or kept.all() else np.flatnonzero(kept)
     if tags:
@@ -288,9 +292,15 @@ def record_batches(
     sizes = records.size if wanted is None else records.size[wanted]
     for first, end in cuts(sizes, rows_max=BATCH_ROWS_MAX, bytes_max=BATCH_BYTES_MAX):
         rows: Rows = slice(first, end) if wanted is None else wanted[first:end]
-        piece = Piece(records, rows, queue)
-        arrays = [COLUMNS[field.name].fill(piece) for field in schema]
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        parts: Iterable[Unpacked] = (Unpacked(rows, {}),)
+        if "body" in schema.names:
+            parts = unpacked(
+                records, rows, queue, bytes_max=BATCH_BYTES_MAX, null_corrupt=null_corrupt
+            )
+        for part in parts:
+            piece = Piece(records, part.rows, queue, part.plain)
+            arrays = [COLUMNS[field.name].fill(piece) for field in schema]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def cuts(sizes: npt.NDArray[Any], *, rows_max: int, bytes_max: int) -> Iterator[tuple[int, int]]:

@@ -21,7 +21,7 @@ from pymq.client.blocking import BlockingClient
 from pymq.client.routes import Route
 from pymq.errors import ConnectionFailed, PymqError, RequestTimeout, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq.offsets import Bounds, Offsets, listed
+from pyspark_pymq.offsets import Bounds, Offsets, listed, named
 from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.patience import pause
 
@@ -165,7 +165,7 @@ class QueueWatch:
             try:
                 found[queue] = client.offset_by_time(queue, timestamp_ms)
             except (ConnectionFailed, RequestTimeout, RouteNotFound) as error:
-                LOG.warning("%s is looked at later: %s", queue, error)
+                LOG.warning("%s is new, and looked at later: %s", named(queue), error)
         return found
 
     # --- what is known
@@ -320,8 +320,8 @@ class QueueWatch:
 
 def _lagging(queue: MessageQueue, offset: int, bounds: tuple[int, int]) -> RouteNotFound:
     return RouteNotFound(
-        f"the master of broker {queue.broker_name} is away, and its slave lags behind: of {queue} "
-        f"it has {bounds[0]} up to {bounds[1]}, the query stands at {offset}"
+        f"the master of broker {queue.broker_name} is away, and its slave lags behind: of "
+        f"{named(queue)} it has {bounds[0]} up to {bounds[1]}, the query stands at {offset}"
     )
 
 

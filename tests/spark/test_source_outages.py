@@ -17,8 +17,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from tests.cluster.played import PlayedNameServer
 from tests.spark.two_brokers import Stored, TwoBrokers, numbers, wait_until
 
-from pymq.errors import ConnectionFailed, OffsetOutOfRange, PymqError, RouteNotFound
+from pymq.client.operations import PreparedMessage
+from pymq.errors import (
+    ConnectionFailed,
+    OffsetOutOfRange,
+    PymqError,
+    RemoteProtocolError,
+    RouteNotFound,
+)
 from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
+from pymq.protocol.message import Message
 from pyspark_pymq.options import SourceOptions, source_options
 from pyspark_pymq.rows import default_schema
 from pyspark_pymq.source import PymqBatchReader, PymqStreamReader
@@ -266,3 +274,31 @@ def test_what_a_slave_lacks_is_not_lost(two_brokers: TwoBrokers) -> None:
         impatient = PymqStreamReader(settings, SCHEMA)
         with pytest.raises(OffsetOutOfRange, match="Only a slave of broker broker-a answers"):
             rows(impatient, impatient.partitions(start, end))
+
+
+# ------------------------------------------------------------------------------ compressed bodies
+
+
+def test_compressed_bodies_from_a_broker(two_brokers: TwoBrokers) -> None:
+    """A hundred times as large as what is stored, and one that is not what it says."""
+    bed = two_brokers
+    bed.create_topic(TOPIC, queue_count=1, on=["broker-a"])
+    body = b"0123456789abcdef" * (1 << 16)
+    with bed.client() as client:
+        (queue,) = client.read_queues(TOPIC)
+        for _ in range(40):
+            client.send(Message(TOPIC, body), queue)
+        junk = PreparedMessage(TOPIC, b"junk", "TAGS\x01T\x02", None, sys_flag=1)
+        client._send(junk, queue)
+        client.send(Message(TOPIC, b"after it"), queue)
+        stored = client.pull(queue, 0, count_max=100, bytes_max=8 << 20)
+        assert len(stored.body) < 1 << 20  # one answer, which was one batch
+    reader = batch(bed, corruptbodies="null")
+    (part,) = reader.partitions()
+    batches = list(reader.read(part))
+    bodies = [found for table in batches for found in table["body"].to_pylist()]
+    assert bodies == [body] * 40 + [None, b"after it"]
+    assert max(table.nbytes for table in batches) < 10 << 20
+    strict = batch(bed)
+    with pytest.raises(RemoteProtocolError, match="offset 40 of queue 0 of T on broker-a"):
+        rows(strict, strict.partitions())

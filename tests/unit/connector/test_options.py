@@ -30,6 +30,7 @@ def test_all_options_of_the_source() -> None:
             "startingOffsets": "Earliest",
             "endingoffsets": json.dumps({"orders": {"broker-a": {"0": 17, "1": -1}}}),
             "maxoffsetspertrigger": "100",
+            "corruptBodies": "null",
             "expectedBrokers": "broker-a, broker-b,",
             "failOnDataLoss": "FALSE",
             "tags": "A || B||A",
@@ -50,6 +51,7 @@ def test_all_options_of_the_source() -> None:
     queues = [MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)]
     assert options.ending == Bound(LATEST, tuple(zip(queues, (17, -1), strict=True)))
     assert (options.offsets_max, options.fail_on_data_loss) == (100, False)
+    assert options.null_corrupt_bodies
     assert options.expected_brokers == ("broker-a", "broker-b")
     assert options.tags == ("A", "B")
     assert options.include_properties
@@ -100,6 +102,7 @@ def test_a_star_among_tags_means_all() -> None:
         ),
         ({"maxoffsetspertrigger": "0"}, ["maxOffsetsPerTrigger", "at least 1"]),
         ({"maxoffsetspertrigger": "many"}, ["maxOffsetsPerTrigger", "'many'", "whole number"]),
+        ({"corruptbodies": "skip"}, ["corruptBodies", "'skip'", "fail or null"]),
         ({"failondataloss": "no"}, ["failOnDataLoss", "'no'", "true or false"]),
         ({"includeproperties": "1"}, ["includeProperties", "true or false"]),
         ({"tags": " || "}, ["tags", "||"]),

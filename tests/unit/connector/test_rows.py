@@ -137,9 +137,46 @@ def test_compressed_bodies(kind: Compression) -> None:
     assert decode(stored)["body"].to_pylist() == plain
 
 
-def test_a_compressed_body_that_is_not_names_its_message() -> None:
-    with pytest.raises(RemoteProtocolError, match=r"message at 7 of .*orders.*zlib"):
-        decode([record(), record(b"junk", sys_flag=1, queue_offset=7)])
+def test_a_compressed_body_that_is_not_names_its_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stored = [record(b"before"), record(b"junk", {"TAGS": "T"}, sys_flag=1, queue_offset=7)]
+    wanted = r"message at offset 7 of queue 3 of orders on broker-a: zlib.* corruptBodies"
+    with pytest.raises(RemoteProtocolError, match=wanted):
+        decode(stored)
+    table = decode(stored, null_corrupt=True)
+    assert table["body"].to_pylist() == [b"before", None]
+    assert table["tags"].to_pylist() == [None, "T"]
+    assert table["queueOffset"].to_pylist() == [0, 7]
+    assert "1 bodies cannot be decompressed" in caplog.text and "offset 7" in caplog.text
+    # Who does not read bodies does not meet them.
+    assert decode(stored, pa.schema([pa.field("queueOffset", pa.int64())])).num_rows == 2
+
+
+def test_bodies_that_are_a_hundred_times_larger_are_cut() -> None:
+    plain = [bytes([n % 251]) * (300_000 + n) if n % 3 else b"%d" % n for n in range(300)]
+    stored = [
+        record(
+            zlib.compress(body) if n % 3 else body,
+            {"TAGS": "AB"[n % 2]},
+            sys_flag=int(n % 3 > 0),
+            queue_offset=n,
+        )
+        for n, body in enumerate(plain)
+    ]
+    kept = np.arange(300) != 7
+    columns = read_columns(b"".join(stored))
+    for some, options in (
+        (range(300), {}),
+        (range(0, 300, 2), {"tags": ("A",)}),
+        ([n for n in range(300) if n != 7], {"kept": kept}),
+    ):
+        batches = list(record_batches(columns, QUEUE, ALL, **options))  # type: ignore[arg-type]
+        table = pa.Table.from_batches(batches)
+        assert table["body"].to_pylist() == [plain[n] for n in some]
+        assert table["queueOffset"].to_pylist() == list(some)
+        assert max(batch.nbytes for batch in batches) < 9 << 20
+        assert len(batches) <= 1 + sum(map(len, plain)) // (7 << 20)
 
 
 def test_text_that_is_no_utf8() -> None:
@@ -175,6 +212,13 @@ def test_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BATCH_BYTES_MAX", 2 * len(stored[0]) + 1)
     found = record_batches(read_columns(b"".join(stored)), QUEUE, ALL)
     assert [batch.num_rows for batch in found] == [2] * 5
+
+
+def test_null_bodies_need_a_column_that_takes_them() -> None:
+    schema = spark.StructType().add("body", "binary", nullable=False)
+    check_schema(schema)
+    with pytest.raises(ConfigurationError, match="corruptBodies"):
+        check_schema(schema, null_bodies=True)
 
 
 def test_cuts_always_move() -> None:
