@@ -503,7 +503,7 @@ def test_a_silent_name_server_is_passed_over_at_the_start(pymq_cluster: Cluster)
             with pytest.raises(ConnectionFailed, match="no name server of .* did not answer"):
                 await Producer(silent.address, timeout_s=0.2).start()
             both = f"{silent.address};{pymq_cluster.name_server}"
-            async with Producer(both, timeout_s=0.2) as producer:
+            async with Producer(both, timeout_s=2) as producer:
                 await producer.send(Message("T", b"x"))
 
     run(test())
