@@ -40,7 +40,7 @@ def run(work: Awaitable[None]) -> None:
 
 @pytest.fixture(autouse=True)
 def quick_local_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymq.client.consumer.LOCAL_RETRY_S", 0.1)
+    monkeypatch.setattr("pymq.client.retry.LOCAL_RETRY_S", 0.1)
 
 
 @pytest.mark.parametrize("scenario", scenarios.ALL, ids=lambda scenario: scenario.__name__)

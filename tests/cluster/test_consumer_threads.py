@@ -19,7 +19,7 @@ DEADLINE_S = 60.0
 
 @pytest.fixture(autouse=True)
 def quick_local_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymq.client.consumer.LOCAL_RETRY_S", 0.1)
+    monkeypatch.setattr("pymq.client.retry.LOCAL_RETRY_S", 0.1)
 
 
 def send_numbers(name_server: str, count: int, *, to_one_queue: bool = False) -> None:

@@ -24,9 +24,9 @@ from pymq.client.inbox import Delivery, FlowLimits, Inbox
 from pymq.client.membership import Membership
 from pymq.client.pool import ClientPool
 from pymq.client.queue_reader import StartPolicy
-from pymq.client.retry import SendBack
+from pymq.client.retry import FailedMessages
 from pymq.clock import Clock
-from pymq.errors import ClientClosed, ConfigurationError, LocalProtocolError, PymqError
+from pymq.errors import ClientClosed, ConfigurationError, LocalProtocolError
 from pymq.filter.tags import check_tags
 from pymq.protocol.bodies import (
     ConsumeFromWhere,
@@ -44,8 +44,6 @@ from pymq.protocol.names import check_group, check_topic, retry_topic
 _log = logging.getLogger(__name__)
 
 COMMIT_S = 5.0
-#: A message that its broker could not take back is tried again here after this.
-LOCAL_RETRY_S = 5.0
 MAX_RECONSUME_TIMES = 16
 #: Calls of a handler that may be under way at a time.
 CONCURRENCY = 16
@@ -120,7 +118,6 @@ class Consumer:
         config = ClientConfig(name_servers=parse_name_servers(name_servers), timeout_s=timeout_s)
         self.group = group
         self._start_policy = StartPolicy.of(from_where)
-        self._max_reconsume_times = max_reconsume_times
         self._close_timeout_s = close_timeout_s
         self._clock = clock or Clock()
         self._subscriptions: dict[str, Subscription] = {}
@@ -138,13 +135,21 @@ class Consumer:
             on_route=self._route_changed,
             clock=self._clock,
         )
+        #: For other ways of calling handlers than ``run``.
+        self.failed_messages = FailedMessages(
+            group=group,
+            max_reconsume_times=max_reconsume_times,
+            pool=self._pool,
+            inbox=self._inbox,
+            is_closing=lambda: self._is_closing,
+        )
         self._membership = Membership(
             group,
             self._subscriptions,
             start=self._start_policy,
             pool=self._pool,
             inbox=self._inbox,
-            on_undecodable=self._give_back_soon,
+            on_undecodable=self.failed_messages.send_back_undecodable,
         )
 
     # --- subscriptions
@@ -304,7 +309,14 @@ class Consumer:
         check_handler(handler, batch_size)
         if concurrency < 1:
             raise ConfigurationError(f"concurrency={concurrency}: expected at least 1")
-        crew = Crew(self._inbox, handler, concurrency, batch_size, self.give_back, self._pool.spawn)
+        crew = Crew(
+            self._inbox,
+            handler,
+            concurrency,
+            batch_size,
+            self.failed_messages.handler_failed,
+            self._pool.spawn,
+        )
         self._crews = [*(other for other in self._crews if other.is_running), crew]
         try:
             await crew.wait_end()
@@ -325,37 +337,6 @@ class Consumer:
         self._pool.check_open()
         if self._is_closing:
             raise ClientClosed("the consumer is closing")
-
-    # --- failed messages
-
-    async def give_back(self, delivery: Delivery) -> None:
-        """Let the broker deliver a message again, later; if it cannot, do it ourselves."""
-        message, queue = delivery.message, delivery.process_queue.queue
-        operation = SendBack(
-            message, group=self.group, max_reconsume_times=self._max_reconsume_times
-        )
-        try:
-            route = await self._pool.route(queue.topic)
-            address = route.read_address(queue.broker_name)
-            channel = await self._pool.broker_channel(queue.topic, queue.broker_name, address)
-            await self._pool.ask(channel, operation)
-        except PymqError as error:
-            _log.warning(
-                "message %s stays here and is tried again in %g s: %s",
-                message.message_id,
-                LOCAL_RETRY_S,
-                error,
-            )
-            message.reconsume_times += 1
-            again = self._give_back_soon if delivery.is_held else self._inbox.put_back
-            self._pool.loop.call_later(LOCAL_RETRY_S, again, delivery)
-        else:
-            self._inbox.finished(delivery)
-
-    def _give_back_soon(self, delivery: Delivery) -> None:
-        if self._is_closing or delivery.process_queue.dropped:
-            return
-        self._pool.spawn("give back", self.give_back(delivery))
 
     # --- members and queues
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 from pymq.client.inbox import Delivery, Inbox
@@ -21,7 +21,7 @@ class Crew:
         handler: called with a message or, with ``batch_size``, a list of messages.
         concurrency: number of workers.
         batch_size: most messages of one call.
-        give_back: what is done with a message for which the handler failed.
+        handler_failed: called with messages for which the handler failed, and what it raised.
         spawn: starts a task that ends with the consumer at the latest.
     """
 
@@ -31,13 +31,13 @@ class Crew:
         handler: Handler,
         concurrency: int,
         batch_size: int | None,
-        give_back: Callable[[Delivery], Awaitable[None]],
+        handler_failed: Callable[[Sequence[Delivery], BaseException], Awaitable[None]],
         spawn: Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
         self._inbox = inbox
         self._handler = handler
         self._batch_size = batch_size
-        self._give_back = give_back
+        self._handler_failed = handler_failed
         self._is_stopping = False
         self._idle: set[asyncio.Task[None]] = set()
         self._workers = [spawn(f"handler {n}", self._work()) for n in range(concurrency)]
@@ -111,13 +111,7 @@ class Crew:
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
-            _log.warning(
-                "the handler failed for %s; the broker will deliver it again",
-                ", ".join(message.message_id for message in messages),
-                exc_info=True,
-            )
-            for delivery in deliveries:
-                await self._give_back(delivery)
+            await self._handler_failed(deliveries, error)
         else:
             for delivery in deliveries:
                 self._inbox.finished(delivery)

@@ -94,7 +94,7 @@ class Inbox:
 
     async def wait_room(self, process_queue: ProcessQueue) -> int:
         """Wait until a queue may pull; return how many messages it may pull."""
-        while (room := self._room(process_queue)) <= 0:
+        while (room := self.room(process_queue)) <= 0:
             future = asyncio.get_running_loop().create_future()
             self._paused[process_queue] = future
             try:
@@ -103,8 +103,8 @@ class Inbox:
                 self._paused.pop(process_queue, None)
         return room
 
-    def _room(self, queue: ProcessQueue, part: float = 1.0) -> int:
-        """Return how many messages may be pulled below a part of the limits."""
+    def room(self, queue: ProcessQueue, part: float = 1.0) -> int:
+        """Return how many messages a queue may pull below a part of the limits; 0 or less: none."""
         limits = self._limits
         if (
             queue.message_bytes >= limits.queue_bytes_max * part
@@ -115,6 +115,32 @@ class Inbox:
         return min(
             math.ceil(limits.queue_messages_max * part) - queue.message_count,
             math.ceil(limits.messages_max * part) - self.message_count,
+        )
+
+    def reached_limits(self, queue: ProcessQueue) -> dict[str, int]:
+        """Return the limits for which a queue may not pull, as they are set."""
+        limits = self._limits
+        measured = {
+            "span_max": queue.span,
+            "queue_messages_max": queue.message_count,
+            "queue_bytes_max": queue.message_bytes,
+            "messages_max": self.message_count,
+            "bytes_max": self.message_bytes,
+        }
+        settings = {name: int(getattr(limits, name)) for name in measured}
+        return {name: settings[name] for name in measured if measured[name] >= settings[name]}
+
+    def why_unfinished(self, queue: ProcessQueue) -> str:
+        """Return what the first unfinished message of a queue waits for, and what would help."""
+        offset = queue.commit_offset
+        if failure := queue.failures.get(offset):
+            return f"{failure}; mend the handler, or let it return for what it cannot handle"
+        for delivery in self._ready:
+            if delivery.process_queue is queue and delivery.message.queue_offset == offset:
+                return "it waits for a handler; raise concurrency, or start more members"
+        return (
+            "its handler has not returned, or its loop has not asked for the next message; give "
+            "what handles messages a time limit"
         )
 
     def drop(self, process_queue: ProcessQueue) -> None:
@@ -190,5 +216,5 @@ class Inbox:
 
     def _resume(self) -> None:
         for queue, future in self._paused.items():
-            if not future.done() and (queue.dropped or self._room(queue, 0.75) > 0):
+            if not future.done() and (queue.dropped or self.room(queue, 0.75) > 0):
                 future.set_result(None)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 
 from pymq.client import operations
 from pymq.client.balance import allocate
+from pymq.client.group_watch import GroupWatch
 from pymq.client.inbox import Delivery, Inbox
 from pymq.client.pool import ClientPool
 from pymq.client.queue_reader import QueueReader, StartPolicy
@@ -63,6 +64,7 @@ class Membership:
         self.readers: dict[MessageQueue, QueueReader] = {}
         self._reading: dict[MessageQueue, asyncio.Task[None]] = {}
         self._routeless: set[str] = set()
+        self._watch = GroupWatch(group)
         #: Do the brokers know our subscriptions as they are?
         self._is_announced = False
         self._is_closing = False
@@ -123,11 +125,25 @@ class Membership:
             # Brokers must know us and our subscriptions before they name the members.
             self._is_announced = True
             await self._pool.send_heartbeats()
+        asked: dict[AsyncChannel, frozenset[str]] = {}
         for topic, route in routes.items():
-            settled &= await self._rebalance_topic(topic, route)
+            settled &= await self._rebalance_topic(topic, route, asked)
         for queue in [q for q in self.readers if q.topic not in self._subscriptions]:
             await self._give_up(queue)
+        for channel, members in asked.items():
+            if len(members) > 1:
+                await self._compare(channel, members)
         return settled
+
+    async def _compare(self, channel: AsyncChannel, members: frozenset[str]) -> None:
+        """Look whether all members subscribe to the same; a broker may refuse to tell."""
+        try:
+            known = await self._pool.ask(channel, operations.consumer_connections(self._group))
+        except PymqError as error:
+            _log.debug("group %r: subscriptions not compared: %s", self._group, error)
+            return
+        if known.subscriptions and self._is_announced:
+            self._watch.compared(members, self._subscriptions, known.subscriptions)
 
     async def _route(self, topic: str) -> Route | None:
         try:
@@ -145,14 +161,18 @@ class Membership:
             return route
         return None
 
-    async def _rebalance_topic(self, topic: str, route: Route) -> bool:
+    async def _rebalance_topic(
+        self, topic: str, route: Route, asked: dict[AsyncChannel, frozenset[str]]
+    ) -> bool:
+        """Take and give up queues of one topic; note in ``asked`` who named which members."""
         try:
-            members = await self._members(topic, route)
+            channel, members = await self._members(topic, route)
         except PymqError as error:
             _log.info("group %r, topic %r keeps its queues: %s", self._group, topic, error)
             return False
         if not members:
             return False
+        asked[channel] = frozenset(members)
         ours = set(allocate(route.read_queues, members, self._pool.client_id))
         held = {queue for queue in self.readers if queue.topic == topic}
         if ours != held and topic != retry_topic(self._group):
@@ -164,6 +184,13 @@ class Membership:
                 len(route.read_queues),
                 len(members),
             )
+        if self._pool.client_id in members:
+            self._watch.shared(
+                topic,
+                queue_count=len(route.read_queues),
+                member_count=len(members),
+                own_count=len(ours),
+            )
         await asyncio.gather(*(self._give_up(queue) for queue in held - ours))
         subscription = self._subscriptions.get(topic)
         if subscription is not None and not self._is_closing:
@@ -171,8 +198,8 @@ class Membership:
                 self._take_over(queue, subscription)
         return True
 
-    async def _members(self, topic: str, route: Route) -> list[str]:
-        """Return the client ids of the group's members, from whichever broker answers."""
+    async def _members(self, topic: str, route: Route) -> tuple[AsyncChannel, list[str]]:
+        """Return the client ids of the group's members, and the broker that named them."""
         failure: PymqError | None = None
         for name in sorted(route.addresses):
             address = route.read_address(name)
@@ -181,7 +208,7 @@ class Membership:
                 members = await self._ask_members(channel)
                 if self._pool.client_id not in members and await self._pool.send_heartbeat(address):
                     members = await self._ask_members(channel)
-                return members
+                return channel, members
             except PymqError as error:
                 failure = error
         raise failure or RouteNotFound(f"topic {topic!r} has no broker")

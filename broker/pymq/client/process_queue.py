@@ -20,6 +20,7 @@ class ProcessQueue:
     __slots__ = (
         "_unfinished",
         "dropped",
+        "failures",
         "message_bytes",
         "next_offset",
         "queue",
@@ -33,6 +34,8 @@ class ProcessQueue:
         self.message_bytes = 0
         #: The queue is somebody else's now: nothing of it is delivered or committed any more.
         self.dropped = False
+        #: Queue offset -> why a message that failed is still here, for texts.
+        self.failures: dict[int, str] = {}
         # Queue offset -> size of its body, in ascending order of offsets.
         self._unfinished: OrderedDict[int, int] = OrderedDict()
 
@@ -76,4 +79,6 @@ class ProcessQueue:
         size = self._unfinished.pop(queue_offset, None)
         if size is not None:
             self.message_bytes -= size
+            if self.failures:
+                self.failures.pop(queue_offset, None)
         return size

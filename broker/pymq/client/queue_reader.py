@@ -53,6 +53,10 @@ PULL_TIMEOUT_S = 30.0
 FAILURE_PAUSE_S = 1.0
 FLOW_CONTROL_PAUSE_S = 0.02
 FLOW_CONTROL = 215
+#: A queue that may not pull because of one unfinished message says so after this: when the
+#: message holds back others that were handled, and when it is only slow.
+HELD_BACK_S = 10.0
+SLOW_S = 60.0
 #: Pause when a message needs a package that is not installed.
 MISSING_PACKAGE_PAUSE_S = 5.0
 #: Most messages and bytes of one pull; RocketMQ brokers give 32 and 256 KiB.
@@ -137,6 +141,8 @@ class QueueReader:
         #: What the broker was last told.
         self._told_offset: int | None = None
         self._last_failure = ""
+        #: The message that kept the queue from pulling, as the log was told.
+        self._held_offset: int | None = None
 
     async def run(self) -> None:
         """Read until cancelled.
@@ -202,7 +208,10 @@ class QueueReader:
 
     async def _step(self, process_queue: ProcessQueue) -> float:
         """Pull once; return for how long to pause, in seconds."""
-        room = await self._inbox.wait_room(process_queue)
+        room = await self._wait_room(process_queue)
+        if self._held_offset is not None and process_queue.commit_offset > self._held_offset:
+            _log.info("%s: reading goes on behind offset %d", self._named, self._held_offset)
+            self._held_offset = None
         try:
             result = await self._pull(process_queue, room)
             if result.status is PullStatus.OFFSET_ILLEGAL:
@@ -218,6 +227,31 @@ class QueueReader:
         self._last_failure = ""
         self._broker_id = result.suggested_broker_id
         return 0.0
+
+    async def _wait_room(self, process_queue: ProcessQueue) -> int:
+        """Wait until the queue may pull; say once if it is one message that keeps it from that."""
+        inbox = self._inbox
+        while (room := inbox.room(process_queue)) <= 0:
+            offset = process_queue.commit_offset
+            wait_s = HELD_BACK_S if "span_max" in inbox.reached_limits(process_queue) else SLOW_S
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await inbox.wait_room(process_queue)
+            except TimeoutError:
+                pass
+            is_held = process_queue.commit_offset == offset and process_queue.message_count > 0
+            if is_held and offset != self._held_offset:
+                self._held_offset = offset
+                _log.warning(
+                    "%s: reading stands still at offset %d, because the message at offset %d is "
+                    "not finished: %s. (Limit reached: %s)",
+                    self._named,
+                    process_queue.next_offset,
+                    offset,
+                    inbox.why_unfinished(process_queue),
+                    ", ".join(f"{k}={v}" for k, v in inbox.reached_limits(process_queue).items()),
+                )
+        return room
 
     async def _pull(self, process_queue: ProcessQueue, room: int) -> PullResult:
         from_master = self._broker_id == MASTER_ID

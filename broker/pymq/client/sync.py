@@ -325,14 +325,9 @@ class Consumer(Threaded):
             messages = [delivery.message for delivery in taken]
             try:
                 done = call(messages[0] if batch_size is None else messages)
-            except Exception:
-                _log.warning(
-                    "the handler failed for %s; the broker will deliver it again",
-                    ", ".join(message.message_id for message in messages),
-                    exc_info=True,
-                )
-                for delivery in self._inbox.held.release():
-                    self._call(self._consumer.give_back(delivery))
+            except Exception as error:
+                failed = self._inbox.held.release()
+                self._call(self._consumer.failed_messages.handler_failed(failed, error))
             except BaseException:  # Ctrl-C: whether it was handled is not known
                 self._put_back()
                 raise

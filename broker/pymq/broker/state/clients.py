@@ -6,12 +6,19 @@ when it unregisters, or when its heartbeats stop for the expiry time.
 Source: RocketMQ ConsumerManager, ConsumerGroupInfo, ProducerManager.
 """
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pymq.clock import Clock
 from pymq.net.server import ServerConnection
 from pymq.protocol.bodies import ConsumerData, MessageModel, Subscription
+from pymq.protocol.names import is_retry_topic
+
+_log = logging.getLogger(__name__)
+
+#: What a member wants: topic, and tags or another expression. Equal for members that agree.
+Wanted = frozenset[tuple[str, frozenset[str] | str]]
 
 
 @dataclass(slots=True)
@@ -33,6 +40,10 @@ class ConsumerGroup:
     consume_from_where: str
     members: dict[ServerConnection, Client] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    #: Of each member, as of its last heartbeat.
+    wanted: dict[ServerConnection, Wanted] = field(default_factory=dict)
+    #: Was the log told that members subscribe differently, and do they still?
+    is_divided: bool = False
 
     @property
     def is_broadcasting(self) -> bool:
@@ -42,6 +53,26 @@ class ConsumerGroup:
     def client_ids(self) -> list[str]:
         """Return the members' ids, each once, sorted."""
         return sorted({client.client_id for client in self.members.values()})
+
+    def compare(self, name: str, connection: ServerConnection, wanted: Wanted) -> None:
+        """Say once when members that share the queues do not subscribe to the same."""
+        if self.wanted.get(connection) == wanted:
+            return
+        self.wanted[connection] = wanted
+        other = next((c for c, theirs in self.wanted.items() if theirs != wanted), None)
+        if other is not None and not self.is_divided and not self.is_broadcasting:
+            _log.warning(
+                "group %s: its members subscribe differently: %s to %s, %s to %s. Each queue is "
+                "read by one member alone, so what the others want of it is lost to the group; "
+                "let all members subscribe to the same topics and tags, or give them groups of "
+                "their own",
+                name,
+                self.members[other].client_id,
+                _listed(self.wanted[other]),
+                self.members[connection].client_id,
+                _listed(wanted),
+            )
+        self.is_divided = other is not None
 
     def subscribe(self, subscriptions: list[Subscription]) -> bool:
         """Take over what a member subscribes to; True when topics came or went."""
@@ -58,6 +89,22 @@ class ConsumerGroup:
         for topic in gone:
             del table[topic]
         return changed or bool(gone)
+
+
+def _wanted(subscriptions: Sequence[Subscription]) -> Wanted:
+    return frozenset(
+        (subscription.topic, subscription.tags or subscription.expression)
+        for subscription in subscriptions
+        if not is_retry_topic(subscription.topic)
+    )
+
+
+def _listed(wanted: Wanted) -> str:
+    listed = sorted(
+        f"{topic} ({what if isinstance(what, str) else ' || '.join(sorted(what))})"
+        for topic, what in wanted
+    )
+    return ", ".join(listed) or "nothing"
 
 
 class ClientTable:
@@ -115,6 +162,7 @@ class ClientTable:
         changed = known is None or known.client_id != client.client_id
         group.members[connection] = client
         if not keep_subscriptions:
+            group.compare(data.group, connection, _wanted(data.subscriptions))
             changed = group.subscribe(data.subscriptions) or changed
         if changed:
             self._members_changed(data.group, group)
@@ -124,6 +172,8 @@ class ClientTable:
         group = self._consumers.get(group_name)
         if group is None or group.members.pop(connection, None) is None:
             return
+        group.wanted.pop(connection, None)
+        group.is_divided &= len(set(group.wanted.values())) > 1
         if not group.members:
             del self._consumers[group_name]
         self._members_changed(group_name, group)

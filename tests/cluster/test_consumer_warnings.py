@@ -1,0 +1,252 @@
+"""What keeps a consumer from its messages is said once, at WARNING, with cause and cure."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Iterator
+from typing import Any
+
+import pytest
+from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
+
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.client.consumer import Consumer
+from pymq.client.inbox import FlowLimits
+from pymq.protocol.message import ReceivedMessage
+from pymq.testing.cluster import Cluster
+
+DEADLINE_S = 60.0
+
+
+def run(work: Awaitable[None]) -> None:
+    async def limited() -> None:
+        await asyncio.wait_for(work, DEADLINE_S)
+
+    asyncio.run(limited())
+
+
+def said(caplog: pytest.LogCaptureFixture, text: str, logger: str = "pymq.client") -> list[str]:
+    """Return the levels and texts of what a part of the house logged that contains ``text``."""
+    return [
+        f"{record.levelname} {record.getMessage()}"
+        for record in caplog.records
+        if text in record.getMessage() and record.name.startswith(logger)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def level(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    with caplog.at_level(logging.INFO, "pymq"):
+        yield
+
+
+@pytest.fixture
+def one_queue(pymq_cluster: Cluster) -> Cluster:
+    """A cluster with topic T of one queue."""
+    with BlockingClient(pymq_cluster.name_server) as client:
+        BlockingAdmin(client).create_topic("T", queue_count=1)
+    return pymq_cluster
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymq.client.retry.LOCAL_RETRY_S", 0.05)
+    monkeypatch.setattr("pymq.client.queue_reader.HELD_BACK_S", 0.1)
+    monkeypatch.setattr("pymq.client.queue_reader.SLOW_S", 0.2)
+
+
+# ------------------------------------------------------------------------------------ members
+
+
+def test_more_members_than_queues(one_queue: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        first, second = (Consumer(one_queue.name_server, "g").subscribe("T") for _ in range(2))
+        async with first:
+            await wait_until(lambda: first.assignment, "the first has the queue")
+            async with second:
+                text = "the group has 2 members and the topic 1 queues"
+                await wait_until(lambda: said(caplog, text), "one says that it has none")
+                has_it, idle = (first, second) if first.assignment else (second, first)
+                assert has_it.assignment and not idle.assignment
+                await has_it.close()
+                again = "this member has queues again, 1 of 1"
+                await wait_until(lambda: said(caplog, again), "it says that it has it now")
+                (warned,) = said(caplog, text)
+                assert warned.startswith("WARNING group 'g', topic 'T': this member gets no")
+                assert said(caplog, again)[0].startswith("INFO")
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "difference"),
+    [
+        (("T", "a"), ("T", "b"), "of topic 'T' this one wants "),
+        (("T", "*"), ("U", "*"), "reads topic "),
+    ],
+)
+def test_members_that_subscribe_differently(
+    pymq_cluster: Cluster,
+    caplog: pytest.LogCaptureFixture,
+    one: tuple[str, str],
+    other: tuple[str, str],
+    difference: str,
+) -> None:
+    async def test() -> None:
+        for topic in "TU":
+            await send_numbers(pymq_cluster.name_server, topic, range(4))
+        async with Consumer(pymq_cluster.name_server, "g").subscribe(*one) as first:
+            await wait_until(lambda: first.assignment, "it has queues")
+            async with Consumer(pymq_cluster.name_server, "g").subscribe(*other) as second:
+                await wait_until(lambda: said(caplog, difference), "a member says so")
+                for member in (first, second):  # another rebalance
+                    member._membership.wake()
+                await wait_until(lambda: second.assignment, "it has queues")
+                texts = said(caplog, difference)
+                assert len(texts) == len(set(texts)) <= 4
+                for text in texts:
+                    assert text.startswith("WARNING the 2 members of group 'g' subscribe diff")
+                    assert "let all members subscribe to the same" in text
+
+    run(test())
+    (broker,) = said(caplog, "group g: its members subscribe differently", "pymq.broker")
+    assert f"to {one[0]} ({one[1]})" in broker and f"to {other[0]} ({other[1]})" in broker
+    assert broker.startswith("WARNING") and "groups of their own" in broker
+
+
+def test_members_that_subscribe_alike_say_nothing(
+    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        await send_numbers(pymq_cluster.name_server, "T", range(4))
+        members = [Consumer(pymq_cluster.name_server, "g") for _ in range(2)]
+        async with members[0].subscribe("T", "a || b"), members[1].subscribe("T", "b||a"):
+            await wait_until(lambda: all(m.assignment for m in members), "both have queues")
+            members[0].subscribe("U")
+            members[1].subscribe("U")
+            await wait_until(lambda: said(caplog, "waits for a route"), "rebalanced")
+
+    run(test())
+    assert not said(caplog, "of topic 'T' this one wants")
+
+
+# --------------------------------------------------------------------- a reader that stands still
+
+
+def test_a_message_whose_handler_always_fails_holds_its_queue_back(
+    one_queue: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        got: set[int] = set()
+        is_mended = False
+
+        async def handler(message: ReceivedMessage) -> None:
+            if int(message.body) == 3 and not is_mended:
+                raise ValueError("poison")
+            got.add(int(message.body))
+
+        await send_numbers(one_queue.name_server, "T", range(60))
+        limits = FlowLimits(span_max=10, queue_messages_max=5)
+        consumer = Consumer(one_queue.name_server, "g", from_where="earliest", limits=limits)
+        async with consumer.subscribe("T"):
+            running = asyncio.ensure_future(consumer.run(handler))
+            text = "reading stands still"
+            await wait_until(lambda: said(caplog, text), "it says so")
+            await wait_until(lambda: len(said(caplog, "the handler failed")) > 8, "more failures")
+            is_mended = True
+            await wait_until(lambda: len(got) == 60, "all are handled")
+            (warned,) = said(caplog, text)
+            for part in (
+                "WARNING group 'g', topic 'T', ",
+                ":0: reading stands still at offset ",
+                "because the message at offset 3 is not finished: its handler failed ",
+                "(Limit reached: span_max=10)",
+                "ValueError('poison')",
+                "and the broker does not take it back (",
+                "let it return for what it cannot handle",
+            ):
+                assert part in warned
+            assert said(caplog, "reading goes on behind offset 3")[0].startswith("INFO")
+        await running
+
+    run(test())
+
+
+def test_a_handler_that_does_not_return_holds_its_queue_back(
+    one_queue: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        go_on = asyncio.Event()
+
+        async def handler(message: ReceivedMessage) -> None:
+            await go_on.wait()
+
+        await send_numbers(one_queue.name_server, "T", range(40))
+        limits = FlowLimits(queue_messages_max=20)
+        consumer = Consumer(one_queue.name_server, "g", from_where="earliest", limits=limits)
+        async with consumer.subscribe("T"):
+            running = asyncio.ensure_future(consumer.run(handler, concurrency=1))
+            await wait_until(lambda: said(caplog, "stands still"), "it says so")
+            (warned,) = said(caplog, "stands still")
+            assert "the message at offset 0 is not finished: its handler has not returned" in warned
+            assert "queue_messages_max=20" in warned
+            go_on.set()
+            await wait_until(lambda: said(caplog, "reading goes on"), "it goes on")
+        await running
+
+    run(test())
+
+
+# --------------------------------------------------------------------------- handlers that fail
+
+
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_failed_handler_is_one_warning(
+    one_queue: Cluster, caplog: pytest.LogCaptureFixture, batch_size: int | None
+) -> None:
+    kept = "tried again here in 0.05 s, because the broker does not take it back: "
+
+    async def test() -> None:
+        failures = 0
+
+        async def handler(messages: Any) -> None:
+            nonlocal failures
+            if failures < 3:
+                failures += 1
+                raise ValueError("cannot")
+
+        await send_numbers(one_queue.name_server, "T", range(4))
+        consumer = Consumer(one_queue.name_server, "g", from_where="earliest").subscribe("T")
+        async with consumer:
+            running = asyncio.ensure_future(
+                consumer.run(handler, concurrency=1, batch_size=batch_size)
+            )
+            await wait_until(lambda: len(said(caplog, "the handler failed")) == 3, "it says so")
+            await wait_until(lambda: failures and not consumer.backlog_count, "all are finished")
+        await running
+
+    run(test())
+    warnings = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(warnings) == 3
+    for record in warnings:
+        text = record.getMessage()
+        assert text.startswith("the handler failed for message ")
+        assert "(topic 'T', broker-a:0, offset " in text and kept in text
+        assert record.exc_info is not None and isinstance(record.exc_info[1], ValueError)
+        assert "4 of 4 will be" in text or " and " not in text
+
+
+# ------------------------------------------------------------------------------ what stays quiet
+
+
+def test_a_consumer_that_reads_says_nothing(
+    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        await send_numbers(pymq_cluster.name_server, "T", range(50))
+        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("T")
+        async with consumer:
+            assert numbers_of(await receive(consumer, 50)) == list(range(50))
+
+    run(test())
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
