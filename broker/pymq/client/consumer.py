@@ -374,7 +374,7 @@ class MessageLoop:
 
     async def __anext__(self) -> ReceivedMessage:
         if self._home.is_forked:
-            self._home.check()
+            self._home.check_process()
         self.finish_current()
         self._current = delivery = await self._inbox.take()
         if delivery is None:

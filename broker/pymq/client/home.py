@@ -24,6 +24,19 @@ class Process:
         self.is_forked = False
         _processes.add(self)
 
+    def check_process(self) -> None:
+        """Accept a call from the process itself.
+
+        Raises:
+            ClientMisplaced: it comes from a child.
+        """
+        if self.is_forked:
+            raise ClientMisplaced(
+                f"the client was started in process {self.pid} and cannot be used in its child "
+                f"{os.getpid()}, with which it would share connections and message ids; make a "
+                "client in each process, after the fork"
+            )
+
 
 # Weak, so that nothing is kept for the sake of a fork.
 _processes: weakref.WeakSet[Process] = weakref.WeakSet()
@@ -58,11 +71,7 @@ class Home(Process):
             ClientMisplaced: it comes from somewhere else.
         """
         if self.is_forked:
-            raise ClientMisplaced(
-                f"the client was started in process {self.pid} and cannot be used in its child "
-                f"{os.getpid()}, with which it would share connections and message ids; make a "
-                "client in each process, after the fork"
-            )
+            self.check_process()
         # Two short calls: to ask for the running loop asks the system for the process, too.
         if threading.get_ident() != self._thread or not self.loop.is_running():
             ended = ", which has ended" if self.loop.is_closed() else ""

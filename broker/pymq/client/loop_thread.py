@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from pymq.errors import ClientClosed
+from pymq.client.home import Process
+from pymq.errors import ClientClosed, PymqError
 
 T = TypeVar("T")
 
@@ -15,6 +16,8 @@ class LoopThread:
     """An event loop in a thread of its own."""
 
     def __init__(self, name: str) -> None:
+        #: A child made by ``fork`` has a copy of all this, but not the thread.
+        self.process = Process()
         self._loop = asyncio.new_event_loop()
         self._is_closed = False
         # What began before the end is told of it. Reentrant: close() may come from a signal.
@@ -39,12 +42,13 @@ class LoopThread:
 
         Raises:
             ClientClosed: the thread has ended.
+            ClientMisplaced: it belongs to the parent of this process.
         """
         future = self.begin(work)
         try:
             return future.result()
         except concurrent.futures.CancelledError as error:
-            raise ClientClosed("the client was closed meanwhile") from error
+            raise ClientClosed("the client was closed meanwhile", sent=True) from error
         except BaseException:
             future.cancel()  # KeyboardInterrupt: nobody waits for it any more
             raise
@@ -54,7 +58,11 @@ class LoopThread:
 
         Raises:
             ClientClosed: the thread has ended.
+            ClientMisplaced: it belongs to the parent of this process.
         """
+        if self.process.is_forked:
+            work.close()
+            self.process.check_process()
         with self._lock:
             if self._is_closed or threading.current_thread() is self._thread:
                 work.close()
@@ -65,6 +73,8 @@ class LoopThread:
 
     def close(self) -> None:
         """Stop the loop and wait for the thread. Idempotent."""
+        if self.process.is_forked:
+            return
         with self._lock:
             if self._is_closed:
                 return
@@ -81,6 +91,7 @@ class Threaded:
 
     def _start(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
         if self._thread is not None:
+            self._check_open()
             return
         thread = LoopThread(name)
         try:
@@ -92,7 +103,7 @@ class Threaded:
 
     def _stop(self, close: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         thread, self._thread = self._thread, None
-        if thread is not None:
+        if thread is not None and not thread.process.is_forked:
             try:
                 thread.call(close())
             finally:
@@ -105,13 +116,17 @@ class Threaded:
         return self._running(work).begin(work)
 
     def _running(self, work: Coroutine[Any, Any, Any]) -> LoopThread:
-        if self._thread is None:
+        try:
+            return self._check_open()
+        except PymqError:
             work.close()
-        return self._check_open()
+            raise
 
     def _check_open(self) -> LoopThread:
         if self._thread is None:
             raise ClientClosed("the client is not open: use it inside `with`")
+        if self._thread.process.is_forked:
+            self._thread.process.check_process()
         return self._thread
 
 
