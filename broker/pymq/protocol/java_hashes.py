@@ -36,7 +36,9 @@ def java_hashes(data: Bytes, starts: Longs, lengths: Longs) -> Words:
         odd = rows[texts.max(1) >= 0x80] if texts.max() >= 0x80 else rows[:0]
         if len(odd):
             ends = starts[odd] + length
-            hashes[odd] = [_hash(data[span].tobytes()) for span in spans(starts[odd], ends)]
+            texts_odd = [data[span].tobytes() for span in spans(starts[odd], ends)]
+            known = {text: _hash(text) for text in set(texts_odd)}  # tags repeat
+            hashes[odd] = [known[text] for text in texts_odd]
     return hashes
 
 

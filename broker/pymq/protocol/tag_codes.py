@@ -13,21 +13,19 @@ Source: RocketMQ MessageExtBrokerInner.tagsString2tagsCode, CommitLog.checkMessa
 import functools
 
 import numpy as np
-import numpy.typing as npt
 
-from pymq.protocol.hashes import decode_as_java, java_hash
+from pymq.protocol.hashes import java_hash
+from pymq.protocol.java_hashes import java_hashes
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.property_texts import PropertyTexts
-from pymq.protocol.record_batch import Bytes, Longs, RecordColumns, equal_at, gather, spans
+from pymq.protocol.record_batch import Longs, RecordColumns, equal_at, gather
 
 _TAGS = b"TAGS"
 #: How a text begins as pymq's clients write it.
 _FIRST = b"TAGS\x01"
 #: How many bytes of a text are looked at when its tag should stand first, and be short.
 _WINDOW_BYTES = 24
-#: Longer tags are hashed one by one.
-_HASH_STEPS_MAX = 64
 _DELAY = b"DELAY"
 #: Delay of a level that is not configured, ms.
 _UNKNOWN_DELAY_MS = 1000
@@ -86,7 +84,7 @@ def tag_codes(texts: PropertyTexts) -> Longs:
     codes[:] = 0
     row, start, end = texts.values_of(_TAGS)
     if len(row):
-        codes[row] = _java_hashes(texts.data, start, end - start)
+        codes[row] = java_hashes(texts.data, start, end - start).view(np.int32)
     return codes
 
 
@@ -102,6 +100,7 @@ def _set_first_codes(codes: Longs, texts: PropertyTexts) -> bool:
     if not (columns[: len(_FIRST)] == np.frombuffer(_FIRST, np.uint8)[:, np.newaxis]).all():
         return False
     lengths = texts.ends - starts
+    # Where the tags end is found in the same walk: ``java_hashes`` would want to know it before.
     hashes = np.zeros(len(starts), np.uint32)
     going = np.ones(len(starts), np.bool_)
     for step in range(len(_FIRST), _WINDOW_BYTES):
@@ -114,20 +113,3 @@ def _set_first_codes(codes: Longs, texts: PropertyTexts) -> bool:
             return False
         hashes = np.where(going, hashes * np.uint32(31) + units, hashes)
     return False
-
-
-def _java_hashes(data: Bytes, starts: Longs, lengths: Longs) -> npt.NDArray[np.int32]:
-    """Return the Java hash of each UTF-8 text of at least one byte."""
-    hashes = np.zeros(len(starts), np.uint32)
-    for step in range(longest := int(lengths.max())):
-        if longest > _HASH_STEPS_MAX:
-            break
-        going = lengths > step
-        units = data[np.where(going, starts + step, starts)]
-        if (units >= 0x80).any():
-            break
-        hashes = np.where(going, hashes * np.uint32(31) + units, hashes)
-    else:
-        return hashes.view(np.int32)
-    texts = map(data.tobytes().__getitem__, spans(starts, starts + lengths))
-    return np.array([tag_code(decode_as_java(text)) for text in texts], np.int32)

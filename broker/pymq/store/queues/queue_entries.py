@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymq.protocol.codes import MessageFlag
 from pymq.protocol.java_hashes import java_hashes
 from pymq.protocol.record_batch import Longs, RecordColumns, equal_at
 from pymq.protocol.tag_codes import entry_tag_codes
 from pymq.store.queues.consume_queue import ENTRY, Entries
 
-_PREPARED = 0x4  # Set in TRANSACTION_PREPARED and TRANSACTION_ROLLBACK, not in COMMIT.
-_INNER_BATCH = 0x80
+#: Records with one of these have no entry. TRANSACTION_ROLLBACK has the bit of PREPARED, too.
+_UNLISTED = int(MessageFlag.TRANSACTION_PREPARED | MessageFlag.INNER_BATCH)
 
 
 class QueueEntries(NamedTuple):
@@ -49,10 +50,10 @@ def queue_entries(
         records: consecutive ones of the log.
         delay_levels_ms: delays of levels 1, 2, ...
     """
-    is_indexed = (records.sys_flag & (_PREPARED | _INNER_BATCH)) == 0
+    is_listed = (records.sys_flag & _UNLISTED) == 0
     codes = entry_tag_codes(records, delay_levels_ms)
     for topic, queue_id, rows in _by_queue(records):
-        rows = rows[is_indexed[rows]]
+        rows = rows[is_listed[rows]]
         if len(rows):
             entries = np.empty(len(rows), ENTRY)
             entries["physical_offset"] = records.physical_offset[rows]
