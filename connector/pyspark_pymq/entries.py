@@ -1,14 +1,8 @@
 """Arrow batches -> the bodies of requests, without a Python statement per message.
 
-Two layouts, big-endian. An entry of SEND_BATCH, which every broker takes
-(RocketMQ MessageDecoder.encodeMessages)::
-
-    4  size of the entry, this included       4      flag, 0
-    4  magic, 0                               4 + n  body
-    4  body CRC, 0                            2 + n  properties: name 0x01 value 0x02 ...
-
-A finished record, which pymq brokers take, is a stored one (``pymq.protocol.record``) with
-zeros in what only the broker knows::
+Two layouts, big-endian. A message of SEND_BATCH, which every broker takes:
+``pymq.protocol.batch_body``. A finished record, which pymq brokers take, is a stored one
+(``pymq.protocol.record``) with zeros in what only the broker knows::
 
     4  size        68  zeros          1 + n  topic
     4  magic       4 + n  body        2 + n  properties
@@ -30,6 +24,7 @@ import pyarrow.compute as pc
 from pymq.client.batch_run import Batch
 from pymq.client.finished import RecordsBody
 from pymq.errors import LocalProtocolError
+from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
 from pymq.protocol.finished_records import pack_sizes
 from pymq.protocol.message import KEYS, TAGS, UNIQUE_KEY
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
@@ -37,7 +32,6 @@ from pyspark_pymq.rows import contents, cuts
 
 Bytes = npt.NDArray[np.uint8]
 
-ENTRY_HEAD_BYTES = 20
 #: Properties that make a message of a batch something a batch cannot carry.
 _NOT_IN_BATCHES = {
     "DELAY": "delayed messages",
@@ -136,8 +130,8 @@ class Messages:
 
     def entries(self) -> Encoded:
         """Return them as entries of SEND_BATCH."""
-        head = np.zeros((len(self.body), ENTRY_HEAD_BYTES // 4), ">u4")
-        head[:, 0] = ENTRY_HEAD_BYTES + 2 + self.body_bytes + self.properties_bytes
+        head = np.zeros((len(self.body), BATCH_HEAD.size // 4), ">u4")
+        head[:, 0] = BATCH_OVERHEAD_BYTES + self.body_bytes + self.properties_bytes
         head[:, -1] = self.body_bytes
         return self._encoded(head, [b""], are_records=False)
 
@@ -370,7 +364,7 @@ def _check_sizes(
     message_bytes_max: int,
     place: Callable[[int], str],
 ) -> None:
-    sizes = ENTRY_HEAD_BYTES + 2 + body_bytes + lengths
+    sizes = BATCH_OVERHEAD_BYTES + body_bytes + lengths
     if len(sizes) and lengths.max() > PROPERTIES_BYTES_MAX:
         row = int(lengths.argmax())
         raise LocalProtocolError(

@@ -22,8 +22,9 @@ from pymq.errors import (
     PymqError,
     RouteNotFound,
 )
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.message import Message, ReceivedMessage, encode_batch
+from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.record import decode_records
 from pymq.protocol.record_batch import read_columns
 from pymq.testing import Cluster

@@ -24,10 +24,11 @@ from pymq.errors import (
     RequestTimeout,
     RouteNotFound,
 )
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import TopicRoute
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
-from pymq.protocol.message import Message, encode_batch
+from pymq.protocol.message import Message
 
 #: Routes are old at once, so that every use of one asks the name servers.
 IMPATIENT = ClientConfig(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from tests.cluster.broker_peer import Peer, fields, records, serve
 
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.codes import PULL_BYTES_FIELD, PullFlag, RequestCode, ResponseCode
-from pymq.protocol.message import encode_batch
 
 
 def test_the_four_pull_answers_carry_all_four_offsets(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import HeaderForm
-from pymq.protocol.message import decode_properties, encode_batch
+from pymq.protocol.message import decode_properties
 from pymq.protocol.record import parse_offset_message_id
 from pymq.store import FlushMode
 

@@ -13,12 +13,12 @@ from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.finished import RecordsBody
 from pymq.errors import BrokerError
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.finished_records import pack_sizes
 from pymq.protocol.headers.send import SendRequest
-from pymq.protocol.message import encode_batch
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import decode_records
 from pymq.testing import Cluster

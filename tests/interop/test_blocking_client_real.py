@@ -14,8 +14,9 @@ from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import PullStatus, SendStatus
 from pymq.errors import BrokerError, MessageNotFound, OffsetOutOfRange, RouteNotFound
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.message import Message, ReceivedMessage, encode_batch
+from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.record import Record, decode_records
 from pymq.protocol.record_batch import read_columns
 

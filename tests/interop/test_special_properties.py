@@ -19,10 +19,10 @@ from tests.interop.jvm import JavaClient
 from tests.interop.official_store import official_store
 
 from pymq.net.blocking import BlockingChannel
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
-from pymq.protocol.message import encode_batch
 from pymq.store.queues.consume_queue import ENTRY
 from pymq.testing import Cluster
 

@@ -6,7 +6,6 @@ is most of what a single send costs less than the general codec.
 """
 
 import functools
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
@@ -14,6 +13,7 @@ from json.encoder import encode_basestring
 from pymq.client.config import ClientConfig
 from pymq.client.operations import check_send_topic
 from pymq.errors import LocalProtocolError
+from pymq.protocol.batch_body import BATCH_HEAD, BATCH_LENGTH, BATCH_OVERHEAD_BYTES
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MQ_VERSION, RequestCode
 from pymq.protocol.compression import compress, compression_flags
@@ -24,12 +24,7 @@ from pymq.protocol.record import PROPERTIES_BYTES_MAX
 
 #: Texts longer than this leave the short way and are measured in bytes.
 _SHORT_TEXT = PROPERTIES_BYTES_MAX // 12
-#: What a batch entry takes beside body and properties.
-BATCH_ENTRY_BYTES = 22
-_ENTRY_HEAD = struct.Struct(">IIIiI")
-_ENTRY_PROPERTIES = struct.Struct(">H")
 _INT32 = 1 << 31
-assert _ENTRY_HEAD.size + _ENTRY_PROPERTIES.size == BATCH_ENTRY_BYTES  # on-wire contract
 
 
 class SendTemplate:
@@ -318,7 +313,7 @@ def encode_batches(
     parts: list[bytes] = []
     keys: list[str] = []
     total = 0
-    pack_head, pack_length = _ENTRY_HEAD.pack, _ENTRY_PROPERTIES.pack
+    pack_head, pack_length = BATCH_HEAD.pack, BATCH_LENGTH.pack
     for message, key in zip(messages, unique_keys, strict=False):
         body = message.body
         if type(body) is not bytes or not body:
@@ -330,7 +325,7 @@ def encode_batches(
                 properties = f"UNIQ_KEY\x01{key}\x02".encode() + _tag_bytes(message.tags)
             except TypeError as error:
                 raise wrong_type(message, error) from error
-        size = BATCH_ENTRY_BYTES + len(body) + len(properties)
+        size = BATCH_OVERHEAD_BYTES + len(body) + len(properties)
         if total + size > bytes_max:
             if size > bytes_max:
                 raise LocalProtocolError(

@@ -1,25 +1,18 @@
-"""Messages as users see them, their properties, and the body of a batch.
+"""Messages as users see them, and their properties.
 
 Properties travel and are stored as one text: name, U+0001, value, U+0002, for each. The last
 U+0002 is missing from what 4.9 writes, so readers take both. A piece without a name or
 without a value does not count; of two pieces with one name the later does.
 
-A SEND_BATCH_MESSAGE body is a run of entries, big-endian::
-
-    4  size of the entry, this included       4      flag
-    4  magic, 0                               4 + n  body
-    4  body CRC, 0                            2 + n  properties
-
 Source: RocketMQ MessageDecoder, MessageConst, Message, MessageExt, MessageClientIDSetter.
 """
 
 import itertools
-import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from pymq.errors import LocalProtocolError, RemoteProtocolError
+from pymq.errors import LocalProtocolError
 from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
 from pymq.protocol.compression import DECOMPRESSED_BYTES_MAX, decompress
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, Record, offset_message_id, unpack_host
@@ -73,9 +66,6 @@ SYSTEM_PROPERTIES = frozenset(_SYSTEM_NAMES.split())
 #: System-flag bits that say nothing any more once a body is decompressed.
 _COMPRESSED = int(MessageFlag.COMPRESSED)
 _COMPRESSION_BITS = _COMPRESSED | COMPRESSION_MASK
-_BATCH_HEAD = struct.Struct(">IIIiI")
-_BATCH_BYTES_MIN = _BATCH_HEAD.size + 2
-_SHORT = struct.Struct(">H")
 
 
 # -------------------------------------------------------------------------------- properties
@@ -424,64 +414,3 @@ class UniqueKeys:
             common = f"{self._host}{salt:08X}{moment & 0xFFFFFFFF:08X}"
             self._current = (moment, common)
         return f"{common}{number & 0xFFFF:04X}"
-
-
-# ------------------------------------------------------------------------------------- batch
-
-
-def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
-    """Return the body of a batch.
-
-    Args:
-        entries: (flag, body, encoded properties) of each message.
-
-    Raises:
-        LocalProtocolError: properties exceed 32767 bytes, or a flag 32 bits.
-    """
-    parts: list[bytes] = []
-    for flag, body, properties in entries:
-        if len(properties) > PROPERTIES_BYTES_MAX:
-            raise LocalProtocolError(
-                f"properties of {len(properties)} B, expected at most {PROPERTIES_BYTES_MAX}"
-            )
-        size = _BATCH_BYTES_MIN + len(body) + len(properties)
-        try:
-            head = _BATCH_HEAD.pack(size, 0, 0, flag, len(body))
-        except struct.error as error:
-            raise LocalProtocolError(
-                f"batch entry with flag {flag} and a body of {len(body)} B: {error}"
-            ) from error
-        parts += (head, body, _SHORT.pack(len(properties)), properties)
-    return b"".join(parts)
-
-
-def decode_batch(data: bytes | memoryview) -> list[tuple[int, bytes, bytes]]:
-    """Return (flag, body, encoded properties) of each message of a batch.
-
-    Raises:
-        RemoteProtocolError: the sizes do not fit together.
-    """
-    entries: list[tuple[int, bytes, bytes]] = []
-    position, total = 0, len(data)
-    while position < total:
-        if total - position < _BATCH_BYTES_MIN:
-            raise _bad_batch(position, f"{total - position} B left for an entry")
-        size, _, _, flag, body_bytes = _BATCH_HEAD.unpack_from(data, position)
-        end = position + size
-        body_at = position + _BATCH_HEAD.size
-        properties_at = body_at + body_bytes + 2
-        if end > total or properties_at > end:
-            raise _bad_batch(position, f"size {size} and body {body_bytes} of {total} B")
-        (properties_bytes,) = _SHORT.unpack_from(data, properties_at - 2)
-        if properties_at + properties_bytes != end or properties_bytes > PROPERTIES_BYTES_MAX:
-            raise _bad_batch(
-                position, f"fields end at {properties_at + properties_bytes}, size says {end}"
-            )
-        body = bytes(data[body_at : body_at + body_bytes])
-        entries.append((flag, body, bytes(data[properties_at:end])))
-        position = end
-    return entries
-
-
-def _bad_batch(position: int, text: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"batch entry at {position}: {text}")

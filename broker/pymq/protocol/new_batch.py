@@ -1,10 +1,4 @@
-"""A SEND_BATCH body on its way into the log.
-
-Per message, big-endian::
-
-    4  total size       4  flag                2 + n  properties
-    4  magic, 0         4 + n  body
-    4  CRC, 0
+"""A SEND_BATCH body that goes into the log; its layout is in ``batch_body``.
 
 Works on the whole body. Only three things are done message by message, all of them inside C
 loops (``map``): slicing bodies out, their CRC, and joining the pieces. (With checksums of whole
@@ -22,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import RemoteProtocolError
+from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
 from pymq.protocol.new_records import NewRecords, cells, cut, is_constant, items
 from pymq.protocol.record import OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pymq.protocol.record_batch import Bytes, Longs, gather, item_starts
@@ -31,14 +26,14 @@ from pymq.protocol.record_crc_batch import cut_record_crcs
 _HEAD = np.dtype(
     [("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("flag", ">i4"), ("body_bytes", ">u4")]
 )
-_OVERHEAD_BYTES = 22
-assert _HEAD.itemsize == 20  # wire contract
+_HEAD_BYTES = BATCH_HEAD.size
+assert _HEAD.itemsize == _HEAD_BYTES  # wire contract
 
 
 class NewBatch(NewRecords):
     """One SEND_BATCH body.
 
-    Entries of one shape (all bodies as long, all properties as long) are taken and laid out
+    Messages of one shape (all bodies as long, all properties as long) are taken and laid out
     as the rows of a matrix; others are cut into pieces and joined.
     """
 
@@ -66,7 +61,7 @@ class NewBatch(NewRecords):
             record_crc: end every record with its checksum.
 
         Raises:
-            RemoteProtocolError: the body is not a sequence of batch entries, or the properties
+            RemoteProtocolError: the body is not a sequence of messages, or the properties
                 of one of them are too long.
         """
         super().__init__(
@@ -82,7 +77,7 @@ class NewBatch(NewRecords):
         data = np.frombuffer(body, np.uint8)
         starts = item_starts(data, second=0)
         if starts is None or not len(starts):
-            raise RemoteProtocolError(f"batch body of {len(body)} B has a malformed entry size")
+            raise RemoteProtocolError(f"batch body of {len(body)} B: a message's size is malformed")
         self.count = len(starts)
         body_ends, ends = self._lay_out(data, starts)
         stops = cut_record_crcs(data, body_ends + 2, ends)
@@ -94,7 +89,8 @@ class NewBatch(NewRecords):
         lengths = stops - body_ends - 2 + len(suffix) + bare
         if (most := int(lengths.max())) > PROPERTIES_BYTES_MAX:
             raise RemoteProtocolError(
-                f"a batch entry's properties take {most} B, expected 0..{PROPERTIES_BYTES_MAX}"
+                f"the properties of a message of a batch take {most} B, expected "
+                f"0..{PROPERTIES_BYTES_MAX}"
             )
         self._properties_lengths = lengths
         sizes = self._body_lengths + lengths
@@ -120,19 +116,19 @@ class NewBatch(NewRecords):
         self._find_properties(data, body_ends + 2, stops)
 
     def _lay_out(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
-        """Return where bodies and entries end, having checked that they fit."""
-        if starts[-1] + _OVERHEAD_BYTES > len(data):
-            raise RemoteProtocolError(f"batch entry at {starts[-1]} is cut short")
+        """Return where bodies and messages end, having checked that they fit."""
+        if starts[-1] + BATCH_OVERHEAD_BYTES > len(data):
+            raise RemoteProtocolError(f"message of a batch at {starts[-1]} is cut short")
         heads = gather(data, starts, _HEAD)
         self._flags = heads["flag"]
         self._body_lengths = heads["body_bytes"].astype(np.int64)
         body_ends = starts + _HEAD.itemsize + self._body_lengths
         ends = starts + heads["size"]
         if not (body_ends + 2 <= ends).all():
-            raise RemoteProtocolError("a batch entry's body runs past its end")
+            raise RemoteProtocolError("the body of a message of a batch runs past its end")
         lengths = data[body_ends].astype(np.int64) << 8 | data[body_ends + 1]
         if not (body_ends + 2 + lengths == ends).all():
-            raise RemoteProtocolError("a batch entry's fields miss its end")
+            raise RemoteProtocolError("the fields of a message of a batch miss its end")
         return body_ends, ends
 
     def encode(
@@ -153,14 +149,14 @@ class NewBatch(NewRecords):
 
 @dataclass(slots=True)
 class _Matrix:
-    """Batch entries of one shape: row i of ``rows`` is entry i."""
+    """Messages of one shape: row i of ``rows`` is message i."""
 
     rows: Bytes
     body_bytes: int
     suffix: bytes
 
     def bodies(self) -> Sequence[bytes | memoryview]:
-        return cells(self.rows[:, 20 : 20 + self.body_bytes])
+        return cells(self.rows[:, _HEAD_BYTES : _HEAD_BYTES + self.body_bytes])
 
     def join(self, heads: npt.NDArray[Any], topic: bytes, lengths: Longs) -> Bytes:
         count = len(self.rows)
@@ -168,18 +164,18 @@ class _Matrix:
         middle = topic + struct.pack(">H", int(lengths[0]))
         body_at = head_bytes + self.body_bytes
         properties_at = body_at + len(middle)
-        suffix_at = properties_at + self.rows.shape[1] - 22 - self.body_bytes
+        suffix_at = properties_at + self.rows.shape[1] - BATCH_OVERHEAD_BYTES - self.body_bytes
         out = np.empty((count, suffix_at + len(self.suffix)), np.uint8)
         out[:, :head_bytes] = heads.view(np.uint8).reshape(count, head_bytes)
-        out[:, head_bytes:body_at] = self.rows[:, 20 : 20 + self.body_bytes]
+        out[:, head_bytes:body_at] = self.rows[:, _HEAD_BYTES : _HEAD_BYTES + self.body_bytes]
         out[:, body_at:properties_at] = np.frombuffer(middle, np.uint8)
-        out[:, properties_at:suffix_at] = self.rows[:, 22 + self.body_bytes :]
+        out[:, properties_at:suffix_at] = self.rows[:, BATCH_OVERHEAD_BYTES + self.body_bytes :]
         out[:, suffix_at:] = np.frombuffer(self.suffix, np.uint8)
         return out.reshape(-1)
 
 
 class _Pieces:
-    """Batch entries of several shapes, cut into bodies and properties."""
+    """Messages of several shapes, cut into bodies and properties."""
 
     __slots__ = ("_bodies", "_properties", "_suffixes")
 

@@ -7,7 +7,8 @@ import pytest
 
 from pymq.broker.message_hooks import MessageHooks
 from pymq.errors import MessageIllegal, RequestNotSupported
-from pymq.protocol.message import encode_batch, parse_properties
+from pymq.protocol.batch_body import encode_batch
+from pymq.protocol.message import parse_properties
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import NewRecord, pack_host
 

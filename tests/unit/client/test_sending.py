@@ -10,12 +10,13 @@ from pymq.client.config import ClientConfig
 from pymq.client.operations import SendResult, SendStatus, read_send
 from pymq.client.sending import SendTemplate
 from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError, TopicNotExist
+from pymq.protocol.batch_body import decode_batch
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.command import Command
 from pymq.protocol.compression import decompress
 from pymq.protocol.framing import FrameDecoder
 from pymq.protocol.headers.send import SendRequest
-from pymq.protocol.message import Message, decode_batch, decode_properties
+from pymq.protocol.message import Message, decode_properties
 
 QUEUE = MessageQueue("a%dT|", 'broker"ä%s', 3)
 TEMPLATE = SendTemplate(QUEUE, "10.0.0.1:10911", group="G%", default_topic_queue_count=4)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymq.errors import RemoteProtocolError
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.finished_records import FinishedRecords, pack_sizes, unpack_sizes
-from pymq.protocol.message import encode_batch
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import decode_records, pack_host
 

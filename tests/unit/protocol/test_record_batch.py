@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymq.errors import CorruptRecord, PymqError, RemoteProtocolError
+from pymq.protocol.batch_body import decode_batch, encode_batch
 from pymq.protocol.hashes import java_hash
-from pymq.protocol.message import decode_batch, decode_properties, encode_batch, find_property
+from pymq.protocol.message import decode_properties, find_property
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import (
     MAGIC_V2,

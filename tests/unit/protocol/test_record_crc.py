@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymq.errors import CorruptRecord, RemoteProtocolError
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.finished_records import FinishedRecords
-from pymq.protocol.message import decode_properties, encode_batch
+from pymq.protocol.message import decode_properties
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import (

@@ -21,8 +21,8 @@ from tests.unit.store.stores import (
 )
 
 from pymq.errors import CorruptRecord
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.finished_records import FinishedRecords
-from pymq.protocol.message import encode_batch
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.protocol.record_crc import RecordCrc, check_record_crc
