@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pyspark
@@ -148,6 +149,23 @@ def test_a_stream_reads_on_while_one_broker_is_frozen(
         late += some
     assert sorted(found + more + late) == bed.acknowledged(TOPIC) == bed.stored(TOPIC)
     reader.stop()
+
+
+def test_a_broker_that_is_frozen_for_longer_than_name_servers_wait(tmp_path: Path) -> None:
+    """They forget it, and so does every route; its messages are read when it goes on."""
+    with TwoBrokers(tmp_path / "bed", expiry_s=3) as bed:
+        bed.create_topic(TOPIC)
+        bed.send(TOPIC, numbers(80))
+        reader = stream(bed, startingoffsets="earliest", requesttimeoutms="500")
+        start = reader.latestOffset(reader.initialOffset())
+        end = reader.latestOffset(start)
+        bed.freeze("broker-a")
+        with in_background(lambda: rows(reader, reader.partitions(start, end))) as result:
+            bed.wait_route("broker-a", gone=True)
+            assert reader.latestOffset(end) == end
+            bed.thaw("broker-a")
+            assert result() == bed.acknowledged(TOPIC)
+        reader.stop()
 
 
 def test_a_stream_fails_when_a_broker_stays_away(two_brokers: TwoBrokers) -> None:
