@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-import pymq
 from pymq.cli import clusters, groups, lookup, messages, servers, stores, topics
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
-from pymq.cli.summaries import SERVERS
+from pymq.cli.summaries import SERVERS, version_text
 from pymq.errors import PymqError
 
 # A line that holds only \b keeps the lines below it as they are.
@@ -63,7 +62,7 @@ def run(arguments: list[str]) -> int:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"pymq {pymq.__version__}\n")
+        sys.stdout.write(version_text())
         raise typer.Exit
 
 

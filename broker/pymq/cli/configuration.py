@@ -15,8 +15,8 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pymq.broker.config import BrokerConfig
 from pymq.errors import ConfigurationError
 from pymq.namesrv.config import NamesrvConfig
 from pymq.net.addresses import split_address
@@ -28,7 +28,10 @@ from pymq.settings import (
     review_keys,
     to_properties,
 )
-from pymq.store import StoreConfig
+
+if TYPE_CHECKING:
+    from pymq.broker.config import BrokerConfig
+    from pymq.store import StoreConfig
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +109,7 @@ def broker_configs(
     name_servers: str | None,
     environment: Mapping[str, str],
     home: Path,
-) -> tuple[BrokerConfig, StoreConfig]:
+) -> "tuple[BrokerConfig, StoreConfig]":
     """Return how ``pymq broker`` and its store behave.
 
     Args:
@@ -118,6 +121,9 @@ def broker_configs(
     Raises:
         ConfigurationError: the file cannot be read, or a value in it is wrong.
     """
+    from pymq.broker.config import BrokerConfig  # here: a name server does without numpy
+    from pymq.store import StoreConfig
+
     properties = {} if file is None else read_properties(file)
     source = _source(file)
     _review(properties, keys_of(BrokerConfig, StoreConfig) | {_ROLE}, file)
@@ -143,7 +149,7 @@ def broker_configs(
     return broker, replace(store, commit_log_paths=store.log_paths)
 
 
-def store_config(file: Path | None, *, root: Path) -> StoreConfig:
+def store_config(file: Path | None, *, root: Path) -> "StoreConfig":
     """Return the settings of a store that is looked at without its broker.
 
     Args:
@@ -154,6 +160,8 @@ def store_config(file: Path | None, *, root: Path) -> StoreConfig:
     Raises:
         ConfigurationError: the file cannot be read, or a value in it is wrong.
     """
+    from pymq.store import StoreConfig
+
     properties = {} if file is None else read_properties(file)
     source = _source(file)
     settings = {**properties, "storePathRootDir": str(root)}

@@ -2,11 +2,9 @@
 
 import sys
 
+from pymq import extras
 from pymq.cli.exits import Exit
-from pymq.cli.summaries import SERVERS
-
-#: Package -> the extra of ours that brings it.
-_EXTRAS = {"numpy": "broker", "typer": "cli", "rich": "cli"}
+from pymq.cli.summaries import SERVERS, version_text
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,12 +23,23 @@ def main(arguments: list[str] | None = None) -> int:
 
         return application.run(given)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get(error.name or "")
-        if extra is None:
+        missing = extras.named(error, by=f"pymq {' '.join(given[:1])}".rstrip())
+        if not isinstance(missing, extras.ExtraMissing):
             raise
-        sys.stderr.write(
-            f"pymq: {error.name} is not installed: pip install 'pymq-rocketmq[{extra}]'\n"
-        )
-        return Exit.USAGE
+        return _without(missing, given)
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
+
+
+def _without(missing: extras.ExtraMissing, given: list[str]) -> Exit:
+    """Do what can be done while a package is missing: say what there is."""
+    if given == ["--version"]:
+        sys.stdout.write(version_text())
+        return Exit.OK
+    if given in ([], ["-h"], ["--help"]):
+        servers = "".join(f"  {name:<9}{summary}\n" for name, summary in SERVERS.items())
+        sys.stdout.write(f"Usage: pymq COMMAND [ARGS]...\n\nCommands:\n{servers}\n")
+        sys.stdout.write(f"What works with topics, groups and messages is not there: {missing}\n")
+        return Exit.OK if given else Exit.USAGE
+    sys.stderr.write(f"pymq: {missing}\n")
+    return Exit.USAGE

@@ -5,22 +5,23 @@ turns requests into answers; ``server`` puts them behind a port. Name servers kn
 one another: every broker registers with each, every client asks one.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymq.namesrv.config import NamesrvConfig
     from pymq.namesrv.server import NameServer
+else:
+
+    def __getattr__(name: str) -> object:
+        if name == "NameServer":
+            from pymq.namesrv.server import NameServer
+
+            return NameServer
+        if name == "NamesrvConfig":
+            from pymq.namesrv.config import NamesrvConfig
+
+            return NamesrvConfig
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = ["NameServer", "NamesrvConfig"]
-
-
-def __getattr__(name: str) -> Any:
-    if name == "NameServer":
-        from pymq.namesrv.server import NameServer
-
-        return NameServer
-    if name == "NamesrvConfig":
-        from pymq.namesrv.config import NamesrvConfig
-
-        return NamesrvConfig
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -7,9 +7,22 @@
     with Cluster() as cluster:
         producer = Producer(cluster.name_server)
 
-In pytest the fixture ``pymq_cluster`` gives every test one of its own.
+In pytest the fixture ``pymq_cluster`` gives every test one of its own. pytest imports this package
+in every run of everybody who has pymq installed, so nothing is loaded before it is asked for.
 """
 
-from pymq.testing.cluster import Cluster
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pymq.testing.cluster import Cluster
+else:
+
+    def __getattr__(name: str) -> object:
+        if name != "Cluster":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pymq.testing.cluster import Cluster
+
+        return Cluster
+
 
 __all__ = ["Cluster"]
