@@ -1,0 +1,89 @@
+"""The wheel without extras, in an environment that has nothing else but pytest.
+
+``./build.sh package`` copies this file into an empty project and runs it there, so that the run
+itself shows that pytest works beside the wheel. ``PYMQ_SOURCE`` names the tree it was made from.
+"""
+
+import importlib
+import importlib.metadata
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(os.environ["PYMQ_SOURCE"])
+INSTALL_BROKER = "numpy, which is not installed: pip install 'pymq-rocketmq[broker]'"
+INSTALL_CLI = "typer, which is not installed: pip install 'pymq-rocketmq[cli]'"
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the installed command ``pymq``."""
+    program = Path(sys.executable).with_name("pymq")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def test_nothing_else_is_installed() -> None:
+    for name in ("numpy", "typer", "rich", "pyspark"):
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module(name)
+
+
+def test_the_wheel_requires_nothing_without_extras() -> None:
+    requires = importlib.metadata.requires("pymq-rocketmq") or []
+    assert [line for line in requires if "extra ==" not in line] == []
+
+
+def test_the_wheel_holds_every_file_of_the_tree() -> None:
+    wanted = {
+        str(file.relative_to(root))
+        for root in (SOURCE / "broker", SOURCE / "connector")
+        for file in root.rglob("*")
+        if file.suffix == ".py" or file.name == "py.typed"
+    }
+    files = {str(file) for file in importlib.metadata.files("pymq-rocketmq") or ()}
+    assert {name for name in files if name.endswith((".py", "py.typed"))} == wanted
+
+
+def test_the_client_works_without_extras() -> None:
+    import pymq
+
+    assert not Path(pymq.__file__).is_relative_to(SOURCE)
+    for name in pymq.__all__:
+        getattr(pymq, name)
+    with pytest.raises(pymq.PymqError, match="no name server"):
+        pymq.BlockingClient("127.0.0.1:1").write_queues("T")
+
+
+def test_spark_would_find_the_connector() -> None:
+    assert "pyspark_pymq" in {module.name for module in pkgutil.iter_modules()}
+    importlib.import_module("pyspark_pymq")
+
+
+def test_the_fixture_names_what_is_missing(request: pytest.FixtureRequest) -> None:
+    with pytest.raises(ModuleNotFoundError) as caught:
+        request.getfixturevalue("pymq_cluster")
+    assert str(caught.value) == f"the broker needs {INSTALL_BROKER}"
+
+
+def test_help_and_version() -> None:
+    done = command("--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert INSTALL_CLI in done.stdout
+    done = command("--version")
+    assert done.stdout == f"pymq {importlib.metadata.version('pymq-rocketmq')}\n"
+
+
+def test_commands_name_what_is_missing() -> None:
+    done = command("topic", "list")
+    assert (done.returncode, done.stderr) == (2, f"pymq: pymq topic needs {INSTALL_CLI}\n")
+    for server in ("up", "broker"):
+        done = command(server)
+        assert (done.returncode, done.stderr) == (2, f"pymq: the broker needs {INSTALL_BROKER}\n")
+
+
+def test_a_name_server_needs_no_extra() -> None:
+    done = command("namesrv", "--print-config")
+    assert done.returncode == 0 and "listenPort=9876" in done.stdout, done.stderr
