@@ -18,6 +18,7 @@
     │   └── FlushFailed           the disk refused a write or a sync: final for its range
     ├── ConnectionFailed
     ├── RequestTimeout            sent, unanswered: the outcome is unknown
+    ├── DurabilityUnknown         stored, and not as secure as the broker's settings promise
     ├── TooManyPending            not sent: too many requests are unanswered
     ├── ClientClosed
     ├── ClientMisplaced           used in another process, thread or event loop than its own
@@ -130,6 +131,13 @@ class ConnectionFailed(PymqError):
 
 class RequestTimeout(PymqError):
     """No answer within the time given; the request may have taken effect."""
+
+    retriable = True
+    outcome_known = False
+
+
+class DurabilityUnknown(PymqError):
+    """A broker stored the message and could not secure it: FLUSH_DISK_TIMEOUT and its like."""
 
     retriable = True
     outcome_known = False

@@ -81,6 +81,7 @@ class PymqSource(DataSource):
         """Return the writer of ``df.write``."""
         from pymq.errors import ConfigurationError
         from pyspark_pymq.options import sink_options
+        from pyspark_pymq.sink_plan import plan_sink
         from pyspark_pymq.writer import PymqBatchWriter, check_columns
 
         if overwrite:
@@ -89,7 +90,7 @@ class PymqSource(DataSource):
                 'which may have other readers. Use mode("append")'
             )
         options = sink_options(self.options)
-        return PymqBatchWriter(options, check_columns(schema, options))
+        return PymqBatchWriter(options, check_columns(schema, options), plan_sink(options))
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "PymqStreamWriter":
         """Return the writer of ``df.writeStream``.
@@ -97,10 +98,11 @@ class PymqSource(DataSource):
         ``overwrite`` is output mode complete: each micro-batch writes the whole result again.
         """
         from pyspark_pymq.options import sink_options
+        from pyspark_pymq.sink_plan import plan_sink
         from pyspark_pymq.writer import PymqStreamWriter, check_columns
 
         options = sink_options(self.options)
-        return PymqStreamWriter(options, check_columns(schema, options))
+        return PymqStreamWriter(options, check_columns(schema, options), plan_sink(options))
 
 
 def check_packages() -> None:

@@ -28,9 +28,10 @@ Sink                      default              meaning
 ------------------------  -------------------  --------------------------------------------------
 nameServer                (required)
 topic                     column ``topic``     overrides the column
-maxMessageSize            4194304              as the broker's: bounds a request's messages
+maxMessageSize            4194304              as the broker's: bounds a message and a request
 requestTimeoutMs          10000
-retryTimeoutMs            30000
+retryTimeoutMs            180000               keep trying this long while a broker is away, or does
+                                               not secure what it stores
 
 Offsets in JSON: ``{"topic": {"broker": {"0": 17, "1": -2}}}``; -2 is the earliest, -1 the latest.
 What a query's progress shows as an end offset can be pasted. A queue that is not named starts
@@ -43,10 +44,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pymq.errors import ConfigurationError, PymqError
+from pymq.errors import ConfigurationError, LocalProtocolError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.framing import FRAME_BYTES_MAX
-from pymq.protocol.names import TOOLS_GROUP, check_group, check_topic
+from pymq.protocol.names import (
+    NO_SEND_TOPICS,
+    TOOLS_GROUP,
+    check_group,
+    check_topic,
+    is_retry_topic,
+)
 from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, named, position_from_json
 
 _SHARED = ("nameServer", "requestTimeoutMs", "retryTimeoutMs")
@@ -73,6 +80,9 @@ _SPARKS = {
     *("checkpointlocation", "path", "paths", "queryname", "outputmode", "mode", "trigger"),
     *("partitionby", "__paths__", "schema", "triggerinterval"),
 }
+#: Longer than the 120 s after which name servers drop a silent broker from their routes: rows of
+#: which only the number of the queue is given go to another one from then on.
+RETRY_MS = 180_000
 #: RocketMQ ``maxMessageSize`` where nobody has changed it.
 MESSAGE_BYTES_DEFAULT = 4 << 20
 #: No peer takes a larger frame (RocketMQ ``com.rocketmq.remoting.frameMaxLength``), whatever the
@@ -102,7 +112,7 @@ class SourceOptions:
     partitions_max: int | None = None
     pull_bytes: int = 8 << 20
     request_timeout_s: float = 3.0
-    retry_timeout_s: float = 180.0
+    retry_timeout_s: float = RETRY_MS / 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +123,7 @@ class SinkOptions:
     topic: str | None = None
     message_bytes_max: int = MESSAGE_BYTES_DEFAULT
     request_timeout_s: float = 10.0
-    retry_timeout_s: float = 30.0
+    retry_timeout_s: float = RETRY_MS / 1000
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -149,7 +159,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         partitions_max=partitions_max,
         pull_bytes=texts.read("pullBytes", _count(1024, 64 << 20), 8 << 20),
         request_timeout_s=texts.read("requestTimeoutMs", _count(1), 3_000) / 1000,
-        retry_timeout_s=texts.read("retryTimeoutMs", _count(100), 180_000) / 1000,
+        retry_timeout_s=texts.read("retryTimeoutMs", _count(100), RETRY_MS) / 1000,
     )
 
 
@@ -167,7 +177,7 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
             "maxMessageSize", _count(1024, MESSAGE_BYTES_MAX), MESSAGE_BYTES_DEFAULT
         ),
         request_timeout_s=texts.read("requestTimeoutMs", _count(1), 10_000) / 1000,
-        retry_timeout_s=texts.read("retryTimeoutMs", _count(100), 30_000) / 1000,
+        retry_timeout_s=texts.read("retryTimeoutMs", _count(100), RETRY_MS) / 1000,
     )
 
 
@@ -190,6 +200,20 @@ def check_options(options: Mapping[str, str]) -> None:
             return
     texts = _Texts(options, (*SOURCE_OPTIONS, *SINK_OPTIONS), side="source or sink", others=())
     texts.read("nameServer", _name_servers)
+
+
+def check_target(topic: str) -> None:
+    """Accept a topic that batches may be sent to.
+
+    Raises:
+        ConfigurationError: its name is illegal, or the broker keeps it for itself.
+    """
+    try:
+        check_topic(topic)
+    except LocalProtocolError as error:
+        raise ConfigurationError(str(error)) from error
+    if topic in NO_SEND_TOPICS or is_retry_topic(topic):
+        raise ConfigurationError(f"topic {topic} is the broker's own: batches cannot be sent to it")
 
 
 # ------------------------------------------------------------------------------- from text

@@ -5,7 +5,6 @@ on its driver, and in local mode no task either.
 """
 
 import logging
-import math
 import select
 import time
 from collections.abc import Callable
@@ -95,8 +94,3 @@ def pause(seconds: float) -> None:
     What is waited for is in another process, and does not announce itself.
     """
     select.select((), (), (), seconds)
-
-
-def send_retries(limit_s: float) -> int:
-    """Return how many tries of a send take about ``limit_s``: their pauses double from 50 ms."""
-    return max(1, math.ceil(math.log2(limit_s / PAUSE_FIRST_S + 1)))

@@ -23,18 +23,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pymq.client import operations
-from pymq.client.batch_run import (
-    BATCHES_IN_FLIGHT,
-    Batch,
-    BatchRun,
-    may_send_again,
-    never_sent,
-)
+from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, Batch, BatchPipeline
+from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking_pool import PASSING, BlockingPool, advertised, timed_out
 from pymq.client.config import ClientConfig, parse_name_servers
-from pymq.client.finished import RecordsBody, RecordsOffer, send_records
+from pymq.client.finished import RecordsBody, send_records
 from pymq.client.home import Process
 from pymq.client.operations import (
+    SEND_RETRY_CODES,
     Operation,
     PreparedMessage,
     Pull,
@@ -540,7 +536,7 @@ class BlockingClient:
             PymqError: the broker did not answer, or refused to.
         """
         address = self._pool.write_route(queue.topic).address(queue.broker_name)
-        return self._pool.ask(address, RecordsOffer(), hint=advertised(queue.broker_name))
+        return self._pool.takes_records(address, advertised(queue.broker_name))
 
     def send_batches(
         self,
@@ -549,17 +545,16 @@ class BlockingClient:
         *,
         in_flight_max: int = BATCHES_IN_FLIGHT,
     ) -> list[SendResult]:
-        """Send batches that the caller encoded, several on their way at a time.
+        """Send batches that the caller encoded to one queue, in their order.
 
-        A pymq broker stores them in their order, unless one had to be sent again. RocketMQ
-        handles the requests of one connection on several threads: there, only
-        ``in_flight_max=1`` keeps the order.
+        Several are in flight at a pymq broker. RocketMQ handles the requests of one connection on
+        several threads, and gets one at a time.
 
         Args:
             queue: where all go.
-            bodies: of SEND_BATCH, or finished records for a broker that takes them; each
-                at most ``body_bytes_max``; must not change until this returns.
-            in_flight_max: batches on their way at a time.
+            bodies: of SEND_BATCH, or finished records; each at most ``body_bytes_max``; must not
+                change until this returns.
+            in_flight_max: batches in flight at a time.
 
         Returns:
             One result per body, in their order. All are acknowledged. Of finished records, it
@@ -568,21 +563,58 @@ class BlockingClient:
         Raises:
             LocalProtocolError: a body is too large.
             PymqError: one was refused, or could not be sent ``send_retries`` times in a row;
-                a note says how many were acknowledged. Those on their way then may have been
+                a note says how many were acknowledged. Those in flight then may have been
                 stored, too.
         """
+        results: dict[int, SendResult] = {}
+        pipeline = BatchPipeline(
+            self._pool,
+            self._batch_operation,
+            results.__setitem__,
+            in_flight_max=in_flight_max,
+            retries_max=self._config.send_retries,
+            awaits_routes=self._config.awaits_routes,
+        )
+        target = BatchTarget.of(queue)
+        try:
+            for body in bodies:
+                pipeline.send(target, body)
+            pipeline.flush()
+        finally:
+            pipeline.abandon()
+        return [results[number] for number in range(len(results))]
 
+    def batch_pipeline(
+        self, *, in_flight_max: int, retry_s: float, first_turn: int = 0
+    ) -> BatchPipeline:
+        """Return what sends batches to wherever they may go, until they are secured.
+
+        A topic or broker without a route is taken for one that is away for the moment.
+
+        Args:
+            in_flight_max: batches in flight at a time.
+            retry_s: a batch that has failed for so long is given up.
+            first_turn: which of a topic's queues comes first; senders should differ.
+        """
+        return BatchPipeline(
+            self._pool,
+            self._batch_operation,
+            in_flight_max=in_flight_max,
+            retry_s=retry_s,
+            awaits_routes=True,
+            wants_secured=True,
+            first_turn=first_turn,
+        )
+
+    def _batch_operation(self, queue: MessageQueue, batch: Batch) -> Send:
         def prepare(body: bytes | memoryview) -> Send:
             return self._send_operation(
                 PreparedMessage(queue.topic, body, "", None, batch=True), queue
             )
 
-        def operation(batch: Batch) -> Send:
-            if isinstance(batch, RecordsBody):
-                return send_records(prepare, batch)
-            return prepare(memoryview(batch).cast("B"))
-
-        return BatchRun(self._pool, operation, queue, in_flight_max).run(bodies)
+        if isinstance(batch, RecordsBody):
+            return send_records(prepare, batch)
+        return prepare(memoryview(batch).cast("B"))
 
 
 class MessageIds:
@@ -618,6 +650,18 @@ class MessageIds:
 def _subscription(queue: MessageQueue, tags: str) -> Subscription:
     check_tags(queue.topic, tags)
     return Subscription.of_tags(queue.topic, tags, 0)
+
+
+def may_send_again(error: PymqError) -> bool:
+    """Does RocketMQ's rule allow another try? It may make a second copy of the message."""
+    if isinstance(error, BrokerError):
+        return error.code in SEND_RETRY_CODES
+    return isinstance(error, (ConnectionFailed, RequestTimeout))
+
+
+def never_sent(error: PymqError) -> bool:
+    """Is it certain that nothing reached the broker?"""
+    return isinstance(error, ConnectionFailed) and error.outcome_known
 
 
 def _may_send_elsewhere(error: PymqError, queue: MessageQueue | None) -> bool:

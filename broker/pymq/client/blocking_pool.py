@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from pymq.client import operations
 from pymq.client.config import ClientConfig
+from pymq.client.finished import RecordsOffer
 from pymq.client.home import Process
 from pymq.client.operations import Operation, check_send_topic
 from pymq.client.routes import Route, RouteTable, no_route, no_write_queue, not_a_name_server
@@ -36,6 +37,8 @@ T = TypeVar("T")
 #: Pause between two tries: first, and longest.
 PAUSE_S = 0.05
 PAUSE_S_MAX = 1.0
+#: A broker that does not answer something small by then does not answer at all.
+PROBE_S = 3.0
 #: What is not over by then is worth a line in the log.
 WARN_AFTER_S = 1.0
 
@@ -65,6 +68,10 @@ class BlockingPool:
         self._name_servers = config.name_servers
         self._first_name_server = 0
         self._channels: dict[str, BlockingChannel] = {}
+        #: Of brokers that were asked: on which connection, and whether they take finished records.
+        self._offers: dict[str, tuple[BlockingChannel, bool]] = {}
+        #: Why topics' old routes are used at the moment, as it was logged.
+        self._why_old: dict[str, str] = {}
         self._closed = threading.Event()  # close() may come from a signal handler
 
     def close(self) -> None:
@@ -95,8 +102,11 @@ class BlockingPool:
             old = self.routes.keep(topic, time.monotonic(), is_missing=is_missing)
             if old is None:
                 raise
-            _log.warning("going on with the old route of topic %s: %s", topic, error)
+            if self._why_old.get(topic) != str(error):
+                self._why_old[topic] = str(error)
+                _log.warning("going on with the old route of topic %s: %s", topic, error)
             return old
+        self._why_old.pop(topic, None)
         self._put(route)
         return route
 
@@ -266,6 +276,26 @@ class BlockingPool:
         """Return the connection to a broker that has the queue."""
         address = self.route(queue.topic).read_address(queue.broker_name)
         return self.channel(address, advertised(queue.broker_name))
+
+    def takes_records(self, address: str, hint: str) -> bool:
+        """Say whether a broker takes finished records.
+
+        It is asked once per connection. So a connection on which this was answered reaches a
+        broker that works.
+
+        Raises:
+            PymqError: it did not answer, or refused to.
+        """
+        channel, takes_records = self._offers.get(address, (None, False))
+        if channel is None or self.channel(address, hint) is not channel:
+            timeout_s = min(PROBE_S, self.config.timeout_s)
+            takes_records = self.ask(address, RecordsOffer(), timeout_s=timeout_s, hint=hint)
+            self._offers[address] = (self.channel(address, hint), takes_records)
+        return takes_records
+
+    def distrust(self, address: str) -> None:
+        """Have a broker asked again before anything more is sent to it."""
+        self._offers.pop(address, None)
 
     def pause(self, pause_s: float) -> None:
         """Wait before another try; ends at once when the client is closed."""

@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from pymq.client.operations import Operation, Send
+from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, ResponseCode
 from pymq.protocol.command import Command
+from pymq.protocol.record import decode_records
 
 
 class RecordsBody(NamedTuple):
@@ -25,6 +27,12 @@ class RecordsBody(NamedTuple):
 
     body: memoryview
     sizes: bytes
+
+
+def as_batch(records: RecordsBody) -> bytes:
+    """Return records as the body of a batch, for a broker that does not take them."""
+    found = decode_records(records.body)
+    return encode_batch((record.flag, record.body, record.properties) for record in found)
 
 
 class RecordsOffer(Operation[bool]):

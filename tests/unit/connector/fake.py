@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pymq.client.batch_targets import BatchTarget, QueueChooser, fitting
 from pymq.client.finished import RecordsBody
 from pymq.client.queue_bounds import BoundsAnswer
 from pymq.client.routes import Route
@@ -205,29 +206,49 @@ class FakeClient:
             yield Chunk(memoryview(b"".join(filter_by(codes, records))), first, following)
             first = following
 
-    def takes_records(self, queue: MessageQueue) -> bool:
-        self._called("takes_records", queue.broker_name)
-        return self._broker.takes_records
+    def batch_pipeline(
+        self, *, in_flight_max: int, retry_s: float, first_turn: int = 0
+    ) -> "FakePipeline":
+        return FakePipeline(self, first_turn)
 
-    def send_batches(
-        self, queue: MessageQueue, bodies: Iterable[Any], *, in_flight_max: int = 8
-    ) -> list[Any]:
-        bodies = list(bodies)
-        self._called("send", queue, len(bodies))
+    def store(self, queue: MessageQueue, body: Any) -> None:
+        self._called("send", queue)
         stored = self._broker.queues[queue]
-        for body in bodies:
-            assert isinstance(body, RecordsBody) is self._broker.takes_records
-            batch = _finished(body, queue) if self._broker.takes_records else _taken(body, queue)
-            data = batch.encode(
-                physical_offset=4096 + 1000 * len(stored),
-                queue_offset=len(stored),
-                store_timestamp=1_700_000_000_456,
-                store_host=STORE_HOST,
-            )
-            ends = batch.sizes.cumsum()
-            for start, end in zip(ends - batch.sizes, ends, strict=True):
-                stored.append(bytes(data[start:end]))
-        return [object()] * len(bodies)
+        assert isinstance(body, RecordsBody) is self._broker.takes_records
+        batch = _finished(body, queue) if self._broker.takes_records else _taken(body, queue)
+        data = batch.encode(
+            physical_offset=4096 + 1000 * len(stored),
+            queue_offset=len(stored),
+            store_timestamp=1_700_000_000_456,
+            store_host=STORE_HOST,
+        )
+        ends = batch.sizes.cumsum()
+        for start, end in zip(ends - batch.sizes, ends, strict=True):
+            stored.append(bytes(data[start:end]))
+
+
+class FakePipeline:
+    """Chooses queues as the real one does, and has stored a batch when ``send`` returns."""
+
+    def __init__(self, client: FakeClient, first_turn: int) -> None:
+        self._client = client
+        self._chooser = QueueChooser(first_turn)
+        self._count = 0
+
+    def takes_records(self, target: BatchTarget) -> bool:
+        return self._client._broker.takes_records
+
+    def send(self, target: BatchTarget, body: Any) -> None:
+        queues = fitting(target, self._client._queues(target.topic), set())
+        queue = self._chooser.choose(target, self._count, queues, 0.0)
+        size = len(body.body if isinstance(body, RecordsBody) else body)
+        self._client.store(queue, body)
+        self._chooser.sent(queue, self._count, size)
+        self._chooser.ended(queue)
+        self._count += 1
+
+    def flush(self) -> None:
+        assert self._client._open
 
 
 def _finished(body: RecordsBody, queue: MessageQueue) -> NewRecords:

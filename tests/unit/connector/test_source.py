@@ -568,9 +568,3 @@ def test_a_missing_route_passes_only_for_a_topic_that_exists(
     assert patience.persist(ask, limit_s=10, what="asking", awaits_routes=True) == "there"
     assert len(no_pause) == 5
     assert caplog.text.count("no route") == caplog.text.count("refused") == 1
-
-
-def test_tries_of_a_send_fill_the_time() -> None:
-    for limit_s in (0.1, 1.0, 30.0, 300.0):
-        pauses = [0.05 * 2**n for n in range(patience.send_retries(limit_s))]
-        assert limit_s <= sum(pauses) <= 2.1 * limit_s

@@ -9,10 +9,10 @@ from pyspark.sql import datasource
 from pyspark.sql import types as spark
 from tests.unit.connector.fake import FakeBroker
 
+from pymq.client import batch_targets
 from pymq.errors import (
     BrokerError,
     ConfigurationError,
-    ConnectionFailed,
     LocalProtocolError,
     RouteNotFound,
 )
@@ -21,14 +21,8 @@ from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_record
 from pyspark_pymq import writer
 from pyspark_pymq.options import SinkOptions
-from pyspark_pymq.writer import (
-    PymqBatchWriter,
-    PymqStreamWriter,
-    SendTask,
-    Written,
-    check_columns,
-    month_ms,
-)
+from pyspark_pymq.send_task import SendTask, month_ms
+from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter, Written, check_columns
 
 TEXT, BYTES = spark.StringType(), spark.BinaryType()
 MAP = spark.MapType(TEXT, TEXT)
@@ -153,7 +147,7 @@ def test_large_loads_take_turns_between_queues(
 ) -> None:
     # A little less than one batch takes.
     limit = 40 * (200 + OVERHEAD_BYTES[broker.takes_records]) - 500
-    monkeypatch.setattr(writer, "GATHERED_BYTES_MAX", limit)
+    monkeypatch.setattr(batch_targets, "TURN_BYTES", limit)
     batches = [
         pa.RecordBatch.from_pydict({"body": [bytes([number]) * 200 for _ in range(40)]})
         for number in range(8)
@@ -170,7 +164,7 @@ def test_large_loads_take_turns_between_queues(
 def test_requests_are_bounded(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     options = SinkOptions(name_servers=("a:1",), topic="orders", message_bytes_max=4096)
     write([pa.RecordBatch.from_pydict({"body": [bytes(1000)] * 10})], options)
-    assert [call[2] for call in broker.calls if call[0] == "send"] == [4]
+    assert [call[0] for call in broker.calls] == ["send"] * 4
     with pytest.raises(LocalProtocolError, match=r"row 1 of the task, for topic orders: .*4096"):
         write([pa.RecordBatch.from_pydict({"body": [b"", bytes(4096)]})], options)
 
@@ -231,22 +225,6 @@ def test_rows_that_cannot_be_sent(broker: FakeBroker) -> None:
     assert stored(broker) == {}
 
 
-def test_name_servers_away_in_the_middle(broker: FakeBroker) -> None:
-    """The client would repeat what fails inside it; rows must not get lost that way."""
-    one, other = (
-        pa.RecordBatch.from_pydict({"body": ["a"], "topic": [name]}) for name in ("orders", "x")
-    )
-    broker.queues[queue(0, "x")] = []
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield one
-        broker.errors = [ConnectionFailed("nobody there")] * 100
-        yield other
-
-    with pytest.raises(ConnectionFailed):
-        PymqBatchWriter(NO_TOPIC, {"body": "body", "topic": "topic"}).write(batches())
-
-
 def test_requests_are_sent_while_rows_come(broker: FakeBroker) -> None:
     """A task holds a few requests of what Spark gives it, not all."""
     batches = (pa.RecordBatch.from_pydict({"body": [bytes(1000)] * 10}) for _ in range(50))
@@ -254,7 +232,7 @@ def test_requests_are_sent_while_rows_come(broker: FakeBroker) -> None:
     assert write_one.write(batches) == Written(
         500, 500 * (1000 + OVERHEAD_BYTES[broker.takes_records])
     )
-    assert [call[2] for call in broker.calls if call[0] == "send"] == [50]
+    assert [call[0] for call in broker.calls] == ["send"] * 50
 
 
 def test_rows_are_numbered_through_the_task(broker: FakeBroker) -> None:
@@ -262,11 +240,6 @@ def test_rows_are_numbered_through_the_task(broker: FakeBroker) -> None:
     bad = pa.RecordBatch.from_pydict({"body": ["b", None, "c"], "topic": ["x", "orders", "x"]})
     with pytest.raises(LocalProtocolError, match="row 6 of the task, for topic orders"):
         write([good, bad], NO_TOPIC)
-
-
-def test_a_name_server_that_is_away_for_a_moment(broker: FakeBroker) -> None:
-    broker.errors = [ConnectionFailed("nobody there")]
-    assert write([pa.RecordBatch.from_pydict({"body": ["a"]})]).rows == 1
 
 
 def test_a_refusal_ends_the_task(broker: FakeBroker) -> None:
@@ -311,6 +284,7 @@ def test_ids_know_their_month() -> None:
 def test_send_task_numbers_queues_from_where_it_is_told(broker: FakeBroker) -> None:
     client = broker.client(("a:1",))
     task = SendTask(client, OPTIONS, {"body": "body"}, first_queue=6)  # type: ignore[arg-type]
-    assert task.run([pa.RecordBatch.from_pydict({"body": ["a"]})]).rows == 1
+    task.run([pa.RecordBatch.from_pydict({"body": ["a"]})])
+    assert task.rows == 1
     client.close()
     assert list(stored(broker)) == [queue(2)]

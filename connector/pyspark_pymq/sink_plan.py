@@ -1,0 +1,79 @@
+"""What the driver finds out about the sink's topic before tasks start, and sends along with them.
+
+Every task begins with a new client. With the route that the driver had, it needs no name server
+until that route is old or turns out wrong; so a task that starts while a broker restarts, and
+name servers have forgotten it, knows where it will be.
+"""
+
+import functools
+import logging
+from dataclasses import dataclass
+
+from pymq.client.blocking import BlockingClient
+from pymq.client.config import ClientConfig
+from pymq.client.routes import Route
+from pymq.errors import PymqError, RouteNotFound
+from pyspark_pymq.options import SinkOptions
+
+LOG = logging.getLogger(__name__)
+#: Nobody waits longer for a name server here: tasks will.
+TIMEOUT_MAX_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What is known of the topic.
+
+    Attributes:
+        routes: its route, if it exists.
+        missing: why it is certain that it does not, and that no send creates it.
+    """
+
+    routes: tuple[Route, ...] = ()
+    missing: str | None = None
+
+
+NO_PLAN = SinkPlan()
+
+
+def plan_sink(options: SinkOptions) -> SinkPlan:
+    """Ask for the option's topic, once and not for long.
+
+    Spark plans each micro-batch, mostly in one process, and once more when it commits it. A topic
+    that was seen there before is not missing: its brokers are.
+    """
+    topic = options.topic
+    if topic is None:
+        return NO_PLAN
+    config = ClientConfig(
+        name_servers=options.name_servers,
+        timeout_s=min(options.request_timeout_s, TIMEOUT_MAX_S),
+    )
+    plans = _plans_of_this_process()
+    key = (options.name_servers, topic)
+    with BlockingClient(config.name_servers, config=config) as client:
+        try:
+            client.write_queues(topic)
+            plan = SinkPlan(tuple(client.known_routes()))
+        except PymqError as error:
+            LOG.warning("planning without a new route of topic %s: %s", topic, error)
+            if key in plans:
+                return plans[key]
+            is_missing = isinstance(error, RouteNotFound) and _has_brokers(client)
+            return SinkPlan(missing=str(error)) if is_missing else NO_PLAN
+    if plan.routes:
+        plans[key] = plan
+    return plan
+
+
+def _has_brokers(client: BlockingClient) -> bool:
+    """Say whether name servers know brokers at all; right after a start they know none."""
+    try:
+        return bool(client.cluster_info().brokers)
+    except PymqError:
+        return False
+
+
+@functools.cache
+def _plans_of_this_process() -> dict[tuple[tuple[str, ...], str], SinkPlan]:
+    return {}
