@@ -269,11 +269,9 @@ class QueueWatch:
             timeout_s = min(ASK_AGAIN_TIMEOUT_S, self._options.request_timeout_s)
             self._outages[name] = Outage(now_s, reason, now_s + again_s, timeout_s)
             LOG.warning(
-                "broker %s is away, and with it %s; they are read when it is back, for which the "
-                "query waits %.0f s (retryTimeoutMs): %s",
+                "broker %s is away, and with it %s, which are read when it is back: %s",
                 name,
                 listed([queue for queue in queues if queue.broker_name == name]),
-                self._options.retry_timeout_s,
                 reason,
             )
 
