@@ -23,7 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
 
         return application.run(given)
     except ModuleNotFoundError as error:
-        missing = extras.named(error, by=f"pymq {' '.join(given[:1])}".rstrip())
+        is_command = given and not given[0].startswith("-")
+        by = f"pymq {given[0]}" if is_command else "every other command"
+        missing = extras.named(error, by=by)
         if not isinstance(missing, extras.ExtraMissing):
             raise
         return _without(missing, given)
@@ -38,8 +40,9 @@ def _without(missing: extras.ExtraMissing, given: list[str]) -> Exit:
         return Exit.OK
     if given in ([], ["-h"], ["--help"]):
         servers = "".join(f"  {name:<9}{summary}\n" for name, summary in SERVERS.items())
-        sys.stdout.write(f"Usage: pymq COMMAND [ARGS]...\n\nCommands:\n{servers}\n")
-        sys.stdout.write(f"What works with topics, groups and messages is not there: {missing}\n")
+        sys.stdout.write(
+            f"Usage: pymq COMMAND [ARGS]...\n\nCommands:\n{servers}\nNote: {missing}\n"
+        )
         return Exit.OK if given else Exit.USAGE
     sys.stderr.write(f"pymq: {missing}\n")
     return Exit.USAGE
