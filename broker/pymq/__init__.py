@@ -3,44 +3,186 @@
 What applications use, loaded when first touched::
 
     from pymq import Consumer, Message, Producer          # asyncio
-    from pymq.client.sync import Consumer, Producer       # blocking faces of the same
-    from pymq.client.blocking import BlockingClient       # request and response only
+    from pymq import sync                                 # sync.Consumer, sync.Producer: blocking
+    from pymq import BlockingAdmin, BlockingClient        # request and response only
     from pymq.testing import Cluster                      # name server and broker in-process
 
-Importing this package needs the standard library only.
+Every exception is here, too, and every class that a signature of these needs. Importing this
+package needs the standard library only.
 """
 
-import importlib
 from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pymq.client.blocking import BlockingClient as BlockingClient
-    from pymq.client.consumer import Consumer as Consumer
-    from pymq.client.producer import Producer as Producer
-    from pymq.errors import PymqError as PymqError
-    from pymq.protocol.message import Message as Message
-    from pymq.protocol.message import ReceivedMessage as ReceivedMessage
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "BlockingClient": "pymq.client.blocking",
-    "Consumer": "pymq.client.consumer",
-    "Message": "pymq.protocol.message",
-    "Producer": "pymq.client.producer",
-    "PymqError": "pymq.errors",
-    "ReceivedMessage": "pymq.protocol.message",
-}
+if TYPE_CHECKING:
+    from pymq import sync
+    from pymq.client.admin import BlockingAdmin, QueueLag
+    from pymq.client.blocking import BlockingClient
+    from pymq.client.config import ClientConfig
+    from pymq.client.consumer import Consumer, MessageLoop
+    from pymq.client.inbox import FlowLimits
+    from pymq.client.operations import PullResult, PullStatus, SendResult, SendStatus
+    from pymq.client.producer import Producer
+    from pymq.client.ranges import PullChunk
+    from pymq.client.routes import Route
+    from pymq.clock import Clock
+    from pymq.errors import (
+        BrokerError,
+        BrokerSystemError,
+        ClientClosed,
+        ClientMisplaced,
+        ConfigurationError,
+        ConnectionFailed,
+        ConsumerNotOnline,
+        CorruptRecord,
+        DiskFull,
+        FlushFailed,
+        GroupNotExist,
+        InvalidParameter,
+        LocalProtocolError,
+        MessageIllegal,
+        MessageNotFound,
+        NoPermission,
+        OffsetOutOfRange,
+        ProtocolError,
+        PullOffsetMoved,
+        PymqError,
+        QueryNotFound,
+        RemoteProtocolError,
+        RequestNotSupported,
+        RequestTimeout,
+        RouteNotFound,
+        ServiceNotAvailable,
+        StoreBusy,
+        StoreClosed,
+        StoreError,
+        StoreLocked,
+        StoreMismatch,
+        SubscriptionNotExist,
+        SubscriptionNotLatest,
+        SubscriptionParseFailed,
+        SystemBusy,
+        TooManyPending,
+        TopicNotExist,
+    )
+    from pymq.protocol.bodies import (
+        BrokerData,
+        ClientConnection,
+        ClusterInfo,
+        ConsumeFromWhere,
+        ConsumerConnections,
+        GroupConfig,
+        MessageModel,
+        MessageQueue,
+        Subscription,
+        TopicOffset,
+    )
+    from pymq.protocol.compression import Compression
+    from pymq.protocol.message import Message, ReceivedMessage
+else:
+    # Hidden from checkers, which would take any name for granted, misspelt ones as well.
+    import importlib
 
-__all__ = ["BlockingClient", "Consumer", "Message", "Producer", "PymqError", "ReceivedMessage"]
+    # Every other name of __all__ is an exception.
+    _HOMES = {
+        "pymq.client.admin": "BlockingAdmin QueueLag",
+        "pymq.client.blocking": "BlockingClient",
+        "pymq.client.config": "ClientConfig",
+        "pymq.client.consumer": "Consumer MessageLoop",
+        "pymq.client.inbox": "FlowLimits",
+        "pymq.client.operations": "PullResult PullStatus SendResult SendStatus",
+        "pymq.client.producer": "Producer",
+        "pymq.client.ranges": "PullChunk",
+        "pymq.client.routes": "Route",
+        "pymq.clock": "Clock",
+        "pymq.protocol.bodies": (
+            "BrokerData ClientConnection ClusterInfo ConsumeFromWhere ConsumerConnections "
+            "GroupConfig MessageModel MessageQueue Subscription TopicOffset"
+        ),
+        "pymq.protocol.compression": "Compression",
+        "pymq.protocol.message": "Message ReceivedMessage",
+    }
+    _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+    def __getattr__(name: str) -> object:
+        if name == "sync":
+            return importlib.import_module("pymq.sync")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOME_OF.get(name, "pymq.errors")), name)
+        globals()[name] = value  # once: it may be used for every message
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+__all__ = [
+    "BlockingAdmin",
+    "BlockingClient",
+    "BrokerData",
+    "BrokerError",
+    "BrokerSystemError",
+    "ClientClosed",
+    "ClientConfig",
+    "ClientConnection",
+    "ClientMisplaced",
+    "Clock",
+    "ClusterInfo",
+    "Compression",
+    "ConfigurationError",
+    "ConnectionFailed",
+    "ConsumeFromWhere",
+    "Consumer",
+    "ConsumerConnections",
+    "ConsumerNotOnline",
+    "CorruptRecord",
+    "DiskFull",
+    "FlowLimits",
+    "FlushFailed",
+    "GroupConfig",
+    "GroupNotExist",
+    "InvalidParameter",
+    "LocalProtocolError",
+    "Message",
+    "MessageIllegal",
+    "MessageLoop",
+    "MessageModel",
+    "MessageNotFound",
+    "MessageQueue",
+    "NoPermission",
+    "OffsetOutOfRange",
+    "Producer",
+    "ProtocolError",
+    "PullChunk",
+    "PullOffsetMoved",
+    "PullResult",
+    "PullStatus",
+    "PymqError",
+    "QueryNotFound",
+    "QueueLag",
+    "ReceivedMessage",
+    "RemoteProtocolError",
+    "RequestNotSupported",
+    "RequestTimeout",
+    "Route",
+    "RouteNotFound",
+    "SendResult",
+    "SendStatus",
+    "ServiceNotAvailable",
+    "StoreBusy",
+    "StoreClosed",
+    "StoreError",
+    "StoreLocked",
+    "StoreMismatch",
+    "Subscription",
+    "SubscriptionNotExist",
+    "SubscriptionNotLatest",
+    "SubscriptionParseFailed",
+    "SystemBusy",
+    "TooManyPending",
+    "TopicNotExist",
+    "TopicOffset",
+    "sync",
+]

@@ -12,7 +12,7 @@ data source of this name.
 
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 __all__ = ["DefaultSource"]
 
@@ -20,10 +20,13 @@ __all__ = ["DefaultSource"]
 if sys.executable and "PYSPARK_GATEWAY_PORT" not in os.environ:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 
+if TYPE_CHECKING:
+    from pyspark_pymq.data_source import PymqSource as DefaultSource
+else:
 
-def __getattr__(name: str) -> Any:
-    if name != "DefaultSource":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from pyspark_pymq.data_source import PymqSource
+    def __getattr__(name: str) -> object:
+        if name != "DefaultSource":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from pyspark_pymq.data_source import PymqSource
 
-    return PymqSource
+        return PymqSource

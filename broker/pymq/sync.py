@@ -1,0 +1,13 @@
+"""The clients for programs without asyncio: the same names, arguments and behaviour, blocking.
+
+::
+
+    from pymq import Message, sync
+
+    with sync.Producer("127.0.0.1:9876") as producer:
+        producer.send(Message("flights", b"..."))
+"""
+
+from pymq.client.sync import Consumer, Producer
+
+__all__ = ["Consumer", "Producer"]

@@ -1,0 +1,81 @@
+"""The asyncio clients and their blocking faces take the same arguments and offer the same."""
+
+import asyncio
+import concurrent.futures
+import inspect
+import typing
+
+import pytest
+
+from pymq import sync
+from pymq.client import consumer, producer
+
+PAIRS = {
+    "Producer": (producer.Producer, sync.Producer),
+    "Consumer": (consumer.Consumer, sync.Consumer),
+}
+#: What one of the two lacks on purpose.
+ONLY_ASYNCIO = {
+    "Producer.wait_room",  # send_nowait of the blocking one waits by itself
+    "Producer.ended",  # these are called by parts of the client
+    "Producer.note_failure",
+    "Producer.retry",
+    "Consumer.inbox",
+    "Consumer.give_back",
+}
+ONLY_BLOCKING = {
+    "Consumer.receive",  # `anext` of a loop is the asyncio one's
+    "Consumer.messages",
+    "Consumer.acknowledge",  # there are no tasks that could tell whose message it is
+}
+#: Arguments that only one has: threads are the caller's, and nothing else ends a blocking loop.
+OTHER_ARGUMENTS = {"Consumer.run": {"concurrency", "timeout_s"}}
+
+
+def members(owner: type) -> dict[str, typing.Any]:
+    """Return the public methods and properties of a class, and its constructor."""
+    return {
+        name: member.fget if isinstance(member, property) else member
+        for name, member in inspect.getmembers_static(owner)
+        if (not name.startswith("_") or name == "__init__")
+        and (inspect.isfunction(member) or isinstance(member, property))
+    }
+
+
+def signature(function: typing.Any, leave_out: set[str]) -> tuple[list[inspect.Parameter], object]:
+    """Return arguments and result; a future of either kind counts as one."""
+    hints = typing.get_type_hints(function)
+    parameters = [
+        parameter.replace(annotation=hints.get(name))
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name not in leave_out
+    ]
+    result = hints.get("return")
+    if typing.get_origin(result) in (asyncio.Future, concurrent.futures.Future):
+        result = ("future", *typing.get_args(result))
+    return parameters, result
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_both_offer_the_same(name: str) -> None:
+    ours, theirs = ({f"{name}.{member}" for member in members(owner)} for owner in PAIRS[name])
+    assert ours - theirs <= ONLY_ASYNCIO, "offer it in client/sync.py, too"
+    assert theirs - ours <= ONLY_BLOCKING
+    assert not (ONLY_ASYNCIO | ONLY_BLOCKING) & ours & theirs, "both have it"
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_both_take_the_same_arguments(name: str) -> None:
+    ours, theirs = (members(owner) for owner in PAIRS[name])
+    for member in ours.keys() & theirs.keys():
+        leave_out = OTHER_ARGUMENTS.get(f"{name}.{member}", set())
+        assert signature(ours[member], leave_out) == signature(theirs[member], leave_out), member
+
+
+def test_the_overloads_are_the_same() -> None:
+    leave_out = OTHER_ARGUMENTS["Consumer.run"]
+    ours, theirs = (
+        [signature(overload, leave_out) for overload in typing.get_overloads(owner.run)]
+        for owner in (consumer.Consumer, sync.Consumer)
+    )
+    assert ours == theirs and len(ours) == 2
