@@ -24,6 +24,7 @@ PLUMBING = {
     "Consumer.inbox",
     "Producer.note_failure",
     "Producer.retry",
+    "BlockingClient.batch_pipeline",
     "BlockingClient.send_batches",
     "BlockingClient.try_bounds",
     "ReceivedMessage.from_record",
