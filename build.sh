@@ -66,7 +66,7 @@ make_venv() {
     base=$(find_python)
     say "making .venv with $("$base" --version)"
     "$base" -m venv --clear "$venv"
-    echo "$root" > "$venv/folder"   # scripts in .venv hold this path: a moved folder starts anew
+    echo "$root" > "$venv/folder"   # scripts in .venv hold this path: a moved folder starts from scratch
   fi
   rm -f "$stamp"
   say "installing pymq and everything it can use into .venv (minutes the first time)"
