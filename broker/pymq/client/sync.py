@@ -312,7 +312,7 @@ class Consumer(Threaded):
         Args:
             handler: of one message; with ``batch_size``, of a list of messages.
             batch_size: most messages of one call; it fails or succeeds as a whole.
-            timeout_s: end when no message comes for so many seconds; ``None``: never.
+            timeout_s: end when no message comes for this long; ``None``: never.
 
         Raises:
             ConfigurationError: an argument is wrong.

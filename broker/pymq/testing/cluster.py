@@ -91,7 +91,7 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Stop both cleanly. Harmless when done twice."""
+        """Stop both cleanly. Idempotent."""
         if self._thread is None or self._loop is None:
             return
         try:
@@ -113,7 +113,7 @@ class Cluster:
         self._run(self._close_broker())
 
     def start_broker(self) -> None:
-        """Start the broker again on its store and its port. Harmless when it runs."""
+        """Start the broker again on its store and its port. Does nothing while it runs."""
         self._run(self._open_broker())
 
     def __enter__(self) -> Self:
