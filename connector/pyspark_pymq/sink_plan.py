@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pymq.client.blocking import BlockingClient
 from pymq.client.config import ClientConfig
 from pymq.client.routes import Route
-from pymq.errors import PymqError, RouteNotFound
+from pymq.errors import ConfigurationError, PymqError, RouteNotFound
 from pyspark_pymq.options import SinkOptions
 
 LOG = logging.getLogger(__name__)
@@ -41,6 +41,9 @@ def plan_sink(options: SinkOptions) -> SinkPlan:
 
     Spark plans each micro-batch, mostly in one process, and once more when it commits it. A topic
     that was seen there before is not missing: its brokers are.
+
+    Raises:
+        ConfigurationError: a name server is something else.
     """
     topic = options.topic
     if topic is None:
@@ -55,6 +58,8 @@ def plan_sink(options: SinkOptions) -> SinkPlan:
         try:
             client.write_queues(topic)
             plan = SinkPlan(tuple(client.known_routes()))
+        except ConfigurationError:  # what was given as a name server is none
+            raise
         except PymqError as error:
             LOG.warning("planning without a new route of topic %s: %s", topic, error)
             if key in plans:

@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
-from tests.spark.two_brokers import DEADLINE_S, TwoBrokers
+from tests.spark.two_brokers import DEADLINE_S, TwoBrokers, wait_until
 
 from pymq.client import batch_pipeline
 from pymq.client.blocking import BlockingClient
-from pymq.errors import DurabilityUnknown, RouteNotFound
+from pymq.errors import ConfigurationError, DurabilityUnknown, RouteNotFound
 from pymq.store.files import Files
 from pymq.testing import Cluster
 from pyspark_pymq.data_source import PymqSource
@@ -208,6 +209,8 @@ def test_a_topic_that_is_not_there(tmp_path: Path) -> None:
         assert plan.missing is not None and "'nowhere'" in plan.missing
         with pytest.raises(RouteNotFound, match="'nowhere'.*pymq topic create nowhere"):
             PymqSource(options).writer(BODY, False).write(batches(1))
+        with pytest.raises(ConfigurationError, match="broker"):
+            plan_sink(sink_options({**options, "nameServer": cluster.broker_address}))
         cluster.stop_broker()
         # Nothing can be said while no broker is there.
         assert plan_sink(sink_options(options)) == NO_PLAN
@@ -273,3 +276,55 @@ def test_messages_of_more_than_four_mebibytes() -> None:
         with pytest.raises(Exception, match="maxMessageSize") as refused:
             writer.write(iter([large]))
         assert "is the broker's maxMessageSize as large?" in refused.value.__notes__[-1]
+
+
+# ---------------------------------------------------------------------------- in a real Spark
+
+
+@pytest.mark.spark
+def test_a_query_outlives_its_brokers(
+    spark: SparkSession, two_brokers: TwoBrokers, tmp_path: Path
+) -> None:
+    """Rows come all the time while brokers restart, die and freeze; what is committed is there."""
+    bed, rows_per_s = two_brokers, 500
+    bed.create_topic("T")
+    rows = spark.readStream.format("rate").option("rowsPerSecond", rows_per_s).load()
+    writer = rows.selectExpr("cast(value as string) as body").writeStream.format("pymq")
+    writer.options(nameServer=bed.name_server, topic="T", requestTimeoutMs="1000")
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = writer.trigger(processingTime="100 milliseconds").start()
+
+    def committed_batches(count: int) -> None:
+        def last() -> int:
+            assert query.exception() is None, query.exception()
+            progress = query.lastProgress
+            return -1 if progress is None else progress.batchId
+
+        wanted = last() + count
+        wait_until(lambda: last() >= wanted, f"{count} more batches committed")
+
+    try:
+        committed_batches(3)
+        bed.restart("broker-a")
+        committed_batches(2)
+        bed.kill("broker-b")
+        committed_batches(2)
+        bed.start("broker-b")
+        committed_batches(2)
+        for name in ("broker-a", "broker-b"):
+            bed.stop(name)  # now a task starts, and name servers know nothing
+        for name in ("broker-a", "broker-b"):
+            bed.start(name)
+        committed_batches(2)
+        bed.freeze("broker-a")
+        committed_batches(3)
+        bed.thaw("broker-a")
+        committed_batches(2)
+        assert query.lastProgress is not None
+        end_s = int(query.lastProgress.sources[0].endOffset)
+    finally:
+        query.stop()
+    found = Sink(bed, "T").stored()
+    assert end_s > 0
+    assert {b"%d" % number for number in range(end_s * rows_per_s)} <= set(found)
+    assert max(found.values()) <= 3  # twice in one fault, and it may be met by two
