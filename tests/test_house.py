@@ -64,7 +64,7 @@ OPTIONAL: dict[str, set[str]] = {
 # before it. A rank holds modules and sub-packages by name; "*" is every one that no rank names.
 # The layer's `__init__` belongs to the last one.
 RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "broker": (("config",), ("state",), ("*",), ("handlers",), ("requests",), ("broker",)),
+    "broker": (("config",), ("state",), ("*",), ("handlers",), ("assembly",), ("broker",)),
     "store": (
         ("files", "config", "progress"),
         ("log",),
@@ -529,8 +529,8 @@ RIGHT: list[tuple[str, str]] = [
     ("pymq/store/b.py", "from . import files\nfrom .files import open_file\nopen_file('x')"),
     ("pymq/net/tasks.py", "import asyncio\nasyncio.create_task(f())"),
     ("pymq/broker/handlers/a.py", "from ..state.topics import A\nfrom ..long_poll import B"),
-    ("pymq/broker/requests.py", "from .handlers import send, pull\nfrom .config import A"),
-    ("pymq/broker/broker.py", "from . import requests\nfrom .ha.master import Master"),
+    ("pymq/broker/assembly.py", "from .handlers import send, pull\nfrom .config import A"),
+    ("pymq/broker/broker.py", "from . import assembly\nfrom .ha.master import Master"),
     ("pymq/store/queues/a.py", "from . import b\nfrom ..log.segment import c"),
     ("pymq/store/append.py", "from .dispatch import a\nfrom .state.checkpoint import b"),
     ("pymq/store/rebuild.py", "from pymq.store import MessageStore\nfrom .inspection import b"),

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 
+from pymq.broker.flusher import Flusher
 from pymq.protocol.batch_body import encode_batch
+from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import HeaderForm
 from pymq.protocol.message import decode_properties
@@ -107,11 +109,10 @@ def test_what_is_acknowledged_is_there_after_a_clean_restart(tmp_path: Path) -> 
 
 def test_sync_flush_answers_after_the_sync(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
-        store = peer.broker._store
-        assert store is not None
         answers = await asyncio.gather(*(peer.send("T", b"%d" % n) for n in range(50)))
         assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
-        assert store.durability.unflushed_bytes == 0
+        state = KVTable.decode((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table
+        assert state["remainHowManyDataToFlush"] == "0 B"
         assert len(records(await peer.pull("T", 0, maxMsgNums=50))) == 32
 
     serve(tmp_path, check, flush=FlushMode.SYNC)
@@ -130,15 +131,15 @@ def test_sync_flush_answers_after_the_sync(tmp_path: Path) -> None:
     ],
 )
 def test_only_the_property_wait_lets_a_send_go_on_before_the_sync(
-    tmp_path: Path, properties: str, waits: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: str, waits: bool
 ) -> None:
     """The disk does not sync before the broker closes: who is answered did not wait for it."""
 
     async def check(peer: Peer) -> None:
-        async def never_done() -> None:
+        async def never_done(flusher: Flusher) -> None:
             await asyncio.Event().wait()
 
-        peer.broker._flusher.sync = never_done  # type: ignore[method-assign]
+        monkeypatch.setattr(Flusher, "sync", never_done)
         answer = asyncio.ensure_future(peer.send("T", b"x", properties=properties))
         probe = await peer.send("T", b"y", properties="WAIT\x01false\x02")
         assert probe.code == ResponseCode.SUCCESS

@@ -8,7 +8,7 @@ import functools
 import logging
 from concurrent.futures import Executor
 
-from pymq.broker.disk_work import DiskWork
+from pymq.broker.disk_executor import DiskExecutor
 from pymq.errors import StoreError
 from pymq.net.tasks import Tasks
 from pymq.store import Retention
@@ -43,7 +43,7 @@ class Cleaner:
         first_s: float = FIRST_PASS_S,
     ) -> None:
         self._retention = retention
-        self._work = DiskWork(executor)
+        self._work = DiskExecutor(executor)
         self._interval_s = interval_s
         self._pause_s = pause_s
         self._first_s = first_s

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
-from pymq.broker.disk_work import DiskWork
+from pymq.broker.disk_executor import DiskExecutor
 from pymq.clock import Clock
 from pymq.errors import FlushFailed, StoreError
 from pymq.net.tasks import Tasks
@@ -70,7 +70,7 @@ class Flusher:
         timeout_s: float,
     ) -> None:
         self._store = store
-        self._work = DiskWork(executor)
+        self._work = DiskExecutor(executor)
         self._clock = clock
         self._interval_s = interval_s
         self._pages_least = pages_least
@@ -99,7 +99,7 @@ class Flusher:
             pause_s = min(COMMIT_PAUSE_S, self._commit_interval_s)
             self._tasks.repeat("commit", self.commit_due, pause_s)
 
-    def wait_synced(self, physical_end: int, done: Callable[[str | None], None]) -> None:
+    def wait_flushed(self, physical_end: int, done: Callable[[str | None], None]) -> None:
         """Call ``done(None)`` once the log is synced up to ``physical_end``.
 
         ``done`` gets a reason instead when that cannot be promised: the sync took too long or

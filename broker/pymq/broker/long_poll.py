@@ -13,7 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.clock import Clock
+from pymq.net.dispatcher import Answer, Request
 from pymq.net.server import ServerConnection
+from pymq.net.tasks import Tasks
+from pymq.store import Arrival
 
 #: A queue: (topic, queue id).
 QueueKey = tuple[str, int]
@@ -21,22 +24,24 @@ _Key = TypeVar("_Key")
 
 #: Pulls that were answered stay among the deadlines until there are so many more of them.
 _ANSWERED_MAX = 1000
+#: How often deadlines are looked at.
+EXPIRE_INTERVAL_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
     """One pull that waits.
 
-    ``tag_codes`` is the sorted filter, or None for everything; ``answer`` executes the pull
-    once more, this time without waiting. It must not raise: who brings a message calls it.
+    ``tag_codes`` is the sorted filter, or None for everything; ``pull_again`` executes the pull
+    once more, this time without waiting.
     """
 
-    connection: ServerConnection
+    request: Request
     queue: QueueKey
     offset: int
     tag_codes: npt.NDArray[np.int64] | None
     deadline_s: float
-    answer: Callable[[], None]
+    pull_again: Callable[[], Answer]
     is_done: bool = field(default=False, init=False)
 
 
@@ -52,6 +57,16 @@ class LongPoll:
         self._by_deadline: list[tuple[float, int, HeldPull]] = []
         self._sequence = itertools.count()
         self._count = 0
+        self._tasks = Tasks("held pulls")
+
+    def start(self) -> None:
+        """Begin to answer pulls whose time is up."""
+        self._tasks.repeat("deadlines", self.expire, EXPIRE_INTERVAL_S)
+
+    async def close(self) -> None:
+        """Answer all pulls now, and stop; idempotent."""
+        self._answer([pull for held in self._by_queue.values() for pull in held])
+        await self._tasks.close()
 
     def __len__(self) -> int:
         return self._count
@@ -62,12 +77,20 @@ class LongPoll:
             return False
         self._count += 1
         self._by_queue.setdefault(pull.queue, {})[pull] = None
-        self._by_connection.setdefault(pull.connection, {})[pull] = None
+        self._by_connection.setdefault(pull.request.connection, {})[pull] = None
         heapq.heappush(self._by_deadline, (pull.deadline_s, next(self._sequence), pull))
         if len(self._by_deadline) > 2 * self._count + _ANSWERED_MAX:
             self._by_deadline = [item for item in self._by_deadline if not item[2].is_done]
             heapq.heapify(self._by_deadline)
         return True
+
+    def take(self, arrivals: list[Arrival]) -> None:
+        """Answer the pulls that wait for what has arrived."""
+        if self._count:
+            for arrival in arrivals:
+                queue = (arrival.topic, arrival.queue_id)
+                if queue in self._by_queue:
+                    self.wake(queue, arrival.queue_end, arrival.tag_codes)
 
     def wake(
         self, queue: QueueKey, end_offset: int, tag_codes: npt.NDArray[np.int64] | None
@@ -99,17 +122,17 @@ class LongPoll:
         """Forget the pulls of a connection that is gone; return how many."""
         gone = list(self._by_connection.get(connection, ()))
         self._forget(gone)
+        for pull in gone:
+            pull.request.abandon()
         return len(gone)
-
-    def answer_all(self) -> int:
-        """Answer every held pull now: the broker is closing."""
-        return self._answer([pull for held in self._by_queue.values() for pull in held])
 
     def _answer(self, pulls: list[HeldPull]) -> int:
         self._forget(pulls)
         for pull in pulls:
-            if pull.connection.is_open:
-                pull.answer()
+            if pull.request.connection.is_open:
+                pull.request.resume(pull.pull_again)
+            else:
+                pull.request.abandon()
         return len(pulls)
 
     def _forget(self, pulls: Iterable[HeldPull]) -> None:
@@ -117,7 +140,7 @@ class LongPoll:
             pull.is_done = True
             self._count -= 1
             _remove(self._by_queue, pull.queue, pull)
-            _remove(self._by_connection, pull.connection, pull)
+            _remove(self._by_connection, pull.request.connection, pull)
 
 
 def _remove(table: dict[_Key, dict[HeldPull, None]], key: _Key, pull: HeldPull) -> None:

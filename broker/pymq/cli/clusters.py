@@ -1,4 +1,4 @@
-"""``pymq cluster``: list, state, clean."""
+"""``pymq cluster``: list, state, stats, clean."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -6,6 +6,8 @@ import typer
 
 from pymq.cli import arguments, output
 from pymq.errors import ConfigurationError, PymqError
+from pymq.protocol.codes import request_name
+from pymq.protocol.request_totals import decode_request_totals
 
 if TYPE_CHECKING:
     from pymq.client.admin import BlockingAdmin
@@ -103,6 +105,41 @@ def state(shared: arguments.Shared, broker: Broker) -> None:
     with shared.admin() as admin:
         found = admin.broker_state(_address(admin, broker))
     output.details(shared.form, dict(sorted(found.items())))
+
+
+@commands.command()
+@arguments.with_shared
+def stats(shared: arguments.Shared, broker: Broker) -> None:
+    """Show how many requests a pymq broker has answered since its start, and how fast."""
+    with shared.admin() as admin:
+        found = decode_request_totals(admin.broker_state(_address(admin, broker)))
+    if not found:
+        raise ConfigurationError(
+            f"broker {broker} does not count its requests: it is not a pymq broker, or an old "
+            "one; `pymq cluster state` shows what it tells"
+        )
+    rows = [
+        {
+            "request": request_name(one.code),
+            "code": one.code,
+            "count": one.count,
+            "errors": one.error_count,
+            "abandoned": one.abandoned_count,
+            "meanMs": None if one.mean_s is None else round(one.mean_s * 1000, 3),
+            "maxMs": round(one.max_s * 1000, 3),
+        }
+        for one in found
+    ]
+    headings = {
+        "request": "REQUEST",
+        "code": "CODE",
+        "count": "COUNT",
+        "errors": "ERRORS",
+        "abandoned": "ABANDONED",
+        "meanMs": "MEAN MS",
+        "maxMs": "MAX MS",
+    }
+    output.table(shared.form, rows, headings)
 
 
 @commands.command()

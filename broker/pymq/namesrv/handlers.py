@@ -9,14 +9,14 @@ Source: RocketMQ DefaultRequestProcessor, ClientRequestProcessor.
 import logging
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pymq.clock import Clock
-from pymq.errors import BrokerError, ConfigurationError, ProtocolError
 from pymq.namesrv.config import CHANGEABLE_KEYS, NamesrvConfig
 from pymq.namesrv.kv import ORDER_TOPIC_CONFIG, KVConfig
 from pymq.namesrv.routes import Registration, RouteTable
+from pymq.net.dispatcher import Handler, Request
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import (
     BrokerData,
@@ -52,9 +52,6 @@ from pymq.settings import format_properties, from_properties, parse_properties, 
 
 _log = logging.getLogger(__name__)
 
-#: Takes the connection (as an identity) and the request.
-Handler = Callable[[object, Command], Command]
-
 _OK = int(ResponseCode.SUCCESS)
 _ERROR = int(ResponseCode.SYSTEM_ERROR)
 _NO_PERMISSION = int(ResponseCode.NO_PERMISSION)
@@ -72,7 +69,10 @@ class Handlers:
         self._routes = routes
         self._kv = kv
         self._clock = clock
-        self._by_code: dict[int, Handler] = {
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return what each code leads to."""
+        return {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._read_kv,
             RequestCode.DELETE_KV_CONFIG: self._delete_kv,
@@ -98,35 +98,12 @@ class Handlers:
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
         }
 
-    def answer(self, connection: object, request: Command) -> Command:
-        """Return the response to a request; what goes wrong becomes its code and remark.
-
-        Args:
-            connection: identity of where the request came from.
-            request: any command that is no response.
-        """
-        handler = self._by_code.get(request.code)
-        if handler is None:
-            return request.reply(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                f" request type {request.code} not supported",
-            )
-        try:
-            return handler(connection, request)
-        except BrokerError as error:
-            return request.reply(error.code, error.remark or str(error))
-        except (ProtocolError, ConfigurationError) as error:
-            return request.reply(_ERROR, str(error))
-        except Exception as error:
-            _log.exception("request %d failed", request.code)
-            return request.reply(_ERROR, f"{type(error).__name__}: {error}")
-
     # --- brokers
 
-    def _register_broker(self, connection: object, request: Command) -> Command:
+    def _register_broker(self, request: Request) -> Command:
         header = RegisterBrokerRequest.from_fields(request.fields)
         if header.body_crc32 and zlib.crc32(request.body) & _CRC_MASK != header.body_crc32:
-            return request.reply(_ERROR, "crc32 not match")
+            return request.response(_ERROR, "crc32 not match")
         body = _registration_body(header, request)
         timeout_ms = header.heartbeat_timeout_ms
         master = self._routes.register(
@@ -141,7 +118,7 @@ class Handlers:
                 acting_master=header.enable_acting_master,
                 zone_name=(request.fields or {}).get("__ZONE_NAME"),
                 expiry_s=timeout_ms / 1000 if timeout_ms is not None else None,
-                connection=connection,
+                connection=request.connection,
             ),
             self._clock.monotonic_s(),
         )
@@ -150,7 +127,7 @@ class Handlers:
             answer = RegisterBrokerResponse(
                 master_address=master.address, ha_server_address=master.ha_address
             )
-        return request.reply(_OK, None, answer.to_fields(), self._order_topics())
+        return request.response(_OK, None, answer.to_fields(), self._order_topics())
 
     def _order_topics(self) -> bytes:
         """Return what a broker is told of order topics when it registers; empty for nothing."""
@@ -159,54 +136,55 @@ class Handlers:
             return b""
         return KVTable(table=dict(table)).encode()
 
-    def _unregister_broker(self, connection: object, request: Command) -> Command:
+    def _unregister_broker(self, request: Request) -> Command:
         header = UnregisterBrokerRequest.from_fields(request.fields)
         self._routes.unregister(broker_name=header.broker_name, address=header.broker_address)
         _log.info("broker %s at %s unregistered", header.broker_name, header.broker_address)
-        return request.reply(_OK)
+        return request.response(_OK)
 
-    def _heartbeat(self, connection: object, request: Command) -> Command:
+    def _heartbeat(self, request: Request) -> Command:
         header = BrokerHeartbeatRequest.from_fields(request.fields)
         self._routes.heard_of(header.broker_address, self._clock.monotonic_s())
-        return request.reply(_OK)
+        return request.response(_OK)
 
-    def _query_data_version(self, connection: object, request: Command) -> Command:
+    def _query_data_version(self, request: Request) -> Command:
         header = DataVersionRequest.from_fields(request.fields)
         theirs = DataVersion.decode(request.body)
         ours = self._routes.version_of(header.broker_address)
         self._routes.heard_of(header.broker_address, self._clock.monotonic_s())
         answer = DataVersionResponse(changed=ours != theirs)
-        return request.reply(_OK, None, answer.to_fields(), ours.encode() if ours else b"")
+        return request.response(_OK, None, answer.to_fields(), ours.encode() if ours else b"")
 
-    def _member_group(self, connection: object, request: Command) -> Command:
+    def _member_group(self, request: Request) -> Command:
         header = BrokerMemberGroupRequest.from_fields(request.fields)
         members = self._routes.broker(header.broker_name) or BrokerData(
             broker_name=header.broker_name, cluster=header.cluster_name
         )
-        return request.reply(_OK, body=fastjson.dump({"brokerMemberGroup": members.to_json()}))
+        return request.response(_OK, body=fastjson.dump({"brokerMemberGroup": members.to_json()}))
 
-    def _clusters(self, connection: object, request: Command) -> Command:
-        return request.reply(_OK, body=self._routes.clusters().encode())
+    def _clusters(self, request: Request) -> Command:
+        return request.response(_OK, body=self._routes.clusters().encode())
 
-    def _wipe_write_permission(self, connection: object, request: Command) -> Command:
+    def _wipe_write_permission(self, request: Request) -> Command:
         header = BrokerNameRequest.from_fields(request.fields)
         count = self._routes.wipe_write_permission(header.broker_name)
         _log.info("write permission of broker %s wiped: %d topics", header.broker_name, count)
-        return request.reply(_OK, None, WipeWritePermResponse(wipe_topic_count=count).to_fields())
+        answer = WipeWritePermResponse(wipe_topic_count=count)
+        return request.response(_OK, None, answer.to_fields())
 
-    def _add_write_permission(self, connection: object, request: Command) -> Command:
+    def _add_write_permission(self, request: Request) -> Command:
         header = BrokerNameRequest.from_fields(request.fields)
         count = self._routes.add_write_permission(header.broker_name)
         _log.info("write permission of broker %s added: %d topics", header.broker_name, count)
-        return request.reply(_OK, None, AddWritePermResponse(add_topic_count=count).to_fields())
+        return request.response(_OK, None, AddWritePermResponse(add_topic_count=count).to_fields())
 
     # --- topics
 
-    def _route(self, connection: object, request: Command) -> Command:
+    def _route(self, request: Request) -> Command:
         header = RouteRequest.from_fields(request.fields)
         route = self._routes.route(header.topic)
         if route is None:
-            return request.reply(
+            return request.response(
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {header.topic}",
             )
@@ -215,83 +193,87 @@ class Handlers:
                 route, order_topic_conf=self._kv.value(ORDER_TOPIC_CONFIG, header.topic)
             )
         body = route.encode()
-        if request.version < MQ_VERSION_STRICT_JSON and not header.accept_standard_json_only:
+        wants_quoted_keys = (
+            request.command.version >= MQ_VERSION_STRICT_JSON or header.accept_standard_json_only
+        )
+        if not wants_quoted_keys:
             body = _QUOTED_INTEGER_KEY.sub(rb"\1:", body)
-        return request.reply(_OK, body=body)
+        return request.response(_OK, body=body)
 
-    def _register_topic(self, connection: object, request: Command) -> Command:
+    def _register_topic(self, request: Request) -> Command:
         header = TopicRequest.from_fields(request.fields)
         queues = TopicRoute.decode(request.body).queues
         if not self._routes.register_topic(header.topic, queues):
             # As in Java the answer is "done": the sender repeats it with its next registration.
             _log.warning("topic %s of unknown brokers was not registered", header.topic)
-        return request.reply(_OK)
+        return request.response(_OK)
 
-    def _delete_topic(self, connection: object, request: Command) -> Command:
+    def _delete_topic(self, request: Request) -> Command:
         header = DeleteTopicRoutesRequest.from_fields(request.fields)
         self._routes.delete_topic(header.topic, cluster=header.cluster_name or None)
         _log.info("topic %s deleted from %s", header.topic, header.cluster_name or "all clusters")
-        return request.reply(_OK)
+        return request.response(_OK)
 
-    def _all_topics(self, connection: object, request: Command) -> Command:
+    def _all_topics(self, request: Request) -> Command:
         if not self._config.enable_all_topic_list:
-            return request.reply(_NO_PERMISSION, "disabled by enableAllTopicList=false")
-        return request.reply(_OK, body=self._routes.topics().encode())
+            return request.response(_NO_PERMISSION, "disabled by enableAllTopicList=false")
+        return request.response(_OK, body=self._routes.topics().encode())
 
-    def _topics_of_cluster(self, connection: object, request: Command) -> Command:
+    def _topics_of_cluster(self, request: Request) -> Command:
         header = TopicsOfClusterRequest.from_fields(request.fields)
         return self._topic_list(request, self._routes.topics_of_cluster(header.cluster))
 
-    def _system_topics(self, connection: object, request: Command) -> Command:
+    def _system_topics(self, request: Request) -> Command:
         return self._topic_list(request, self._routes.system_topics())
 
-    def _no_topics(self, connection: object, request: Command) -> Command:
+    def _no_topics(self, request: Request) -> Command:
         """Answer for topics of deployment units, of which pymq has none."""
         return self._topic_list(request, TopicList())
 
-    def _topic_list(self, request: Command, topics: TopicList) -> Command:
+    def _topic_list(self, request: Request, topics: TopicList) -> Command:
         if not self._config.enable_topic_list:
-            return request.reply(_NO_PERMISSION, "disabled by enableTopicList=false")
-        return request.reply(_OK, body=topics.encode())
+            return request.response(_NO_PERMISSION, "disabled by enableTopicList=false")
+        return request.response(_OK, body=topics.encode())
 
     # --- configuration
 
-    def _put_kv(self, connection: object, request: Command) -> Command:
+    def _put_kv(self, request: Request) -> Command:
         header = PutKVRequest.from_fields(request.fields)
         self._kv.put(header.namespace, header.key, header.value)
-        return request.reply(_OK)
+        return request.response(_OK)
 
-    def _read_kv(self, connection: object, request: Command) -> Command:
+    def _read_kv(self, request: Request) -> Command:
         header = KVKeyRequest.from_fields(request.fields)
         value = self._kv.value(header.namespace, header.key)
         if value is None:
-            return request.reply(
+            return request.response(
                 ResponseCode.QUERY_NOT_FOUND,
                 f"No config item, Namespace: {header.namespace} Key: {header.key}",
             )
-        return request.reply(_OK, None, KVValueResponse(value=value).to_fields())
+        return request.response(_OK, None, KVValueResponse(value=value).to_fields())
 
-    def _delete_kv(self, connection: object, request: Command) -> Command:
+    def _delete_kv(self, request: Request) -> Command:
         header = KVKeyRequest.from_fields(request.fields)
         self._kv.delete(header.namespace, header.key)
-        return request.reply(_OK)
+        return request.response(_OK)
 
-    def _read_kv_namespace(self, connection: object, request: Command) -> Command:
+    def _read_kv_namespace(self, request: Request) -> Command:
         header = KVNamespaceRequest.from_fields(request.fields)
         table = self._kv.table(header.namespace)
         if table is None:
-            return request.reply(
+            return request.response(
                 ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace}"
             )
-        return request.reply(_OK, body=KVTable(table=dict(table)).encode())
+        return request.response(_OK, body=KVTable(table=dict(table)).encode())
 
-    def _read_config(self, connection: object, request: Command) -> Command:
+    def _read_config(self, request: Request) -> Command:
         properties = to_properties(self._config)
-        return request.reply(_OK, body=format_properties(dict(sorted(properties.items()))).encode())
+        text = format_properties(dict(sorted(properties.items())))
+        return request.response(_OK, body=text.encode())
 
-    def _update_config(self, connection: object, request: Command) -> Command:
+    def _update_config(self, request: Request) -> Command:
         if not self._config.allow_config_update:
-            return request.reply(
+            return request.response(
                 _NO_PERMISSION,
                 "the configuration of this name server is fixed while it runs "
                 "(pymqAllowConfigUpdate=false)",
@@ -299,11 +281,11 @@ class Handlers:
         try:
             text = str(request.body, "utf-8")
         except UnicodeDecodeError as error:
-            return request.reply(_ERROR, f"the properties are not UTF-8: {error}")
+            return request.response(_ERROR, f"the properties are not UTF-8: {error}")
         given = parse_properties(text, source="request")
         fixed = sorted(given.keys() - CHANGEABLE_KEYS)
         if fixed:
-            return request.reply(
+            return request.response(
                 _NO_PERMISSION,
                 f"cannot change {', '.join(fixed)} while running; "
                 f"changeable: {', '.join(sorted(CHANGEABLE_KEYS))}",
@@ -311,12 +293,12 @@ class Handlers:
         properties = to_properties(self._config) | given
         self._config = from_properties(NamesrvConfig, properties, source="request")
         _log.info("configuration changed until the next start: %s", given)
-        return request.reply(_OK)
+        return request.response(_OK)
 
 
-def _registration_body(header: RegisterBrokerRequest, request: Command) -> RegisterBrokerBody:
+def _registration_body(header: RegisterBrokerRequest, request: Request) -> RegisterBrokerBody:
     if not request.body:
         return RegisterBrokerBody()
     if header.compressed:
-        return RegisterBrokerBody.decode_compressed(request.body, request.version)
+        return RegisterBrokerBody.decode_compressed(request.body, request.command.version)
     return RegisterBrokerBody.decode(request.body)

@@ -8,9 +8,9 @@ from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.handlers import Handlers
 from pymq.namesrv.kv import KVConfig
 from pymq.namesrv.routes import Registration, RouteTable
+from pymq.net.dispatcher import Dispatcher
 from pymq.net.server import Server, ServerConfig, ServerConnection
 from pymq.net.tasks import Tasks
-from pymq.protocol.command import Command
 
 _log = logging.getLogger(__name__)
 
@@ -30,12 +30,13 @@ class NameServer:
         self._config = config
         self._clock = clock or Clock()
         self._routes = RouteTable(expiry_s=config.broker_expiry_s)
-        self._handlers = Handlers(
-            config, self._routes, KVConfig.load(config.kv_config_path), self._clock
+        kv = KVConfig.load(config.kv_config_path)
+        self._dispatcher = Dispatcher(
+            "name server", Handlers(config, self._routes, kv, self._clock).table()
         )
         self._server = Server(
             ServerConfig(host=config.host, port=config.port, idle_s=config.idle_s),
-            self._commands_received,
+            self._dispatcher.on_commands,
             self._connection_ended,
         )
         self._tasks = Tasks("name server")
@@ -73,6 +74,7 @@ class NameServer:
         """Stop. Harmless when done twice."""
         await self._tasks.close()
         await self._server.close()
+        await self._dispatcher.close()
 
     def expire_brokers(self) -> int:
         """Remove brokers that were silent for too long, close their connections; how many."""
@@ -82,11 +84,6 @@ class NameServer:
             if isinstance(broker.connection, ServerConnection):
                 broker.connection.close()
         return len(late)
-
-    def _commands_received(self, connection: ServerConnection, commands: list[Command]) -> None:
-        for command in commands:
-            if not command.is_response:
-                connection.respond(command, self._handlers.answer(connection, command))
 
     def _connection_ended(self, connection: ServerConnection) -> None:
         for broker in self._routes.connection_ended(connection):

@@ -5,15 +5,16 @@ import errno
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.net.buffers import BufferPool
 from pymq.net.tasks import Tasks
 from pymq.net.wire import Wire
+from pymq.protocol.codes import ResponseCode
 from pymq.protocol.command import Command
-from pymq.protocol.framing import FRAME_BYTES_MAX, encode_frame, encode_parts
+from pymq.protocol.framing import FRAME_BYTES_MAX, encode_frame, encode_head
 from pymq.protocol.record import pack_host
 
 _log = logging.getLogger(__name__)
@@ -67,19 +68,32 @@ class ServerConnection(Wire):
         """Tell the server."""
         self._server.ended(self)
 
-    def respond(self, request: Command, response: Command) -> None:
-        """Send the answer to a request, unless the request wanted none."""
+    def respond(
+        self, request: Command, response: Command, parts: Sequence[memoryview] | None = None
+    ) -> None:
+        """Send the answer to a request, unless the request wanted none.
+
+        Args:
+            request: what is answered.
+            response: the answer.
+            parts: its body in pieces, sent without a copy, instead of the one it has.
+        """
         if request.is_one_way:
             return
+        body: Sequence[bytes | memoryview]
+        if parts is not None:
+            body = parts
+        else:
+            body = (response.body,) if len(response.body) else ()
         try:
-            prefix, body = encode_parts(response, frame_bytes_max=self._decoder.frame_bytes_max)
+            head = encode_head(
+                response,
+                sum(map(len, body)),
+                frame_bytes_max=self._decoder.frame_bytes_max,
+            )
         except LocalProtocolError as error:
-            prefix, body = encode_frame(request.reply(1, str(error))), b""
-        self.send(prefix, body) if len(body) else self.send(prefix)
-
-    def respond_parts(self, prefix: bytes, parts: list[memoryview]) -> None:
-        """Send a response whose frame was encoded by the caller and whose body is in pieces."""
-        self.send(prefix, *parts)
+            head, body = encode_frame(request.reply(ResponseCode.SYSTEM_ERROR, str(error))), ()
+        self.send(head, *body)
 
 
 class Server:

@@ -189,3 +189,13 @@ PULL_BYTES_FIELD = "pymqMaxBytes"
 SEND_RECORDS = 479_001
 #: Sizes of the records, packed, in base64.
 RECORD_SIZES_FIELD = "pymqSizes"
+
+
+def request_name(code: int) -> str:
+    """Return the name of a request code, the number itself where it has none."""
+    if code == SEND_RECORDS:
+        return "SEND_RECORDS"
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return str(code)

@@ -230,11 +230,27 @@ def encode_parts(
     Raises:
         LocalProtocolError: the frame would exceed ``frame_bytes_max``.
     """
+    head = encode_head(command, len(command.body), frame_bytes_max=frame_bytes_max)
+    return head, command.body
+
+
+def encode_head(
+    command: Command, body_bytes: int, *, frame_bytes_max: int = FRAME_BYTES_MAX
+) -> bytes:
+    """Return everything before the body of a command's frame.
+
+    Args:
+        command: its own body does not count.
+        body_bytes: length of the body that will follow.
+
+    Raises:
+        LocalProtocolError: the frame would exceed ``frame_bytes_max``.
+    """
     header = encode_header(command)
     prefix = frame_prefix(
-        len(header), len(command.body), form=command.form, frame_bytes_max=frame_bytes_max
+        len(header), body_bytes, form=command.form, frame_bytes_max=frame_bytes_max
     )
-    return prefix + header, command.body
+    return prefix + header
 
 
 def frame_prefix(

@@ -64,7 +64,7 @@ async def until(holds: Callable[[], bool]) -> None:
 
 def synced(flusher: Flusher, end_offset: int) -> asyncio.Future[str | None]:
     answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-    flusher.wait_synced(end_offset, answer.set_result)
+    flusher.wait_flushed(end_offset, answer.set_result)
     return answer
 
 

@@ -1,22 +1,22 @@
 """Held pulls: who is answered when, and what stays behind."""
 
+import asyncio
 import gc
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
+from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import FakeClock
 
 from pymq.broker.long_poll import HeldPull, LongPoll
-from pymq.net.server import ServerConnection
+from pymq.net.dispatcher import Dispatcher, Request
+from pymq.protocol.codes import RequestCode
+from pymq.protocol.command import Command
+from pymq.store import Arrival
+from pymq.store.queues.consume_queue import ENTRY
 
 QUEUE = ("T", 0)
-
-
-class Connection:
-    """What held pulls ask of a connection."""
-
-    is_open = True
 
 
 class Held:
@@ -26,12 +26,21 @@ class Held:
         self.clock = FakeClock()
         self.table = LongPoll(self.clock, count_max=count_max)
         self.answered: list[str] = []
+        self.abandoned = 0
 
-    def hold(self, name: str, connection: Connection, *, offset: int = 0, **more: Any) -> bool:
+    def finished(self, code: int, response_code: int | None, elapsed_s: float) -> None:
+        self.abandoned += response_code is None
+
+    def hold(self, name: str, connection: FakeConnection, *, offset: int = 0, **more: Any) -> bool:
         tags = more.pop("tags", None)
         return self.table.hold(
             HeldPull(
-                cast(ServerConnection, connection),
+                Request(
+                    Dispatcher("test", observer=self),
+                    connection.as_connection(),
+                    Command(RequestCode.PULL_MESSAGE),
+                    0.0,
+                ),
                 more.pop("queue", QUEUE),
                 offset,
                 None if tags is None else np.array(tags, np.int64),
@@ -40,16 +49,16 @@ class Held:
             )
         )
 
-    def drop(self, connection: Connection) -> int:
-        return self.table.drop(cast(ServerConnection, connection))
+    def drop(self, connection: FakeConnection) -> int:
+        return self.table.drop(connection.as_connection())
 
 
 @pytest.fixture
-def connection() -> Connection:
-    return Connection()
+def connection() -> FakeConnection:
+    return FakeConnection()
 
 
-def test_pulls_wake_for_what_they_want(connection: Connection) -> None:
+def test_pulls_wake_for_what_they_want(connection: FakeConnection) -> None:
     held = Held()
     for name, more in (
         ("all", {}),
@@ -62,11 +71,20 @@ def test_pulls_wake_for_what_they_want(connection: Connection) -> None:
     assert held.table.wake(QUEUE, 2, np.array([7])) == 1
     assert held.table.wake(QUEUE, 3, None) == 0
     assert held.answered == ["all", "tag"] and len(held.table) == 2
-    assert held.table.answer_all() == 2
+    asyncio.run(held.table.close())
     assert held.answered == ["all", "tag", "later", "elsewhere"] and not len(held.table)
 
 
-def test_deadlines_in_their_order_and_a_limit(connection: Connection) -> None:
+def test_arrivals_wake_the_pulls_of_their_queues(connection: FakeConnection) -> None:
+    held = Held()
+    held.hold("here", connection)
+    held.hold("elsewhere", connection, queue=("T", 1))
+    entries = np.zeros(1, ENTRY).tobytes()
+    held.table.take([Arrival("T", 2, 0, 1, entries), Arrival("T", 0, 0, 1, entries)])
+    assert held.answered == ["here"]
+
+
+def test_deadlines_in_their_order_and_a_limit(connection: FakeConnection) -> None:
     held = Held(count_max=2)
     assert held.hold("late", connection, wait_s=2) and held.hold("early", connection, wait_s=1)
     assert not held.hold("too many", connection)
@@ -77,8 +95,8 @@ def test_deadlines_in_their_order_and_a_limit(connection: Connection) -> None:
     assert held.hold("again", connection)
 
 
-def test_a_connection_that_ends_takes_its_pulls_along(connection: Connection) -> None:
-    held, other = Held(), Connection()
+def test_a_connection_that_ends_takes_its_pulls_along(connection: FakeConnection) -> None:
+    held, other = Held(), FakeConnection()
     held.hold("a", connection)
     held.hold("b", other)
     held.hold("c", connection, queue=("T", 1))
@@ -86,11 +104,12 @@ def test_a_connection_that_ends_takes_its_pulls_along(connection: Connection) ->
     other.is_open = False  # closed, but not dropped yet: nobody is there to be answered
     assert held.table.wake(QUEUE, 1, None) == 1
     assert not held.answered and not len(held.table)
+    assert held.abandoned == 3
     held.clock.now_ms += 60_000
     assert held.table.expire() == 0
 
 
-def test_answered_pulls_do_not_wait_for_their_deadline(connection: Connection) -> None:
+def test_answered_pulls_do_not_wait_for_their_deadline(connection: FakeConnection) -> None:
     """A busy queue answers thousands a second, each long before its time is up."""
     held = Held()
     for number in range(5000):

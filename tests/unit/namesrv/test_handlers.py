@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.net.connections import ask
 
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.handlers import Handlers
 from pymq.namesrv.kv import KVConfig
 from pymq.namesrv.routes import RouteTable
+from pymq.net.dispatcher import Dispatcher
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicTable
 from pymq.protocol.codes import RequestCode
@@ -57,17 +59,18 @@ class Server:
     def __init__(self, kv_path: Path | None = None, **settings: Any) -> None:
         self.clock = StoppedClock()
         self.routes = RouteTable()
-        self.handlers = Handlers(
+        handlers = Handlers(
             NamesrvConfig(**settings),
             self.routes,
             KVConfig.load(kv_path),
             self.clock,  # type: ignore[arg-type]  # the same two methods
         )
+        self.dispatcher = Dispatcher("name server", handlers.table())
 
     def ask(self, code: int, body: bytes = b"", *, version: int = 479, **fields: object) -> Command:
         texts = {key: str(value) for key, value in fields.items()}
         request = Command(code, texts or None, body, opaque=7, version=version)
-        answer = self.handlers.answer("connection", request)
+        answer = ask(self.dispatcher, request)
         assert answer.is_response
         assert answer.opaque == 7
         return answer
@@ -398,7 +401,7 @@ def test_other_codes_are_not_supported(server: Server, code: int) -> None:
 
 def test_a_binary_request_gets_a_binary_answer(server: Server) -> None:
     request = Command(105, {"topic": "T"}, form=HeaderForm.BINARY)
-    assert server.handlers.answer(None, request).form is HeaderForm.BINARY
+    assert ask(server.dispatcher, request).form is HeaderForm.BINARY
 
 
 def test_a_bug_becomes_an_answer_and_a_traceback(

@@ -5,12 +5,11 @@ import logging
 from collections.abc import Callable, Mapping
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.handling import Handler
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
+from pymq.broker.state_saving import AnswerSaved
 from pymq.errors import StoreError
-from pymq.net.server import ServerConnection
-from pymq.net.tasks import Tasks
+from pymq.net.dispatcher import Handler, Request
 from pymq.protocol import names
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -27,8 +26,7 @@ class CleaningHandlers:
 
     Args:
         clean_soon: starts a pass over the log.
-        tasks: owner of longer work.
-        after_save: answers a request once the state files are on the disk.
+        answer_saved: see ``StateSaving.answer_saved``.
     """
 
     def __init__(
@@ -38,16 +36,14 @@ class CleaningHandlers:
         topics: TopicTable,
         offsets: OffsetTable,
         clean_soon: Callable[[], None],
-        tasks: Tasks,
-        after_save: Callable[[ServerConnection, Command], None],
+        answer_saved: AnswerSaved,
     ) -> None:
         self._config = config
         self._store = store
         self._topics = topics
         self._offsets = offsets
         self._clean_soon = clean_soon
-        self._tasks = tasks
-        self._after_save = after_save
+        self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
         """Return what each code leads to."""
@@ -56,25 +52,22 @@ class CleaningHandlers:
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
         }
 
-    def delete_log_files(self, connection: ServerConnection, command: Command) -> Command:
+    def delete_log_files(self, request: Request) -> Command:
         """DELETE_EXPIRED_COMMITLOG (329): this pass and the next need not wait for their hour.
 
         Answered at once, as in RocketMQ: it may take a while.
         """
         self._store.retention.clean_now()
         self._clean_soon()
-        return command.reply(ResponseCode.SUCCESS)
+        return request.response(ResponseCode.SUCCESS)
 
-    def clean_queues(self, connection: ServerConnection, command: Command) -> None:
+    async def clean_queues(self, request: Request) -> Command:
         """CLEAN_EXPIRED_CONSUMEQUEUE (306): queues that hold nothing and belong to no topic.
 
         RocketMQ also deletes those of topics that are there and merely idle. Their offsets then
         start from 0 again, and whoever had consumed more misses what comes next: so here they
         stay, at one file each.
         """
-        self._tasks.start("expired queues", self._clean_queues(connection, command))
-
-    async def _clean_queues(self, connection: ServerConnection, command: Command) -> None:
         try:
             while found := self._store.retention.delete_expired_queues(
                 self._is_left_over, count_max=_QUEUES_A_STEP
@@ -84,10 +77,8 @@ class CleaningHandlers:
                     self._offsets.delete_queue(topic, queue_id)
                 await asyncio.sleep(0)
         except StoreError as error:
-            text = f"expired queues could not be deleted: {error}"
-            connection.respond(command, command.reply(ResponseCode.SYSTEM_ERROR, text))
-            return
-        self._after_save(connection, command)
+            raise StoreError(f"expired queues could not be deleted: {error}") from error
+        return await self._answer_saved(request)
 
     def _is_left_over(self, topic: str, queue_id: int) -> bool:
         if names.is_system_topic(topic, cluster=self._config.cluster, broker=self._config.name):

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.handling import Handler
 from pymq.broker.state.clients import Client, ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.topics import TopicTable
 from pymq.clock import Clock
 from pymq.errors import refusal
+from pymq.net.dispatcher import Handler, Request
 from pymq.net.server import ServerConnection
 from pymq.protocol import names
 from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, ConsumerIds, Heartbeat
@@ -45,17 +45,20 @@ class ClientHandlers:
             RequestCode.CHECK_CLIENT_CONFIG: self.check_config,
         }
 
-    def heartbeat(self, connection: ServerConnection, command: Command) -> Command:
+    def heartbeat(self, request: Request) -> Command:
         """HEART_BEAT (34)."""
-        body = Heartbeat.decode(command.body)
+        body = Heartbeat.decode(request.body)
         client = Client(
-            body.client_id, command.language, command.version, self._clock.monotonic_s()
+            body.client_id,
+            request.command.language,
+            request.command.version,
+            self._clock.monotonic_s(),
         )
         for consumer in body.consumers:
-            self._register_consumer(connection, client, consumer, body.without_sub)
+            self._register_consumer(request.connection, client, consumer, body.without_sub)
         for producer in body.producers:
-            self._clients.register_producer(connection, client, producer.group)
-        return command.reply(ResponseCode.SUCCESS)
+            self._clients.register_producer(request.connection, client, producer.group)
+        return request.response(ResponseCode.SUCCESS)
 
     def _register_consumer(
         self,
@@ -74,38 +77,38 @@ class ClientHandlers:
             connection, client, consumer, keep_subscriptions=without_subscriptions
         )
 
-    def unregister(self, connection: ServerConnection, command: Command) -> Command:
+    def unregister(self, request: Request) -> Command:
         """UNREGISTER_CLIENT (35)."""
-        request = UnregisterClientRequest.from_fields(command.fields)
-        if request.producer_group:
-            self._clients.unregister_producer(connection, request.producer_group)
-        if request.consumer_group:
-            self._clients.unregister_consumer(connection, request.consumer_group)
-        return command.reply(ResponseCode.SUCCESS)
+        header = UnregisterClientRequest.from_fields(request.fields)
+        if header.producer_group:
+            self._clients.unregister_producer(request.connection, header.producer_group)
+        if header.consumer_group:
+            self._clients.unregister_consumer(request.connection, header.consumer_group)
+        return request.response(ResponseCode.SUCCESS)
 
-    def consumer_ids(self, connection: ServerConnection, command: Command) -> Command:
+    def consumer_ids(self, request: Request) -> Command:
         """GET_CONSUMER_LIST_BY_GROUP (38)."""
-        request = ConsumerGroupRequest.from_fields(command.fields)
-        group = self._clients.consumer_group(request.consumer_group)
+        header = ConsumerGroupRequest.from_fields(request.fields)
+        group = self._clients.consumer_group(header.consumer_group)
         if group is None:
             raise refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"no consumer for this group, {request.consumer_group}",
+                f"no consumer for this group, {header.consumer_group}",
             )
-        return command.reply(
+        return request.response(
             ResponseCode.SUCCESS, body=ConsumerIds(client_ids=group.client_ids()).encode()
         )
 
-    def check_config(self, connection: ServerConnection, command: Command) -> Command:
+    def check_config(self, request: Request) -> Command:
         """CHECK_CLIENT_CONFIG (46): asked for filters other than tags."""
-        check = ClientConfigCheck.decode(command.body)
+        check = ClientConfigCheck.decode(request.body)
         kind = check.subscription.expression_type
         if kind not in ("", "TAG"):
             raise refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"The broker does not support consumer to filter message by {kind}",
             )
-        return command.reply(ResponseCode.SUCCESS)
+        return request.response(ResponseCode.SUCCESS)
 
 
 def notify_members(group: str, members: list[ServerConnection]) -> None:

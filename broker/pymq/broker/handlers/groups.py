@@ -1,15 +1,15 @@
 """Administration and progress of consumer groups: 200, 201, 203, 207, 208, 300, 343, 352."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.handling import Handler
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
+from pymq.broker.state_saving import AnswerSaved
 from pymq.errors import LocalProtocolError, refusal
-from pymq.net.server import ServerConnection
+from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names
 from pymq.protocol.bodies import (
     ClientConnection,
@@ -50,7 +50,7 @@ class GroupHandlers:
         offsets: OffsetTable,
         clients: ClientTable,
         store: MessageStore,
-        after_save: Callable[[ServerConnection, Command], None],
+        answer_saved: AnswerSaved,
     ) -> None:
         self._config = config
         self._groups = groups
@@ -58,7 +58,7 @@ class GroupHandlers:
         self._offsets = offsets
         self._clients = clients
         self._store = store
-        self._after_save = after_save
+        self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
         """Return what each code leads to."""
@@ -73,35 +73,35 @@ class GroupHandlers:
             RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
         }
 
-    def update(self, connection: ServerConnection, command: Command) -> None:
+    def update(self, request: Request) -> Answer:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200); answered once it is on the disk."""
-        config = GroupConfig.decode(command.body)
+        config = GroupConfig.decode(request.body)
         try:
             names.check_group(config.group)
         except LocalProtocolError as error:
             raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
         config.encode()  # One text that has no bytes, and no table would ever be saved again.
         self._groups.put(config)
-        self._after_save(connection, command)
+        return self._answer_saved(request)
 
-    def delete(self, connection: ServerConnection, command: Command) -> None:
+    def delete(self, request: Request) -> Answer:
         """DELETE_SUBSCRIPTIONGROUP (207)."""
-        request = DeleteGroupRequest.from_fields(command.fields)
-        self._groups.delete(request.group)
-        if request.forget_offsets:
-            self._offsets.delete_group(request.group)
-        self._after_save(connection, command)
+        header = DeleteGroupRequest.from_fields(request.fields)
+        self._groups.delete(header.group)
+        if header.forget_offsets:
+            self._offsets.delete_group(header.group)
+        return self._answer_saved(request)
 
-    def page(self, connection: ServerConnection, command: Command) -> Command:
+    def page(self, request: Request) -> Command:
         """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201): all groups, or a page in name order."""
-        request = GroupPageRequest.from_fields(command.fields)
+        header = GroupPageRequest.from_fields(request.fields)
         body = self._groups.body()
-        if request.first is None and request.count_max is None:
-            return command.reply(ResponseCode.SUCCESS, body=body.encode())
-        first = request.first or 0
-        if not request.data_version or DataVersion.decode(request.data_version) != body.version:
+        if header.first is None and header.count_max is None:
+            return request.response(ResponseCode.SUCCESS, body=body.encode())
+        first = header.first or 0
+        if not header.data_version or DataVersion.decode(header.data_version) != body.version:
             first = 0
-        count = min(request.count_max or PAGE_COUNT_MAX, PAGE_COUNT_MAX)
+        count = min(header.count_max or PAGE_COUNT_MAX, PAGE_COUNT_MAX)
         chosen = sorted(body.groups)[first : first + count]
         page = GroupTableBody(
             version=body.version,
@@ -109,21 +109,21 @@ class GroupHandlers:
             forbidden={name: body.forbidden[name] for name in chosen if name in body.forbidden},
         )
         fields = GroupPageResponse(total_count=len(body.groups)).to_fields()
-        return command.reply(ResponseCode.SUCCESS, fields=fields, body=page.encode())
+        return request.response(ResponseCode.SUCCESS, fields=fields, body=page.encode())
 
-    def show(self, connection: ServerConnection, command: Command) -> Command:
+    def show(self, request: Request) -> Command:
         """GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
-        group = GroupRequest.from_fields(command.fields).group
+        group = GroupRequest.from_fields(request.fields).group
         config = self._groups.body().groups.get(group)
         if config is None:
             raise refusal(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker: {group}"
             )
-        return command.reply(ResponseCode.SUCCESS, body=config.encode())
+        return request.response(ResponseCode.SUCCESS, body=config.encode())
 
-    def connections(self, connection: ServerConnection, command: Command) -> Command:
+    def connections(self, request: Request) -> Command:
         """GET_CONSUMER_CONNECTION_LIST (203)."""
-        name = ConsumerGroupRequest.from_fields(command.fields).consumer_group
+        name = ConsumerGroupRequest.from_fields(request.fields).consumer_group
         group = self._clients.consumer_group(name)
         if group is None:
             raise refusal(
@@ -144,27 +144,27 @@ class GroupHandlers:
             message_model=group.message_model,
             consume_from_where=group.consume_from_where,
         )
-        return command.reply(ResponseCode.SUCCESS, body=body.encode())
+        return request.response(ResponseCode.SUCCESS, body=body.encode())
 
-    def stats(self, connection: ServerConnection, command: Command) -> Command:
+    def stats(self, request: Request) -> Command:
         """GET_CONSUME_STATS (208)."""
-        request = ConsumeStatsRequest.from_fields(command.fields)
-        group = request.consumer_group
-        topics: Iterable[str] = request.topics or self._offsets.topics_of(group)
+        header = ConsumeStatsRequest.from_fields(request.fields)
+        group = header.consumer_group
+        topics: Iterable[str] = header.topics or self._offsets.topics_of(group)
         online = self._clients.consumer_group(group)
         body = ConsumeStats()
         for topic in topics:
             config = self._topics.find(topic)
             if config is None:
                 continue  # Tools ask for the route of every topic named here.
-            if online is not None and topic not in online.subscriptions and not request.topics:
+            if online is not None and topic not in online.subscriptions and not header.topics:
                 continue
             for queue_id in range(config.read_queue_count):
                 queue = MessageQueue(
                     topic=topic, broker_name=self._config.name, queue_id=queue_id
                 )
                 body.offsets[queue] = self._progress(group, topic, queue_id)
-        return command.reply(ResponseCode.SUCCESS, body=body.encode())
+        return request.response(ResponseCode.SUCCESS, body=body.encode())
 
     def _progress(self, group: str, topic: str, queue_id: int) -> QueueProgress:
         first, end = self._store.queue_bounds(topic, queue_id)
@@ -179,19 +179,19 @@ class GroupHandlers:
             last_timestamp_ms=time_ms or 0,
         )
 
-    def groups_of_topic(self, connection: ServerConnection, command: Command) -> Command:
+    def groups_of_topic(self, request: Request) -> Command:
         """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
-        topic = TopicRequest.from_fields(command.fields).topic
+        topic = TopicRequest.from_fields(request.fields).topic
         groups = {*self._clients.groups_subscribed_to(topic), *self._offsets.groups_of(topic)}
-        return command.reply(
+        return request.response(
             ResponseCode.SUCCESS, body=GroupList(groups=sorted(groups)).encode()
         )
 
-    def topics_of_group(self, connection: ServerConnection, command: Command) -> Command:
+    def topics_of_group(self, request: Request) -> Command:
         """QUERY_TOPICS_BY_CONSUMER (343)."""
-        group = GroupRequest.from_fields(command.fields).group
+        group = GroupRequest.from_fields(request.fields).group
         topics = self._offsets.topics_of(group)
-        return command.reply(ResponseCode.SUCCESS, body=TopicList(topics=topics).encode())
+        return request.response(ResponseCode.SUCCESS, body=TopicList(topics=topics).encode())
 
 
 def _language(number: int) -> str:

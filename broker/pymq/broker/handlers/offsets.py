@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 
-from pymq.broker.handling import Handler
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.errors import refusal
-from pymq.net.server import ServerConnection
+from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.offsets import (
@@ -55,19 +54,19 @@ class OffsetHandlers:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
         }
 
-    def query(self, connection: ServerConnection, command: Command) -> Command:
+    def query(self, request: Request) -> Command:
         """QUERY_CONSUMER_OFFSET (14).
 
         A group without offset in a queue that still has its first message, and that message
         in memory, starts at 0 whatever the consumer would choose: messages sent before a new
         group's first start are not skipped.
         """
-        request = QueryOffsetRequest.from_fields(command.fields)
-        topic, queue_id = request.topic, request.queue_id
-        offset = self._offsets.find(request.consumer_group, topic, queue_id)
+        header = QueryOffsetRequest.from_fields(request.fields)
+        topic, queue_id = header.topic, header.queue_id
+        offset = self._offsets.find(header.consumer_group, topic, queue_id)
         if offset is None:
             first, _ = self._store.queue_bounds(topic, queue_id)
-            may_be_zero = request.set_zero_if_not_found is not False
+            may_be_zero = header.set_zero_if_not_found is not False
             if may_be_zero and first <= 0 and self._is_recent(topic, queue_id):
                 offset = 0
         if offset is None:
@@ -75,62 +74,62 @@ class OffsetHandlers:
                 ResponseCode.QUERY_NOT_FOUND,
                 "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
             )
-        return _answer(command, offset)
+        return _answer(request, offset)
 
     def _is_recent(self, topic: str, queue_id: int) -> bool:
         """Is a queue's message 0 among what memory holds, or yet to come?"""
         start = self._store.physical_offset(topic, queue_id, 0)
         return start is None or self._store.log_end - start <= self._memory_bytes
 
-    def update(self, connection: ServerConnection, command: Command) -> Command:
+    def update(self, request: Request) -> Command:
         """UPDATE_CONSUMER_OFFSET (15)."""
-        request = UpdateOffsetRequest.from_fields(command.fields)
-        if request.queue_id < 0 or request.commit_offset < 0:
+        header = UpdateOffsetRequest.from_fields(request.fields)
+        if header.queue_id < 0 or header.commit_offset < 0:
             raise refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"queue {request.queue_id}, offset {request.commit_offset}: expected both "
+                f"queue {header.queue_id}, offset {header.commit_offset}: expected both "
                 "not to be negative",
             )
-        self._groups.require(request.consumer_group)
-        self._topics.require(request.topic)
+        self._groups.require(header.consumer_group)
+        self._topics.require(header.topic)
         self._offsets.commit(
-            request.consumer_group, request.topic, request.queue_id, request.commit_offset
+            header.consumer_group, header.topic, header.queue_id, header.commit_offset
         )
-        return command.reply(ResponseCode.SUCCESS)
+        return request.response(ResponseCode.SUCCESS)
 
-    def by_time(self, connection: ServerConnection, command: Command) -> Command:
+    def by_time(self, request: Request) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
-        request = SearchOffsetRequest.from_fields(command.fields)
-        upper = (request.boundary_type or "").upper() == "UPPER"
+        header = SearchOffsetRequest.from_fields(request.fields)
+        upper = (header.boundary_type or "").upper() == "UPPER"
         return _answer(
-            command,
+            request,
             self._store.offset_by_time(
-                request.topic, request.queue_id, request.timestamp_ms, upper=upper
+                header.topic, header.queue_id, header.timestamp_ms, upper=upper
             ),
         )
 
-    def end(self, connection: ServerConnection, command: Command) -> Command:
+    def end(self, request: Request) -> Command:
         """GET_MAX_OFFSET (30): the offset the next message will get."""
-        request = MaxOffsetRequest.from_fields(command.fields)
-        return _answer(command, self._store.queue_bounds(request.topic, request.queue_id)[1])
+        header = MaxOffsetRequest.from_fields(request.fields)
+        return _answer(request, self._store.queue_bounds(header.topic, header.queue_id)[1])
 
-    def first(self, connection: ServerConnection, command: Command) -> Command:
+    def first(self, request: Request) -> Command:
         """GET_MIN_OFFSET (31)."""
-        request = QueueRequest.from_fields(command.fields)
-        return _answer(command, self._store.queue_bounds(request.topic, request.queue_id)[0])
+        header = QueueRequest.from_fields(request.fields)
+        return _answer(request, self._store.queue_bounds(header.topic, header.queue_id)[0])
 
-    def earliest_time(self, connection: ServerConnection, command: Command) -> Command:
+    def earliest_time(self, request: Request) -> Command:
         """GET_EARLIEST_MSG_STORETIME (32)."""
-        request = QueueRequest.from_fields(command.fields)
-        first, end = self._store.queue_bounds(request.topic, request.queue_id)
+        header = QueueRequest.from_fields(request.fields)
+        first, end = self._store.queue_bounds(header.topic, header.queue_id)
         time_ms = None
         if first < end:
-            time_ms = self._store.message_time(request.topic, request.queue_id, first)
+            time_ms = self._store.message_time(header.topic, header.queue_id, first)
         fields = TimestampResponse(timestamp_ms=-1 if time_ms is None else time_ms).to_fields()
-        return command.reply(ResponseCode.SUCCESS, fields=fields)
+        return request.response(ResponseCode.SUCCESS, fields=fields)
 
 
-def _answer(command: Command, offset: int) -> Command:
-    return command.reply(
+def _answer(request: Request, offset: int) -> Command:
+    return request.response(
         ResponseCode.SUCCESS, fields=OffsetResponse(offset=offset).to_fields()
     )

@@ -10,19 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.handling import Handler, call
 from pymq.broker.long_poll import HeldPull, LongPoll
+from pymq.broker.record_response import RecordResponses
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
-from pymq.broker.transfer import RecordTransfer
 from pymq.clock import Clock
 from pymq.errors import LocalProtocolError, refusal
-from pymq.net.server import ServerConnection
+from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol.bodies import Subscription
 from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode
-from pymq.protocol.command import Command
 from pymq.protocol.headers.pull import PullRequest, PullResponse
 from pymq.store import MessageStore, ReadResult, ReadStatus
 
@@ -54,7 +52,7 @@ class PullHandlers:
         offsets: OffsetTable,
         clients: ClientTable,
         long_poll: LongPoll,
-        transfer: RecordTransfer,
+        responses: RecordResponses,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -64,7 +62,7 @@ class PullHandlers:
         self._offsets = offsets
         self._clients = clients
         self._long_poll = long_poll
-        self._transfer = transfer
+        self._responses = responses
 
     def table(self) -> Mapping[int, Handler]:
         """Return what each code leads to."""
@@ -73,25 +71,25 @@ class PullHandlers:
             RequestCode.LITE_PULL_MESSAGE: self.pull,
         }
 
-    def pull(self, connection: ServerConnection, command: Command) -> None:
+    def pull(self, request: Request) -> Answer:
         """Answer a pull, or hold it until something comes."""
-        request = PullRequest.from_fields(command.fields)
-        tag_codes = self._check(request)
-        if request.sys_flag & PullFlag.COMMIT_OFFSET and request.commit_offset >= 0:
+        header = PullRequest.from_fields(request.fields)
+        tag_codes = self._check(header)
+        if header.sys_flag & PullFlag.COMMIT_OFFSET and header.commit_offset >= 0:
             self._offsets.commit(
-                request.consumer_group, request.topic, request.queue_id, request.commit_offset
+                header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        result = self._read(request, tag_codes)
-        code = _response_code(result, request.queue_offset)
-        may_wait = request.sys_flag & PullFlag.SUSPEND and code == ResponseCode.PULL_NOT_FOUND
-        if may_wait and self._hold(connection, command, request, tag_codes):
-            return
-        self._respond(connection, command, result, code)
+        result = self._read(header, tag_codes)
+        code = _response_code(result, header.queue_offset)
+        may_wait = header.sys_flag & PullFlag.SUSPEND and code == ResponseCode.PULL_NOT_FOUND
+        if may_wait and self._hold(request, header, tag_codes):
+            return None
+        return self._answer(request, result, code)
 
     # --- checks
 
-    def _check(self, request: PullRequest) -> TagCodes | None:
-        """Return the tag filter of a request that may be served; None: no filter."""
+    def _check(self, header: PullRequest) -> TagCodes | None:
+        """Return the tag filter of a header that may be served; None: no filter."""
         config = self._config
         if not config.is_readable:
             raise refusal(
@@ -99,56 +97,56 @@ class PullHandlers:
                 f"the broker[{config.name}] pulling message is forbidden "
                 f"(broker permission {config.permission})",
             )
-        group = self._groups.require(request.consumer_group)
+        group = self._groups.require(header.consumer_group)
         if not group.consume_enable:
             raise refusal(
                 ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {request.consumer_group}",
+                f"subscription group no permission, {header.consumer_group}",
             )
-        topic = self._topics.require(request.topic)
+        topic = self._topics.require(header.topic)
         if not topic.perm & _READ:
             raise refusal(
                 ResponseCode.NO_PERMISSION,
-                f"the topic[{request.topic}] pulling message is forbidden "
+                f"the topic[{header.topic}] pulling message is forbidden "
                 f"(topic permission {topic.perm})",
             )
-        if not 0 <= request.queue_id < topic.read_queue_count:
+        if not 0 <= header.queue_id < topic.read_queue_count:
             raise refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"queueId[{request.queue_id}] is illegal, topic:[{request.topic}] "
+                f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_count}]",
             )
-        return self._tag_codes(request, group.consume_broadcast_enable)
+        return self._tag_codes(header, group.consume_broadcast_enable)
 
-    def _tag_codes(self, request: PullRequest, may_broadcast: bool) -> TagCodes | None:
-        if request.sys_flag & PullFlag.SUBSCRIPTION:
-            kind = request.expression_type or "TAG"
+    def _tag_codes(self, header: PullRequest, may_broadcast: bool) -> TagCodes | None:
+        if header.sys_flag & PullFlag.SUBSCRIPTION:
+            kind = header.expression_type or "TAG"
             if kind != "TAG":
                 raise _not_tags(kind)
-            return _codes_of_expression(request.topic, request.subscription)
-        group = self._clients.consumer_group(request.consumer_group)
+            return _codes_of_expression(header.topic, header.subscription)
+        group = self._clients.consumer_group(header.consumer_group)
         if group is None:
             raise refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's group info not exist: {request.consumer_group} "
+                f"the consumer's group info not exist: {header.consumer_group} "
                 "(no heartbeat yet)",
             )
         if group.is_broadcasting and not may_broadcast:
             raise refusal(
                 ResponseCode.NO_PERMISSION,
-                f"the consumer group[{request.consumer_group}] can not consume by broadcast way",
+                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
             )
-        subscription = group.subscriptions.get(request.topic)
+        subscription = group.subscriptions.get(header.topic)
         if subscription is None:
             raise refusal(
                 ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: group {request.consumer_group}, "
-                f"topic {request.topic}",
+                f"the consumer's subscription not exist: group {header.consumer_group}, "
+                f"topic {header.topic}",
             )
-        if subscription.version < request.sub_version:
+        if subscription.version < header.sub_version:
             raise refusal(
                 ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                f"the consumer's subscription not latest: {request.consumer_group} "
+                f"the consumer's subscription not latest: {header.consumer_group} "
                 f"{subscription.expression}",
             )
         if subscription.expression_type not in ("", "TAG"):
@@ -159,81 +157,54 @@ class PullHandlers:
 
     # --- reading and answering
 
-    def _read(self, request: PullRequest, tag_codes: TagCodes | None) -> ReadResult:
+    def _read(self, header: PullRequest, tag_codes: TagCodes | None) -> ReadResult:
         config = self._config
-        extended = request.extended_bytes_max
+        extended = header.extended_bytes_max
         if extended is None:
-            count_max = min(request.message_count_max, config.pull_count_max)
+            count_max = min(header.message_count_max, config.pull_count_max)
             bytes_max = config.pull_bytes_max
         else:
-            count_max = min(request.message_count_max, config.extended_pull_count_max)
+            count_max = min(header.message_count_max, config.extended_pull_count_max)
             bytes_max = min(extended, config.extended_pull_bytes_max)
         return self._store.read(
-            request.topic,
-            request.queue_id,
-            request.queue_offset,
+            header.topic,
+            header.queue_id,
+            header.queue_offset,
             count_max=max(count_max, 1),
             bytes_max=max(bytes_max, 1),
             tag_codes=tag_codes,
         )
 
-    def _hold(
-        self,
-        connection: ServerConnection,
-        command: Command,
-        request: PullRequest,
-        tag_codes: TagCodes | None,
-    ) -> bool:
-        wait_ms = request.suspend_timeout_ms
+    def _hold(self, request: Request, header: PullRequest, tag_codes: TagCodes | None) -> bool:
+        wait_ms = header.suspend_timeout_ms
         if not self._config.long_polling:
             wait_ms = self._config.short_polling_ms
         return self._long_poll.hold(
             HeldPull(
-                connection,
-                (request.topic, request.queue_id),
-                request.queue_offset,
+                request,
+                (header.topic, header.queue_id),
+                header.queue_offset,
                 tag_codes,
                 self._clock.monotonic_s() + max(wait_ms, 0) / 1000,
-                functools.partial(self._answer_held, connection, command, request, tag_codes),
+                functools.partial(self._pull_again, request, header, tag_codes),
             )
         )
 
-    def _answer_held(
-        self,
-        connection: ServerConnection,
-        command: Command,
-        request: PullRequest,
-        tag_codes: TagCodes | None,
-    ) -> None:
-        response = call(
-            functools.partial(self._pull_again, request, tag_codes), connection, command
-        )
-        if response is not None:
-            connection.respond(command, response)
-
     def _pull_again(
-        self,
-        request: PullRequest,
-        tag_codes: TagCodes | None,
-        connection: ServerConnection,
-        command: Command,
-    ) -> None:
-        result = self._read(request, tag_codes)
-        self._respond(connection, command, result, _response_code(result, request.queue_offset))
+        self, request: Request, header: PullRequest, tag_codes: TagCodes | None
+    ) -> Answer:
+        result = self._read(header, tag_codes)
+        return self._answer(request, result, _response_code(result, header.queue_offset))
 
-    def _respond(
-        self, connection: ServerConnection, command: Command, result: ReadResult, code: int
-    ) -> None:
+    def _answer(self, request: Request, result: ReadResult, code: int) -> Answer:
         fields = PullResponse(
             suggest_which_broker_id=0,
             next_begin_offset=result.next_queue_offset,
             min_offset=result.queue_first,
             max_offset=result.queue_end,
         ).to_fields()
-        response = command.reply(code, result.status.name, fields)
-        self._transfer.send(
-            connection, command, response, result.buffers, result.starts, result.check
-        )
+        head = request.response(code, result.status.name, fields)
+        return self._responses.make(head, result.buffers, result.starts, result.check)
 
 
 def _response_code(result: ReadResult, asked_offset: int) -> int:

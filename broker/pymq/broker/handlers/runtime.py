@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pymq.broker.day_totals import DayTotals
-from pymq.broker.handling import Handler
+from pymq.broker.request_statistics import RequestStatistics
 from pymq.clock import Clock
-from pymq.net.server import ServerConnection
+from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import MQ_VERSION, MQ_VERSION_TEXT, RequestCode, ResponseCode
 from pymq.protocol.command import Command
+from pymq.protocol.request_totals import encode_request_totals
 from pymq.store import MessageStore, Rates, StatisticsSnapshot
 
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
@@ -46,22 +47,29 @@ class RuntimeHandlers:
     """Shows the state of the broker and its store.
 
     Args:
+        requests: what was asked of this broker.
         queues_path: which of the store's directories is that of the consume queues.
     """
 
     def __init__(
-        self, clock: Clock, store: MessageStore, days: DayTotals, queues_path: Path
+        self,
+        clock: Clock,
+        store: MessageStore,
+        days: DayTotals,
+        requests: RequestStatistics,
+        queues_path: Path,
     ) -> None:
         self._clock = clock
         self._store = store
         self._days = days
+        self._requests = requests
         self._queues_path = queues_path
 
     def table(self) -> Mapping[int, Handler]:
         """Return what each code leads to."""
         return {RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info}
 
-    def runtime_info(self, connection: ServerConnection, command: Command) -> Command:
+    def runtime_info(self, request: Request) -> Command:
         """GET_BROKER_RUNTIME_INFO (28)."""
         found = self._store.statistics.snapshot()
         table = {
@@ -76,8 +84,9 @@ class RuntimeHandlers:
             **self._totals(found),
             **self._log(),
             **self._disks(),
+            **encode_request_totals(self._requests),
         }
-        return command.reply(ResponseCode.SUCCESS, body=KVTable(table=table).encode())
+        return request.response(ResponseCode.SUCCESS, body=KVTable(table=table).encode())
 
     def _times(self, found: StatisticsSnapshot) -> dict[str, str]:
         return {

@@ -1,23 +1,19 @@
 """Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_RECORDS.
 
-Sends of one turn of the event loop, of all connections, become one append to the log. Their
-responses leave when their flush mode's promise holds: at once, or after the sync that covers
-them.
+Each is checked and handed to the log writer; its response leaves when the flush mode's promise
+holds.
 
 Source: RocketMQ SendMessageProcessor, AbstractSendMessageProcessor.
 """
 
-import asyncio
 import base64
 import binascii
 import functools
-import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.handling import Handler
+from pymq.broker.log_writer import LogWriter, Outcome, Put
 from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.queue_locks import QueueLocks
@@ -29,7 +25,7 @@ from pymq.errors import (
     RemoteProtocolError,
     refusal,
 )
-from pymq.net.server import ServerConnection
+from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names
 from pymq.protocol.bodies import TopicConfig
 from pymq.protocol.codes import (
@@ -57,9 +53,8 @@ from pymq.protocol.record import TOPIC_BYTES_MAX_V1, NewRecord
 from pymq.protocol.tag_codes import tag_code
 from pymq.store import PutResult, PutStatus
 
-_log = logging.getLogger(__name__)
-
 _WRITE = int(Permission.WRITE)
+_FAILED = int(ResponseCode.SYSTEM_ERROR)
 _ERROR_FIELDS = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 _CODES = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
@@ -67,27 +62,13 @@ _CODES = {
     PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
     PutStatus.NOT_WRITABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
-#: Stores records in one append; returns one result each.
-Put = Callable[[Sequence[NewRecord | NewRecords]], list[PutResult]]
-#: Calls back when the log is synced up to an offset, or with the reason why it is not.
-WaitSynced = Callable[[int, Callable[[str | None], None]], None]
-
-
-@dataclass(slots=True)
-class _Pending:
-    connection: ServerConnection
-    command: Command
-    entry: NewRecord | NewRecords
-    waits: bool  # the sender wants its flush mode's promise (property WAIT)
-
 
 class SendHandlers:
     """Checks, stores and acknowledges messages.
 
     Args:
         hooks: what becomes of messages that are not ordinary ones.
-        put: appends to the store and makes visible what is visible at once.
-        wait_synced: with SYNC_FLUSH, who to ask for the sync; None with ASYNC_FLUSH.
+        log_writer: stores them.
         store_host: our packed address, part of every record and message id.
         record_crc: whether records end with their checksum, as the store is set.
     """
@@ -100,26 +81,22 @@ class SendHandlers:
         locks: QueueLocks,
         *,
         hooks: MessageHooks,
-        put: Put,
-        wait_synced: WaitSynced | None,
+        log_writer: LogWriter,
         store_host: bytes,
         message_bytes_max: int,
         record_crc: bool,
     ) -> None:
         self._config = config
-        self._is_writable = config.is_writable
         self._topics = topics
         self._groups = groups
         self._locks = locks
         self._hooks = hooks
-        self._put = put
-        self._wait_synced = wait_synced
+        self._log_writer = log_writer
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._message_bytes_max = message_bytes_max
         self._record_crc = record_crc
         self._more_properties = encode_properties({CLUSTER: config.cluster}).decode()
-        self._pending: list[_Pending] = []
         self._random = random.Random()
 
     def table(self) -> Mapping[int, Handler]:
@@ -131,74 +108,79 @@ class SendHandlers:
             SEND_RECORDS: self.send,
         }
 
-    def send(self, connection: ServerConnection, command: Command) -> Command | None:
-        """Check a send and queue it for this turn's append."""
+    def send(self, request: Request) -> Answer:
+        """Check a send and append it; its answer follows when it is stored."""
+        command = request.command
         if command.code == SEND_RECORDS and not command.body:
-            return self._offer_records(connection, command)
+            return self._offer_records(request)
         try:
-            pending = self._accept(connection, command)
+            put, wait = self._accept(request)
         except BrokerError as error:
             return command.reply(error.code, error.remark, _ERROR_FIELDS)
         except ProtocolError as error:
             return command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), _ERROR_FIELDS)
-        if not self._pending:
-            asyncio.get_running_loop().call_soon(self.store_pending)
-        self._pending.append(pending)
+        self._log_writer.append(put, functools.partial(self._stored, request, put), wait=wait)
         return None
 
-    def _offer_records(self, connection: ServerConnection, command: Command) -> Command:
-        """Say whether this connection may send finished records: they have room for IPv4."""
-        if len(connection.packed_host) + len(self._store_host) == 16:
-            return command.reply(ResponseCode.SUCCESS)
-        return command.reply(
+    def _offer_records(self, request: Request) -> Command:
+        """Say whether this connection may send pre-encoded records: they have room for IPv4."""
+        if len(request.connection.packed_host) + len(self._store_host) == 16:
+            return request.response(ResponseCode.SUCCESS)
+        return request.response(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-            "finished records have IPv4 hosts; send batches instead",
+            "pre-encoded records have IPv4 hosts; send batches instead",
         )
 
     # --- checks
 
-    def _accept(self, connection: ServerConnection, command: Command) -> _Pending:
+    def _accept(self, request: Request) -> tuple[Put, bool]:
+        """Return what is to be stored, and whether its sender waits for the flush."""
+        command = request.command
         fields = command.fields or {}
         if command.code == RequestCode.SEND_MESSAGE:
-            request = SendRequest.from_v1(fields)
+            header = SendRequest.from_v1(fields)
         else:
-            request = SendRequest.from_v2(fields)
-        topic = request.topic
+            header = SendRequest.from_v2(fields)
+        topic = header.topic
         config = self._topics.find(topic)
         if config is None or topic in names.NO_SEND_TOPICS:
-            config = self._create_topic(request)
-        if not (config.perm & _WRITE and self._is_writable):
+            config = self._create_topic(header)
+        queue_id = self._check(header, config)
+        properties = parse_properties(header.properties)
+        wait = properties.get(WAIT, "").lower() != "false"
+        if topic.startswith(names.RETRY_PREFIX):
+            topic, queue_id = self._retry(header, queue_id)
+        if command.code == SEND_RECORDS:
+            batch: NewRecords = self._records(request, header, queue_id)
+        elif command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+            batch = self._batch(request, header, queue_id)
+        else:
+            record = self._single(request, header, properties, topic, queue_id)
+            return self._hooks.apply(record, properties), wait
+        self._hooks.check_batch(batch, properties)
+        return batch, wait
+
+    def _check(self, header: SendRequest, config: TopicConfig) -> int:
+        """Return the queue of a send to a topic that may be written to."""
+        if not (config.perm & _WRITE and self._config.is_writable):
             raise refusal(
                 ResponseCode.NO_PERMISSION,
-                f"sending to topic {topic} on broker {self._config.name} is forbidden: "
+                f"sending to topic {header.topic} on broker {self._config.name} is forbidden: "
                 f"topic permission {config.perm}, broker permission {self._config.permission}",
             )
-        queue_id = request.queue_id
+        queue_id = header.queue_id
         if queue_id < 0:
-            queue_id = self._random.randrange(max(config.write_queue_count, 1))
-        elif queue_id >= config.write_queue_count and queue_id >= config.read_queue_count:
+            return self._random.randrange(max(config.write_queue_count, 1))
+        if queue_id >= config.write_queue_count and queue_id >= config.read_queue_count:
             raise refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{queue_id}] is illegal, topic {topic} has "
+                f"request queueId[{queue_id}] is illegal, topic {header.topic} has "
                 f"{config.write_queue_count} write queues on broker {self._config.name}",
             )
-        properties = parse_properties(request.properties)
-        if topic.startswith(names.RETRY_PREFIX):
-            topic, queue_id = self._retry(request, queue_id)
-        waits = properties.get(WAIT, "").lower() != "false"
-        if command.code == SEND_RECORDS:
-            batch: NewRecords = self._records(connection, command, request, queue_id)
-        elif command.code == RequestCode.SEND_BATCH_MESSAGE or request.batch:
-            batch = self._batch(connection, command, request, queue_id)
-        else:
-            record = self._single(connection, command, request, properties, topic, queue_id)
-            record = self._hooks.apply(record, properties)
-            return _Pending(connection, command, record, waits)
-        self._hooks.check_batch(batch, properties)
-        return _Pending(connection, command, batch, waits)
+        return queue_id
 
-    def _create_topic(self, request: SendRequest) -> TopicConfig:
-        topic = request.topic
+    def _create_topic(self, header: SendRequest) -> TopicConfig:
+        topic = header.topic
         if topic in names.NO_SEND_TOPICS:
             raise refusal(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
@@ -213,7 +195,7 @@ class SendHandlers:
                 f"topic of {len(topic)} B, expected at most {TOPIC_BYTES_MAX_V1}",
             )
         config = self._topics.create_for_send(
-            topic, request.default_topic, request.default_topic_queue_count
+            topic, header.default_topic, header.default_topic_queue_count
         )
         if config is None:
             raise refusal(
@@ -223,29 +205,28 @@ class SendHandlers:
             )
         return config
 
-    def _retry(self, request: SendRequest, queue_id: int) -> tuple[str, int]:
+    def _retry(self, header: SendRequest, queue_id: int) -> tuple[str, int]:
         """Return where a message for a retry topic goes: there, or to the dead letters."""
-        group = request.topic[len(names.RETRY_PREFIX) :]
+        group = header.topic[len(names.RETRY_PREFIX) :]
         config = self._groups.require(group)
-        most = request.max_reconsume_times
+        most = header.max_reconsume_times
         if most is None:
             most = config.retry_max_times
-        if request.reconsume_times <= most and not (
-            request.reconsume_times > 0 and self._locks.is_held(group)
+        if header.reconsume_times <= most and not (
+            header.reconsume_times > 0 and self._locks.is_held(group)
         ):
-            return request.topic, queue_id
+            return header.topic, queue_id
         return self._topics.create(names.dead_letter_topic(group), queue_count=1).topic, 0
 
     def _single(
         self,
-        connection: ServerConnection,
-        command: Command,
-        request: SendRequest,
+        request: Request,
+        header: SendRequest,
         properties: dict[str, str],
         topic: str,
         queue_id: int,
     ) -> NewRecord:
-        text = request.properties
+        text = header.properties
         if POP_CHECK_POINT in properties:
             text = without_property(text, POP_CHECK_POINT)
         if CLUSTER not in properties:
@@ -255,145 +236,109 @@ class SendHandlers:
         return NewRecord(
             topic,
             queue_id,
-            command.body,
+            request.command.body,
             text.encode(),
-            connection.packed_host,
-            request.born_timestamp,
-            request.flag,
-            request.sys_flag,
-            request.reconsume_times,
+            request.connection.packed_host,
+            header.born_timestamp,
+            header.flag,
+            header.sys_flag,
+            header.reconsume_times,
             0,
             tag_code(properties.get(TAGS, "")),
         )
 
     def _batch(
         self,
-        connection: ServerConnection,
-        command: Command,
-        request: SendRequest,
+        request: Request,
+        header: SendRequest,
         queue_id: int,
     ) -> NewBatch:
-        self._check_batch(command, request)
+        self._check_batch(request, header)
         return NewBatch(
-            bytes(command.body),
-            topic=request.topic,
+            bytes(request.command.body),
+            topic=header.topic,
             queue_id=queue_id,
-            sys_flag=request.sys_flag,
-            born_timestamp=request.born_timestamp,
-            born_host=connection.packed_host,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=request.connection.packed_host,
             store_host=self._store_host,
-            reconsume_times=request.reconsume_times,
+            reconsume_times=header.reconsume_times,
             record_crc=self._record_crc,
         )
 
     def _records(
         self,
-        connection: ServerConnection,
-        command: Command,
-        request: SendRequest,
+        request: Request,
+        header: SendRequest,
         queue_id: int,
     ) -> FinishedRecords:
-        self._check_batch(command, request)
+        self._check_batch(request, header)
         try:
-            packed = base64.b64decode((command.fields or {})[RECORD_SIZES_FIELD], validate=True)
+            packed = base64.b64decode((request.fields or {})[RECORD_SIZES_FIELD], validate=True)
         except (KeyError, binascii.Error) as error:
             raise RemoteProtocolError(
                 f"field {RECORD_SIZES_FIELD}: expected sizes of records in base64, {error!r}"
             ) from error
         return FinishedRecords(
-            command.body,
+            request.command.body,
             unpack_sizes(packed),
-            topic=request.topic,
+            topic=header.topic,
             queue_id=queue_id,
-            sys_flag=request.sys_flag,
-            born_timestamp=request.born_timestamp,
-            born_host=connection.packed_host,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            born_host=request.connection.packed_host,
             store_host=self._store_host,
             record_crc=self._record_crc,
         )
 
-    def _check_batch(self, command: Command, request: SendRequest) -> None:
-        if request.topic.startswith(names.RETRY_PREFIX):
+    def _check_batch(self, request: Request, header: SendRequest) -> None:
+        if header.topic.startswith(names.RETRY_PREFIX):
             raise refusal(
                 ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group"
             )
-        if len(command.body) > self._message_bytes_max:
+        if len(request.command.body) > self._message_bytes_max:
             raise refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
-                f"batch body of {len(command.body)} B, expected at most "
+                f"batch body of {len(request.command.body)} B, expected at most "
                 f"{self._message_bytes_max} (maxMessageSize); send smaller batches",
             )
 
-    # --- storing and answering
+    # --- answers
 
-    def store_pending(self) -> int:
-        """Append what this turn brought; return how many requests that were."""
-        pending, self._pending = self._pending, []
-        if not pending:
-            return 0
-        try:
-            results = self._put([item.entry for item in pending])
-        except Exception as error:
-            _log.exception("%d sends could not be stored", len(pending))
-            for item in pending:
-                self._answer_error(item, ResponseCode.SYSTEM_ERROR, f"{error}")
-            return len(pending)
-        waiting: list[tuple[_Pending, PutResult]] = []
-        for item, result in zip(pending, results, strict=True):
-            if result.status is not PutStatus.OK:
-                self._answer_error(item, _CODES[result.status], result.remark or "refused")
-            elif item.waits and self._wait_synced is not None:
-                waiting.append((item, result))
-            else:
-                self._answer(item, result)
-        if waiting:
-            assert self._wait_synced is not None
-            end = max(result.physical_end for _, result in waiting)
-            self._wait_synced(end, functools.partial(self._synced, waiting))
-        return len(pending)
-
-    def _synced(self, waiting: list[tuple[_Pending, PutResult]], reason: str | None) -> None:
-        for item, result in waiting:
-            if reason is None:
-                self._answer(item, result)
-            else:
-                self._answer_slowly(item, result, ResponseCode.FLUSH_DISK_TIMEOUT, reason)
-
-    def _answer(self, item: _Pending, result: PutResult) -> None:
-        command = item.command
-        if command.is_one_way:
-            return
-        if command.form is HeaderForm.JSON and result.count == 1:
-            item.connection.send(
-                encode_success(
+    def _stored(self, request: Request, put: Put, result: PutResult, outcome: Outcome) -> None:
+        """Answer a send whose outcome is known."""
+        command = request.command
+        if outcome is Outcome.STORED:
+            if command.is_one_way:
+                request.respond_encoded(ResponseCode.SUCCESS, b"")
+            elif command.form is HeaderForm.JSON and result.count == 1:
+                frame = encode_success(
                     command.opaque,
                     f"{self._id_prefix}{result.physical_offset:016X}",
-                    item.entry.queue_id,
+                    put.queue_id,
                     result.queue_offset,
                 )
-            )
+                request.respond_encoded(ResponseCode.SUCCESS, frame)
+            else:
+                self._respond_stored(request, put, result, ResponseCode.SUCCESS)
+        elif outcome is Outcome.DISK_TIMEOUT:
+            self._respond_stored(request, put, result, ResponseCode.FLUSH_DISK_TIMEOUT)
         else:
-            self._answer_slowly(item, result, ResponseCode.SUCCESS, None)
+            code = _CODES[result.status] if outcome is Outcome.REFUSED else _FAILED
+            request.respond(command.reply(code, result.remark or "refused", _ERROR_FIELDS))
 
-    def _answer_slowly(
-        self, item: _Pending, result: PutResult, code: int, remark: str | None
-    ) -> None:
-        response = SendResponse(
-            message_id=self._message_ids(item.entry, result.physical_offset),
-            queue_id=item.entry.queue_id,
+    def _respond_stored(self, request: Request, put: Put, result: PutResult, code: int) -> None:
+        fields = SendResponse(
+            message_id=self._message_ids(put, result.physical_offset),
+            queue_id=put.queue_id,
             queue_offset=result.queue_offset,
             region=REGION,
             trace_on=True,
-        )
-        item.connection.respond(
-            item.command, item.command.reply(code, remark, response.to_fields())
-        )
+        ).to_fields()
+        request.respond(request.response(code, result.remark, fields))
 
-    def _message_ids(self, entry: NewRecord | NewRecords, physical_offset: int) -> str:
-        if not isinstance(entry, NewBatch):  # who sends finished records can count
+    def _message_ids(self, put: Put, physical_offset: int) -> str:
+        if not isinstance(put, NewBatch):  # who sends pre-encoded records can count
             return f"{self._id_prefix}{physical_offset:016X}"
-        ids = (entry.starts + physical_offset).astype(">i8").tobytes().hex(",", 8).upper()
+        ids = (put.starts + physical_offset).astype(">i8").tobytes().hex(",", 8).upper()
         return self._id_prefix + ids.replace(",", f",{self._id_prefix}")
-
-    def _answer_error(self, item: _Pending, code: int, remark: str) -> None:
-        item.connection.respond(item.command, item.command.reply(code, remark, _ERROR_FIELDS))

@@ -1,13 +1,13 @@
 """Administration of topics: 17, 21, 202, 215, 305, 351."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.handling import Handler
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
+from pymq.broker.state_saving import AnswerSaved
 from pymq.errors import LocalProtocolError, refusal
-from pymq.net.server import ServerConnection
+from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names
 from pymq.protocol.bodies import (
     DataVersion,
@@ -45,13 +45,13 @@ class TopicHandlers:
         topics: TopicTable,
         offsets: OffsetTable,
         store: MessageStore,
-        after_save: Callable[[ServerConnection, Command], None],
+        answer_saved: AnswerSaved,
     ) -> None:
         self._config = config
         self._topics = topics
         self._offsets = offsets
         self._store = store
-        self._after_save = after_save
+        self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
         """Return what each code leads to."""
@@ -64,48 +64,48 @@ class TopicHandlers:
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
         }
 
-    def update(self, connection: ServerConnection, command: Command) -> None:
+    def update(self, request: Request) -> Answer:
         """UPDATE_AND_CREATE_TOPIC (17); answered once it is on the disk."""
-        request = UpdateTopicRequest.from_fields(command.fields)
-        self._check_name(request.topic)
+        header = UpdateTopicRequest.from_fields(request.fields)
+        self._check_name(header.topic)
         for what, count in (
-            ("readQueueNums", request.read_queue_count),
-            ("writeQueueNums", request.write_queue_count),
+            ("readQueueNums", header.read_queue_count),
+            ("writeQueueNums", header.write_queue_count),
         ):
             if not 0 <= count <= QUEUE_COUNT_MAX:
                 raise refusal(
                     ResponseCode.INVALID_PARAMETER,
                     f"{what} is {count}, expected 0..{QUEUE_COUNT_MAX}",
                 )
-        if not 0 <= request.perm <= 15:
+        if not 0 <= header.perm <= 15:
             raise refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"perm is {request.perm}, expected a sum of 4 (read), 2 (write), 1 (inherit)",
+                f"perm is {header.perm}, expected a sum of 4 (read), 2 (write), 1 (inherit)",
             )
-        known = self._topics.find(request.topic)
-        attributes = _apply_attributes(known.attributes if known else {}, request.attributes)
+        known = self._topics.find(header.topic)
+        attributes = _apply_attributes(known.attributes if known else {}, header.attributes)
         config = TopicConfig(
-            topic=request.topic,
-            read_queue_count=request.read_queue_count,
-            write_queue_count=request.write_queue_count,
-            perm=request.perm,
-            filter_type=request.filter_type,
-            topic_sys_flag=request.topic_sys_flag or 0,
-            order=request.order,
+            topic=header.topic,
+            read_queue_count=header.read_queue_count,
+            write_queue_count=header.write_queue_count,
+            perm=header.perm,
+            filter_type=header.filter_type,
+            topic_sys_flag=header.topic_sys_flag or 0,
+            order=header.order,
             attributes=attributes,
         )
         config.encode()  # One text that has no bytes, and no table would ever be announced again.
         self._topics.put(config)
-        self._after_save(connection, command)
+        return self._answer_saved(request)
 
-    def delete(self, connection: ServerConnection, command: Command) -> None:
+    def delete(self, request: Request) -> Answer:
         """DELETE_TOPIC_IN_BROKER (215): its settings, queues and consumer offsets."""
-        topic = TopicRequest.from_fields(command.fields).topic
+        topic = TopicRequest.from_fields(request.fields).topic
         self._check_name(topic)
         self._topics.delete(topic)
         self._offsets.delete_topic(topic)
         self._store.delete_queues(topic)
-        self._after_save(connection, command)
+        return self._answer_saved(request)
 
     def _check_name(self, topic: str) -> None:
         try:
@@ -123,31 +123,31 @@ class TopicHandlers:
             topic, cluster=self._config.cluster, broker=self._config.name
         )
 
-    def page(self, connection: ServerConnection, command: Command) -> Command:
+    def page(self, request: Request) -> Command:
         """GET_ALL_TOPIC_CONFIG (21): all topics, or a page of them in name order."""
-        request = TopicPageRequest.from_fields(command.fields)
+        header = TopicPageRequest.from_fields(request.fields)
         body = self._topics.body()
-        if request.first is None and request.count_max is None:
-            return command.reply(ResponseCode.SUCCESS, body=body.encode())
-        first = request.first or 0
-        if not request.data_version or _version(request.data_version) != body.version:
+        if header.first is None and header.count_max is None:
+            return request.response(ResponseCode.SUCCESS, body=body.encode())
+        first = header.first or 0
+        if not header.data_version or _version(header.data_version) != body.version:
             first = 0
-        count = min(request.count_max or PAGE_COUNT_MAX, PAGE_COUNT_MAX)
+        count = min(header.count_max or PAGE_COUNT_MAX, PAGE_COUNT_MAX)
         chosen = self._topics.names()[first : first + count]
         page = TopicTableBody(
             version=body.version, topics={name: body.topics[name] for name in chosen}
         )
         fields = TopicPageResponse(total_count=len(body.topics)).to_fields()
-        return command.reply(ResponseCode.SUCCESS, fields=fields, body=page.encode())
+        return request.response(ResponseCode.SUCCESS, fields=fields, body=page.encode())
 
-    def show(self, connection: ServerConnection, command: Command) -> Command:
+    def show(self, request: Request) -> Command:
         """GET_TOPIC_CONFIG (351)."""
-        config = self._topics.require(TopicConfigRequest.from_fields(command.fields).topic)
-        return command.reply(ResponseCode.SUCCESS, body=config.encode())
+        config = self._topics.require(TopicConfigRequest.from_fields(request.fields).topic)
+        return request.response(ResponseCode.SUCCESS, body=config.encode())
 
-    def stats(self, connection: ServerConnection, command: Command) -> Command:
+    def stats(self, request: Request) -> Command:
         """GET_TOPIC_STATS_INFO (202)."""
-        topic = TopicRequest.from_fields(command.fields).topic
+        topic = TopicRequest.from_fields(request.fields).topic
         config = self._topics.require(topic)
         stats = TopicStats()
         for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
@@ -161,12 +161,12 @@ class TopicHandlers:
             stats.offsets[queue] = TopicOffset(
                 min_offset=first, max_offset=end, last_update_timestamp_ms=time_ms or 0
             )
-        return command.reply(ResponseCode.SUCCESS, body=stats.encode())
+        return request.response(ResponseCode.SUCCESS, body=stats.encode())
 
-    def system_topics(self, connection: ServerConnection, command: Command) -> Command:
+    def system_topics(self, request: Request) -> Command:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""
         topics = [name for name in self._topics.names() if self._is_system(name)]
-        return command.reply(ResponseCode.SUCCESS, body=TopicList(topics=topics).encode())
+        return request.response(ResponseCode.SUCCESS, body=TopicList(topics=topics).encode())
 
 
 def _version(text: str) -> DataVersion:

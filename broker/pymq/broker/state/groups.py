@@ -17,13 +17,15 @@ _log = logging.getLogger(__name__)
 
 
 class GroupTable:
-    """Group name -> settings. ``on_change`` is called after every change."""
+    """Group name -> settings.
 
-    def __init__(
-        self, clock: Clock, on_change: Callable[[], None], *, auto_create: bool
-    ) -> None:
+    Attributes:
+        on_change: called after every change; whoever needs to know puts a function here.
+    """
+
+    def __init__(self, clock: Clock, *, auto_create: bool) -> None:
         self._clock = clock
-        self._on_change = on_change
+        self.on_change: Callable[[], None] = lambda: None
         self._auto_create = auto_create
         self._forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
@@ -86,4 +88,4 @@ class GroupTable:
 
     def _changed(self) -> None:
         self.version = self.version.next(self._clock.wall_ms())
-        self._on_change()
+        self.on_change()

@@ -23,15 +23,14 @@ _INHERIT = int(Permission.INHERIT)
 class TopicTable:
     """Topic name -> settings, with a version that tells name servers when to look again.
 
-    ``on_change`` is called after every change; it must only take note of it.
+    Attributes:
+        on_change: called after every change; whoever needs to know puts a function here.
     """
 
-    def __init__(
-        self, config: BrokerConfig, clock: Clock, on_change: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._config = config
         self._clock = clock
-        self._on_change = on_change
+        self.on_change: Callable[[], None] = lambda: None
         self._topics: dict[str, TopicConfig] = {}
         self.version = DataVersion()
         self.system_topics = self._create_system_topics()
@@ -164,4 +163,4 @@ class TopicTable:
 
     def _changed(self) -> None:
         self.version = self.version.next(self._clock.wall_ms())
-        self._on_change()
+        self.on_change()

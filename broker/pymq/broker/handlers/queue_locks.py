@@ -3,15 +3,14 @@
 from collections.abc import Mapping
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.handling import Handler
 from pymq.broker.state.queue_locks import QueueLocks
-from pymq.net.server import ServerConnection
+from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.bodies import LockRequest, LockResponse, MessageQueue
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 
 
-class LockHandlers:
+class QueueLockHandlers:
     """Grants and takes back queue locks."""
 
     def __init__(self, config: BrokerConfig, locks: QueueLocks) -> None:
@@ -25,23 +24,23 @@ class LockHandlers:
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,
         }
 
-    def lock(self, connection: ServerConnection, command: Command) -> Command:
+    def lock(self, request: Request) -> Command:
         """LOCK_BATCH_MQ (41)."""
-        request = LockRequest.decode(command.body)
+        header = LockRequest.decode(request.body)
         held = self._locks.lock(
-            request.consumer_group, request.client_id, self._ours(request)
+            header.consumer_group, header.client_id, self._ours(header)
         )
         queues = [
             MessageQueue(topic=topic, broker_name=self._config.name, queue_id=queue_id)
             for topic, queue_id in held
         ]
-        return command.reply(ResponseCode.SUCCESS, body=LockResponse(queues=queues).encode())
+        return request.response(ResponseCode.SUCCESS, body=LockResponse(queues=queues).encode())
 
-    def unlock(self, connection: ServerConnection, command: Command) -> Command:
+    def unlock(self, request: Request) -> Command:
         """UNLOCK_BATCH_MQ (42)."""
-        request = LockRequest.decode(command.body)
-        self._locks.unlock(request.consumer_group, request.client_id, self._ours(request))
-        return command.reply(ResponseCode.SUCCESS)
+        header = LockRequest.decode(request.body)
+        self._locks.unlock(header.consumer_group, header.client_id, self._ours(header))
+        return request.response(ResponseCode.SUCCESS)
 
     def _ours(self, request: LockRequest) -> list[tuple[str, int]]:
         """Return the queues of the request that are on this broker."""

@@ -10,7 +10,7 @@ from pymq.errors import StoreError
 _T = TypeVar("_T")
 
 
-class DiskWork:
+class DiskExecutor:
     """Runs disk work in threads and takes note of its end on the event loop.
 
     A thread cannot be cancelled: what a task is cancelled in the middle of goes on, and

@@ -1,0 +1,130 @@
+"""The one way for a message into the log, whoever writes it.
+
+What is appended in one turn of the event loop, by any number of connections, becomes one append
+to the log. Who appended is told when the promise of the flush mode holds: at once, or after the
+flush that covers it.
+
+Source: RocketMQ CommitLog.asyncPutMessage, handleDiskFlushAndHA.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TypeAlias
+
+from pymq.errors import StoreError
+from pymq.protocol.new_records import NewRecords
+from pymq.protocol.record import NewRecord
+from pymq.store import PutResult, PutStatus
+
+_log = logging.getLogger(__name__)
+
+
+class Outcome(Enum):
+    """What became of a put (RocketMQ PutMessageStatus, as far as it is about durability)."""
+
+    STORED = "stored"  #: as safe as the flush mode promises, if its sender waits for that
+    DISK_TIMEOUT = "disk timeout"  #: stored, but not proven to be on the disk
+    REFUSED = "refused"  #: not stored; the result says why
+    FAILED = "failed"  #: a bug or a closed store; perhaps it was stored
+
+
+#: What the log takes: one message, or several for one queue.
+Put: TypeAlias = NewRecord | NewRecords
+#: Gets the result of a put, and what it is worth; ``result.remark`` is the reason of anything but
+#: STORED. Called once, on the event loop, and must not raise.
+Done: TypeAlias = Callable[[PutResult, Outcome], None]
+#: Stores puts in one append; returns one result each.
+Append: TypeAlias = Callable[[Sequence[Put]], list[PutResult]]
+#: Calls back when the log is flushed up to a physical offset, or with the reason why it is not.
+WaitFlushed: TypeAlias = Callable[[int, Callable[[str | None], None]], None]
+
+
+class LogWriter:
+    """Gathers puts and tells what became of them.
+
+    Args:
+        append: stores them, and makes visible what is visible at once.
+        wait_flushed: with SYNC_FLUSH, who to ask for the flush; None with ASYNC_FLUSH.
+    """
+
+    def __init__(self, append: Append, wait_flushed: WaitFlushed | None) -> None:
+        self._append = append
+        self._wait_flushed = wait_flushed
+        self._pending: list[tuple[Put, Done, bool]] = []
+
+    def append(self, put: Put, done: Done, *, wait: bool = True) -> None:
+        """Append in this turn of the event loop.
+
+        Args:
+            put: what to store; its buffers are kept until then.
+            done: told the outcome.
+            wait: whether ``done`` is to be told only when the flush mode's promise holds.
+        """
+        if not self._pending:
+            asyncio.get_running_loop().call_soon(self.write)
+        self._pending.append((put, done, wait))
+
+    async def append_and_wait(self, put: Put) -> PutResult:
+        """Append, and return where it is once the flush mode's promise holds.
+
+        Raises:
+            StoreError: it is not stored, or not proven to be.
+        """
+        told: asyncio.Future[tuple[PutResult, Outcome]]
+        told = asyncio.get_running_loop().create_future()
+
+        def done(result: PutResult, outcome: Outcome) -> None:
+            if not told.done():  # it is when the waiting task was cancelled
+                told.set_result((result, outcome))
+
+        self.append(put, done)
+        result, outcome = await told
+        if outcome is not Outcome.STORED:
+            raise StoreError(f"message for topic {put.topic}: {outcome.value}: {result.remark}")
+        return result
+
+    def write(self) -> int:
+        """Append what this turn brought; return how many puts."""
+        pending, self._pending = self._pending, []
+        if not pending:
+            return 0
+        try:
+            results = self._append([put for put, _, _ in pending])
+        except Exception as error:
+            _log.exception("%d puts could not be stored", len(pending))
+            failed = PutResult(PutStatus.NOT_WRITABLE, remark=str(error))
+            for _, done, _ in pending:
+                _tell(done, failed, Outcome.FAILED)
+            return len(pending)
+        waiting: list[tuple[Done, PutResult]] = []
+        for (_, done, wait), result in zip(pending, results, strict=True):
+            if result.status is not PutStatus.OK:
+                _tell(done, result, Outcome.REFUSED)
+            elif wait and self._wait_flushed is not None:
+                waiting.append((done, result))
+            else:
+                _tell(done, result, Outcome.STORED)
+        if waiting:
+            assert self._wait_flushed is not None
+            physical_end = max(result.physical_end for _, result in waiting)
+            self._wait_flushed(physical_end, functools.partial(_flushed, waiting))
+        return len(pending)
+
+
+def _flushed(waiting: list[tuple[Done, PutResult]], reason: str | None) -> None:
+    for done, result in waiting:
+        if reason is None:
+            _tell(done, result, Outcome.STORED)
+        else:
+            result.remark = reason
+            _tell(done, result, Outcome.DISK_TIMEOUT)
+
+
+def _tell(done: Done, result: PutResult, outcome: Outcome) -> None:
+    try:
+        done(result, outcome)
+    except Exception:
+        _log.exception("the outcome of a put (%s) was not taken", outcome.value)

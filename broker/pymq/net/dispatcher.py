@@ -1,0 +1,262 @@
+"""Requests to their handlers, and every answer back: the one way through a server.
+
+A request meets, in this order: the guard (may its sender do this at all?), its handler, the
+translation of errors into responses, the connection, the observer (what was answered, after how
+long). A handler has three ways to answer:
+
+* it returns a response: the fast path;
+* it is a coroutine function: it may wait, for a disk or for a peer, in a task of its own;
+* it keeps the request and returns None: whoever has the answer calls ``Request.respond``, or
+  ``Request.resume`` with the work that is left to do.
+
+Source: RocketMQ NettyRemotingAbstract.processRequestCommand, RequestTask.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from pymq.errors import BrokerError, ProtocolError, PymqError, refusal
+from pymq.net.server import ServerConnection
+from pymq.net.tasks import Tasks
+from pymq.protocol.codes import ResponseCode
+from pymq.protocol.command import Command
+
+_log = logging.getLogger(__name__)
+
+#: Requests whose handlers wait at the same time.
+WAITING_COUNT_MAX = 10_000
+#: An unforeseen error's text in a remark.
+_REMARK_CHARACTERS_MAX = 1000
+
+
+@dataclass(slots=True)
+class PartedResponse:
+    """A response whose body is in pieces, which are sent as they are, without a copy.
+
+    The pieces must stay valid until they are written.
+    """
+
+    head: Command
+    parts: Sequence[memoryview]
+
+
+Response: TypeAlias = Command | PartedResponse
+#: What a handler returns: the response, something to wait for, or None: it comes later.
+Answer: TypeAlias = Response | Coroutine[Any, Any, Response | None] | None
+
+
+class Observer(Protocol):
+    """Learns of every request that is over."""
+
+    def finished(self, code: int, response_code: int | None, elapsed_s: float) -> None:
+        """Record a request.
+
+        Args:
+            code: of the request.
+            response_code: of its response; None if its sender went away while it was held.
+            elapsed_s: from its arrival to its response.
+        """
+
+
+class Request:
+    """One request of one connection, and the way back for its answer."""
+
+    __slots__ = ("_begun_s", "_dispatcher", "command", "connection")
+
+    def __init__(
+        self,
+        dispatcher: "Dispatcher",
+        connection: ServerConnection,
+        command: Command,
+        begun_s: float,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self.connection = connection
+        self.command = command
+        self._begun_s = begun_s
+
+    @property
+    def fields(self) -> dict[str, str] | None:
+        """The fields of its header."""
+        return self.command.fields
+
+    @property
+    def body(self) -> bytes | memoryview:
+        """Its body."""
+        return self.command.body
+
+    def response(
+        self,
+        code: int,
+        remark: str | None = None,
+        fields: dict[str, str] | None = None,
+        body: bytes | memoryview = b"",
+    ) -> Command:
+        """Return a response to it, which is still to be sent."""
+        return self.command.reply(code, remark, fields, body)
+
+    def respond(self, response: Response) -> None:
+        """Answer; a request that wants no answer gets none."""
+        command = self.command
+        if isinstance(response, PartedResponse):
+            head, parts = response.head, response.parts
+            self.connection.respond(command, head, parts)
+        else:
+            head = response
+            self.connection.respond(command, head)
+        self._finished(head.code)
+
+    def respond_encoded(self, code: int, frame: bytes) -> None:
+        """Answer with a frame that was encoded by the caller.
+
+        Args:
+            code: the response code in it.
+            frame: the whole frame.
+        """
+        if not self.command.is_one_way:
+            self.connection.send(frame)
+        self._finished(code)
+
+    def resume(self, work: Callable[[], Answer]) -> None:
+        """Go on with a request that was held: what ``work`` returns or raises is its answer.
+
+        Its time counts from now on, because it was to be held.
+        """
+        self._begun_s = time.perf_counter()
+        self._dispatcher.run(self, work)
+
+    def abandon(self) -> None:
+        """Give up a request that was held, because its sender has gone."""
+        self._finished(None)
+
+    def _finished(self, response_code: int | None) -> None:
+        observer = self._dispatcher.observer
+        if observer is not None:
+            elapsed_s = time.perf_counter() - self._begun_s
+            observer.finished(self.command.code, response_code, elapsed_s)
+
+
+#: Takes a request, and says no by raising a BrokerError (``errors.refusal``), whose code and
+#: remark become the response.
+Handler: TypeAlias = Callable[[Request], Answer]
+#: Looks at a request before its handler does; says no as a handler does.
+Guard: TypeAlias = Callable[[Request], None]
+
+
+class Dispatcher:
+    """Hands the commands of every connection to their handlers.
+
+    Whatever goes wrong, the connection lives and a request that wants an answer gets one.
+
+    Args:
+        owner: whose requests these are, for logs.
+        tables: request code to handler. A code given twice is an error of ours.
+        guard: access control; None lets everybody do everything.
+        observer: told of every request.
+        waiting_count_max: handlers that may wait at the same time; beyond it requests that
+            would have to wait are refused as SYSTEM_BUSY.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        *tables: Mapping[int, Handler],
+        guard: Guard | None = None,
+        observer: Observer | None = None,
+        waiting_count_max: int = WAITING_COUNT_MAX,
+    ) -> None:
+        self._handlers: dict[int, Handler] = {}
+        for table in tables:
+            twice = self._handlers.keys() & table.keys()
+            assert not twice, f"{owner}: requests {sorted(twice)} have two handlers"
+            self._handlers.update(table)
+        self._guard = guard
+        self.observer = observer
+        self._tasks = Tasks(f"{owner}: requests")
+        self._waiting_count_max = waiting_count_max
+        self._waiting_count = 0
+        self._is_closed = False
+
+    def on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
+        """Handle commands that arrived together, in order."""
+        handlers = self._handlers
+        begun_s = time.perf_counter()
+        for command in commands:
+            if command.is_response:
+                continue  # to a one-way notification: nobody waits for it
+            request = Request(self, connection, command, begun_s)
+            try:
+                handler = handlers.get(command.code)
+                if handler is None or self._is_closed:
+                    raise self._refusal(command)
+                if self._guard is not None:
+                    self._guard(request)
+                answer = handler(request)
+            except Exception as error:
+                answer = _error_response(request, error)
+            if answer is not None:
+                self._take(request, answer)
+
+    def run(self, request: Request, work: Callable[[], Answer]) -> None:
+        """Answer a request with what ``work`` returns or raises."""
+        try:
+            answer = work()
+        except Exception as error:
+            answer = _error_response(request, error)
+        if answer is not None:
+            self._take(request, answer)
+
+    def _refusal(self, command: Command) -> BrokerError:
+        if self._is_closed:
+            return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "shutting down; try again later")
+        return refusal(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            f" request type {command.code} not supported",
+        )
+
+    def _take(self, request: Request, answer: Answer) -> None:
+        if isinstance(answer, (Command, PartedResponse)):
+            request.respond(answer)
+        elif answer is not None:
+            if self._waiting_count >= self._waiting_count_max:
+                answer.close()
+                busy = f"{self._waiting_count} requests wait here already (waiting_count_max)"
+                request.respond(request.command.reply(ResponseCode.SYSTEM_BUSY, busy))
+                return
+            self._waiting_count += 1
+            self._tasks.start(f"request {request.command.code}", self._wait(request, answer))
+
+    async def _wait(
+        self, request: Request, answer: Coroutine[Any, Any, Response | None]
+    ) -> None:
+        response: Response | None
+        try:
+            response = await answer
+        except Exception as error:
+            response = _error_response(request, error)
+        finally:
+            self._waiting_count -= 1
+        if response is not None:
+            request.respond(response)
+
+    async def close(self) -> None:
+        """Refuse what still comes, and give up what handlers wait for; idempotent."""
+        self._is_closed = True
+        await self._tasks.close()
+
+
+def _error_response(request: Request, error: Exception) -> Command:
+    """Return the response to a request that failed; what is not the sender's fault is logged."""
+    command = request.command
+    if isinstance(error, BrokerError):
+        return command.reply(error.code, error.remark or str(error))
+    if isinstance(error, PymqError):
+        if not isinstance(error, ProtocolError):
+            _log.error("request %d of %s failed: %s", command.code, request.connection.peer, error)
+        return command.reply(ResponseCode.SYSTEM_ERROR, str(error))
+    _log.error("request %d of %s failed", command.code, request.connection.peer, exc_info=error)
+    remark = f"{type(error).__name__}: {error}"[:_REMARK_CHARACTERS_MAX]
+    return command.reply(ResponseCode.SYSTEM_ERROR, remark)

@@ -1,0 +1,80 @@
+"""Duties start in order and end in reverse, all of them."""
+
+import asyncio
+
+import pytest
+
+from pymq.broker.duties import Duties, Periodic
+from pymq.errors import StoreError
+
+
+class Named:
+    """A duty that tells what happens to it."""
+
+    def __init__(self, name: str, said: list[str], error: Exception | None = None) -> None:
+        self._name = name
+        self._said = said
+        self._error = error
+
+    def start(self) -> None:
+        self._said.append(f"+{self._name}")
+
+    async def close(self) -> None:
+        self._said.append(f"-{self._name}")
+        if self._error is not None:
+            raise self._error
+
+
+def test_each_is_closed_though_others_fail() -> None:
+    said: list[str] = []
+
+    async def check() -> None:
+        duties = Duties()
+        duties.start(Named("a", said), Named("b", said, StoreError("b fails")))
+        duties.on_close(Named("c", said).close)
+        duties.start(Named("d", said, ValueError("d fails")))
+        with pytest.raises(StoreError, match="b fails"):
+            await duties.close()
+        await duties.close()
+
+    asyncio.run(check())
+    assert said == ["+a", "+b", "+d", "-d", "-c", "-b", "-a"]
+
+
+def test_what_fails_to_start_is_closed() -> None:
+    said: list[str] = []
+
+    class Broken(Named):
+        def start(self) -> None:
+            raise StoreError("no")
+
+    async def check() -> None:
+        duties = Duties()
+        with pytest.raises(StoreError, match="no"):
+            duties.start(Named("a", said), Broken("b", said), Named("c", said))
+        await duties.close()
+
+    asyncio.run(check())
+    assert said == ["+a", "-b", "-a"]
+
+
+def test_a_periodic_one_repeats_until_it_is_closed() -> None:
+    async def check() -> None:
+        done = asyncio.Event()
+        count = 0
+
+        def step() -> None:
+            nonlocal count
+            count += 1
+            if count == 3:
+                done.set()
+
+        duty = Periodic("test", step, 0.001)
+        duty.start()
+        await asyncio.wait_for(done.wait(), 10)
+        await duty.close()
+        ended = count
+        await asyncio.sleep(0.01)
+        assert count == ended
+
+    asyncio.run(check())

@@ -1,0 +1,150 @@
+"""What is appended in one turn is one append, and everybody is told once what became of it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from pymq.broker.log_writer import LogWriter, Outcome, Put
+from pymq.errors import StoreClosed, StoreError
+from pymq.protocol.record import NewRecord
+from pymq.store import PutResult, PutStatus
+
+Told = list[tuple[str, Outcome, str | None]]
+
+
+def record(body: bytes) -> NewRecord:
+    return NewRecord("T", 0, body, b"", b"\0" * 8, 0)
+
+
+class Log:
+    """Stores in a list; refuses what says so; flushes when told."""
+
+    def __init__(self) -> None:
+        self.appends: list[list[bytes]] = []
+        self.waiting: list[tuple[int, Callable[[str | None], None]]] = []
+        self.failure: Exception | None = None
+
+    def append(self, puts: Sequence[Put]) -> list[PutResult]:
+        if self.failure is not None:
+            raise self.failure
+        bodies = [bytes(put.body) for put in puts if isinstance(put, NewRecord)]
+        self.appends.append(bodies)
+        return [
+            PutResult(PutStatus.BUSY, remark="too much")
+            if body == b"refused"
+            else PutResult(PutStatus.OK, physical_end=100 * number)
+            for number, body in enumerate(bodies, 1)
+        ]
+
+    def wait_flushed(self, physical_end: int, done: Callable[[str | None], None]) -> None:
+        self.waiting.append((physical_end, done))
+
+
+def run(check: Callable[[], None]) -> None:
+    async def turns() -> None:
+        check()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+    asyncio.run(turns())
+
+
+def teller(told: Told, name: str) -> Callable[[PutResult, Outcome], None]:
+    return lambda result, outcome: told.append((name, outcome, result.remark))
+
+
+def test_one_append_a_turn_and_a_refusal_harms_no_neighbour() -> None:
+    log, told = Log(), Told()
+    writer = LogWriter(log.append, None)
+
+    def check() -> None:
+        for body in (b"a", b"refused", b"b"):
+            writer.append(record(body), teller(told, body.decode()))
+
+    run(check)
+    assert log.appends == [[b"a", b"refused", b"b"]]
+    assert told == [
+        ("a", Outcome.STORED, None),
+        ("refused", Outcome.REFUSED, "too much"),
+        ("b", Outcome.STORED, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"), [(None, Outcome.STORED), ("disk broken", Outcome.DISK_TIMEOUT)]
+)
+def test_who_waits_is_told_after_the_flush(reason: str | None, outcome: Outcome) -> None:
+    log, told = Log(), Told()
+    writer = LogWriter(log.append, log.wait_flushed)
+
+    def check() -> None:
+        writer.append(record(b"a"), teller(told, "a"))
+        writer.append(record(b"b"), teller(told, "b"), wait=False)
+        writer.append(record(b"c"), teller(told, "c"))
+
+    run(check)
+    assert told == [("b", Outcome.STORED, None)]
+    ((physical_end, done),) = log.waiting
+    assert physical_end == 300
+    done(reason)
+    assert told[1:] == [("a", outcome, reason), ("c", outcome, reason)]
+
+
+def test_a_store_that_fails_is_told_to_everybody(caplog: pytest.LogCaptureFixture) -> None:
+    log, told = Log(), Told()
+    log.failure = StoreClosed("the store is closed")
+    writer = LogWriter(log.append, None)
+
+    def check() -> None:
+        writer.append(record(b"a"), teller(told, "a"))
+        writer.append(record(b"b"), teller(told, "b"))
+
+    run(check)
+    assert told == [(name, Outcome.FAILED, "the store is closed") for name in "ab"]
+    assert "2 puts could not be stored" in caplog.text
+
+
+def test_one_that_fails_to_take_its_outcome_harms_no_other(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, told = Log(), Told()
+    writer = LogWriter(log.append, None)
+
+    def broken(result: PutResult, outcome: Outcome) -> None:
+        raise StoreError("it fails")
+
+    def check() -> None:
+        writer.append(record(b"a"), broken)
+        writer.append(record(b"b"), teller(told, "b"))
+
+    with caplog.at_level(logging.ERROR):
+        run(check)
+    assert told == [("b", Outcome.STORED, None)] and "it fails" in caplog.text
+
+
+def test_waiting_for_one() -> None:
+    log = Log()
+    writer = LogWriter(log.append, log.wait_flushed)
+
+    async def check() -> None:
+        waiting = [
+            asyncio.ensure_future(writer.append_and_wait(record(body)))
+            for body in (b"a", b"refused", b"cancelled")
+        ]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        waiting[2].cancel()
+        log.waiting[0][1](None)
+        assert (await waiting[0]).physical_end == 100
+        with pytest.raises(StoreError, match="refused: too much"):
+            await waiting[1]
+        again = asyncio.ensure_future(writer.append_and_wait(record(b"d")))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        log.waiting[1][1]("not flushed in time")
+        with pytest.raises(StoreError, match="disk timeout: not flushed in time"):
+            await again
+
+    asyncio.run(check())

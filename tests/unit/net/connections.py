@@ -1,0 +1,43 @@
+"""A server's connection that ends in a list: for handlers without sockets."""
+
+from collections.abc import Sequence
+from typing import cast
+
+from pymq.net.dispatcher import Dispatcher
+from pymq.net.server import ServerConnection
+from pymq.protocol.command import Command
+
+
+class FakeConnection:
+    """What dispatchers and handlers ask of a connection.
+
+    Attributes:
+        responses: (request, response, parts of the body) of everything that was answered.
+        frames: what was sent as it is.
+    """
+
+    def __init__(self) -> None:
+        self.peer = "10.0.0.9:4000"
+        self.is_open = True
+        self.responses: list[tuple[Command, Command, list[bytes]]] = []
+        self.frames: list[bytes] = []
+
+    def respond(
+        self, request: Command, response: Command, parts: Sequence[memoryview] | None = None
+    ) -> None:
+        if not request.is_one_way:
+            self.responses.append((request, response, [bytes(part) for part in parts or ()]))
+
+    def send(self, *buffers: bytes) -> None:
+        self.frames += buffers
+
+    def as_connection(self) -> ServerConnection:
+        return cast(ServerConnection, self)
+
+
+def ask(dispatcher: Dispatcher, request: Command) -> Command:
+    """Return the response to a request that is answered at once."""
+    connection = FakeConnection()
+    dispatcher.on_commands(connection.as_connection(), [request])
+    ((_, response, _),) = connection.responses
+    return response
