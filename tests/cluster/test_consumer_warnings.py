@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Iterator
 from typing import Any
 
@@ -233,7 +234,9 @@ def test_a_failed_handler_is_one_warning(
         assert text.startswith("the handler failed for message ")
         assert "(topic 'T', broker-a:0, offset " in text and kept in text
         assert record.exc_info is not None and isinstance(record.exc_info[1], ValueError)
-        assert "4 of 4 will be" in text or " and " not in text
+        several = re.search(r" and (\d+) more ", text)  # those of one call come back one by one
+        count = 1 + int(several[1]) if several else 1
+        assert (f"{count} of {count} will be" if several else "it will be") in text
 
 
 # ------------------------------------------------------------------------------ what stays quiet
