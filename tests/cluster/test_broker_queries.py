@@ -116,7 +116,7 @@ def test_a_record_inside_a_body_is_no_message(tmp_path: Path) -> None:
         inside = outer.physical_offset + 88
         answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=inside)
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "lies at physical offset 0" in str(answer.remark)
+        assert "it is at physical offset 0" in str(answer.remark)
 
     serve(tmp_path, check)
 

@@ -120,8 +120,8 @@ def save(session: Session) -> None:
 @pytest.mark.parametrize(
     ("first", "operation", "then"),
     [
-        (put_and_flush, "sync_directory .", put_and_flush),
-        (put_and_flush, "sync_directory store/commitlog", put_few),
+        (put_and_flush, "fsync_directory .", put_and_flush),
+        (put_and_flush, "fsync_directory store/commitlog", put_few),
     ],
 )
 def test_names_that_a_dead_process_left_unsynced(

@@ -1,7 +1,8 @@
 """The message store: commit log, consume queues and the small files beside them.
 
-``MessageStore`` is the one face of it; see ``message_store.py``. The log is the truth,
-everything else can be rebuilt from it. Bytes and layout are RocketMQ's.
+``MessageStore`` is the door: it appends and reads, and has parts for the rest (``Durability``,
+``Retention``, ``Keys``). The log is the truth, everything else can be rebuilt from it. Bytes and
+layout are RocketMQ's.
 """
 
 from pymq.store.config import FlushMode, StoreConfig

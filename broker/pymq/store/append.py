@@ -40,7 +40,7 @@ from pymq.store.queues.queue_table import QueueTable, illegal_name
 
 _PREPARED = int(MessageFlag.TRANSACTION_PREPARED)  # Also set in ROLLBACK, not in COMMIT.
 _HOST_BYTES = (8, 20)
-#: How a checksum that ends a properties text begins.
+#: First byte of a checksum at the end of the properties.
 _CRC_FIRST = RECORD_CRC_PREFIX[0]
 
 
@@ -73,10 +73,10 @@ class Appender:
             puts: all of one call.
             results: of the first of them; one is added for every put written or refused.
             now: store time of all of them, ms.
-            store_host: our packed address.
+            store_host: packed address of this broker.
 
         Returns:
-            What is to be dispatched; None if nothing was written.
+            The queue entries to dispatch; None if nothing was written.
 
         Raises:
             StoreError: the log could not be written; ``results`` and queues are as before.
@@ -106,7 +106,7 @@ class Appender:
         store_host: bytes,
     ) -> None:
         """Add puts that have no result yet until one does not fit; see ``append_run``."""
-        # No calls of our own for single records: each costs as much as all of the checks.
+        # No function calls for the checks of single records: one costs as much as all checks.
         position, now, groups = run.end, run.store_timestamp, run.groups
         limit = position + self._log.room
         host_bytes = len(store_host)
@@ -195,7 +195,7 @@ class Appender:
         )
 
     def _check(self, put: NewRecord, size: int, store_host: bytes) -> PutResult | None:
-        """Return the refusal of a record that is not plainly good, None if it is good."""
+        """Return the refusal of a record that needs a closer look; None if it is accepted."""
         if len(put.properties) > PROPERTIES_BYTES_MAX:
             with_crc = " with the checksum (append_record_crc)" if self._record_crc else ""
             return PutResult(
@@ -299,7 +299,7 @@ def _place_batch(
 def _with_record_crc(
     head: bytes | memoryview, body: bytes | memoryview, tail: bytes | memoryview
 ) -> tuple[bytes | memoryview, bytes]:
-    """Return the tail of an encoded record, and its checksum in the place of the room for it."""
+    """Return the tail of an encoded record without the room for its checksum, and the checksum."""
     tail = tail[:-RECORD_CRC_BYTES]
     crc = crc32(tail, crc32(body, crc32(head)))
     return tail, encode_record_crc(crc & 0x7FFFFFFF)

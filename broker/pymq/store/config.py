@@ -1,7 +1,7 @@
-"""How one message store behaves on disk; fixed for its lifetime.
+"""The settings of one message store; fixed for its lifetime.
 
-The fields carry RocketMQ's keys in the form that ``pymq.settings`` reads; the store itself knows
-nothing of files with settings.
+The fields have RocketMQ's keys in the form that ``pymq.settings`` reads; the store itself does not
+read configuration files.
 """
 
 import re
@@ -14,16 +14,16 @@ from pymq.errors import ConfigurationError
 
 #: Bytes of one consume-queue entry.
 ENTRY_BYTES = 20
-#: One unit of a consume queue's extension, and the mark behind it.
+#: One unit of a consume queue's extension, and the end mark after it.
 EXTENSION_BYTES_LEAST = 24
-#: Records are addressed inside a segment by a signed 32-bit number on the Java side.
+#: RocketMQ addresses records in a segment by a signed 32-bit number.
 SEGMENT_BYTES_LIMIT = (1 << 31) - 1
 SEGMENT_BYTES_LEAST = 256
-#: What a whole record may take beyond its body, as RocketMQ allows it.
+#: What a record may take beside its body, as in RocketMQ.
 RECORD_EXTRA_BYTES = 64 << 10
 
 
-#: What RocketMQ lets the disk levels be.
+#: Bounds of the disk levels in RocketMQ.
 _DISK_BOUNDS = (
     ("disk_clean_percent", 10, 95),
     ("disk_force_percent", 30, 85),
@@ -51,10 +51,10 @@ _LEVEL = re.compile(r"([0-9]+)([smhd])")
 
 
 def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Return the delays, ms, of a text like ``1s 5s 10s 30s 1m 2h``.
+    """Return the delays, ms, of a string like ``1s 5s 10s 30s 1m 2h``.
 
     Raises:
-        ValueError: a level is no number with one of the units s, m, h, d.
+        ValueError: a level is not a number with one of the units s, m, h, d.
     """
     levels = [(level, _LEVEL.fullmatch(level)) for level in text.split()]
     wrong = [level for level, found in levels if found is None]
@@ -64,7 +64,7 @@ def parse_delay_levels(text: str) -> tuple[int, ...]:
 
 
 def format_delay_levels(levels_ms: tuple[int, ...]) -> str:
-    """Return the text that ``parse_delay_levels`` reads."""
+    """Return the string that ``parse_delay_levels`` parses."""
     return " ".join(map(_format_level, levels_ms))
 
 
@@ -99,7 +99,7 @@ def _parse_hours(text: str) -> tuple[int, ...]:
 
 
 def _key(key: str, *aliases: str, **more: Any) -> dict[str, Any]:
-    """Return the metadata by which a file sets a field."""
+    """Return the metadata that lets a configuration file set a field."""
     return {"key": key, "aliases": aliases, **more}
 
 
@@ -119,10 +119,10 @@ class StoreConfig:
     """Settings of one ``MessageStore``, under RocketMQ's keys."""
 
     root_path: Path = field(metadata=_key("storePathRootDir"))
-    #: Directories of the commit log; none: root_path/commitlog. File number i goes to the i-th,
-    #: counted round, of those that are neither read-only nor above ``disk_force_percent``.
+    #: Directories of the commit log; none: root_path/commitlog. Files are distributed round robin
+    #: over those that are neither read-only nor above ``disk_force_percent``.
     commit_log_paths: tuple[Path, ...] = field(default=(), metadata=_LOG_KEY)
-    #: More of them, or some of them, in which no file is made.
+    #: Further directories, or some of these, in which no file is created.
     read_only_log_paths: tuple[Path, ...] = field(default=(), metadata=_READ_ONLY_KEY)
     segment_bytes: int = field(
         default=1 << 30, metadata=_key("mappedFileSizeCommitLog", "mapedFileSizeCommitLog")
@@ -132,28 +132,28 @@ class StoreConfig:
         default=6_000_000,
         metadata=_key("mappedFileSizeConsumeQueue", "mapedFileSizeConsumeQueue"),
     )
-    #: Whether an entry's tag code stands in a unit of its own, beside store time and bit map.
+    #: Whether the tag code of an entry is in a unit of its own, with store time and bit map.
     #: Stores with such units can be read in any case.
     queue_extension: bool = field(default=False, metadata=_key("enableConsumeQueueExt"))
     queue_extension_file_bytes: int = field(
         default=48 << 20, metadata=_key("mappedFileSizeConsumeQueueExt")
     )
-    #: Write and lock in memory every page of the next commit-log file ahead of need, so that no
-    #: append waits for the system to find one.
+    #: Write every page of the next commit-log file and lock it in memory before it is needed, so
+    #: that no append waits for a page.
     warm_segments: bool = field(default=False, metadata=_key("warmMapedFileEnable"))
-    #: With SYNC_FLUSH that is synced every so many pages of 4 KiB.
-    warm_sync_pages: int = field(
+    #: With SYNC_FLUSH, a flush follows after every this many pages of 4 KiB.
+    warm_flush_pages: int = field(
         default=4096, metadata=_key("flushLeastPagesWhenWarmMapedFile")
     )
-    #: Gather records in memory and write them to the file when ``commit_pages_least`` pages of
+    #: Collect records in memory and write them to the file when ``commit_pages_least`` pages of
     #: 4 KiB are full, or ``commit_interval_ms`` after the last time. A weaker promise: with
-    #: ASYNC_FLUSH a message that was acknowledged but is not written yet is lost when the process
-    #: is killed, up to 200 ms of them by default; without this it would survive that. With
-    #: SYNC_FLUSH nothing changes: what is acknowledged is on the disk.
+    #: ASYNC_FLUSH, acknowledged messages that are not written yet, by default those of up to
+    #: 200 ms, are lost when the process is killed; without a pool they would survive. With
+    #: SYNC_FLUSH nothing changes: acknowledged messages are on the disk.
     transient_pool: bool = field(default=False, metadata=_key("transientStorePoolEnable"))
-    #: Buffers, of ``segment_bytes`` each, made when they are needed.
+    #: Number of buffers, of ``segment_bytes`` each, allocated when they are needed.
     transient_pool_size: int = field(default=5, metadata=_key("transientStorePoolSize"))
-    #: Answer SYSTEM_BUSY when no buffer is free, instead of writing to the file directly.
+    #: Refuse puts (SYSTEM_BUSY) when no buffer is free, instead of writing to the file.
     transient_pool_refuses: bool = field(
         default=False, metadata=_key("fastFailIfNoBufferInStorePool")
     )
@@ -162,10 +162,10 @@ class StoreConfig:
     #: Limit of one body; a whole record may be 64 KiB larger.
     message_bytes_max: int = field(default=4 << 20, metadata=_key("maxMessageSize"))
     flush_mode: FlushMode = field(default=FlushMode.ASYNC, metadata=_FLUSH_KEY)
-    #: How often what nobody waits for is synced: with ASYNC_FLUSH what a power loss may cost.
+    #: How often the log is flushed without a waiter: what a power loss may cost with ASYNC_FLUSH.
     flush_interval_ms: int = field(default=500, metadata=_key("flushIntervalCommitLog"))
-    #: Such a sync waits until so many pages of 4 KiB were written, or until the thorough
-    #: interval is over. RocketMQ's default of 4 lets the last 16 KiB wait for ten seconds.
+    #: Such a flush waits until this many pages of 4 KiB were written, or until the thorough
+    #: interval is over. With RocketMQ's default of 4, the last 16 KiB wait for ten seconds.
     flush_pages_least: int = field(default=0, metadata=_key("flushCommitLogLeastPages"))
     flush_thorough_interval_ms: int = field(
         default=10_000, metadata=_key("flushCommitLogThoroughInterval")
@@ -173,53 +173,53 @@ class StoreConfig:
     queue_flush_interval_ms: int = field(
         default=60_000, metadata=_key("flushConsumeQueueThoroughInterval")
     )
-    #: Least time between two writes of the checkpoint file by log flushes.
+    #: Minimum time between two writes of the checkpoint file by log flushes.
     checkpoint_interval_ms: int = 1000  # fixed at 1 s in RocketMQ 5.x
     check_crc_on_recover: bool = field(default=True, metadata=_key("checkCRCOnRecover"))
-    #: Whether every record ends with a checksum of the whole record: 20 B that notice damage
-    #: outside the body too. Records in the log stay as they are.
+    #: Whether every new record ends with a checksum of the whole record: 20 B that detect damage
+    #: outside the body, too.
     append_record_crc: bool = field(default=False, metadata=_key("enabledAppendPropCRC"))
-    #: Whether recovery takes a record without such a checksum for damage. (One that has it is
-    #: checked in any case.) For logs whose every record has one; where older records lack it,
-    #: the store does not open. Nothing without ``check_crc_on_recover``.
+    #: Whether a record without such a checksum counts as damage in recovery. (An existing one is
+    #: verified in any case.) For logs in which every record has one: if older records lack it, the
+    #: store does not open. No effect without ``check_crc_on_recover``.
     force_record_crc: bool = field(default=False, metadata=_key("forceVerifyPropCRC"))
     #: Delays of levels 1, 2, ...: the queue entry of a delayed message holds its delivery time,
-    #: and recovery computes it anew.
+    #: and recovery computes it again.
     delay_levels_ms: tuple[int, ...] = field(default=DELAY_LEVELS_MS, metadata=_LEVELS_KEY)
     #: Whether messages can be found by their keys.
     key_index: bool = field(default=True, metadata=_key("messageIndexEnable"))
-    #: Size of every index file, with ``index_item_limit``: 40 + 4 * slots + 20 * limit bytes,
-    #: sparse. Neither may change over the life of a store.
+    #: Determines, with ``index_item_limit``, the size of index files: 40 + 4 * slots + 20 * limit
+    #: bytes, sparse. Neither can change during the life of a store.
     index_slot_count: int = field(default=5_000_000, metadata=_key("maxHashSlotNum"))
-    #: One file holds one entry less.
+    #: One file holds one item less.
     index_item_limit: int = field(default=20_000_000, metadata=_key("maxIndexNum"))
-    #: Consume-queue files held open at once; never more than half of the process's limit.
+    #: Consume-queue files open at the same time; at most half of the limit of the process.
     queue_files_open_max: int = 1 << 16
-    #: How much of a torn tail is kept under root_path/recovered before it is zeroed.
+    #: How many bytes of torn tails are kept under root_path/recovered.
     recovered_bytes_max: int = 64 << 20
     #: How long a commit-log file is kept after its last write, hours.
     reserved_hours: int = field(default=72, metadata=_key("fileReservedTime"))
-    #: Hours of the day, local time, in which files older than that are deleted.
+    #: Hours of the day, local time, in which older files are deleted.
     delete_hours: tuple[int, ...] = field(default=(4,), metadata=_HOURS_KEY)
     clean_interval_ms: int = field(default=10_000, metadata=_key("cleanResourceInterval"))
-    #: Between two deletions, so that they do not keep the disk from its work.
+    #: Pause between two deletions, so that they do not occupy the disk.
     clean_pause_ms: int = field(default=100, metadata=_key("deleteCommitLogFilesInterval"))
-    #: Commit-log files deleted at most by one pass.
+    #: Maximum number of commit-log files deleted by one pass.
     clean_batch_max: int = field(default=10, metadata=_key("deleteFileBatchMax"))
-    #: How long a deleted file's blocks wait for who still reads it.
+    #: How long the blocks of a deleted file are kept while it is still read.
     held_grace_ms: int = field(default=120_000, metadata=_key("destroyMapedFileIntervalForcibly"))
-    #: Levels of the disks of the log and of the queues, per cent used. Above the first, files
-    #: past ``reserved_hours`` go at any hour; above the second, the oldest go whatever their age
-    #: (if ``force_clean``); above the third, writes are refused. Values out of RocketMQ's bounds
-    #: (10..95, 30..85, 35..90) become the nearest bound, as there.
+    #: Levels of the disks of log and queues, per cent used. Above the first, files past
+    #: ``reserved_hours`` are deleted at any hour; above the second, the oldest files whatever
+    #: their age (if ``force_clean``); above the third, writes are refused. Values out of RocketMQ's
+    #: bounds (10..95, 30..85, 35..90) become the nearest bound, as there.
     disk_clean_percent: int = field(default=75, metadata=_key("diskMaxUsedSpaceRatio"))
     disk_force_percent: int = field(default=85, metadata=_key("diskSpaceCleanForciblyRatio"))
     disk_full_percent: int = field(default=90, metadata=_key("diskSpaceWarningLevelRatio"))
     force_clean: bool = field(default=True, metadata=_key("cleanFileForciblyEnable"))
-    #: The levels do not apply while a disk has so much left: 93 % of a large disk says little.
-    #: RocketMQ has no such setting; 0 is what it does.
+    #: The levels do not apply while this much is free: 93 % of a large disk says little. RocketMQ
+    #: has no such setting, and behaves as with 0.
     disk_free_enough_bytes: int = field(default=0, metadata=_key("diskFreeEnoughBytes"))
-    #: After a refused write (disk full) the next try is made this much later.
+    #: Pause before the next try after a refused write (disk full).
     retry_after_ms: int = 1000
 
     def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ class StoreConfig:
             EXTENSION_BYTES_LEAST,
             SEGMENT_BYTES_LIMIT,
         )
-        _check("warm_sync_pages", self.warm_sync_pages, 1, 1 << 30)
+        _check("warm_flush_pages", self.warm_flush_pages, 1, 1 << 30)
         _check("transient_pool_size", self.transient_pool_size, 1, 1 << 16)
         _check("commit_interval_ms", self.commit_interval_ms, 1, 86_400_000)
         _check("commit_pages_least", self.commit_pages_least, 0, 1 << 20)
@@ -283,7 +283,7 @@ class StoreConfig:
 
     @property
     def log_paths(self) -> tuple[Path, ...]:
-        """The directories of the commit log, without those that are read-only besides."""
+        """The directories of the commit log, without further ones that are read-only."""
         return self.commit_log_paths or (self.root_path / "commitlog",)
 
     @property

@@ -1,6 +1,6 @@
-"""Disk work that a store hands out: ``run`` in any thread, then the part it came from finishes it.
+"""Jobs of disk work: ``run`` in any thread; then the part that began a job finishes it.
 
-A job holds all it needs, so that the thread that owns the store can go on meanwhile.
+A job has everything it needs, so that the thread of the store can go on in the meantime.
 """
 
 import logging
@@ -15,7 +15,7 @@ from pymq.store.state.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
 
-#: One read of a prefetch.
+#: Size of one read of a prefetch.
 PREFETCH_BYTES = 1 << 20
 
 
@@ -27,7 +27,7 @@ class FlushJob:
         self._save = save
         self.flush = flush
         self.error: FlushFailed | None = None
-        #: How long the flush took.
+        #: Duration of the flush.
         self.elapsed_s = 0.0
 
     @property
@@ -52,7 +52,7 @@ class FlushJob:
 
 
 class QueueFlushJob:
-    """One flush of the changed consume queues and index files, and the checkpoint of it.
+    """One flush of the changed consume queues and index files, and of the checkpoint.
 
     ``run`` in any thread, then ``Durability.finish_queue_flush``.
     """
@@ -83,18 +83,18 @@ class QueueFlushJob:
         except StoreError as error:
             self.error = error
             return
-        self._checkpoint.note_queues(self._store_timestamp, self._index_ms)
+        self._checkpoint.record_queues(self._store_timestamp, self._index_ms)
         self.error = _save(self._checkpoint)
 
 
 def _save(checkpoint: Checkpoint) -> FlushFailed | None:
-    """Save the checkpoint; return what is final about a failure."""
+    """Save the checkpoint; return the error if it is final."""
     try:
         checkpoint.save()
     except FlushFailed as error:
         return error
     except StoreError as error:
-        # An older checkpoint is true too; recovery only takes longer.
+        # The older checkpoint is correct, too; recovery only takes longer.
         _log.debug("checkpoint not saved: %s", error)
     return None
 
@@ -103,7 +103,7 @@ class PrefetchJob:
     """Brings records into memory. ``run`` in any thread, once.
 
     Touching a cold page of the map would stop the whole process, whichever thread does it:
-    Python's lock is held meanwhile. ``pread`` gives it up.
+    Python's lock is held meanwhile. ``pread`` releases it.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class PrefetchJob:
         self._places = log.places(starts, [len(buffer) for buffer in buffers])
 
     def run(self) -> None:
-        """Read and drop. What cannot be read is met again, and reported, by the reader."""
+        """Read, and drop what was read. The reader meets errors again, and reports them."""
         for fd, position, size in self._places:
             try:
                 for at in range(position, position + size, PREFETCH_BYTES):

@@ -1,10 +1,11 @@
-"""Commit log -> consume queues: what makes records visible.
+"""Commit log -> consume queues: makes records visible.
 
-Records are added when they are written to the log and applied when they may be seen: at once
-with ``FlushMode.ASYNC``, after the flush that covers them with ``FlushMode.SYNC``. (RocketMQ
-since 5.3.2 does the same: its confirm offset is the flushed one under SYNC_FLUSH.)
+The queue entries of records are added here when the records are written to the log, and written
+to the queues when they may be visible: at once with ``FlushMode.ASYNC``, after the flush that
+covers them with ``FlushMode.SYNC``. (RocketMQ since 5.3.2 does the same: its confirm offset is
+the flushed one under SYNC_FLUSH.)
 
-Applying writes entries at their final places, so after a failure it is simply repeated.
+Entries are written at their final positions: after a failure, writing is repeated.
 
 Source: RocketMQ ReputMessageService, CommitLogDispatcherBuildConsumeQueue.
 """
@@ -52,12 +53,12 @@ class PendingDispatch:
 
 #: Writes consecutive entries of a queue from an offset on, and makes them visible.
 WriteEntries = Callable[[ConsumeQueue, int, bytes], None]
-#: Gives the bit map of a record: which filters may hit it. Must not raise.
+#: Returns the bit map of a record: which filters may match it. Must not raise.
 BitMapOf = Callable[[Record], bytes | None]
 
 
 class ExtendedEntries:
-    """Writes entries whose tag codes stand in units of the queue's extension.
+    """Writes entries whose tag codes are in units of the queue's extension.
 
     Source: RocketMQ ConsumeQueue.putMessagePositionInfoWrapper with enableConsumeQueueExt.
     """
@@ -94,10 +95,10 @@ class Dispatch:
     """Makes records visible, in log order.
 
     Args:
-        log: where the records are; everything in it is visible already.
-        gate: learns of failures.
+        log: where the records are; everything in it so far is visible.
+        gate: is told of failures.
         write: writes entries of a queue.
-        waits_for_flush: whether records are visible when they are flushed, and not before.
+        waits_for_flush: whether records become visible when they are flushed, not before.
 
     Attributes:
         end: physical offset up to which everything is visible.
@@ -121,7 +122,7 @@ class Dispatch:
 
     @property
     def is_behind(self) -> bool:
-        """Whether something waits."""
+        """Whether entries wait to be written."""
         return bool(self._pending)
 
     @property
@@ -134,16 +135,16 @@ class Dispatch:
         self._pending.append(pending)
 
     def advance(self) -> bool:
-        """Make visible what may be; return False if the queues could not be written.
+        """Make visible what may be visible; return False if queues could not be written.
 
-        Puts, commits and flushes do this; after a full disk a later call does what is left.
+        Called after puts, commits and flushes; after a full disk, a later call does the rest.
         """
         try:
             arrivals = self._apply_below(
                 self._log.flushed if self.waits_for_flush else self._log.committed
             )
         except StoreError as error:
-            self._gate.note(error)
+            self._gate.record_error(error)
             return False
         if arrivals and self.listener is not None:
             self.listener(arrivals)
@@ -153,7 +154,7 @@ class Dispatch:
         """Make everything below a physical offset visible.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the rest stays pending; call again later.
+            DiskFull, FlushFailed, StoreError: all of it stays pending; call again later.
         """
         pending = self._pending
         if not pending or pending[0].end > limit:

@@ -34,10 +34,10 @@ class Durability:
     """Commits and flushes of one store.
 
     Args:
-        log, queue_files, index: what is flushed; no index if none is kept.
-        checkpoint: says how far it is on the disk.
-        dispatch: makes visible what became durable.
-        gate: learns of failures.
+        log, queue_files, index: what is flushed; ``index`` is None without an index.
+        checkpoint: records how much of it is on the disk.
+        dispatch: makes records visible when they became durable.
+        gate: is told of failures.
         statistics: counts flushes.
         clock: for the time between two checkpoints.
         checkpoint_interval_s: least time between two checkpoints that flushes of the log write.
@@ -67,10 +67,10 @@ class Durability:
         self._checkpoint_interval_s = checkpoint_interval_s
         self._checkpoint_due_s = 0.0
         self._queues_end = log.end
-        #: Whether the last commit failed: what was acknowledged goes first, puts wait.
+        #: Whether the last commit failed: then puts wait, acknowledged records go first.
         self.is_commit_failing = False
 
-    # -- how far it is ------------------------------------------------------------------------
+    # -- progress -----------------------------------------------------------------------------
 
     @property
     def flushed_end(self) -> int:
@@ -84,7 +84,7 @@ class Durability:
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Bytes put that are in memory only; always 0 without ``transient_pool``."""
+        """Bytes put that are only in memory; always 0 without ``transient_pool``."""
         return self._log.end - self._log.committed
 
     @property
@@ -97,7 +97,7 @@ class Durability:
     def complete_end(self) -> int:
         """Physical offset up to which log and queue entries are on the disk.
 
-        0 after a failure of the disk: then nothing is certain.
+        0 after the disk failed: then nothing is certain.
         """
         return min(self._log.flushed, self._queues_end) if self._gate.failure is None else 0
 
@@ -110,7 +110,7 @@ class Durability:
 
         Raises:
             FlushFailed: an earlier one failed for good.
-            StoreError: no descriptor is left for it; try again later.
+            StoreError: the process has too many open files; try again later.
         """
         self._check()
         pool = self._log.pool
@@ -132,7 +132,7 @@ class Durability:
             pool.finish_commit(job)
         except StoreError as error:
             self.is_commit_failing = True
-            self._gate.note(error)
+            self._gate.record_error(error)
             raise
         self.is_commit_failing = False
         if not self._dispatch.waits_for_flush:
@@ -156,7 +156,7 @@ class Durability:
 
         Raises:
             FlushFailed: an earlier one failed, see ``finish_flush``.
-            StoreError: no descriptor is left for it; try again later.
+            StoreError: the process has too many open files; try again later.
         """
         self._check()
         now_s = self._clock.monotonic_s()
@@ -173,7 +173,7 @@ class Durability:
                 takes no more writes. Reads go on.
         """
         if job.error is not None:
-            self._gate.note(job.error)
+            self._gate.record_error(job.error)
             raise job.error
         self._gate.check_disk()
         self._log.finish_flush(job.flush)
@@ -195,17 +195,17 @@ class Durability:
 
     @property
     def queue_flush_due(self) -> bool:
-        """Whether a queue flush should not wait.
+        """Whether a queue flush is due at once.
 
         An index file is full, or the index has caught up after an unclean stop.
         """
         return self._index is not None and self._gate.failure is None and self._index.is_save_due
 
     def begin_queue_flush(self) -> QueueFlushJob:
-        """Return a job that syncs changed consume queues and index, and writes the checkpoint.
+        """Return a job that flushes changed queues and index, and writes the checkpoint.
 
         Raises:
-            FlushFailed: an earlier sync failed.
+            FlushFailed: an earlier flush failed.
         """
         self._check()
         dispatch = self._dispatch
@@ -225,7 +225,7 @@ class Durability:
             StoreError: files could not be opened; the next job tries again.
         """
         if isinstance(job.error, FlushFailed):
-            self._gate.note(job.error)
+            self._gate.record_error(job.error)
             raise job.error
         is_done = job.error is None
         self._queue_files.finish_flush(job.queue_flush, is_done=is_done)

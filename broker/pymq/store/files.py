@@ -1,11 +1,11 @@
 """The only module that calls the operating system for files.
 
-Every caller is given a ``Files``; tests pass one that fails on purpose. Errors come out as
-ours: no space is ``DiskFull``, a disk that refuses a write or a sync is ``FlushFailed``,
+Every caller is given a ``Files``; tests pass one that fails on purpose. Errors of the system are
+translated: no space is ``DiskFull``, a disk that refuses a write or an fsync is ``FlushFailed``,
 everything else is a ``StoreError`` that names the path and the cause.
 
-Data files are written by ``pwrite``, never through a map, so that a full or broken disk is an
-exception from a call and not a SIGBUS.
+Data files are written by ``pwrite``, never through a map, so that a full or broken disk raises an
+exception instead of a SIGBUS.
 """
 
 import errno
@@ -31,9 +31,9 @@ _HINTS = {
     errno.EROFS: "the file system is read-only: remount it, or choose another directory",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the system's limit of open files",
-    errno.ENOTDIR: "a file stands where a directory must be: move it away",
-    errno.EEXIST: "something stands where a new file or directory must be: move it away",
-    errno.EISDIR: "a directory stands where a file must be: move it away",
+    errno.ENOTDIR: "there is a file where a directory must be: move it away",
+    errno.EEXIST: "there is something where a new file or directory must be: move it away",
+    errno.EISDIR: "there is a directory where a file must be: move it away",
 }
 
 
@@ -48,7 +48,7 @@ class DirectoryEntry:
 
 @dataclass(frozen=True, slots=True)
 class DiskUsage:
-    """How full a file system is, as ``df`` counts: what is kept for root is neither."""
+    """How full a file system is, as ``df`` counts: blocks reserved for root are in neither."""
 
     used_bytes: int
     available_bytes: int
@@ -62,8 +62,8 @@ class DiskUsage:
 class Files:
     """What the store asks of the operating system.
 
-    A method that changes something is one system call, or is made of other methods that are:
-    tests stop the process between any two of them.
+    A method that changes something is one system call, or calls other methods that are: tests
+    stop the process between any two of them.
     """
 
     # -- data files ---------------------------------------------------------------------------
@@ -72,7 +72,7 @@ class Files:
         """Return a descriptor for reading and writing.
 
         Raises:
-            FileNotFoundError: no such file, and ``create`` was not asked for.
+            FileNotFoundError: there is no such file, and ``create`` is False.
         """
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         try:
@@ -83,17 +83,17 @@ class Files:
             raise _failure(error, "open", path) from error
 
     def open_for_reading(self, path: Path) -> int:
-        """Return a descriptor for reading alone, which a read-only directory also gives."""
+        """Return a descriptor only for reading, also in a read-only directory."""
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise _failure(error, "open", path) from error
 
     def create(self, path: Path, size_bytes: int, *, reserve: bool) -> int:
-        """Make a new file of its final size, all zero, and return its descriptor.
+        """Create a file of its final size, all zeros, and return its descriptor.
 
-        The size is set before anything else, so that a file cut short is at most an empty one.
-        The file itself is synced; its directory is not.
+        The size is set first, so that an interrupted creation leaves an empty file at most. With
+        ``reserve`` the file is flushed; its directory is not.
 
         Args:
             path: must not exist.
@@ -101,14 +101,14 @@ class Files:
             reserve: also reserve the blocks, so that later writes find space.
 
         Raises:
-            DiskFull: and nothing is left behind.
+            DiskFull: no file is left.
         """
         fd = self.create_empty(path)
         try:
             self.resize(fd, size_bytes)
             if reserve:
                 self.reserve(fd, size_bytes)
-                self.sync_data(fd)
+                self.fsync(fd)
         except (OSError, StoreError) as error:
             self.close(fd)
             self.remove(path)
@@ -118,30 +118,30 @@ class Files:
         return fd
 
     def create_empty(self, path: Path) -> int:
-        """Make a new file of length 0 and return its descriptor; ``path`` must not exist."""
+        """Create a file of length 0 and return its descriptor; ``path`` must not exist."""
         try:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
         except OSError as error:
             raise _failure(error, "create", path) from error
 
     def open_emptied(self, path: Path) -> int:
-        """Return a descriptor of a file whose content, if it had any, is gone."""
+        """Return a descriptor of a file, created if missing, with its content removed."""
         try:
             return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise _failure(error, "create", path) from error
 
     def resize(self, fd: int, size_bytes: int) -> None:
-        """Set the length of a file; what is added reads as zeros."""
+        """Set the length of a file; added bytes read as zeros."""
         try:
             os.ftruncate(fd, size_bytes)
         except OSError as error:
             raise _failure(error, f"set its size to {size_bytes} B", _path_of(fd)) from error
 
     def reserve(self, fd: int, size_bytes: int) -> None:
-        """Reserve the blocks of a file. Raises OSError; ``create`` translates.
+        """Reserve the blocks of a file. Raises OSError; ``create`` translates it.
 
-        Where the file system cannot, a full disk is an error of a later write instead.
+        If the file system cannot do this, a full disk is an error of a later write.
         """
         try:
             os.posix_fallocate(fd, 0, size_bytes)
@@ -199,11 +199,11 @@ class Files:
             raise StoreError(f"map {_path_of(fd)} ({size_bytes} B): {error}") from error
 
     def unmap(self, view: memoryview) -> memoryview | None:
-        """Give a map back, unless somebody holds a slice of the view.
+        """Unmap, unless slices of the view are in use.
 
         Returns:
-            None when the map is gone; else a new view, to try again with. Who drops it leaves
-            the map to the last slice: it goes with that one.
+            None if it is unmapped; otherwise a new view, to try again with. Without it, the map
+            lives as long as the last slice.
         """
         mapped = view.obj
         view.release()
@@ -215,14 +215,14 @@ class Files:
         return None
 
     def give_back_blocks(self, fd: int, size_bytes: int) -> bool:
-        """Free the disk space of a file that is still mapped; it reads as zeros from then on.
+        """Free the disk space of a file that is still mapped; it reads as zeros afterwards.
 
-        The file keeps its length: cut short, its readers would be killed by a SIGBUS.
+        The file keeps its length: if it was truncated, readers would be killed by a SIGBUS.
 
         Returns:
-            Whether it was done; not every system and file system can.
+            Whether it was done; not every system and file system can do it.
         """
-        import ctypes  # Seldom needed, and a quarter of this module's start otherwise.
+        import ctypes  # Rarely needed, and a quarter of the time this module takes to import.
 
         try:
             fallocate = ctypes.CDLL(None, use_errno=True).fallocate
@@ -232,7 +232,7 @@ class Files:
         return bool(fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, 0, size_bytes) == 0)
 
     def map_memory(self, size_bytes: int) -> memoryview:
-        """Return so much memory of its own, zero, writable; it goes with its last view."""
+        """Return writable anonymous memory, all zeros; it is freed with its last view."""
         try:
             return memoryview(mmap.mmap(-1, size_bytes))
         except (OSError, ValueError) as error:
@@ -243,7 +243,7 @@ class Files:
 
         Args:
             view: all of the map.
-            when_used: each page from its first use on, instead of all at once.
+            when_used: lock each page at its first use, instead of all at once.
         """
         if when_used:
             return _on_pages("mlock2", view, _LOCK_ON_FAULT)
@@ -256,8 +256,8 @@ class Files:
     def data_ranges(self, fd: int, first: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of [first, end) that are not holes, in order.
 
-        All at once: reading one of them brings pages behind it into memory, and reserved blocks
-        that are in memory count as data.
+        All in one call: reading one of them brings the pages after it into memory, and reserved
+        blocks that are in memory count as data.
         """
         found: list[tuple[int, int]] = []
         while first < end:
@@ -266,7 +266,7 @@ class Files:
             except OSError as error:
                 if error.errno == errno.ENXIO:
                     break
-                start = first  # The file system cannot tell: take all as data.
+                start = first  # The file system does not say: all of it counts as data.
             if start >= end:
                 break
             try:
@@ -278,7 +278,7 @@ class Files:
         return found
 
     def read_part(self, path: Path, size: int, position: int) -> bytes:
-        """Return up to ``size`` bytes of a file that need not be open; fewer only at its end."""
+        """Open a file and return up to ``size`` bytes; fewer only at its end."""
         fd = self.open_for_reading(path)
         try:
             return self.pread(fd, size, position)
@@ -293,7 +293,7 @@ class Files:
             raise _failure(error, "look at", path) from error
 
     def disk_usage(self, path: Path) -> DiskUsage:
-        """Return how full the file system is that a path is on, or will be once it is made."""
+        """Return how full the file system of a path is, whether or not the path exists."""
         while not path.exists() and path != path.parent:
             path = path.parent
         try:
@@ -305,29 +305,29 @@ class Files:
 
     # -- durability ---------------------------------------------------------------------------
 
-    def sync_data(self, fd: int) -> None:
+    def fsync(self, fd: int) -> None:
         """Force a file's data to the disk.
 
         Raises:
-            FlushFailed: always final: the pages may be lost and the next sync may lie.
+            FlushFailed: always final: the pages may be lost, and the next fsync may succeed.
         """
         try:
             os.fdatasync(fd)
         except OSError as error:
-            raise _failure(error, "sync", _path_of(fd), FlushFailed, full=FlushFailed) from error
+            raise _failure(error, "fsync", _path_of(fd), FlushFailed, full=FlushFailed) from error
 
-    def start_sync_of_all(self) -> None:
-        """Write everything back at once, so that many following ``sync_data`` are cheap.
+    def start_writeback(self) -> None:
+        """Write back all files of the system, so that many following ``fsync`` are cheap.
 
-        Reports no errors: it replaces none of them.
+        Reports no errors, and replaces no ``fsync``.
         """
         os.sync()
 
-    def sync_directory(self, path: Path) -> None:
+    def fsync_directory(self, path: Path) -> None:
         """Make creations, renames and deletions in a directory durable.
 
         Raises:
-            FlushFailed: final, as in ``sync_data``.
+            FlushFailed: final, as in ``fsync``.
             StoreError: it could not be opened.
         """
         try:
@@ -337,14 +337,14 @@ class Files:
         try:
             os.fsync(fd)
         except OSError as error:
-            raise _failure(error, "sync directory", path, FlushFailed, full=FlushFailed) from error
+            raise _failure(error, "fsync directory", path, FlushFailed, full=FlushFailed) from error
         finally:
             os.close(fd)
 
     # -- directories and names ----------------------------------------------------------------
 
     def make_directory(self, path: Path, mode: int = 0o777) -> bool:
-        """Make a directory and its missing parents; return whether it was missing."""
+        """Create a directory and its missing parents; return whether it was missing."""
         if path.is_dir():
             return False
         try:
@@ -370,7 +370,7 @@ class Files:
         return sorted(found, key=lambda entry: entry.name)
 
     def exists(self, path: Path) -> bool:
-        """Tell whether something stands at a path."""
+        """Return whether a path exists."""
         return path.exists()
 
     def rename(self, source: Path, target: Path) -> None:
@@ -381,7 +381,7 @@ class Files:
             raise _failure(error, f"rename to {target.name}", source) from error
 
     def remove(self, path: Path) -> None:
-        """Remove a file; one that is gone already is fine."""
+        """Remove a file, if it exists."""
         try:
             os.unlink(path)
         except FileNotFoundError:
@@ -390,7 +390,7 @@ class Files:
             raise _failure(error, "remove", path) from error
 
     def remove_directory(self, path: Path) -> bool:
-        """Remove an empty directory; return False if it is not empty or gone."""
+        """Remove an empty directory; return False if it is not empty or does not exist."""
         try:
             os.rmdir(path)
         except OSError as error:
@@ -402,7 +402,7 @@ class Files:
     # -- small whole files --------------------------------------------------------------------
 
     def read_file(self, path: Path) -> bytes | None:
-        """Return a file's content, or None if there is no such file."""
+        """Return the content of a file; None if it does not exist."""
         try:
             return path.read_bytes()
         except FileNotFoundError:
@@ -411,11 +411,11 @@ class Files:
             raise _failure(error, "read", path) from error
 
     def write_file(self, path: Path, data: bytes) -> None:
-        """Write a whole file and sync it; its directory is not synced."""
+        """Write a whole file and flush it; its directory is not flushed."""
         fd = self.open_emptied(path)
         try:
             self.pwrite(fd, data, 0)
-            self.sync_data(fd)
+            self.fsync(fd)
         finally:
             self.close(fd)
 
@@ -424,11 +424,11 @@ class Files:
     def lock_directory(self, path: Path) -> int:
         """Lock a directory against a second opener in this process; return its descriptor.
 
-        RocketMQ's own lock below is one per process on POSIX: a second store of this process
-        would get it too, and closing it would take it from the first.
+        RocketMQ's own lock, ``lock_file``, belongs to the process on POSIX: a second store of this
+        process would get it, too, and closing that would release the lock of the first.
 
         Raises:
-            StoreLocked: somebody has it.
+            StoreLocked: it is taken.
         """
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -440,7 +440,7 @@ class Files:
             if error.errno in _LOCKED:
                 os.close(fd)
                 raise _locked(path) from error
-            # Some network file systems cannot lock directories; the file's lock remains.
+            # Some network file systems cannot lock directories; the lock of the file remains.
         return fd
 
     def lock_file(self, path: Path) -> int:
@@ -460,30 +460,30 @@ class Files:
         return fd
 
     def open_files_limit(self) -> int:
-        """Return how many descriptors this process may have."""
+        """Return how many descriptors this process can open."""
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         return 1 << 20 if soft == resource.RLIM_INFINITY else soft
 
     def process_id(self) -> int:
-        """Return the number of this process, for the abort marker."""
+        """Return the id of this process, for the abort marker."""
         return os.getpid()
 
 
 def _on_pages(name: str, view: memoryview, *flags: int) -> bool:
-    """Call ``mlock`` or one of its kin for the pages of a map; return whether it did it."""
+    """Call ``mlock`` or a similar function for the pages of a map; return whether it worked."""
     import ctypes  # as in give_back_blocks
 
     try:
         call = getattr(ctypes.CDLL(None, use_errno=True), name)
     except AttributeError:
-        return False  # Not Linux, or an old one.
+        return False  # Not Linux, or an old version.
     call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int for _ in flags))
     address = np.frombuffer(view, np.uint8).ctypes.data
     return bool(call(address, len(view), *flags) == 0)
 
 
 class ReadOnlyFiles(Files):
-    """Opens for reading only: enough for a store on a file system that cannot be written to."""
+    """Opens only for reading: for inspection, also on a read-only file system."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
         """Return a descriptor for reading.
@@ -491,7 +491,7 @@ class ReadOnlyFiles(Files):
         Raises:
             FileNotFoundError: no such file.
         """
-        assert not create, f"{path}: nothing is made here"
+        assert not create, f"{path}: read-only"
         try:
             return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -500,10 +500,10 @@ class ReadOnlyFiles(Files):
             raise _failure(error, "open", path) from error
 
     def is_locked(self, root: Path) -> bool:
-        """Tell whether somebody has a store directory open; nothing is made or changed.
+        """Return whether a broker has a store directory open; nothing is created or changed.
 
-        Asks by taking both locks shared and giving them back at once. The file's is asked for
-        last: it is one per process, and giving it back would take it from a store of this one.
+        Takes both locks shared and releases them at once. That of the file comes last: it belongs
+        to the process, and releasing it would take it from a store of this process.
 
         Raises:
             StoreError: the directory or its lock cannot be read.
@@ -536,7 +536,7 @@ def _failure(
     *,
     full: type[StoreError] = DiskFull,
 ) -> StoreError:
-    """Return our error for one of the system's; a full disk is told apart."""
+    """Return our error for an error of the system."""
     if error.errno in _NO_SPACE:
         return full(f"{path}: {doing}: no space left on the device; free some space there")
     hint = _HINTS.get(error.errno or 0)
@@ -551,7 +551,7 @@ def _locked(path: Path) -> StoreLocked:
 
 
 def _path_of(fd: int) -> Path:
-    """Return the path behind a descriptor, for an error's text."""
+    """Return the path of a descriptor, for an error message."""
     try:
         return Path(os.readlink(f"/proc/self/fd/{fd}"))
     except OSError:

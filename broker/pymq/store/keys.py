@@ -20,7 +20,7 @@ class Keys:
 
     Args:
         log: where the messages are.
-        index: of their keys; None if none is kept.
+        index: of their keys; None without an index.
         dispatch: says which messages are visible.
         gate: says whether the store is open.
         clock: for names of index files, and deadlines.
@@ -48,13 +48,13 @@ class Keys:
 
     @property
     def behind_bytes(self) -> int:
-        """Bytes of visible records whose keys cannot be found yet."""
+        """Bytes of visible records whose keys are not indexed yet."""
         return 0 if self._index is None else max(0, self._dispatch.end - self._index.end)
 
     def index_step(self) -> int:
-        """Index the keys of some visible records; return how many bytes of the log they take.
+        """Index the keys of some visible records; return how many bytes of the log these are.
 
-        A few milliseconds of work. Whoever owns the store repeats it until it returns 0.
+        A few milliseconds of work, to be repeated until it returns 0.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the index could not be written; try again later.
@@ -64,9 +64,9 @@ class Keys:
         return 0 if self._indexer is None else self._indexer.step(self._dispatch.end)
 
     def index_rest(self, within_s: float) -> bool:
-        """Index everything visible if that takes no longer; return whether it is done.
+        """Index everything visible, within a time limit; return whether all of it is done.
 
-        What goes wrong is logged: the next start indexes the rest.
+        Errors are logged: the next start indexes the rest.
         """
         deadline_s = self._clock.monotonic_s() + within_s
         try:
@@ -91,7 +91,7 @@ class Keys:
     ) -> QueryResult:
         """Return messages of a topic that have a key, newest first; reads in this thread.
 
-        What is not indexed yet is not found, see ``behind_bytes``.
+        Messages that are not indexed yet are not found, see ``behind_bytes``.
 
         Args:
             topic: the messages' topic.
@@ -100,7 +100,7 @@ class Keys:
             begin_ms, end_ms: first and last store time wanted.
 
         Raises:
-            StoreError: this store keeps no key index, or it is damaged.
+            StoreError: this store has no key index, or it is damaged.
             StoreClosed: the store was closed.
         """
         job = self.begin_query(
@@ -115,7 +115,7 @@ class Keys:
         """Return a job that looks for messages as ``query`` does.
 
         Raises:
-            StoreError: this store keeps no key index.
+            StoreError: this store has no key index.
             StoreClosed: the store was closed.
         """
         self._gate.check_open()
@@ -135,7 +135,7 @@ class Keys:
         )
 
     def finish_query(self, job: KeyQuery) -> QueryResult:
-        """Return what a job that has run found.
+        """Return the messages that a job has found.
 
         Raises:
             StoreError: index or log are damaged, or could not be read.
@@ -149,5 +149,5 @@ class Keys:
             try:
                 result.buffers.append(self._log.slice(physical_offset, size))
             except OffsetOutOfRange:
-                break  # It has expired meanwhile, and so have all that are older.
+                break  # It has expired in the meantime, and so have all older ones.
         return result

@@ -31,7 +31,7 @@ from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)
 
-#: How long closing goes on indexing keys; the rest is left to the next start.
+#: How long ``close`` indexes keys; the rest is left to the next start.
 CLOSE_INDEXING_S = 10.0
 
 
@@ -39,24 +39,24 @@ class MessageStore:
     """Commit log, consume queues and their files, behind one narrow face.
 
     One thread owns a store. Only the ``run`` of its jobs and ``prepare_next``
-    may run in another one; all of them have to be over before ``close``.
+    may run in another one; all of them have to end before ``close``.
 
-    Visible means: ``read`` and ``queue_bounds`` show it. With ``FlushMode.ASYNC`` a record is
+    Visible means that ``read`` and ``queue_bounds`` show it. With ``FlushMode.ASYNC`` a record is
     visible when ``put`` returns, with ``FlushMode.SYNC`` after the ``finish_flush`` that covers
     it: never before it is as durable as the mode promises.
 
     Attributes:
-        dispatch: what makes records visible, and tells who wants to know.
+        dispatch: makes records visible, and calls a listener.
         durability: commits and flushes.
         keys: indexing messages by their keys, and finding them.
-        retention: deleting what is old, and how full the disks are.
-        statistics: what was put and read; somebody calls its ``sample`` once a second.
+        retention: deletes what is old, and checks how full the disks are.
+        statistics: what was put and read; its owner calls ``sample`` once a second.
 
     Source: RocketMQ DefaultMessageStore.
     """
 
     def __init__(self, config: StoreConfig, clock: Clock, parts: StoreParts) -> None:
-        """Take over recovered parts; ``open`` is the way to get a store."""
+        """Use recovered parts; ``open`` makes them."""
         self._config = config
         self._clock = clock
         self._parts = parts
@@ -112,24 +112,24 @@ class MessageStore:
         bit_map_of: BitMapOf | None = None,
         on_progress: OnProgress | None = None,
     ) -> "MessageStore":
-        """Open a store directory, made if missing, and recover what is in it.
+        """Open a store directory, created if missing, and recover it.
 
         Args:
             config: its settings.
             clock: time for stamps and retries.
             files: the operating system; tests pass one that fails.
-            is_cancelled: asked now and then; a long recovery ends early when it says so.
-            bit_map_of: gives the bit map that goes into the unit of a record; used with
-                ``queue_extension`` alone, for every record that becomes visible.
-            on_progress: told (bytes, bytes in all) while a recovery reads the log; lines in our
-                log unless given.
+            is_cancelled: asked repeatedly; a long recovery ends early when it returns True.
+            bit_map_of: returns the bit map for the unit of a record; only used with
+                ``queue_extension``, for every record that becomes visible.
+            on_progress: called with (bytes, bytes in all) while a recovery reads the log; by
+                default the progress is logged.
 
         Raises:
-            StoreLocked: somebody else has it open.
+            StoreLocked: another broker has it open.
             StoreMismatch: it was written with other settings; nothing was changed.
             CorruptRecord: records that were safe on the disk are damaged; nothing was changed.
             DiskFull, FlushFailed, StoreError: the disk refused.
-            StoreClosed: it was cancelled; the directory can be opened again at any time.
+            StoreClosed: it was cancelled; the directory can be opened again.
         """
         parts = StoreParts.open(
             config,
@@ -145,19 +145,19 @@ class MessageStore:
 
     @property
     def not_writable_reason(self) -> str | None:
-        """Why writes are refused; None while the store takes them."""
+        """Why writes are refused; None: the store accepts them."""
         return self._gate.failure or self._disks.refusal or self._gate.refusal
 
     def put(self, puts: Sequence[NewRecord | NewRecords], store_host: bytes) -> list[PutResult]:
         """Append records and batches in order, as one write where they fit one segment.
 
         Args:
-            puts: what to store. Buffers are not kept.
-            store_host: our packed address.
+            puts: single records, and batches for one queue each. Buffers are not kept.
+            store_host: packed address of this broker.
 
         Returns:
-            One result per put. A refused put does not harm its neighbours; after a full or
-            broken disk that put and all later ones are NOT_WRITABLE and not stored.
+            One result per put. A refused put does not affect the others. If the disk is full or
+            broken, that put and all later ones are NOT_WRITABLE and not stored.
 
         Raises:
             StoreClosed: the store was closed.
@@ -201,18 +201,18 @@ class MessageStore:
         except StoreBusy as error:
             results += [PutResult(PutStatus.BUSY, remark=str(error))] * (count - len(results))
         except StoreError as error:
-            self._gate.note(error)
+            self._gate.record_error(error)
             self._refuse_rest(results, count)
         else:
-            self._gate.note_success()
+            self._gate.record_success()
         return put_bytes
 
     def _may_write(self) -> bool:
         if not self._gate.may_try or self._disks.refusal is not None:
             return False
         if self.durability.is_commit_failing:
-            return False  # What was acknowledged goes first.
-        # Entries that found no room earlier go first.
+            return False  # Acknowledged records go first.
+        # Entries of earlier records that could not be written go first.
         return self._gate.refusal is None or self.dispatch.advance()
 
     def _refuse_rest(self, results: list[PutResult], count: int) -> list[PutResult]:
@@ -233,26 +233,26 @@ class MessageStore:
 
     @property
     def next_segment_due(self) -> bool:
-        """Whether ``prepare_next`` should be called soon, in a thread that may wait."""
+        """Whether to call ``prepare_next``, in a thread that may wait."""
         return self._gate.failure is None and self._log.next_due
 
     def prepare_next(self) -> None:
-        """Make the next commit-log file ahead of need; in any thread.
+        """Create the next commit-log file before it is needed; in any thread.
 
         Raises:
-            DiskFull, StoreError: it could not be made; the put that needs it tries again.
+            DiskFull, StoreError: it could not be created; the put that needs it tries again.
         """
         self._log.segments.prepare_next()
 
     def delete_queues(self, topic: str) -> int:
-        """Delete the consume queues of a topic; its records stay in the log. Return how many.
+        """Delete the consume queues of a topic and return how many; records stay in the log.
 
-        Offsets start from 0 when the topic comes back, also after a crash.
+        Offsets start from 0 if the topic is created again, also after a crash.
 
         Raises:
-            DiskFull, StoreError: it could not be noted; nothing was deleted.
-            FlushFailed: it may have been noted, or files could not be removed. Final: the next
-                start does the rest, and until then the store takes no writes.
+            DiskFull, StoreError: the deletion could not be recorded; nothing was deleted.
+            FlushFailed: it may have been recorded, or files could not be removed. Final: the
+                next start does the rest, and until then the store accepts no writes.
         """
         self._gate.check_open()
         queues = self._queues.of_topic(topic)
@@ -262,15 +262,15 @@ class MessageStore:
             self._clean_stop.delete(topic, self._log.end)
             self._remove_deleted(queues)
         except FlushFailed as error:
-            self._gate.note(error)
+            self._gate.record_error(error)
             raise
         return len(queues)
 
     def _remove_deleted(self, queues: list[ConsumeQueue]) -> None:
-        """Remove queues whose deletion is noted.
+        """Remove queues whose deletion is recorded.
 
         Raises:
-            FlushFailed: files are left, which stand where those of new messages would.
+            FlushFailed: files are left, in the place of those of new messages.
         """
         failure: StoreError | None = None
         for queue in queues:
@@ -288,7 +288,7 @@ class MessageStore:
         return sorted((one.topic, one.queue_id) for one in self._queues if one.next_offset)
 
     def queue_bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return (first kept offset, end offset) of a queue; (0, 0) if there is none."""
+        """Return (offset of the first message, end) of a queue; (0, 0) if there is none."""
         queue = self._queues.find(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.end_offset)
 
@@ -305,14 +305,14 @@ class MessageStore:
     ) -> ReadResult:
         """Return messages of a queue, oldest first, without copying them.
 
-        At least one message when one matches, whatever its size; then none beyond the limits.
+        At least one message if one matches, whatever its size; further ones within the limits.
 
         Args:
             topic, queue_id, queue_offset: where to start.
             count_max: messages wanted at most.
             bytes_max: bytes wanted at most.
-            tag_codes: int64, sorted: only messages with one of these; None takes all.
-            scan_max: entries looked at when filtering; at least ``count_max`` are.
+            tag_codes: int64, sorted: only messages with one of these; None: all messages.
+            scan_max: entries scanned when filtering; at least ``count_max`` are.
 
         Raises:
             CorruptRecord: the queue's file is damaged.
@@ -339,13 +339,15 @@ class MessageStore:
     def begin_prefetch(
         self, buffers: Sequence[memoryview], starts: Sequence[int]
     ) -> PrefetchJob:
-        """Return a job that reads from the disk what buffers of a read map; it needs no end.
+        """Return a job that reads the mapped records of a result from the disk.
+
+        It does not have to be finished.
 
         Args:
             buffers, starts: as in ``ReadResult``.
 
         Raises:
-            StoreError: no descriptor is left for it.
+            StoreError: the process has too many open files.
         """
         self._gate.check_open()
         return PrefetchJob(self._log, buffers, starts)
@@ -355,7 +357,7 @@ class MessageStore:
 
         Raises:
             OffsetOutOfRange: the log does not hold the offset.
-            CorruptRecord: no record stands there.
+            CorruptRecord: there is no valid record at the offset.
         """
         self._gate.check_open()
         return self._log.record_at(physical_offset)
@@ -363,11 +365,11 @@ class MessageStore:
     def record_view(self, physical_offset: int) -> memoryview:
         """Return the record that starts at a physical offset, as it is stored.
 
-        A view like those of ``ReadResult``. Its checksum is not looked at.
+        A view like those of ``ReadResult``. Its checksum is not verified.
 
         Raises:
-            OffsetOutOfRange: nothing visible is kept at the offset.
-            CorruptRecord: no record starts there.
+            OffsetOutOfRange: there is nothing visible at the offset.
+            CorruptRecord: there is no record at the offset.
         """
         self._gate.check_open()
         if physical_offset >= self.dispatch.end:
@@ -378,12 +380,12 @@ class MessageStore:
         return self._log.record_view(physical_offset)
 
     def physical_offset(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return where a message lies in the log; None if it is not there or not kept."""
+        """Return the physical offset of a message; None if it does not exist or has expired."""
         self._gate.check_open()
         return offset_lookup.place_of(self._queues.find(topic, queue_id), queue_offset)
 
     def message_time(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time (ms) of a message; None if it is not there or not kept."""
+        """Return the store time (ms) of a message; None if it does not exist or has expired."""
         self._gate.check_open()
         return offset_lookup.time_of(self._log, self._queues.find(topic, queue_id), queue_offset)
 
@@ -395,7 +397,7 @@ class MessageStore:
         Args:
             topic, queue_id: the queue; 0 is returned if there is none.
             timestamp_ms: the time.
-            upper: the last message not after it instead.
+            upper: return the last message not after it instead.
 
         Source: RocketMQ ConsumeQueue.getOffsetInQueueByTime (5.1.4 and later).
         """
@@ -411,13 +413,14 @@ class MessageStore:
     # -- end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush everything, mark the stop as clean, and let the directory go. Twice is harmless.
+        """Flush everything, mark the stop as clean, and release the directory. Idempotent.
 
-        The abort marker stays when anything could not be flushed or dispatched, so that the
-        next opener recovers. Views handed out stay valid.
+        The abort marker stays if anything could not be flushed or dispatched, so that the next
+        start recovers. Views stay valid.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the last flush failed; closed all the same.
+            DiskFull, FlushFailed, StoreError: the last flush failed; the store is closed all the
+                same.
         """
         if self._gate.is_closed:
             return
@@ -438,7 +441,7 @@ class MessageStore:
         except FlushFailed:
             raise
         except StoreError as error:
-            # What stands in the log is safe, and queues and index can be made of it.
+            # The log is safe, and queues and index can be rebuilt from it.
             _log.warning("queues or index could not be saved (%s); the next start does it", error)
             return
         self._log.segments.drop_prepared()

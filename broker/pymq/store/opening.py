@@ -1,6 +1,6 @@
-"""The parts of an open store, made, locked and recovered in the one order that is safe.
+"""The parts of an open store: created, locked and recovered in the only safe order.
 
-Nothing is written before everything that lies there was looked at and understood.
+Nothing is written before everything in the directory was read and understood.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from pymq.store.state.clean_stop import CleanStop
 
 @dataclass(slots=True)
 class StoreParts:
-    """What one ``MessageStore`` is made of; ``write`` writes entries of consume queues."""
+    """The parts of one ``MessageStore``; ``write`` writes entries of consume queues."""
 
     lock: DirectoryLock
     log: CommitLog
@@ -96,7 +96,7 @@ class StoreParts:
         return parts
 
     def close(self) -> None:
-        """Close all files and let the directory go. Views handed out stay valid."""
+        """Close all files and release the lock of the directory. Views stay valid."""
         self.queues.files.close()
         if self.index is not None:
             self.index.close()
@@ -108,7 +108,7 @@ def _segments(config: StoreConfig, files: Files) -> Segments:
     warm_up = None
     if config.warm_segments:
         is_sync = config.flush_mode is FlushMode.SYNC
-        warm_up = WarmUp(config.warm_sync_pages * PAGE_BYTES if is_sync else None)
+        warm_up = WarmUp(config.warm_flush_pages * PAGE_BYTES if is_sync else None)
     return Segments(
         files,
         config.log_paths,

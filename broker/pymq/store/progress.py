@@ -1,4 +1,4 @@
-"""How far a long work is, as lines of the log."""
+"""The progress of long work, as lines of the log."""
 
 import logging
 from collections.abc import Callable
@@ -7,15 +7,15 @@ from pymq.clock import Clock
 
 _log = logging.getLogger(__name__)
 
-#: Told (bytes done, bytes in all) now and then.
+#: Called with (bytes done, bytes in all) from time to time.
 OnProgress = Callable[[int, int], None]
-#: Between two lines.
+#: Time between two lines.
 INTERVAL_S = 5.0
 _MIB = 1 << 20
 
 
 class LoggedProgress:
-    """Logs a line every ``INTERVAL_S``, and none where all is done before that."""
+    """Logs a line every ``INTERVAL_S``; none if the work is done before that."""
 
     def __init__(self, what: str, clock: Clock) -> None:
         self._what = what
@@ -23,7 +23,7 @@ class LoggedProgress:
         self._begun_s = self._logged_s = clock.monotonic_s()
 
     def __call__(self, done: int, total: int) -> None:
-        """Take note that so many bytes are done."""
+        """Record how many bytes are done."""
         now_s = self._clock.monotonic_s()
         if now_s - self._logged_s < INTERVAL_S or not 0 < done <= total:
             return

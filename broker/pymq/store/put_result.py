@@ -1,4 +1,4 @@
-"""What became of what was put.
+"""The outcome of puts.
 
 Source: RocketMQ PutMessageResult, PutMessageStatus.
 """
@@ -8,21 +8,21 @@ from enum import Enum
 
 
 class PutStatus(Enum):
-    """What became of one entry (RocketMQ PutMessageStatus)."""
+    """The outcome of one put (RocketMQ PutMessageStatus)."""
 
-    OK = "ok"  #: stored, as durable as a page cache; wait for a flush to ``physical_end`` for more
+    OK = "ok"  #: stored in the page cache; on the disk after a flush up to ``physical_end``
     MESSAGE_ILLEGAL = "message illegal"
     PROPERTIES_SIZE_EXCEEDED = "properties size exceeded"
-    BUSY = "busy"  #: SYSTEM_BUSY: too much waits for the disk
+    BUSY = "busy"  #: SYSTEM_BUSY: too much data waits for the disk
     NOT_WRITABLE = "not writable"  #: SERVICE_NOT_AVAILABLE: disk full or broken
 
 
 @dataclass(slots=True)
 class PutResult:
-    """The outcome for one entry of a put.
+    """The outcome of one put: of a record, or of a batch.
 
     With status OK: ``physical_offset`` and ``queue_offset`` of its first record, ``count`` of
-    its records, ``physical_end`` that a flush must reach. Otherwise ``remark`` says why.
+    its records, ``physical_end`` of the last one. Otherwise ``remark`` says why.
     """
 
     status: PutStatus

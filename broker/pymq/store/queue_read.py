@@ -18,14 +18,14 @@ from pymq.store.queues.consume_queue import BLANK_SIZE, ConsumeQueue, Entries
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-#: Records as views, where each begins in the log, and which record it begins with.
+#: Buffers of records, their physical offsets, and the index of the first record of each.
 Runs = tuple[list[memoryview], list[int], list[int]]
 
 #: The start of a record: size, magic, queue id, queue offset.
 _HEAD = struct.Struct(">iI4xi4xq")
 _SIZE = struct.Struct(">i")
 
-#: Entries looked at by one filtered read, as in RocketMQ (16,000 bytes of entries).
+#: Entries scanned by one filtered read, as in RocketMQ (16,000 bytes of entries).
 SCAN_MAX = 800
 
 
@@ -48,15 +48,15 @@ class ReadResult:
     """What a read found.
 
     Attributes:
-        next_queue_offset: where to read next, or where to go instead of the offset asked for.
+        next_queue_offset: where to read next, or instead of the requested offset.
         queue_first, queue_end: the queue's bounds.
         buffers: the records, in queue order; records adjacent in the log share one buffer.
-            Read-only views on the log's map: valid as long as they are held, even over the
-            close of the store, but they keep up to a whole segment mapped (and, once it is
-            deleted, on the disk): send them and let them go.
+            Read-only views on the log's map: valid while they are referenced, also after the
+            store was closed. But they keep up to a whole segment mapped (and, once it is
+            deleted, on the disk): send them and release them.
         starts: the physical offset of each buffer.
         count: number of records in all buffers.
-        sizes: int64, shape (count,): the size of each record; None when there is none.
+        sizes: int64, shape (count,): the size of each record; None without records.
         heads: of each buffer, the queue offset of its first record and the size of its last one.
         path, queue_id: the queue's directory and its number.
     """
@@ -74,14 +74,14 @@ class ReadResult:
     queue_id: int = 0
 
     def check(self) -> None:
-        """Look whether the records are those that the queue's entries stand for.
+        """Check whether the records are those that the entries belong to.
 
-        Touches the first and the last record of every buffer. What lies between them agrees
-        with its entries, or it were not one buffer.
+        Reads the first and the last record of every buffer. What is between them agrees with the
+        entries, otherwise it would not be one buffer.
 
         Raises:
-            CorruptRecord: they are not. Entries have no checksum: this is how a changed one is
-                noticed.
+            CorruptRecord: they are not. Entries have no checksum: this check detects a changed
+                one.
         """
         unpack, wanted_id = _HEAD.unpack_from, self.queue_id
         for buffer, start, (offset, last_size) in zip(
@@ -108,7 +108,7 @@ class ReadResult:
 def _damaged(path: Path, what: str) -> CorruptRecord:
     return CorruptRecord(
         f"{path}: {what}: the queue's file or the log is damaged. Stop the broker; `pymq store "
-        "check` shows more, `pymq store rebuild` makes the queues anew"
+        "check` shows more, `pymq store rebuild` rebuilds the queues"
     )
 
 
@@ -130,7 +130,7 @@ def read_queue(
         return _outside(queue_offset, first, end)
     count_max = max(1, count_max)
     if tag_codes is None:
-        # No record is smaller than its fixed part, so no more entries can be of use.
+        # No record is smaller than its fixed part, so more entries would not fit.
         wanted = min(count_max, max(1, bytes_max // OVERHEAD_BYTES + 1))
     else:
         wanted = max(scan_max, count_max)
@@ -151,13 +151,14 @@ def read_queue(
     kept = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
     scanned = _scan_end(sizes, kept, count_max, bytes_max)
     following = queue_offset + scanned
-    # Blank entries, which fill a gap, point nowhere and are no damage.
+    # Blank entries, which fill a gap, have no record and are not damage.
     expired = matched & (physical < log.first) & (sizes != BLANK_SIZE)
     if expired[:scanned].any() and (
         queue.first_kept(log.first) <= queue_offset + int(expired.argmax())
     ):
         raise _damaged(
-            queue.path, f"an entry in {queue_offset}..{following} points in front of the log"
+            queue.path,
+            f"an entry in {queue_offset}..{following} points to before the start of the log",
         )
     picked = kept[:scanned].nonzero()[0]
     if not len(picked):
@@ -175,7 +176,7 @@ def read_queue(
 
 
 def _outside(queue_offset: int, first: int, end: int) -> ReadResult:
-    """Return what a read in front of or behind a queue's messages finds."""
+    """Return the result of a read before the first or after the last message of a queue."""
     if end == 0:
         return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
     if queue_offset < first:
@@ -215,7 +216,7 @@ def _found(
 def _leading(
     log: CommitLog, physical: Longs, sizes: Longs, bytes_max: int
 ) -> tuple[Runs, Longs] | None:
-    """Return the records that fit, at least one; None if any of their entries is unusual."""
+    """Return the records that fit, at least one; None if one of their entries is special."""
     total = sizes.cumsum()
     if int(total[-1]) > bytes_max:
         count = max(1, int(total.searchsorted(bytes_max, "right")))
@@ -223,11 +224,11 @@ def _leading(
     try:
         return _runs(log, physical, sizes), sizes
     except OffsetOutOfRange:
-        return None  # A removed record, a blank entry, or damage.
+        return None  # An expired record, a blank entry, or damage.
 
 
 def _matches(queue: ConsumeQueue, entries: Entries, tag_codes: Longs | None) -> Mask:
-    """Tell which entries pass the filter: also those whose tag code is lost, as in RocketMQ."""
+    """Return which entries pass the filter; those with a lost tag code do, as in RocketMQ."""
     if tag_codes is None:
         return np.ones(len(entries), np.bool_)
     codes, known = queue.tag_codes(entries)
@@ -245,9 +246,8 @@ def _matches(queue: ConsumeQueue, entries: Entries, tag_codes: Longs | None) -> 
 def _scan_end(sizes: Longs, kept: Mask, count_max: int, bytes_max: int) -> int:
     """Return how many entries are consumed.
 
-    RocketMQ asks before every entry, matching or not, whether the result is full: it holds
-    something already, and this entry would be one too many or too large. The first such entry
-    ends the scan.
+    Before every entry, matching or not, RocketMQ checks whether the result is full: it is not
+    empty, and this entry would be one too many or too large. The first such entry ends the scan.
     """
     taken = np.where(kept, sizes, 0).cumsum()
     counts = kept.cumsum()

@@ -1,17 +1,17 @@
-"""Makes everything anew that can be made from the log: queues, extensions, index, checkpoint.
+"""Rebuilds everything that can be rebuilt from the log: queues, extensions, index, checkpoint.
 
-1. Queue and index files that no store opens (of a wrong size or name) are removed; then the
-   store is opened and closed as by any start. A damaged log is refused there, unchanged, and an
-   unfinished end is cut.
-2. Everything is built from the log in a store of its own, ``ROOT/rebuilding``, which has the
-   same log and nothing else. Up to here, the old files serve on after a crash.
-3. The new files take the places of the old ones, queue by queue. While they do, there is an abort
-   marker and no checkpoint: after a crash the next start, ours or RocketMQ's, reads the whole
-   log and makes what is missing. The old files are deleted when all is in place and synced.
+1. Queue and index files that prevent a store from opening (wrong size or name) are removed. Then
+   the store is opened and closed as by any start: a damaged log is refused there, unchanged, and
+   an unfinished end is cut off.
+2. Everything is built in a separate store, ``ROOT/rebuilding``, which shares the log. Up to here,
+   the old files are still in use after a crash.
+3. The new files replace the old ones, queue by queue. Meanwhile there is an abort marker and no
+   checkpoint: after a crash the next start, ours or RocketMQ's, reads the whole log and makes
+   what is missing. The old files are deleted when everything is in place and on the disk.
 
-Of some queues the log holds no record any more: their ends, which it does not tell, must not be
-lost, or offsets would begin anew. They stay as they are, and so do light queues, whose messages
-lie in other topics.
+Queues whose records have all expired stay as they are: the log does not contain their ends, and
+without these, offsets would start from 0 again. So do light queues, whose messages are in other
+topics.
 """
 
 import logging
@@ -45,26 +45,26 @@ def rebuild_store(
     files: Files | None = None,
     on_progress: OnProgress = lambda done, total: None,
 ) -> Summary:
-    """Make queues, index and checkpoint of a store anew from its log.
+    """Rebuild queues, index and checkpoint of a store from its log.
 
-    Log and state tables stay as they are. There must be room for a second set of queues and
-    index files.
+    Log and state files do not change. There must be room for a second set of queues and index
+    files.
 
     Args:
-        config: its settings; sizes of files are taken from those that are there.
+        config: its settings; sizes of files are taken from the existing ones.
         clock: time for names and stamps.
         files: the operating system; tests pass one that fails.
-        on_progress: told (bytes, bytes in all) now and then.
+        on_progress: called with (bytes, bytes in all) from time to time.
 
     Returns:
         What is in the store now.
 
     Raises:
-        StoreLocked: somebody has it open.
+        StoreLocked: a broker has it open.
         CorruptRecord: the log is damaged, and was not changed.
-        StoreMismatch: a file in the directory of the log is none of it.
-        DiskFull, FlushFailed, StoreError: the disk refused; the old files serve on, or the
-            next start makes what is missing.
+        StoreMismatch: the directory of the log has a file that does not belong to it.
+        DiskFull, FlushFailed, StoreError: the disk refused; the old files are still in use, or
+            the next start makes what is missing.
     """
     files = files or Files()
     config = _remove_misfits(config, files)
@@ -85,16 +85,16 @@ def rebuild_store(
 
 
 def _remove_misfits(config: StoreConfig, files: Files) -> StoreConfig:
-    """Return the settings with the sizes that files have; remove what would keep it from opening.
+    """Return the settings with the actual sizes of files; remove files that prevent opening.
 
-    What is removed can be made from the log: an abort marker without a checkpoint lets the next
-    start do it, whatever happens to us.
+    These can be rebuilt from the log: with an abort marker and without a checkpoint, the next
+    start does it, even if this process dies.
     """
     findings = Findings()
     layout = read_layout(config, ReadOnlyFiles(), findings)
     layout.close()
     if layout.in_use or findings.count(Severity.DAMAGE, Kind.LOG_FILE):
-        return layout.config  # Opening it says what is wrong.
+        return layout.config  # Opening the store reports what is wrong.
     misfits = [
         finding.path
         for severity, kind, _, kept in findings.groups()
@@ -120,11 +120,11 @@ def _remove_misfits(config: StoreConfig, files: Files) -> StoreConfig:
 def _forget_ends(layout: StoreLayout, files: Files) -> None:
     AbortMarker(files, layout.root).put()
     files.remove(layout.root / CHECKPOINT_NAME)
-    files.sync_directory(layout.root)
+    files.fsync_directory(layout.root)
 
 
 class _Rebuild:
-    """Builds in a directory of its own, then swaps; somebody holds the store's lock."""
+    """Builds in a separate directory, then swaps; the caller has locked the store."""
 
     def __init__(self, config: StoreConfig, clock: Clock, files: Files) -> None:
         root = config.root_path
@@ -146,8 +146,8 @@ class _Rebuild:
         files, apart = self._files, self._apart
         _remove_tree(files, apart)
         files.make_directory(apart, 0o700)
-        # What its recovery is to know: how far the log goes and is on the disk, and which topics
-        # were deleted; that its queues hold nothing yet.
+        # For the recovery of the new store: how far the log goes and is on the disk, which topics
+        # were deleted, and that there are no queues yet.
         clean_stop = CleanStop(files, apart)
         checkpoint = Checkpoint(files, apart / CHECKPOINT_NAME)
         clean_stop.adopt(self._clean_stop)
@@ -176,28 +176,28 @@ class _Rebuild:
             raise StoreError(f"{apart}: not everything could be built; see the log")
 
     def give_up(self) -> None:
-        """Give the space back that was taken so far, if the disk lets us."""
+        """Free the space used so far, if possible."""
         try:
             _remove_tree(self._files, self._apart)
         except StoreError as error:
             _log.warning("%s: left behind (%s); the next rebuild removes it", self._apart, error)
 
-    # -- taking the old one's place -------------------------------------------------------------
+    # -- replacing the old files ----------------------------------------------------------------
 
     def swap(self) -> None:
-        """Put the new files in the places of the old ones, durably."""
+        """Replace the old files by the new ones, durably."""
         files, root = self._files, self._root
         built, checkpoint = _notes(files, self._apart)
         kept = self._kept_ends()
         self._abort.put()
         files.remove(root / CHECKPOINT_NAME)
         self._clean_stop.forget_ends()
-        files.sync_directory(root)
+        files.fsync_directory(root)
         changed = self._swap_queues(set(kept))
         if self._config.key_index:
             changed |= self._swap_one(self._config.index_path.name)
         for directory in sorted(changed):
-            files.sync_directory(directory)
+            files.fsync_directory(directory)
         self._checkpoint.log_timestamp = checkpoint.log_timestamp
         self._checkpoint.queues_timestamp = checkpoint.queues_timestamp
         self._checkpoint.queues_complete = checkpoint.queues_complete
@@ -210,7 +210,7 @@ class _Rebuild:
         _remove_tree(files, self._apart)
 
     def _kept_ends(self) -> dict[tuple[str, int], int]:
-        """Return the ends of the queues that the log does not tell; they stay."""
+        """Return the ends of the queues that stay: the log does not contain these ends."""
         built = {
             (topic, queue_id)
             for topic, queue_id, _ in queue_directories(
@@ -231,7 +231,7 @@ class _Rebuild:
             layout.close()
 
     def _swap_queues(self, kept: set[tuple[str, int]]) -> set[Path]:
-        """Exchange queues and extensions, one by one; return the directories that changed."""
+        """Replace queues and extensions, one by one; return the directories that changed."""
         changed: set[Path] = set()
         for name in (self._config.queues_path.name, self._config.queue_extensions_path.name):
             places = {
@@ -245,7 +245,7 @@ class _Rebuild:
         return {path for path in changed if self._files.exists(path)}
 
     def _swap_one(self, name: str) -> set[Path]:
-        """Move the old one out of the way and the new one, if there is one, to its place."""
+        """Move the old directory away, and the new one, if any, to its place."""
         files, place, new = self._files, self._root / name, self._apart / name
         if files.exists(place):
             files.make_directory((self._old / name).parent)

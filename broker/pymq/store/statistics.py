@@ -1,12 +1,11 @@
-"""What one store has put and read, how fast, and how long it took.
+"""How much one store has put and read, how fast, and how long it took.
 
-Counting is on the hot path: a handful of additions for each call of ``put`` or ``read``, whatever
-it carries. Everything that is derived (rates, shares, percentiles) is computed when somebody
-asks for a ``snapshot``.
+Counting is on the hot path: a few additions for each call of ``put`` or ``read``, whatever its
+size. Everything derived (rates, shares, percentiles) is computed by ``snapshot``.
 
 The time of a put is that of the whole call: placing, writing, and with asynchronous flush making
-visible. The flush that SYNC_FLUSH waits for is not in it. Entries that are put together share
-one call, and each of them counts with the time of all: so long its sender waited.
+visible. The flush that SYNC_FLUSH waits for is not included. Puts of one call all count with the
+time of the call: that is how long their senders waited.
 
 Source: RocketMQ StoreStatsService.
 """
@@ -20,7 +19,7 @@ from operator import attrgetter
 
 from pymq.store.put_result import PutResult
 
-#: Upper ends, ms, of the classes that put times are counted in; one more is above the last.
+#: Upper bounds, ms, of the classes of put times; one more class is above the last bound.
 _LIMITS_MS = (
     *(
         digit * 10.0**decade
@@ -31,8 +30,8 @@ _LIMITS_MS = (
 )  # fmt: skip
 _LIMITS_S = tuple(limit / 1000 for limit in _LIMITS_MS)
 
-#: RocketMQ's names for ranges of put times, and where each ends, ms. It counts whole ms: so
-#: what it calls <=0ms took less than one.
+#: RocketMQ's names for ranges of put times, and the end of each, ms. It counts whole ms: what it
+#: calls <=0ms took less than one.
 _RANGES = {
     "[<=0ms]": 1,
     "[0~10ms]": 10,
@@ -50,9 +49,9 @@ _RANGES = {
 _ABOVE = "[10s~]"
 _RANGE_ENDS = [_LIMITS_MS.index(end_ms) + 1 for end_ms in _RANGES.values()]
 
-#: Samples kept, one a second, besides the one that a rate ends with.
+#: Samples kept, one per second, in addition to the one that a rate ends with.
 SAMPLES_KEPT = 600
-#: Percentiles are of the last one to two of these spans.
+#: Percentiles cover the last one to two of these spans.
 _SPAN_S = 60.0
 
 _count_of = attrgetter("count")
@@ -60,7 +59,7 @@ _count_of = attrgetter("count")
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How many a second: over the last 10, 60 and 600 s, or over what there is of them."""
+    """Per second, over the last 10, 60 and 600 s, or since the first sample."""
 
     last_10_s: float = 0.0
     last_60_s: float = 0.0
@@ -81,16 +80,16 @@ class StatisticsSnapshot:
     Attributes:
         started_ms: when it was opened, ms since 1970.
         put_count, put_bytes: messages stored, and the bytes their records take.
-        put_failed_count: entries refused; a batch is one.
+        put_failed_count: puts refused; a batch is one.
         put_max_s: the longest put.
-        put_times: entries by RocketMQ's ranges of put times, in order.
-        put_p99_ms, put_p999_ms: what 99 % and 99.9 % of the entries of the last one to two
-            minutes stayed below; 0 when there were none.
-        flush_count, flush_max_s: syncs of the log, and the longest one.
-        flush_failed_count: failed writes and syncs that made the store refuse all further ones.
-        get_found_count, get_miss_count: reads that brought messages, and that brought none.
+        put_times: puts by RocketMQ's ranges of put times, in order.
+        put_p99_ms, put_p999_ms: times that 99 % and 99.9 % of the puts of the last one to two
+            minutes stayed below; 0 without puts.
+        flush_count, flush_max_s: flushes of the log, and the longest one.
+        flush_failed_count: failures of the disk after which the store refused all writes.
+        get_found_count, get_miss_count: reads that returned messages, and that returned none.
         get_count, get_bytes: messages read, and the bytes of their records.
-        get_max_s: the longest read, without what the disk takes later.
+        get_max_s: the longest read, without later disk reads.
         put_rates: messages stored; get_found_rates, get_miss_rates: reads; get_rates: messages
             read.
     """
@@ -129,7 +128,7 @@ class _Sample:
 class StoreStatistics:
     """Counts for one store, on the thread that owns it.
 
-    It knows no time of its own: somebody calls ``sample`` once a second.
+    It has no clock: its owner calls ``sample`` once a second.
 
     Args:
         wall_ms: when the store was opened, ms since 1970.
@@ -147,7 +146,7 @@ class StoreStatistics:
         self._flush_count = self._flush_failed_count = 0
         self._put_max_s = self._get_max_s = self._flush_max_s = 0.0
         self._put_times = [0] * (len(_LIMITS_S) + 1)
-        # The put times as they were at the last two marks, a span apart.
+        # Copies of the put times at the last two marks, a span apart.
         self._marks = deque([(monotonic_s, self._put_times.copy())], maxlen=2)
         self._samples = deque([_Sample(monotonic_s)], maxlen=SAMPLES_KEPT + 1)
 
@@ -155,7 +154,7 @@ class StoreStatistics:
         """Add one call of ``put``.
 
         Args:
-            results: what became of each entry.
+            results: of all puts of the call.
             put_bytes: the size of all records it stored.
             elapsed_s: how long it took.
         """
@@ -168,7 +167,7 @@ class StoreStatistics:
             self._put_max_s = elapsed_s
 
     def count_flush(self, elapsed_s: float) -> None:
-        """Add one sync of the log."""
+        """Add one flush of the log."""
         self._flush_count += 1
         if elapsed_s > self._flush_max_s:
             self._flush_max_s = elapsed_s
@@ -178,7 +177,7 @@ class StoreStatistics:
         self._flush_failed_count += 1
 
     def count_get(self, count: int, get_bytes: int, elapsed_s: float) -> None:
-        """Add one read that brought so many messages of so many bytes together."""
+        """Add one read that returned ``count`` messages of ``get_bytes`` together."""
         if count:
             self._found_count += 1
             self.get_count += count
@@ -189,7 +188,7 @@ class StoreStatistics:
             self._get_max_s = elapsed_s
 
     def sample(self, now_s: float) -> None:
-        """Note the counts of this second; ``now_s`` is monotonic."""
+        """Record the counts of this second; ``now_s`` is monotonic."""
         self._samples.append(
             _Sample(
                 now_s, self.put_count, self._found_count, self._miss_count, self.get_count
@@ -199,7 +198,7 @@ class StoreStatistics:
             self._marks.append((now_s, self._put_times.copy()))
 
     def snapshot(self) -> StatisticsSnapshot:
-        """Return everything as it is now; rates end with the last sample."""
+        """Return the current statistics; rates end with the last sample."""
         edges = [0, *_RANGE_ENDS, len(self._put_times)]
         sums = (sum(self._put_times[first:end]) for first, end in pairwise(edges))
         recent = [
@@ -245,7 +244,7 @@ class StoreStatistics:
         ]
 
     def _sample_before(self, moment_s: float) -> _Sample:
-        """Return the last sample not after a moment, or else the first there is."""
+        """Return the last sample not after a moment, or else the first one."""
         for sample in reversed(self._samples):
             if sample.at_s <= moment_s:
                 return sample
@@ -253,12 +252,12 @@ class StoreStatistics:
 
 
 def _percentile(counts: Sequence[int], share: float, max_ms: float) -> float:
-    """Return the time, ms, that a share of the entries stayed below: interpolated.
+    """Return the time, ms, that a share of the puts stayed below, interpolated.
 
     Args:
-        counts: entries in each class of put times.
+        counts: puts in each class of put times.
         share: in 0..1.
-        max_ms: the longest time of all: no estimate is above it.
+        max_ms: the longest put time, an upper bound of the estimate.
     """
     rank = sum(counts) * share
     limits = (0.0, *_LIMITS_MS, max(max_ms, _LIMITS_MS[-1]))

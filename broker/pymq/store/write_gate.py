@@ -1,7 +1,7 @@
-"""Whether the store is open and takes writes, and if not, why: for good, or until the next try.
+"""Whether the store is open and accepts writes, and if not, why: finally, or for now.
 
-A failed sync, and a disk that refused a write, are final: the system reports a lost page once,
-so a second sync would succeed and vouch for what is not there. A full disk is not.
+A failed flush, and a disk that refused a write, are final: the system reports a lost page only
+once, so a second flush would succeed although the data are lost. A full disk is not final.
 
 Source: RocketMQ RunningFlags.
 """
@@ -17,12 +17,12 @@ _log = logging.getLogger(__name__)
 
 
 class WriteGate:
-    """Remembers what went wrong; every part of a store asks it before it works.
+    """The state that decides about writes; every part of a store checks it first.
 
     Attributes:
         is_closed: the store was closed.
-        failure: why no write is ever taken again; None while that is not so.
-        refusal: why the last write was refused; None when it was not.
+        failure: why no write will ever be accepted again; None: they are accepted.
+        refusal: why the last write was refused; None: it was not.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class WriteGate:
         self.failure: str | None = None
         self.refusal: str | None = None
 
-    def note(self, error: StoreError) -> None:
-        """Close the gate; a line in the log says so, once."""
+    def record_error(self, error: StoreError) -> None:
+        """Refuse writes because of an error, and log that once."""
         if isinstance(error, FlushFailed):
             if self.failure is None:
                 self.failure = f"{error}; the store takes no more writes"
@@ -50,8 +50,8 @@ class WriteGate:
         self.refusal = str(error)
         self._retry_at_s = self._clock.monotonic_s() + self._retry_after_s
 
-    def note_success(self) -> None:
-        """A write succeeded: open it again."""
+    def record_success(self) -> None:
+        """Accept writes again: one succeeded."""
         self.refusal = None
 
     @property

@@ -277,30 +277,30 @@ class FaultyFiles(Files):
 
     # -- durability ---------------------------------------------------------------------------
 
-    def sync_data(self, fd: int) -> None:
-        sync_data = super().sync_data
+    def fsync(self, fd: int) -> None:
+        fsync = super().fsync
 
         def do() -> None:
-            sync_data(fd)
+            fsync(fd)
             node = self._nodes.get(fd)
             if node is not None:
                 node.sync()
 
-        self._operate("sync_data", self._paths[fd], do, kind=FlushFailed, full=FlushFailed)
+        self._operate("fsync", self._paths[fd], do, kind=FlushFailed, full=FlushFailed)
 
-    def start_sync_of_all(self) -> None:
+    def start_writeback(self) -> None:
         # It promises nothing, and would make the machine's other work wait.
         self._check_alive()
 
-    def sync_directory(self, path: Path) -> None:
-        sync_directory = super().sync_directory
+    def fsync_directory(self, path: Path) -> None:
+        fsync_directory = super().fsync_directory
 
         def do() -> None:
-            sync_directory(path)
+            fsync_directory(path)
             if self._disk is not None and self._disk.holds(path):
                 self._disk.synced_directory(path)
 
-        self._operate("sync_directory", path, do, kind=FlushFailed, full=FlushFailed)
+        self._operate("fsync_directory", path, do, kind=FlushFailed, full=FlushFailed)
 
     # -- directories and names ----------------------------------------------------------------
 

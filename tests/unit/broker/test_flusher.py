@@ -95,13 +95,13 @@ def test_a_sync_under_way_is_waited_for_and_its_failure_counts(
     class Slow(FaultyFiles):
         fails = True
 
-        def sync_data(self, fd: int) -> None:
+        def fsync(self, fd: int) -> None:
             if self.fails and "commitlog" in self._path(fd).parts:
                 begun.set()
                 assert may_end.wait(DEADLINE_S)
                 self.fails = False
                 raise FlushFailed("sync: Input/output error")
-            super().sync_data(fd)
+            super().fsync(fd)
 
     files = Slow()
     files.fails = False

@@ -49,13 +49,13 @@ class QuickFiles(Files):
     def disk_usage(self, path: Path) -> DiskUsage:
         return DiskUsage(10, 90)
 
-    def sync_data(self, fd: int) -> None:
+    def fsync(self, fd: int) -> None:
         os.fstat(fd)
 
-    def start_sync_of_all(self) -> None:
+    def start_writeback(self) -> None:
         pass
 
-    def sync_directory(self, path: Path) -> None:
+    def fsync_directory(self, path: Path) -> None:
         if not path.is_dir():
             raise StoreError(f"{path}: no such directory")
 
@@ -91,11 +91,11 @@ class FaultyFiles(QuickFiles):
             raise DiskFull(f"{path}: {os.strerror(code)}")
         super().pwrite(fd, data, position)
 
-    def sync_data(self, fd: int) -> None:
+    def fsync(self, fd: int) -> None:
         code = self.on_sync(self._path(fd))
         if code:
             raise FlushFailed(f"sync: {os.strerror(code)}")
-        super().sync_data(fd)
+        super().fsync(fd)
 
     def create(self, path: Path, size_bytes: int, *, reserve: bool) -> int:
         self._count()

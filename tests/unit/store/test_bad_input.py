@@ -253,6 +253,6 @@ def test_no_permission(tmp_path: Path) -> None:
 def test_a_file_where_a_directory_must_be(tmp_path: Path) -> None:
     (tmp_path / "commitlog").write_bytes(b"")
     before = tree(tmp_path)
-    with pytest.raises(StoreError, match="commitlog.*file stands where a directory must be"):
+    with pytest.raises(StoreError, match="commitlog.*there is a file where a directory must be"):
         open_store(tmp_path, FakeClock(), Files(), **SMALL)
     assert tree(tmp_path) == before

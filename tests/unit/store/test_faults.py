@@ -250,9 +250,9 @@ class FailingOnce(QuickFiles):
         self._count()
         super().remove(path)
 
-    def sync_data(self, fd: int) -> None:
+    def fsync(self, fd: int) -> None:
         self._count()
-        super().sync_data(fd)
+        super().fsync(fd)
 
 
 @pytest.mark.parametrize("lost_queue", [False, True])
@@ -386,9 +386,9 @@ class RecordingFiles(Files):
     def __init__(self) -> None:
         self.synced: list[Path] = []
 
-    def sync_data(self, fd: int) -> None:
+    def fsync(self, fd: int) -> None:
         self.synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
-        super().sync_data(fd)
+        super().fsync(fd)
 
 
 def test_without_descriptors_nothing_is_final(tmp_path: Path) -> None:
@@ -421,10 +421,10 @@ def test_a_segment_whose_directory_cannot_be_synced_stands_in_nobodys_way(tmp_pa
     class NoSync(QuickFiles):
         fails = False
 
-        def sync_directory(self, path: Path) -> None:
+        def fsync_directory(self, path: Path) -> None:
             if self.fails and path.name == "commitlog":
                 raise StoreError(f"{path}: too many open files")
-            super().sync_directory(path)
+            super().fsync_directory(path)
 
     files, clock = NoSync(), FakeClock()
     store = open_store(tmp_path, clock, files, segment_bytes=1024)

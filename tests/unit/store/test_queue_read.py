@@ -81,9 +81,9 @@ def test_an_entry_in_front_of_the_log_is_no_expired_message(tmp_path: Path) -> N
     assert 0 < first < end - 2
     (path,) = queue_path(live).iterdir()
     overwrite(path, 20 * (first + 1), struct.pack(">q", 5))
-    with pytest.raises(CorruptRecord, match="in front of the log"):
+    with pytest.raises(CorruptRecord, match="before the start of the log"):
         read(store, first)
-    with pytest.raises(CorruptRecord, match="in front of the log"):
+    with pytest.raises(CorruptRecord, match="before the start of the log"):
         read(store, first + 1)
     store.close()
 

@@ -47,19 +47,19 @@ def work(files: Files, root: Path) -> None:
     files.make_directory(root / "a" / "b")
     fd = files.create(root / "a" / "file", 3 * PAGE_BYTES, reserve=True)
     files.pwrite(fd, b"x" * 3 * PAGE_BYTES, 0)
-    files.sync_data(fd)
+    files.fsync(fd)
     files.close(fd)
     files.write_file(root / "a" / "small.tmp", b"small")
     files.rename(root / "a" / "small.tmp", root / "a" / "small")
-    files.sync_directory(root / "a")
+    files.fsync_directory(root / "a")
     files.remove(root / "a" / "small")
     files.remove_directory(root / "a" / "b")
     files.close(files.open(root / "new", create=True))
 
 
 NAMES = [
-    "make_directory", "make_directory", "create_empty", "resize", "reserve", "sync_data", "pwrite",
-    "sync_data", "open_emptied", "pwrite", "sync_data", "rename", "sync_directory", "remove",
+    "make_directory", "make_directory", "create_empty", "resize", "reserve", "fsync", "pwrite",
+    "fsync", "open_emptied", "pwrite", "fsync", "rename", "fsync_directory", "remove",
     "remove_directory", "open",
 ]  # fmt: skip
 
@@ -93,7 +93,7 @@ def test_a_crash_at_each_operation(root: Path, keep: Keep) -> None:
     else:
         states.insert(0, {})
     for name, before, after in zip(NAMES, states[:-1], states[1:], strict=True):
-        assert (before == after) == (name.startswith("sync") or name == "reserve"), name
+        assert (before == after) == (name.startswith("fsync") or name == "reserve"), name
 
 
 def tree(root: Path) -> dict[str, bytes | None]:
@@ -113,7 +113,7 @@ def test_a_crash_in_the_middle_of_a_write(root: Path, keep: Keep, unit: int) -> 
         files = FaultyFiles(Fault(at=at, keep=keep))
         fd = files.create(root / str(at), 5 * PAGE_BYTES, reserve=False)
         for _ in range(at - 3):
-            files.sync_data(fd)
+            files.fsync(fd)
         with pytest.raises(Crashed):
             files.pwrite(fd, b"x" * 3 * PAGE_BYTES, 700)
         files.abandon()
@@ -133,7 +133,7 @@ def test_errors_are_those_of_real_disks(root: Path, at: int) -> None:
         place.mkdir()
         with pytest.raises(StoreError) as caught:
             work(FaultyFiles(Fault(at=at, code=code)), place)
-        final = name.startswith("sync") or (name == "pwrite" and code == errno.EIO)
+        final = name.startswith("fsync") or (name == "pwrite" and code == errno.EIO)
         kind = FlushFailed if final else DiskFull if code == errno.ENOSPC else StoreError
         assert type(caught.value) is kind, (name, code)
         assert str(place) in str(caught.value)
@@ -156,9 +156,9 @@ def test_as_many_failures_as_ordered(root: Path) -> None:
 def test_a_mended_disk(root: Path) -> None:
     files = FaultyFiles(Fault(at=1, code=errno.EIO, count=1000))
     with pytest.raises(FlushFailed):
-        files.sync_directory(root)
+        files.fsync_directory(root)
     files.mend()
-    files.sync_directory(root)
+    files.fsync_directory(root)
 
 
 def test_the_dead_hold_no_locks(root: Path) -> None:
@@ -197,8 +197,8 @@ def outcomes(root: Path, do: Callable[[FaultyFiles, Path], None]) -> set[str]:
 def test_what_is_synced_stays(root: Path) -> None:
     def do(files: FaultyFiles, place: Path) -> None:
         work(files, place)
-        files.sync_directory(place / "a")
-        files.sync_directory(place)
+        files.fsync_directory(place / "a")
+        files.fsync_directory(place)
 
     (found,) = outcomes(root, do)
     work(Files(), root)
@@ -216,7 +216,7 @@ def test_data_and_name_are_synced_apart(root: Path) -> None:
         fd = files.create(place / "f", 4, reserve=False)
         files.pwrite(fd, b"data", 0)
         files.close(fd)
-        files.sync_directory(place)
+        files.fsync_directory(place)
 
     texts = (b"", b"\0\0\0\0", b"data")
     assert outcomes(root, named) == {repr({"f": text}) for text in texts}
@@ -226,7 +226,7 @@ def test_a_rename_is_whole_or_nothing(root: Path) -> None:
     def do(files: FaultyFiles, place: Path) -> None:
         files.write_file(place / "f", b"old")
         files.write_file(place / "f.tmp", b"new")
-        files.sync_directory(place)
+        files.fsync_directory(place)
         files.rename(place / "f.tmp", place / "f")
 
     assert outcomes(root, do) == {repr({"f": b"old", "f.tmp": b"new"}), repr({"f": b"new"})}
@@ -236,7 +236,7 @@ def test_changes_of_names_are_independent(root: Path) -> None:
     def do(files: FaultyFiles, place: Path) -> None:
         for name in ("a", "b"):
             files.write_file(place / name, b"")
-        files.sync_directory(place)
+        files.fsync_directory(place)
         files.remove(place / "a")
         files.make_directory(place / "c" / "d")
 
@@ -249,7 +249,7 @@ def test_changes_of_names_are_independent(root: Path) -> None:
 def test_a_file_written_anew_without_a_sync(root: Path) -> None:
     def do(files: FaultyFiles, place: Path) -> None:
         files.write_file(place / "f", b"old")
-        files.sync_directory(place)
+        files.fsync_directory(place)
         fd = files.open_emptied(place / "f")
         files.pwrite(fd, b"new text", 0)
         files.close(fd)
@@ -266,8 +266,8 @@ def test_pages_are_lost_and_torn(root: Path) -> None:
     files = FaultyFiles(disk=disk)
     fd = files.create(place / "f", 3 * PAGE_BYTES, reserve=True)
     files.pwrite(fd, b"s" * 100, 0)
-    files.sync_data(fd)
-    files.sync_directory(place)
+    files.fsync(fd)
+    files.fsync_directory(place)
     files.pwrite(fd, b"x" * 2 * PAGE_BYTES, 100)
     files.pwrite(fd, b"y" * PAGE_BYTES, 100)
     files.close(fd)
@@ -300,7 +300,7 @@ def test_a_disk_outlives_processes(root: Path) -> None:
     files = FaultyFiles(Fault(at=4), disk=disk)
     with pytest.raises(Crashed):
         files.write_file(place / "f", b"1")
-        files.sync_directory(place)
+        files.fsync_directory(place)
     files.abandon()
     FaultyFiles(disk=disk).write_file(place / "g", b"2")
     found = set()

@@ -1,4 +1,4 @@
-"""One file of the key index: a hash table whose chains lead from new messages to old ones.
+"""One file of the key index: a hash table with chains from new messages to old ones.
 
 Layout, big-endian::
 
@@ -9,7 +9,7 @@ Layout, big-endian::
     24                    8            ... of the last one
     32                    4            slots in use
     36                    4            number of the next item; the first is 1
-    40                    4 * slots    number of the newest item of each chain, 0 without one
+    40                    4 * slots    number of the newest item of each chain; 0: no item
     40 + 4 * slots        20 * limit   items; number 0 is never used
 
     item: key hash 4, physical offset 8, seconds since the file's first message 4,
@@ -19,12 +19,12 @@ Worked example, 10 slots: the first message of a store, at physical offset 0, ha
 TopicTest. ``TopicTest#k0`` hashes to 2746023, so slot 3 (at 52) holds 1, and item 1 (at 100)
 is ``0029e6a7 0000000000000000 00000000 00000000``.
 
-A new file begins with the end of its predecessor as its own begin and end. So the seconds of its
-first item count from there, and only then the begin becomes the first message's.
+Begin and end of a new file are those of the end of the file before it. So the seconds of its
+first item count from there; after that item, the begin is that of the first message.
 
 Items are written as they come and never change; header and slots stay in memory until
-``snapshot``. So a file that nobody closed holds a true header whose slots may be old: ``cut``
-makes them anew from the items.
+``snapshot``. So a file that was not closed has a correct header and possibly outdated slots:
+``cut`` rebuilds these from the items.
 
 Source: RocketMQ IndexFile, IndexHeader.
 """
@@ -64,7 +64,7 @@ Items = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class IndexLayout:
-    """How large index files are; must not change over the life of a store.
+    """How large index files are; cannot change during the life of a store.
 
     Attributes:
         slot_count: RocketMQ maxHashSlotNum.
@@ -76,7 +76,7 @@ class IndexLayout:
 
     @property
     def items_start(self) -> int:
-        """Where item 0 would stand."""
+        """Position of item 0, which is never used."""
         return HEADER_BYTES + 4 * self.slot_count
 
     @property
@@ -109,7 +109,7 @@ class IndexHeader:
 
 
 def unpack_header(data: bytes) -> IndexHeader:
-    """Return what ``IndexHeader.pack`` made; of a new file, zeros mean that nothing is in it."""
+    """Return what ``IndexHeader.pack`` packed; the zeros of a new file mean an empty file."""
     header = IndexHeader(*_HEADER.unpack_from(data))
     header.next_number = max(header.next_number, 1)
     return header
@@ -117,11 +117,11 @@ def unpack_header(data: bytes) -> IndexHeader:
 
 @dataclass(slots=True)
 class IndexSnapshot:
-    """What of a file has to be written and synced, as it was at one moment.
+    """The parts of a file that have to be written and flushed, as they were at one moment.
 
-    ``save`` runs in any thread. Items are synced before the header that counts them is
-    written, and the slots come last: whatever of it reaches the disk, a header never counts
-    items that are not there.
+    ``save`` runs in any thread. Items are flushed before the header that counts them is written,
+    and the slots come last: whatever reaches the disk, a header never counts items that are not
+    in the file.
     """
 
     path: Path
@@ -129,22 +129,22 @@ class IndexSnapshot:
     pages: list[tuple[int, bytes]]
 
     def save(self, files: Files) -> None:
-        """Write and sync.
+        """Write and flush.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: see there; it can be saved again.
+            DiskFull, FlushFailed, StoreError: the disk refused; it can be saved again.
         """
         try:
             fd = files.open(self.path)
         except FileNotFoundError:
-            return  # Its messages have expired meanwhile.
+            return  # Its messages have expired in the meantime.
         try:
-            files.sync_data(fd)
+            files.fsync(fd)
             files.pwrite(fd, self.header, 0)
-            files.sync_data(fd)
+            files.fsync(fd)
             for position, data in self.pages:
                 files.pwrite(fd, data, position)
-            files.sync_data(fd)
+            files.fsync(fd)
         finally:
             files.close(fd)
 
@@ -157,9 +157,9 @@ class IndexChain:
         path: the file.
         layout: of the file.
         key_hash: the hash.
-        begin_ms: from where the times of items count.
-        limit: number of the first item that is not there.
-        newest: number of the newest item of the hash's slot; None: as in the file.
+        begin_ms: store time that the times of items are relative to.
+        limit: number of the first item that does not exist.
+        newest: number of the newest item of the hash's slot; None: read it from the file.
     """
 
     path: Path
@@ -172,12 +172,12 @@ class IndexChain:
     def read(self, files: Files) -> Iterator[tuple[int, int, int]]:
         """Yield (number, physical offset, time in ms) of the items, newest first.
 
-        Other hashes of the same slot are left out; the time is exact to a second. None when the
-        file is gone: its messages have expired.
+        Other hashes of the same slot are left out; times are exact to a second. Nothing is yielded
+        if the file is gone: its messages have expired.
 
         Raises:
             CorruptRecord: the chain leads to an item of another slot, or to a newer one.
-            StoreError: no descriptor is left, or the disk failed.
+            StoreError: the process has too many open files, or the disk failed.
         """
         try:
             fd = files.open(self.path)
@@ -248,7 +248,7 @@ class IndexFile:
         self._layout = layout
         self._fd = fd
         self._view: memoryview | None = None
-        # None: as in the file.
+        # None: not loaded.
         self._slots: Ints | None = None if fd is None else np.zeros(layout.slot_count, np.int32)
         pages = -(-layout.slot_count // _SLOTS_PER_PAGE)
         self._dirty_pages = np.zeros(pages, np.bool_)
@@ -263,12 +263,12 @@ class IndexFile:
 
     @property
     def room(self) -> int:
-        """How many more it can take."""
+        """How many more items it can take."""
         return self._layout.item_limit - self.header.next_number
 
     @property
     def is_plausible(self) -> bool:
-        """Whether its header can be true."""
+        """Whether its header can be correct."""
         header = self.header
         return (
             0 < header.next_number <= self._layout.item_limit
@@ -279,7 +279,7 @@ class IndexFile:
     # -- adding -------------------------------------------------------------------------------
 
     def add(self, key_hashes: Ints, physical_offsets: Longs, times_ms: Longs) -> None:
-        """Add items, at least one and not more than there is room for.
+        """Add items, at least one and at most ``room``.
 
         Args:
             key_hashes: int32, shape (n,), not negative.
@@ -298,7 +298,7 @@ class IndexFile:
         chained = np.zeros(count, np.bool_)
         np.equal(sorted_slot[1:], sorted_slot[:-1], out=chained[1:])
         older = slots[sorted_slot]
-        # What a slot must not hold leads nowhere, as in Java.
+        # An impossible number in a slot ends the chain, as in Java.
         older[(older <= 0) | (older >= header.next_number)] = 0
         fresh = int(np.count_nonzero(~chained & (older == 0)))
         older[1:] = np.where(chained[1:], numbers[order[:-1]], older[1:])
@@ -309,7 +309,7 @@ class IndexFile:
         items["older"][order] = older
         position = self._layout.items_start + ITEM.itemsize * header.next_number
         self._files.pwrite(self._descriptor(), items.tobytes(), position)
-        slots[slot] = numbers  # of several for one slot the last one stays
+        slots[slot] = numbers  # of several items of one slot, the last one stays
         self._dirty_pages[slot // _SLOTS_PER_PAGE] = True
         self._is_dirty = True
         if header.next_number == 1:
@@ -332,12 +332,12 @@ class IndexFile:
             data = self._files.pread(self._descriptor(), 4 * self._layout.slot_count, HEADER_BYTES)
             self._slots = np.frombuffer(data, ">i4").astype(np.int32)
             if ((self._slots < 0) | (self._slots >= self.header.next_number)).any():
-                _log.warning("%s: slots lead out of the file, they are made anew", self.path)
+                _log.warning("%s: slots lead out of the file, they are rebuilt", self.path)
                 self._make_slots()
         return self._slots
 
     def _make_slots(self) -> None:
-        """Make the slots anew from the items."""
+        """Rebuild the slots from the items."""
         slots = np.zeros(self._layout.slot_count, np.int32)
         for first, items in self.items():
             slot = items["key_hash"] % np.int32(len(slots))
@@ -348,17 +348,17 @@ class IndexFile:
         self._is_dirty = True
 
     def cut(self, physical_offset: int, time_of: Callable[[int], int | None]) -> None:
-        """Forget the items of messages at and behind a physical offset; trust no slot.
+        """Drop the items of messages from a physical offset on, and rebuild all slots.
 
-        At least one item stays. Header and slots are written and synced before this returns.
+        At least one item stays. Header and slots are written and flushed before this returns.
 
         Args:
-            physical_offset: of the first message to forget.
-            time_of: physical offset -> store time (ms) of the message there; when it does not
-                know, the second of the message's item counts.
+            physical_offset: of the first message whose items are dropped.
+            time_of: physical offset -> store time (ms) of the message there; if that is None, the
+                time of the message's item is used, exact to a second.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the disk refused; do it again.
+            DiskFull, FlushFailed, StoreError: the disk refused; call again.
         """
         count = self.find(physical_offset)
         last = self.item(count)
@@ -375,11 +375,11 @@ class IndexFile:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether the file holds less than this does."""
+        """Whether header or slots changed since they were last written."""
         return self._is_dirty
 
     def snapshot(self) -> IndexSnapshot:
-        """Return what has to be written so that the file holds everything; see ``mark_saved``."""
+        """Return what has to be written so that the file is complete; see ``mark_saved``."""
         pages = []
         for first, end in runs(self._dirty_pages):
             slots = self._own_slots()[first * _SLOTS_PER_PAGE : end * _SLOTS_PER_PAGE]
@@ -388,25 +388,25 @@ class IndexFile:
         return IndexSnapshot(self.path, self.header.pack(), pages)
 
     def mark_saved(self) -> None:
-        """Count everything as written, from ``snapshot`` on."""
+        """Record that everything is written, as of the last ``snapshot``."""
         self._dirty_pages[:] = False
         self._is_dirty = False
 
     def mark_unsaved(self) -> None:
-        """Count everything as not written: a snapshot could not be saved."""
+        """Record that everything has to be written again: a snapshot could not be saved."""
         self._own_slots()
         self._dirty_pages[:] = True
         self._is_dirty = True
 
-    def let_slots_go(self) -> None:
-        """Give the memory of the slots back once the file is full and written."""
+    def drop_slots(self) -> None:
+        """Free the memory of the slots once the file is full and written."""
         if not self._is_dirty:
             self._slots = None
 
     # -- reading ------------------------------------------------------------------------------
 
     def chain(self, key_hash: int) -> IndexChain:
-        """Return where the items with a hash stand."""
+        """Return the chain of the items with a hash."""
         header, slots = self.header, self._slots
         newest = None if slots is None else int(slots[key_hash % self._layout.slot_count])
         return IndexChain(
@@ -420,9 +420,9 @@ class IndexFile:
         return found
 
     def items(self, first: int = 1, at_once: int = 1 << 18) -> Iterator[tuple[int, Items]]:
-        """Yield (number of the first, items) for all from a number on, in pieces.
+        """Yield (number of the first, items) in pieces, from a number on.
 
-        The pieces are views on the file's map: drop them before the file is closed.
+        The pieces are views on the file's map: release them before the file is closed.
         """
         while first < self.header.next_number:
             end = min(first + at_once, self.header.next_number)
@@ -463,7 +463,7 @@ class IndexFile:
         return self._view
 
     def close(self) -> None:
-        """Close the file; what ``snapshot`` was not asked for is lost."""
+        """Close the file; what was not saved by a ``snapshot`` is lost."""
         if self._view is not None:
             self._files.unmap(self._view)
             self._view = None
@@ -472,7 +472,7 @@ class IndexFile:
             self._fd = None
 
     def remove(self) -> None:
-        """Close and delete the file; the caller syncs the directory."""
+        """Close and delete the file; the caller flushes the directory."""
         self.close()
         self._files.remove(self.path)
 

@@ -1,7 +1,7 @@
-"""Commit log -> key index: reads what became visible and adds its keys.
+"""Commit log -> key index: reads visible records and adds their keys.
 
-This work waits until there is time for it: it is done in steps that somebody drives, and a put
-is not slower for it. What a crash leaves undone is read from the log again.
+The work is done in steps when there is time for it, so that puts are not slower. What a crash
+leaves undone is read from the log again.
 
 Source: RocketMQ ReputMessageService, CommitLogDispatcherBuildIndex.
 """
@@ -22,7 +22,7 @@ from pymq.store.log.log_scan import Stop, follow_sizes
 
 _log = logging.getLogger(__name__)
 
-#: Read at once: fits into a processor's cache, and takes a few milliseconds.
+#: Read at once: fits into the processor's cache, and takes a few milliseconds.
 STEP_BYTES = 1 << 19
 
 
@@ -36,10 +36,10 @@ class Indexer:
         self._clock = clock
 
     def step(self, limit: int) -> int:
-        """Index one piece of the log below a physical offset; return how many bytes it had.
+        """Index one piece of the log below a physical offset; return its size in bytes.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the index could not be written; do it again.
+            DiskFull, FlushFailed, StoreError: the index could not be written; call again.
         """
         log, index = self._log, self._index
         first = index.end = max(index.end, log.first)
@@ -51,7 +51,7 @@ class Indexer:
         data = self._files.pread(segment.fd, min(STEP_BYTES, end - first), position)
         starts, stop_at, stop = follow_sizes(memoryview(data), 0, len(data))
         if not len(starts) and stop is Stop.BAD:
-            # One record is larger than a piece, or it is damage.
+            # A record that is larger than a piece, or damage.
             size = int.from_bytes(data[:4])
             if len(data) < size <= end - first:
                 data = self._files.pread(segment.fd, size, position)

@@ -1,11 +1,12 @@
 """The key index: which messages have a key, over all index files.
 
-One file is added to until it is full; the keys of one message may lie in two files. Files are
-named after the local time of their creation, ``yyyyMMddHHmmssSSS``, and read in that order.
+Keys are added to the newest file until it is full; the keys of one message may be in two files.
+Files are named after the local time of their creation, ``yyyyMMddHHmmssSSS``, and read in that
+order.
 
-The index follows the log. It may be behind it, and it can be made anew from it: ``end`` says
-how far it is. Adding is idempotent: what is there already is left out, by the physical offset
-of the last message and the number of its keys.
+The index follows the log, possibly some way behind, and can be rebuilt from it: ``end`` says how
+far it is. Adding is idempotent: what is in the index already is left out, according to the
+physical offset of the last message and the number of its keys.
 
 Source: RocketMQ IndexService.
 """
@@ -47,20 +48,20 @@ class KeyIndex:
         self._layout = layout
         self._all: list[IndexFile] = []
         self._empty: list[Path] = []
-        # The last message that is in, and how many of its keys are.
+        # The last message in the index, and how many of its keys are in it.
         self._last_physical = -1
         self._last_count = 0
-        #: False when a header cannot be right: then only ``clear`` may follow.
+        #: False if a header cannot be correct: then only ``clear`` may follow.
         self.is_sound = True
-        #: Physical offset up to which the log was looked at.
+        #: Physical offset up to which the log is indexed.
         self.end = 0
-        #: Store time (ms) of the last message looked at.
+        #: Store time (ms) of the last indexed message, with or without keys.
         self.end_ms = 0
-        #: Physical offset at which everything is to be saved once; None for nowhere.
+        #: Once the index has reached this physical offset, it is saved as soon as possible.
         self.save_at: int | None = None
 
     def load(self) -> None:
-        """Take the files that are there; nothing is changed.
+        """Find the files that exist; nothing is changed.
 
         Raises:
             StoreMismatch: a file has another size or name than an index file can have.
@@ -70,7 +71,7 @@ class KeyIndex:
             if entry.is_directory or not entry.name.isdigit() or not entry.name.isascii():
                 continue  # as RocketMQ does
             if entry.size == 0:
-                self._empty.append(path)  # Its creation was cut short.
+                self._empty.append(path)  # A crash interrupted its creation.
                 continue
             if entry.size != self._layout.file_bytes:
                 raise StoreMismatch(
@@ -78,7 +79,7 @@ class KeyIndex:
                     f"index_slot_count={self._layout.slot_count} and "
                     f"index_item_limit={self._layout.item_limit} (RocketMQ maxHashSlotNum, "
                     "maxIndexNum): set what this store was written with, or remove the directory "
-                    f"{self._path} to have the index made anew"
+                    f"{self._path} to have the index rebuilt"
                 )
             fd = self._files.open(path)
             try:
@@ -86,7 +87,7 @@ class KeyIndex:
             finally:
                 self._files.close(fd)
             if header.next_number == 1:
-                self._empty.append(path)  # Nobody got to write its header.
+                self._empty.append(path)  # A crash came before its header was written.
                 continue
             self._all.append(IndexFile(self._files, path, self._layout, header))
         self.is_sound = all(one.is_plausible for one in self._all)
@@ -94,7 +95,7 @@ class KeyIndex:
             self._find_last()
 
     def drop_empty(self) -> None:
-        """Delete files whose creation a crash cut short.
+        """Delete files whose creation was interrupted by a crash.
 
         Raises:
             FlushFailed, StoreError: the disk refused.
@@ -102,10 +103,10 @@ class KeyIndex:
         if self._empty:
             while self._empty:
                 self._files.remove(self._empty.pop())
-            self._files.sync_directory(self._path)
+            self._files.fsync_directory(self._path)
 
     def _find_last(self) -> None:
-        """Find the last message that is in, and how many of its keys are."""
+        """Find the last message in the index, and how many of its keys are in it."""
         self._last_physical, self._last_count = -1, 0
         for file in reversed(self._all):
             number = file.count
@@ -124,18 +125,18 @@ class KeyIndex:
 
     @property
     def last_physical(self) -> int:
-        """Physical offset of the last message that is in; -1 if there is none."""
+        """Physical offset of the last message in the index; -1 in an empty one."""
         return self._last_physical
 
     @property
     def newest(self) -> IndexFile | None:
-        """The file that is added to."""
+        """The file that keys are added to; None in an empty index."""
         return self._all[-1] if self._all else None
 
     # -- adding -------------------------------------------------------------------------------
 
     def add(self, key_hashes: Ints, physical_offsets: Longs, times_ms: Longs, now_ms: int) -> None:
-        """Add keys; those that are in already are left out.
+        """Add keys; those that are in the index already are left out.
 
         Args:
             key_hashes: int32, shape (n,).
@@ -144,7 +145,7 @@ class KeyIndex:
             now_ms: wall time, for the name of a new file.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: some may be in; add all of them again.
+            DiskFull, FlushFailed, StoreError: a part may have been added; add all of them again.
         """
         first = int(np.searchsorted(physical_offsets, self._last_physical))
         same = int(np.searchsorted(physical_offsets, self._last_physical, "right")) - first
@@ -165,12 +166,12 @@ class KeyIndex:
 
     def _create(self, now_ms: int) -> IndexFile:
         if self._files.make_directory(self._path):
-            self._files.sync_directory(self._path.parent)
+            self._files.fsync_directory(self._path.parent)
         path = self._path / self._next_name(now_ms)
         header = IndexHeader()
         newest = self.newest
         if newest is not None:
-            # Each only if it is one, as in Java.
+            # Only positive numbers, as in Java.
             header.begin_ms = header.end_ms = max(newest.header.end_ms, 0)
             header.first_physical = header.last_physical = max(newest.header.last_physical, 0)
         fd = self._files.create(path, self._layout.file_bytes, reserve=False)
@@ -179,33 +180,33 @@ class KeyIndex:
         return file
 
     def _next_name(self, now_ms: int) -> str:
-        """Return a name behind all others, whatever the clock does."""
+        """Return a name that is greater than all others, whatever the clock says."""
         name = _name(datetime.datetime.fromtimestamp(now_ms / 1000))
         if self._all and name <= self._all[-1].path.name:
             last = self._all[-1].path.name
             try:
                 when = datetime.datetime.strptime(last[:14], "%Y%m%d%H%M%S")
             except ValueError:
-                return f"{int(last) + 1:0{len(last)}d}"  # no time, but a number
+                return f"{int(last) + 1:0{len(last)}d}"  # not a time, but a number
             when += datetime.timedelta(milliseconds=int(last[14:]) + 1)
             name = _name(when)
         return name
 
     def cut(self, physical_offset: int, time_of: Callable[[int], int | None]) -> None:
-        """Forget the keys of messages at and behind a physical offset, durably.
+        """Drop the keys of messages from a physical offset on, durably.
 
         Args:
-            physical_offset: of the first message to forget; ``end`` will not be behind it.
+            physical_offset: of the first message to drop; ``end`` is at most this afterwards.
             time_of: physical offset -> store time (ms) of the message there, if known.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the disk refused; do it again.
+            DiskFull, FlushFailed, StoreError: the disk refused; call again.
         """
         count = len(self._all)
         while self._all and not self._all[-1].find(physical_offset):
             self._all.pop().remove()
         if len(self._all) < count:
-            self._files.sync_directory(self._path)
+            self._files.fsync_directory(self._path)
         if self._all:
             self._all[-1].cut(physical_offset, time_of)
         self._find_last()
@@ -221,16 +222,16 @@ class KeyIndex:
         if self._all:
             while self._all:
                 self._all.pop().remove()
-            self._files.sync_directory(self._path)
+            self._files.fsync_directory(self._path)
         self.is_sound = True
         self._last_physical, self._last_count, self.end, self.end_ms = -1, 0, 0, 0
 
     def take_old(self, log_first: int) -> list[Path]:
-        """Let go of the oldest files whose messages are all gone, never of the newest.
+        """Drop the oldest files, whose messages have all expired, but never the newest one.
 
         Returns:
-            What the caller deletes, oldest first, and in any thread: each is so large that it
-            takes a while.
+            Files for the caller to delete, oldest first and in any thread: each is large, so that
+            it takes a while.
         """
         paths = []
         while len(self._all) > 1 and self._all[0].header.last_physical < log_first:
@@ -243,17 +244,17 @@ class KeyIndex:
 
     @property
     def is_save_due(self) -> bool:
-        """Whether a file that is full was not saved, or ``save_at`` was reached.
+        """Whether a full file was not saved yet, or ``save_at`` was reached.
 
-        Official brokers look for nothing in files older than an empty one: a process that is
-        killed must not leave several behind whose headers were never written.
+        RocketMQ ignores all files older than an empty one: a process that is killed must not leave
+        several files without a header.
         """
         if self.save_at is not None and self.end >= self.save_at:
             return True
         return any(file.is_dirty and not file.room for file in self._all)
 
     def begin_flush(self) -> "IndexFlush":
-        """Return a flush of everything that is not on the disk; it counts as flushed."""
+        """Return a flush of all changes, which count as flushed from now on."""
         if self.save_at is not None and self.end >= self.save_at:
             self.save_at = None
         dirty = [file for file in self._all if file.is_dirty]
@@ -273,7 +274,7 @@ class KeyIndex:
         if is_done:
             for file in self._all:
                 if not file.room:
-                    file.let_slots_go()
+                    file.drop_slots()
             return
         paths = {snapshot.path for snapshot in flush.snapshots}
         for file in self._all:
@@ -283,7 +284,7 @@ class KeyIndex:
     # -- finding ------------------------------------------------------------------------------
 
     def chains(self, key_hash: int, *, begin_ms: int, end_ms: int) -> list[IndexChain]:
-        """Return what is to be read for a hash, newest first; ``candidates`` does it.
+        """Return what to read for a hash, newest first; ``candidates`` reads it.
 
         Args:
             key_hash: as ``index_keys.key_hash`` returns it.
@@ -299,7 +300,7 @@ class KeyIndex:
         return found
 
     def close(self) -> None:
-        """Close all files; what was not saved is lost."""
+        """Close all files; what was not flushed is lost."""
         for file in self._all:
             file.close()
 
@@ -313,7 +314,7 @@ class IndexFlush:
     snapshots: list[IndexSnapshot]
 
     def run(self) -> None:
-        """Write and sync.
+        """Write and flush.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the disk refused.
@@ -321,7 +322,7 @@ class IndexFlush:
         for snapshot in self.snapshots:
             snapshot.save(self.files)
         if self.snapshots:
-            self.files.sync_directory(self.path)
+            self.files.fsync_directory(self.path)
 
 
 def candidates(
@@ -329,8 +330,8 @@ def candidates(
 ) -> Iterator[int]:
     """Yield physical offsets of messages that may have a key, newest first; in any thread.
 
-    Two keys may share a hash, and times are known to a second: the caller looks at the
-    messages. The same offset may come twice.
+    Two keys may share a hash, and times are exact to a second: the caller checks the messages.
+    The same offset may occur more than once.
 
     Args:
         chains: as ``KeyIndex.chains`` returned them.
@@ -338,11 +339,11 @@ def candidates(
 
     Raises:
         CorruptRecord: an index file is damaged.
-        StoreError: no descriptor is left, or the disk failed.
+        StoreError: the process has too many open files, or the disk failed.
     """
     for chain in chains:
         for number, physical_offset, time_ms in chain.read(files):
-            if number == 1:  # Its time counts from the file before.
+            if number == 1:  # Its time is relative to the file before.
                 time_ms = chain.begin_ms
             if time_ms + _ROUNDED_MS < begin_ms:
                 break

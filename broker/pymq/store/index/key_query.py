@@ -20,7 +20,7 @@ from pymq.store.log.segment import Segment
 
 #: Messages one query returns at most (RocketMQ maxMsgsNumBatch).
 QUERY_COUNT_MAX = 64
-#: Read of a record at first; most are smaller.
+#: First read of a record; most records are smaller.
 _READ_BYTES = 4096
 _AT_0 = np.zeros(1, np.int64)
 
@@ -31,7 +31,7 @@ class QueryResult:
 
     Attributes:
         buffers: the records, newest first; read-only views as in ``ReadResult``.
-        index_last_ms: store time of the last message the index knows; 0 in an empty one.
+        index_last_ms: store time of the last message in the index; 0 in an empty one.
         index_last_physical: its physical offset.
     """
 
@@ -43,11 +43,11 @@ class QueryResult:
 class KeyQuery:
     """A query by key. ``run`` in any thread, then ``Keys.finish_query``.
 
-    It reads files, not maps: a page of a map that has to come from the disk would stop the whole
-    process.
+    It reads files with ``pread``: a page of a map that has to come from the disk would stop the
+    whole process.
 
-    RocketMQ returns whatever shares the hash, and takes times as the index has them, rounded
-    down to a second. Here every message is looked at.
+    RocketMQ returns every message that shares the hash, and compares the times of the index, which
+    are rounded down to a second. Here every message is checked.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class KeyQuery:
         self._hash = key_hash(topic, key)
         self._chains = index.chains(self._hash, begin_ms=begin_ms, end_ms=end_ms)
         self._topic = topic
-        self._key = key.encode("utf-8", "replace")  # half of a surrogate pair is in no message
+        self._key = key.encode("utf-8", "replace")  # no message has half of a surrogate pair
         self._count_max = max(1, min(count_max, QUERY_COUNT_MAX))
         self._begin_ms = begin_ms
         self._end_ms = end_ms
-        #: Physical offset and size of what was found, newest first.
+        #: (physical offset, size) of the messages found, newest first.
         self.places: list[tuple[int, int]] = []
         self.error: StoreError | None = None
         self.index_last_ms = self.index_last_physical = 0
@@ -80,7 +80,7 @@ class KeyQuery:
             self.index_last_physical = newest.header.last_physical
 
     def run(self) -> None:
-        """Look. Never raises: ``finish_query`` does."""
+        """Search. Never raises: ``finish_query`` does."""
         opened: dict[Path, int] = {}
         try:
             self._run(opened)
@@ -99,14 +99,14 @@ class KeyQuery:
             seen.add(offset)
             size = self._size_if_wanted(offset, opened)
             if size is None:
-                return  # It has expired, and so have all that are older.
+                return  # It has expired, and so have all older ones.
             if size:
                 self.places.append((offset, size))
                 if len(self.places) == self._count_max:
                     return
 
     def _size_if_wanted(self, physical_offset: int, opened: dict[Path, int]) -> int | None:
-        """Look at a message; return its size, 0 if it is another, None if it is not kept."""
+        """Check a message; return its size, 0 if it does not match, None if it has expired."""
         at = bisect.bisect_right(self._segments, physical_offset, key=_first) - 1
         if at < 0:
             return None
@@ -132,8 +132,8 @@ class KeyQuery:
                 raise CorruptRecord("it has no such key")
         except CorruptRecord as error:
             raise CorruptRecord(
-                f"{segment.path}: the key index leads to position {position}, but what stands "
-                f"there is no message of it: {error}. `pymq store check` shows which of them is "
+                f"{segment.path}: the key index leads to position {position}, but there "
+                f"is no message of that key: {error}. `pymq store check` shows which of them is "
                 "damaged"
             ) from error
         return 0  # Another key with the same hash.

@@ -1,10 +1,9 @@
-"""A store directory seen from outside: what is in it, and whether it is whole.
+"""Inspection of a store directory: its content, and whether it is undamaged.
 
-Nothing here changes a byte or keeps anybody from the directory, and no file has to be writable.
-Sizes are taken from the files themselves, so stores with other settings, and stores that
-RocketMQ wrote, are read as they are.
+Nothing is changed or locked, and no file has to be writable. Sizes are taken from the files, so
+that stores with other settings and stores written by RocketMQ can be read.
 
-``check_store`` reads everything, ``summarize`` only the ends.
+``check_store`` reads everything, ``summarize`` only the ends of files.
 """
 
 from pymq.store.inspection.check import Report, check_store

@@ -1,11 +1,12 @@
-"""Reads a whole store and says what is not as it should be.
+"""Reads a whole store and reports everything that is wrong.
 
-Where the log has a part without a valid record, what follows decides. Records behind it that
-the queues know, or that were on the disk by the checkpoint's word, are alive: then the part is
-damage. Otherwise it is the end: the unfinished write of an unclean stop, or bytes that RocketMQ
-leaves standing when it cuts a log. The rules are those of ``pymq.store.recovery.recovery``.
+If a part of the log has no valid record, it depends on what follows. Records after it that have
+queue entries, or that were on the disk according to the checkpoint, are in use: then the part is
+damaged. Otherwise it is the end of the log: the unfinished write of an unclean stop, or bytes
+that RocketMQ leaves in place when it cuts a log. The rules are those of
+``pymq.store.recovery.recovery``.
 
-Memory: some 150 MB whatever the size of the store, most of it for pieces of files and the slots
+Memory: about 150 MB whatever the size of the store, most of it for pieces of files and the slots
 of one index file, and a few hundred bytes per queue.
 """
 
@@ -24,7 +25,7 @@ from pymq.store.inspection.queues import QueueCheck
 from pymq.store.inspection.reading import PatientFiles
 from pymq.store.inspection.tables import check_offsets, check_state, read_tables
 
-#: A clock that was set back by so little is not worth an alarm: recovery allows for it.
+#: A clock set back by this little is only a note: recovery allows for it.
 _CLOCK_STEP_MS = 3000
 
 Progress = Callable[[int, int], None]
@@ -32,17 +33,17 @@ Progress = Callable[[int, int], None]
 
 @dataclass(slots=True)
 class Report:
-    """What was read, and what was found.
+    """What was read, and what is wrong.
 
     Attributes:
         root: the store directory.
-        in_use: somebody had it open: what was being written may look torn.
+        in_use: a broker had it open: data being written may look torn.
         clean_stop: there is no abort marker.
         log_first, log_end: physical offsets of the log's first and last bytes.
         log_bytes: read of the log.
         first_ms, last_ms: lowest and highest store time; None in an empty store.
-        counts: files, records, queues, entries by what they are.
-        findings: what is not as it should be.
+        counts: numbers of files, records, queues, entries and items.
+        findings: what is wrong.
     """
 
     root: Path
@@ -58,7 +59,7 @@ class Report:
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is no damage; what the next start repairs by itself is none."""
+        """Whether there is no damage; what the next start repairs is not damage."""
         return not self.findings.count(Severity.DAMAGE)
 
 
@@ -69,11 +70,11 @@ def check_store(
 ) -> Report:
     """Read everything in a store directory and compare it; nothing is changed.
 
-    A store that somebody has open can be read, too: what is being written is not called damage.
+    A store in use can be read, too: data being written are not reported as damage.
 
     Args:
-        config: where it is; levels of delay and the index's numbers, if they are not usual.
-        on_progress: told (bytes read, bytes to read) now and then.
+        config: where it is; delay levels and sizes of the index, if they are not the defaults.
+        on_progress: called with (bytes read, bytes to read) from time to time.
 
     Raises:
         StoreError: there is no store, or it cannot be read.
@@ -94,14 +95,14 @@ class _Check:
         self._report = Report(layout.root, layout.in_use, not layout.unclean, findings=findings)
         self._is_recovering = layout.unclean or layout.in_use
         self._ends = {key: queue.end_offset for key, queue in layout.queues.by_key.items()}
-        #: The end of the last record that any queue knows.
+        #: The end of the last record with a queue entry.
         self._covered = max((queue.physical_end for queue in layout.queues), default=-1)
         checkpoint = layout.checkpoint
         self._queues_from = layout.first_trusted(checkpoint.trusted_ms)
         indexed = max((one.header.last_physical for one in layout.index_files), default=-1)
         if self._is_recovering:
             indexed = min(indexed, layout.first_trusted(checkpoint.index_trusted_ms) - 1)
-        #: A start goes on indexing behind it.
+        #: The next start goes on indexing after it.
         self._indexed = indexed
         self._tables = read_tables(layout.files, layout.root, findings)
         self._queues = QueueCheck(layout, findings, self._queue_severity, self._tables.topics)
@@ -123,7 +124,7 @@ class _Check:
                 for part in read_log(layout.files, one, layout.config):
                     self._take(part)
             except FileNotFoundError:
-                self._note_gone(one.path)
+                self._add_gone(one.path)
         self._judge_end()
         self._queues.finish(self._damaged, report.log_end)
         if self._index is not None:
@@ -131,7 +132,7 @@ class _Check:
         elif not layout.index_files and self._has_known_index():
             self._findings.add(
                 Kind.INDEX_FILE,
-                Severity.REPAIR,  # The next start indexes the log from its beginning.
+                Severity.REPAIR,  # The next start indexes the whole log.
                 layout.config.index_path,
                 None,
                 "no index",
@@ -207,7 +208,7 @@ class _Check:
         self._add_read(part.end - int(part.physical[0]))
 
     def _is_alive(self, block: Block) -> bool:
-        """Say whether records behind a gap must still be there; see the module's text."""
+        """Return whether records after a gap are in use; see the module's docstring."""
         layout, columns = self._layout, block.columns
         if not self._is_recovering:
             first = int(block.physical[0])
@@ -227,9 +228,9 @@ class _Check:
 
     def _add_gap(self, gap: Gap, severity: Severity) -> None:
         self._damaged.append(gap)
-        self._queues.note_gap()
+        self._queues.add_gap()
         if self._index is not None:
-            self._index.note_gap(gap)
+            self._index.add_gap(gap)
         self._findings.add(
             Kind.LOG_RECORD,
             severity,
@@ -240,12 +241,12 @@ class _Check:
         )
 
     def _judge_end(self) -> None:
-        """Say what the parts without records at the end of the log are."""
+        """Classify the parts without records at the end of the log."""
         written = [gap for gap in self._open if not gap.is_zero]
         covered = max(self._covered, self._layout.clean_stop.log_end)
         end = self._report.log_end
         if not self._is_recovering and covered > end:
-            # Queues or our own notes know of records that are not there.
+            # Queues or ``queues.json`` refer to records that are missing.
             for gap in self._open:
                 if gap.first < covered:
                     self._add_gap(gap, Severity.DAMAGE)
@@ -257,23 +258,23 @@ class _Check:
 
     def _add_tail(self, gap: Gap) -> None:
         severity = Severity.REPAIR if self._is_recovering else Severity.NOTE
-        why = "an unfinished write" if self._is_recovering else "no record, and no queue knows it"
+        why = "an unfinished write" if self._is_recovering else "not a record of any queue"
         self._findings.add(
             Kind.LOG_TAIL,
             severity,
             gap.path,
             gap.position,
-            f"{gap.end - gap.first} B behind the end of the log: {gap.found}",
+            f"{gap.end - gap.first} B after the end of the log: {gap.found}",
             f"zeros; this is {why}",
         )
 
     def _check_times(self, block: Block) -> None:
-        """Look for records older than one in front of them; they are stored as time goes by."""
+        """Look for records whose store time is lower than that of an earlier record."""
         times = block.columns.store_timestamp
         before = len(self._last_times)
         every = np.concatenate([self._last_times, times])
         self._last_times = every[-2:]
-        # One that is higher than both its neighbours, which agree, is the wrong one.
+        # A time that is higher than both its neighbours, which agree, is the wrong one.
         high = np.zeros(len(every), np.bool_)
         high[1:-1] = (every[1:-1] > every[2:]) & (every[2:] >= every[:-2])
         lowest = int(every.min())
@@ -300,18 +301,18 @@ class _Check:
             block.path,
             int(block.physical[row]) - block.file_first,
             f"store time {block.columns.store_timestamp[row]}",
-            "one between those of its neighbours",
+            "a time between those of its neighbours",
             count=count,
         )
 
-    def _note_gone(self, path: Path) -> None:
+    def _add_gone(self, path: Path) -> None:
         severity = Severity.NOTE if self._layout.in_use else Severity.DAMAGE
         self._findings.add(Kind.LOG_FILE, severity, path, None, "deleted while it was read")
 
-    # -- how bad --------------------------------------------------------------------------------
+    # -- severity -------------------------------------------------------------------------------
 
     def _queue_severity(self, physical: int) -> Severity:
-        """Say how bad a wrong entry is: recovery compares from some place on."""
+        """Return how bad a wrong entry is: recovery compares entries from some offset on."""
         first = self._queues_from if self._is_recovering else self._covered
         return Severity.REPAIR if physical >= first else Severity.DAMAGE
 

@@ -1,29 +1,29 @@
-"""What a check finds, kept in bounded space: the first few of each kind, and how many there are."""
+"""What a check finds, in bounded space: the first findings of each kind, and their number."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from pathlib import Path
 
-#: Findings of one kind and severity that are kept; of the rest only their number is.
+#: Number of findings kept of one kind and severity; the rest are only counted.
 KEPT_MAX = 20
 
 _RESTORE = (
-    "take the file from a copy or a slave; from the log, everything but the log can be made anew"
+    "restore the file from a copy or a slave; only the log cannot be rebuilt from the log"
 )
-_REBUILD = "stop the broker and make queues and index anew: pymq store rebuild"
+_REBUILD = "stop the broker and rebuild queues and index: pymq store rebuild"
 
 
 class Severity(StrEnum):
     """How bad it is."""
 
-    DAMAGE = "damage"  #: nobody repairs it by himself
-    REPAIR = "repair"  #: left by an unclean stop; the next start of a broker puts it right
-    NOTE = "note"  #: harmless
+    DAMAGE = "damage"  #: not repaired automatically
+    REPAIR = "repair"  #: left by an unclean stop; the next start of a broker repairs it
+    NOTE = "note"  #: not a problem
 
 
 class Kind(Enum):
-    """What a finding is about: name for programs, text for people, what to do about damage."""
+    """What a finding is about: name for programs, text for users, what to do about damage."""
 
     LOG_FILE = "commit-log file missing, misnamed or of a wrong size", (
         "put the missing file back, move a foreign one out of the directory"
@@ -37,7 +37,7 @@ class Kind(Enum):
         "a clock was set back, or the record is damaged: compare it with a copy or a slave"
     )
     QUEUE_OFFSET = "queue offset that does not follow the one before", (
-        "the record is damaged, or one in front of it is lost: compare it with a copy or a slave"
+        "the record is damaged, or one before it is lost: compare it with a copy or a slave"
     )
     DELETED = "records of deleted topics", "nothing"
     QUEUE_FILE = "consume-queue file missing, misnamed or of a wrong size", (
@@ -60,9 +60,9 @@ class Kind(Enum):
         "a file is missing or was replaced by an older one: put the newer one back"
     )
     TABLE = "state table that cannot be read", (
-        "take it from a copy, or remove it and its backup to begin anew"
+        "take it from a copy, or remove it and its backup to start from scratch"
     )
-    CONSUMER_OFFSET = "consumer offset behind the end of its queue", (
+    CONSUMER_OFFSET = "consumer offset beyond the end of its queue", (
         "messages were lost, or log and tables are not of one time; the group's consumers will "
         "be set to the end of the queue"
     )
@@ -75,13 +75,13 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One thing that is wrong.
 
     Attributes:
         path: the file, or directory.
-        position: bytes from the start of the file; None where no place in it is meant.
-        found, expected: what stands there, and what should; ``expected`` may be empty.
-        count: how many neighbours are alike, this one included.
+        position: in the file; None if the finding has no position.
+        found, expected: what is there, and what should be; ``expected`` may be empty.
+        count: number of adjacent equal findings, this one included.
     """
 
     kind: Kind
@@ -101,7 +101,7 @@ class Finding:
 
 
 class Findings:
-    """Findings by kind and severity; of each the first ``KEPT_MAX`` and their total number."""
+    """Findings by kind and severity: the first ``KEPT_MAX`` of each, and their total number."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[Severity, Kind], list[Finding]] = {}
@@ -118,7 +118,7 @@ class Findings:
         *,
         count: int = 1,
     ) -> None:
-        """Add one finding, which may stand for several neighbours."""
+        """Add one finding, which may represent several adjacent ones."""
         key = severity, kind
         self._counts[key] = self._counts.get(key, 0) + count
         kept = self._kept.setdefault(key, [])
@@ -126,14 +126,14 @@ class Findings:
             kept.append(Finding(kind, severity, path, position, found, expected, count))
 
     def add_all(self, other: "Findings") -> None:
-        """Add what another one holds."""
+        """Add the findings of another one."""
         for key, kept in other._kept.items():
             mine = self._kept.setdefault(key, [])
             mine += kept[: KEPT_MAX - len(mine)]
             self._counts[key] = self._counts.get(key, 0) + other._counts[key]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all findings."""
         self._kept.clear()
         self._counts.clear()
 

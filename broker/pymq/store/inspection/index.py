@@ -1,12 +1,12 @@
 """The key index against the log: chains, keys in both directions, times, headers.
 
 All items of all files are one stream in the order of the log, and so are the keys of its
-messages. Both are read side by side, ``KEYS_MAX`` keys at a time, so that memory does not grow
-with the index: beside the pieces there is one table of slots (4 bytes each, twice).
+messages. Both are read in parallel, ``KEYS_MAX`` keys at a time, so that memory does not grow
+with the index: in addition to the pieces there are two tables of slots (4 bytes each).
 
-Chains are checked by building them again: each item must name the item that had its slot
-before it, and in the end the slots must hold the last of each chain. So every item is reachable,
-and numbers descend.
+Chains are checked by building them again: each item must refer to the item that had its slot
+before it, and in the end the slots must hold the last item of each chain. So every item is
+reachable, and numbers descend.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from pymq.store.inspection.log import Block, Gap
 
 #: Keys compared at a time.
 KEYS_MAX = 1 << 18
-#: How many items out of order are told apart one by one.
+#: How many items out of order are found one by one.
 _OUTLIERS_MAX = 64
 _SECONDS_MAX = (1 << 31) - 1
 
@@ -35,7 +35,7 @@ SeverityAt = Callable[[int], Severity]
 
 
 class _Found(NamedTuple):
-    """Items of the index, in order: one array for each field and for where they stand."""
+    """Items of the index, in order: one array for each field, number and file."""
 
     physical: Longs
     key_hash: Longs
@@ -64,7 +64,7 @@ class _Chains:
     slots: Ints
 
     def older(self, key_hash: Ints, first: int) -> Ints:
-        """Return what the next items must name as the older one; ``first`` is their number."""
+        """Return the older item of each of the next items; ``first`` is the number of the first."""
         slots = self.slots
         numbers = np.arange(first, first + len(key_hash), dtype=np.int32)
         slot = key_hash % np.int32(len(slots))
@@ -93,9 +93,9 @@ class IndexCheck:
 
         Args:
             layout: the store; it has an index.
-            findings: takes what is found.
+            findings: what is found is added there.
             severity_at: how bad a wrong item is, by the physical offset of its message.
-            on_read: told how many bytes of the index were read.
+            on_read: called with the number of bytes of the index that were read.
         """
         self._layout = layout
         self._findings = findings
@@ -103,7 +103,7 @@ class IndexCheck:
         self._stream = _ItemStream(layout, findings, severity_at, on_read)
         self._taken: list[_Keys] = []
         self._taken_count = 0
-        #: Items that were read.
+        #: Number of items read.
         self.item_count = 0
         self._gaps: list[Gap] = []
 
@@ -122,12 +122,12 @@ class IndexCheck:
         if self._taken_count >= KEYS_MAX:
             self._compare(block.end)
 
-    def note_gap(self, gap: Gap) -> None:
-        """Take note of a damaged part of the log: items that point into it are consequences."""
+    def add_gap(self, gap: Gap) -> None:
+        """Record a damaged part of the log: items that point into it are only consequences."""
         self._gaps.append(gap)
 
     def finish(self) -> None:
-        """Compare what is left, and look at headers and slots."""
+        """Compare the rest, and check headers and slots."""
         self._compare(None)
         self._stream.close()
 
@@ -151,7 +151,7 @@ class IndexCheck:
     def _compare_times(self, found: _Found, keys: _Keys) -> None:
         seconds = np.clip((keys.stored_ms - found.begin_ms) // 1000, 0, _SECONDS_MAX)
         seconds[found.begin_ms <= 0] = 0
-        # The first item of a file counts from the end of the file before it.
+        # The time of the first item of a file is relative to the end of the file before it.
         wrong = (seconds != found.seconds) & (found.number > 1)
         for at in np.flatnonzero(wrong)[:KEPT_MAX].tolist():
             self._add(
@@ -164,7 +164,7 @@ class IndexCheck:
         self._add_rest(Kind.INDEX_TIME, found, np.flatnonzero(wrong)[KEPT_MAX:])
 
     def _compare_sets(self, found: _Found, keys: _Keys) -> None:
-        """Compare by message and hash, whatever the order; twice the same is harmless."""
+        """Compare by message and hash, in any order; duplicates do not matter."""
         physical = np.unique(np.concatenate([found.physical, keys.physical]))
         codes = np.searchsorted(physical, found.physical) << 32 | (found.key_hash & 0xFFFFFFFF)
         wanted = np.searchsorted(physical, keys.physical) << 32 | keys.key_hash
@@ -208,7 +208,7 @@ class IndexCheck:
         )
 
     def _add_rest(self, kind: Kind, found: _Found, rows: Longs) -> None:
-        """Add findings of which only the number is of interest."""
+        """Add findings that are only counted."""
         if len(rows):
             severity = self._severity_at(int(found.physical[rows[0]]))
             path = self._layout.index_files[int(found.file[rows[0]])].path
@@ -216,7 +216,7 @@ class IndexCheck:
 
 
 class _ItemStream:
-    """The items of all index files in order, read in pieces and checked for what they are."""
+    """The items of all index files in order, read in pieces; checks order, chains and headers."""
 
     def __init__(
         self,
@@ -236,7 +236,7 @@ class _ItemStream:
         self._last = -1
 
     def take_below(self, end: int | None) -> _Found:
-        """Return the next items of messages below a physical offset; None: all there are."""
+        """Return the next items of messages below a physical offset; None: all of the rest."""
         taken: list[_Found] = []
         while True:
             if self._piece is None:
@@ -307,7 +307,7 @@ class _ItemStream:
     # -- order ------------------------------------------------------------------------------------
 
     def _in_order(self, one: IndexFileName, found: _Found) -> _Found:
-        """Return the items whose physical offsets ascend; the others are findings."""
+        """Return the items whose physical offsets ascend; the others become findings."""
         physical = found.physical
         if physical[0] >= self._last and (physical[1:] >= physical[:-1]).all():
             self._last = int(physical[-1])
@@ -323,7 +323,7 @@ class _ItemStream:
             if not len(drops):
                 break
             at = int(drops[0])
-            # The one that can be left out to make the rest ascend.
+            # Leave out the one of the two without which the rest ascends.
             before = values[at - 1] if at else low
             rows = np.delete(rows, at if values[at + 1] >= before else at + 1)
         values = physical[rows]
@@ -380,7 +380,7 @@ class _ItemStream:
                 f"{expected[slot]}",
             )
         self._add_more(one, len(wrong) - KEPT_MAX)
-        # 4.5.1 counts the items it adds here, where others count the slots they begin to use.
+        # RocketMQ 4.5.1 counts added items here, other versions the slots in use.
         used, count = int(np.count_nonzero(expected)), one.header.next_number - 1
         if not used <= one.header.slots_used <= count:
             self._add_header(one, f"{one.header.slots_used} slots in use", f"{used}")
@@ -401,7 +401,7 @@ class _ItemStream:
         header = one.header
         if header.last_physical != physical:
             self._add_header(one, f"end at physical offset {header.last_physical}", f"{physical}")
-        # When a cut does not know the time of the message that became the last, it is rounded.
+        # After a cut, the time of the last message may be rounded down to a second.
         self._check_time(one, header.last_physical, header.end_ms, exact_ms=1000)
 
     def _check_time(

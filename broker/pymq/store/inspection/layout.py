@@ -1,7 +1,7 @@
-"""What files a store directory holds, of which sizes, and how it was left.
+"""The files of a store directory, their sizes, and how the store was left.
 
-Sizes are found from the files: all commit-log files of a store have one, and so have all queue
-files and all index files. What does not fit is a finding, and is left out.
+Sizes are found from the files: all commit-log files of a store have the same size, and so have
+all queue files and all index files. A file that does not fit is a finding, and is left out.
 """
 
 from collections import Counter
@@ -27,12 +27,12 @@ from pymq.store.recovery.unsupported_formats import check_kind
 from pymq.store.state.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint
 from pymq.store.state.clean_stop import CleanStop
 
-#: Directories of RocketMQ's whose content is not understood here.
+#: Directories of RocketMQ whose content is not understood here.
 _UNKNOWN_DIRECTORIES = {
     "timerlog": "messages of RocketMQ's timer wheel",
     "compaction": "compacted topics",
 }
-#: Directories of light queues: their entries point at messages of other topics.
+#: Prefix of the topics of light queues: their entries point to messages of other topics.
 LIGHT_QUEUE = "%LMQ%"
 
 
@@ -54,19 +54,19 @@ class IndexFileName:
 
 @dataclass(slots=True)
 class StoreLayout:
-    """What a store directory holds.
+    """The content of a store directory.
 
     Attributes:
         config: the settings, with the sizes that were found.
         files: the operating system.
-        in_use: somebody has the store open.
+        in_use: a broker has the store open.
         unclean: there is an abort marker.
         log_files: ascending, adjacent.
-        queues: those that have files, with their ends; those are right where entries are
-            written without a gap.
+        queues: those that have files, with their ends; these are correct if entries are written
+            without a gap.
         index_files: oldest first.
-        index_layout: None if there is no index, or its numbers could not be found.
-        checkpoint, clean_stop: what these files say.
+        index_layout: None if there is no index, or its layout could not be determined.
+        checkpoint, clean_stop: the content of these files.
     """
 
     config: StoreConfig
@@ -96,7 +96,7 @@ class StoreLayout:
         return self.log_files[-1].first + self.config.segment_bytes if self.log_files else 0
 
     def find_log_file(self, physical_offset: int) -> LogFile | None:
-        """Return the file that holds an offset."""
+        """Return the file that holds a physical offset; None: there is none."""
         for one in self.log_files:
             if one.first <= physical_offset < one.first + self.config.segment_bytes:
                 return one
@@ -118,7 +118,7 @@ class StoreLayout:
             self.files.close(fd)
 
     def store_time_at(self, physical_offset: int) -> int | None:
-        """Return the store time (ms) of the record at an offset; None where there is none."""
+        """Return the store time (ms) of the record at an offset; None: there is none."""
         try:
             data = self.read_log(physical_offset, STORE_TIME_END)
         except OffsetOutOfRange:
@@ -126,7 +126,7 @@ class StoreLayout:
         return store_time_of(data) or None
 
     def first_trusted(self, trusted_ms: int) -> int:
-        """Return where recovery begins when everything up to a store time is on the disk.
+        """Return where recovery starts if everything up to a store time is on the disk.
 
         Source: as ``Recovery``, after an unclean stop.
         """
@@ -137,21 +137,20 @@ class StoreLayout:
         return self.log_first
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close all files."""
         self.queues.files.close()
 
 
 def read_layout(config: StoreConfig, files: ReadOnlyFiles, findings: Findings) -> StoreLayout:
-    """Return what a store directory holds; nothing is changed.
+    """Return the content of a store directory; nothing is changed.
 
     Args:
-        config: where it is, and what files do not tell.
+        config: where it is, and what the files do not say.
         files: the operating system.
-        findings: takes what does not fit.
+        findings: what does not fit is added there.
 
     Raises:
-        StoreError: it cannot be read, there is no store, or one of a kind that is not
-            understood.
+        StoreError: it cannot be read, is not a store, or is one in an unsupported format.
     """
     root = config.root_path
     if not any(files.exists(path) for path in (*config.log_paths, config.queues_path)):
@@ -238,7 +237,7 @@ def _log_files(
         first = parse_segment_name(name)
         if first is None:
             findings.add(
-                Kind.LOG_FILE, severity, path, None, "a name of its own", "a name of 20 digits"
+                Kind.LOG_FILE, severity, path, None, "another name", "a name of 20 digits"
             )
         elif found and first == found[-1].first:
             findings.add(
@@ -246,7 +245,7 @@ def _log_files(
             )
         elif file_bytes == 0 and path == listed[-1][1]:
             findings.add(
-                Kind.LOG_FILE, Severity.REPAIR, path, None, "0 B: its creation was cut short"
+                Kind.LOG_FILE, Severity.REPAIR, path, None, "0 B: its creation was interrupted"
             )
         elif file_bytes != size or first % size:
             findings.add(
@@ -324,7 +323,7 @@ def _queue_files(
     findings: Findings,
     severity: Severity,
 ) -> list[int]:
-    """Return the first bytes of a queue's files, without those that do not fit."""
+    """Return the offsets of the first bytes of a queue's files that fit."""
     bases: list[int] = []
     for entry in listed:
         if entry.is_directory:
@@ -332,7 +331,7 @@ def _queue_files(
         path, base = directory / entry.name, parse_segment_name(entry.name)
         if entry.size == 0 and base is not None:
             findings.add(
-                Kind.QUEUE_FILE, Severity.REPAIR, path, None, "0 B: its creation was cut short"
+                Kind.QUEUE_FILE, Severity.REPAIR, path, None, "0 B: its creation was interrupted"
             )
         elif base is None or base % file_bytes or entry.size != file_bytes:
             findings.add(
@@ -346,7 +345,7 @@ def _queue_files(
         elif bases and base != bases[-1] + file_bytes:
             findings.add(
                 Kind.QUEUE_FILE,
-                Severity.REPAIR,  # Any start makes such a queue anew.
+                Severity.REPAIR,  # Every start rebuilds such a queue.
                 directory / segment_name(bases[-1] + file_bytes),
                 None,
                 f"missing, {entry.name} comes next",
@@ -358,9 +357,9 @@ def _queue_files(
 
 
 def _written_end(queue: ConsumeQueue) -> int:
-    """Return the end of the entries of a queue by looking at a few of its last file.
+    """Return the end of the entries of a queue by bisecting its last file.
 
-    Right where entries are written without a gap.
+    Correct if entries are written without a gap.
     """
     per_file = queue.file_bytes // ENTRY_BYTES
     for base in reversed(queue.bases):
@@ -390,7 +389,7 @@ def _index_files(
         path = config.index_path / entry.name
         if entry.size == 0:
             findings.add(
-                Kind.INDEX_FILE, Severity.REPAIR, path, None, "0 B: its creation was cut short"
+                Kind.INDEX_FILE, Severity.REPAIR, path, None, "0 B: its creation was interrupted"
             )
         elif entry.size != size:
             findings.add(
@@ -430,17 +429,17 @@ def _header(files: Files, path: Path) -> IndexHeader:
 
 
 def _guess_layout(files: Files, one: IndexFileName, size: int) -> IndexLayout | None:
-    """Return the only numbers of slots and items with which a file makes sense.
+    """Return the only layout that fits a file; None if there is none, or more than one.
 
-    Its size is 40 + 4 * slots + 20 * items, so slots are known up to a multiple of five. With
-    the right number, item 1 belongs to the first message and the last item to the last, and
-    the slot of the last item's key leads to it.
+    Its size is 40 + 4 * slots + 20 * items, so that the number of slots is known up to a multiple
+    of five. With the right number, item 1 belongs to the first message and the last item to the
+    last one, and the slot of the last item's key leads to it.
     """
     header = one.header
     if (size - HEADER_BYTES) % 4 or header.next_number * 20 > size:
         return None
     least = (size - HEADER_BYTES) // 4 % 5
-    # At least as many items as are counted stand behind the slots.
+    # At least the items that the header counts follow the slots.
     count = (size - HEADER_BYTES - 4 * least) // 20 - header.next_number + 1
     if count < 1:
         return None

@@ -1,11 +1,11 @@
 """Reading a whole commit log that may be damaged anywhere.
 
-``read_log`` goes from record to record and yields what it meets, in the order of the log: blocks
-of valid records, and gaps between them. Behind a gap it goes on at the next valid record. The
-judgement of what a gap means (damage, an unfinished end, stale bytes) is left to the caller.
+``read_log`` goes from record to record and yields, in the order of the log, blocks of valid
+records and the gaps between them. After a gap it goes on at the next valid record. The caller
+decides what a gap means (damage, an unfinished end, stale bytes).
 
-Files are read by ``pread``, piece by piece: from a map, a disk that fails would be a SIGBUS.
-Memory: two pieces of ``WINDOW_BYTES``, or one record where that is larger.
+Files are read by ``pread``, piece by piece: with a map, a failing disk would raise a SIGBUS.
+Memory: two pieces of ``WINDOW_BYTES``, or one record if that is larger.
 """
 
 import struct
@@ -44,7 +44,7 @@ from pymq.store.log.log_scan import (
 
 WINDOW_BYTES = 4 << 20
 _SIZE_MAGIC = struct.Struct(">II")
-#: In front of the body with two IPv6 hosts; with two lengths and a topic behind it.
+#: Most bytes before a body (two IPv6 hosts), and beside it (with topic and properties).
 _HEAD_MAX = 112
 _OVERHEAD_MAX = _HEAD_MAX + 2 + 255 + 2 + PROPERTIES_BYTES_MAX
 _ZEROS = bytes(WINDOW_BYTES + 4)
@@ -60,9 +60,9 @@ class Block:
     Attributes:
         path: the file.
         columns: the records; positions count from the start of ``columns.buffer``.
-        physical: where each stands in the log.
+        physical: their physical offsets.
         file_first: physical offset of the file's first byte.
-        end: physical offset behind the last of them.
+        end: physical offset after the last of them.
     """
 
     path: Path
@@ -80,8 +80,8 @@ class Gap:
         path: the file.
         first, end: physical offsets.
         file_first: physical offset of the file's first byte.
-        is_zero: whether nothing is written there.
-        found, expected: what stands at its start.
+        is_zero: whether it consists of zeros.
+        found, expected: what is at its start, and what should be.
     """
 
     path: Path
@@ -94,13 +94,13 @@ class Gap:
 
     @property
     def position(self) -> int:
-        """Where it starts in its file."""
+        """Its position in the file."""
         return self.first - self.file_first
 
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """The end of a file that was filled: the log goes on at ``end``, in the next one."""
+    """The end of a full file: the log goes on at ``end``, in the next one."""
 
     end: int
 
@@ -109,7 +109,7 @@ Part = Block | Gap | Blank
 
 
 def read_log(files: Files, one: LogFile, config: StoreConfig) -> Iterator[Part]:
-    """Yield the valid records of a commit-log file and what is between them.
+    """Yield the valid records of a commit-log file, and the gaps between them.
 
     Args:
         files: the operating system.
@@ -145,8 +145,8 @@ class _FileReader:
             while stop is Stop.FULL:
                 starts, end, stop = follow_sizes(data, done, len(data))
                 if len(starts):
-                    behind = data[end : end + _SIZE_MAGIC.size]
-                    is_last = len(behind) == _SIZE_MAGIC.size and _is_zero(behind)
+                    after = data[end : end + _SIZE_MAGIC.size]
+                    is_last = len(after) == _SIZE_MAGIC.size and _is_zero(after)
                     yield from self._judge(data[:end], starts + done, position, is_last=is_last)
                 done = end
             position += done
@@ -175,12 +175,12 @@ class _FileReader:
             position = gap.end - self._first
 
     def _load(self, size: int, position: int) -> bytes:
-        """Return bytes of the file; zeros for what it lost since it was listed."""
+        """Return bytes of the file; zeros if it was truncated in the meantime."""
         size = min(size, self._size - position)
         return self._files.pread(self._fd, size, position).ljust(size, b"\0")
 
     def _cut_record(self, data: memoryview, at: int, position: int) -> int:
-        """Return the size of a record that the piece read cuts off; 0 if it is none."""
+        """Return the size of a record that extends beyond the piece; 0 if there is none."""
         size: int
         size, magic = _SIZE_MAGIC.unpack_from(data, at)
         if magic not in (MAGIC_V1, MAGIC_V2) or not OVERHEAD_BYTES <= size <= self._size - position:
@@ -189,7 +189,7 @@ class _FileReader:
             return 0
         head = bytes(data[at : at + _HEAD_MAX])
         if len(head) < _HEAD_MAX and at:
-            return size  # Looked at again at the start of the next piece.
+            return size  # Checked again at the start of the next piece.
         return size if _is_head(head, size, self._first + position) else 0
 
     def _one_large(self, size: int, position: int) -> Iterator[Part]:
@@ -201,7 +201,7 @@ class _FileReader:
     def _judge(
         self, data: memoryview, starts: Longs, position: int, *, is_last: bool
     ) -> Iterator[Part]:
-        """Yield the records of a piece, those that are not valid as gaps."""
+        """Yield the records of a piece; invalid ones as gaps."""
         base = self._first + position
         ends = np.append(starts[1:], len(data))
         columns, problems = _columns(data, starts)
@@ -228,7 +228,7 @@ class _FileReader:
     def _block(self, columns: RecordColumns, base: int, end: int) -> Block:
         return Block(self._path, columns, columns.starts + base, self._first, base + end)
 
-    # -- what is no record ----------------------------------------------------------------------
+    # -- gaps -----------------------------------------------------------------------------------
 
     def _gap(self, position: int, found: str, expected: str) -> Gap:
         """Return the gap from a position to the next valid record of the file, or to its end."""
@@ -236,7 +236,7 @@ class _FileReader:
         for start, stop in self._files.data_ranges(self._fd, position, self._size):
             while start < stop and end == self._size:
                 size = min(WINDOW_BYTES, stop - start)
-                # Four bytes more in front, so that a magic across two pieces is seen.
+                # Four more bytes at the start, so that a magic that spans two pieces is found.
                 lead = min(4, start - position)
                 data = self._load(size + lead, start - lead)
                 if not _is_zero(data):
@@ -255,10 +255,10 @@ class _FileReader:
             expected,
         )
 
-    def _next_record(self, data: bytes, at: int, behind: int) -> int | None:
+    def _next_record(self, data: bytes, at: int, after: int) -> int | None:
         for match in RECORD_MAGIC.finditer(data):
             start = at + match.start() - 4
-            if start > behind and self._is_record(start):
+            if start > after and self._is_record(start):
                 return start
         return None
 
@@ -279,9 +279,9 @@ def _is_zero(data: bytes | memoryview) -> bool:
 
 
 def _is_head(head: bytes, size: int, physical_offset: int) -> bool:
-    """Say whether a record's head, so far as it is there, can be one of this size and place.
+    """Return whether the head of a record, or the start of one, fits a size and an offset.
 
-    Keeps a damaged size from making us read a file at once.
+    Without this check, a damaged size could make us read a whole file at once.
     """
     if int.from_bytes(head[28:36]) != physical_offset or len(head) < 40:
         return False
@@ -292,10 +292,10 @@ def _is_head(head: bytes, size: int, physical_offset: int) -> bool:
 
 
 def _what(data: memoryview, at: int) -> tuple[str, str]:
-    """Return (what stands where a record should begin, what should)."""
+    """Return (what is found at the start of a record, what is expected)."""
     size, magic = _SIZE_MAGIC.unpack_from(data, at)
     if not size and not magic:
-        return "zeros", "a record, or nothing behind it"
+        return "zeros", "a record, or only zeros after it"
     if magic in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK):
         return f"size {size}", f"the size of a record, {OVERHEAD_BYTES} B at least"
     return f"magic {magic:08x}", f"{MAGIC_V1:08x}, {MAGIC_V2:08x} or {MAGIC_BLANK:08x}"
@@ -320,13 +320,13 @@ def _columns(data: memoryview, starts: Longs) -> tuple[RecordColumns, dict[int, 
 def _problems(
     columns: RecordColumns, physical: Longs, crc_rule: RecordCrcRule, *, is_last: bool
 ) -> Iterator[tuple[int, tuple[str, str]]]:
-    """Yield (row, (found, expected)) of the records that are not what they say.
+    """Yield (row, (found, expected)) of the records that are not valid.
 
     Args:
         columns: well-formed records.
-        physical: where each stands.
-        crc_rule: when a checksum of a whole record is believed.
-        is_last: nothing is written behind the last one.
+        physical: their actual physical offsets.
+        crc_rule: when a checksum of a whole record counts.
+        is_last: whether only zeros follow the last one.
     """
     if not len(columns):
         return

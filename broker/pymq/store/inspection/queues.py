@@ -1,11 +1,11 @@
 """Consume queues against the log, entry by entry, in both directions.
 
-Entries are gathered until there are ``ENTRIES_MAX`` of them (some 10 MB), then compared queue by
-queue, so that many small queues cost one read each per round. What is remembered of a queue is
-which of its offsets were compared, as ranges: a few numbers, however many messages it has.
+Entries are collected until there are ``ENTRIES_MAX`` of them (about 10 MB), then compared queue by
+queue, so that many small queues cost one read each per round. Which offsets of a queue were
+compared is stored as ranges: a few numbers, however many messages the queue has.
 
-A queue whose offsets begin anew at 0 belongs to a topic that was deleted and came back: what was
-found about its earlier life is forgotten.
+A queue whose offsets start from 0 again belongs to a topic that was deleted and created again:
+findings from before that are dropped.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ from pymq.store.queues.queue_entries import queue_entries
 from pymq.store.queues.queue_table import TOPIC_BYTES_MAX, illegal_name
 from pymq.store.recovery.queue_repair import is_adjacent
 
-#: Entries gathered before they are compared.
+#: Entries collected before they are compared.
 ENTRIES_MAX = 1 << 18
 _AT_ONCE = 1 << 16
 
@@ -37,16 +37,16 @@ Key = tuple[bytes, int]
 
 @dataclass(slots=True)
 class _Queue:
-    """What is known of one queue so far.
+    """The state of one queue during the check.
 
     Attributes:
         key: its topic, as in records, and its id.
         entries: its files; None if it has none.
-        where: for findings about a queue without files.
-        next_offset: the offset its next record should have; None before the first.
-        gap_count: how many gaps in the log there were when that was set.
-        seen: ranges [first, end) of offsets that were compared, ascending.
-        own: findings of the present life of the queue.
+        where: path for findings if the queue has no files.
+        next_offset: the queue offset of its next record; None before the first one.
+        gap_count: number of gaps in the log before ``next_offset`` was set.
+        seen: ranges [first, end) of queue offsets that were compared, ascending.
+        own: findings since the topic was created.
     """
 
     key: Key
@@ -60,12 +60,12 @@ class _Queue:
     own: Findings = field(default_factory=Findings)
 
     def restart(self) -> None:
-        """Begin anew: the topic was deleted and came back."""
+        """Drop everything: the topic was deleted and created again."""
         self.seen.clear()
         self.own.clear()
 
     def add_seen(self, first: int, end: int) -> None:
-        """Count offsets as compared."""
+        """Record that offsets were compared."""
         if self.seen and self.seen[-1][1] == first:
             self.seen[-1][1] = end
         else:
@@ -86,9 +86,9 @@ class QueueCheck:
 
         Args:
             layout: the store.
-            findings: takes what is found.
+            findings: what is found is added there.
             severity_at: how bad a wrong entry is, by the physical offset of its record.
-            listed_topics: what ``topics.json`` holds; None if that is not known.
+            listed_topics: the topics in ``topics.json``; None if unknown.
         """
         self._layout = layout
         self._findings = findings
@@ -101,7 +101,7 @@ class QueueCheck:
         self._log_end = 0
         self._deleted_count = 0
         self._with_files = {topic for topic, _ in layout.queues.by_key}
-        #: Queue entries that were compared.
+        #: Number of queue entries compared.
         self.compared_count = 0
 
     # -- from the log to the queues -------------------------------------------------------------
@@ -116,13 +116,13 @@ class QueueCheck:
         if self._taken_count >= ENTRIES_MAX:
             self.flush()
 
-    def note_gap(self) -> None:
-        """Take note that records are missing here: offsets may go on further."""
+    def add_gap(self) -> None:
+        """Record that records are missing here: queue offsets may jump."""
         self.flush()
         self._gap_count += 1
 
     def knows(self, block: Block) -> bool:
-        """Say whether any record of a block has its entry in a queue."""
+        """Return whether any record of a block has its entry in a queue."""
         for queue, offsets, entries in self._entries(block):
             if queue.entries is None:
                 continue
@@ -164,12 +164,12 @@ class QueueCheck:
         return _Queue((topic_bytes, queue_id), topic, queue_id, files, where)
 
     def flush(self) -> None:
-        """Compare what was gathered."""
+        """Compare the collected entries."""
         for key, (offsets_taken, entries_taken) in self._taken.items():
             queue = self._queues[key]
             assert queue is not None
             offsets = np.concatenate(offsets_taken)
-            # Joined as bytes: concatenate() would turn them into numbers of this machine's order.
+            # Joined as bytes: concatenate() would convert them to native byte order.
             entries = np.frombuffer(b"".join(entries_taken), ENTRY)
             for part in _consecutive(offsets):
                 self._compare(queue, int(offsets[part][0]), entries[part])
@@ -202,7 +202,7 @@ class QueueCheck:
     ) -> None:
         try:
             codes, known = entries.tag_codes(found)
-        except CorruptRecord:  # A file of its extension is gone.
+        except CorruptRecord:  # A file of its extension is missing.
             codes, known = found["tag_code"].astype(np.int64), np.zeros(len(found), np.bool_)
         missing = found["size"] == 0
         same = found["physical_offset"] == wanted["physical_offset"]
@@ -242,7 +242,7 @@ class QueueCheck:
         path, position = _place(queue, first)
         severity = self._severity_at(int(wanted["physical_offset"][0]))
         if queue.entries is not None and not is_adjacent(queue.entries):
-            severity = Severity.REPAIR  # Any start makes such a queue anew.
+            severity = Severity.REPAIR  # Every start rebuilds such a queue.
         queue.own.add(
             Kind.QUEUE_MISSING,
             severity,
@@ -267,11 +267,11 @@ class QueueCheck:
     # -- from the queues to the log -------------------------------------------------------------
 
     def finish(self, gaps: list[Gap], log_end: int) -> None:
-        """Look at the entries that no record led to.
+        """Check the entries without a record.
 
         Args:
             gaps: damaged parts of the log; entries that point into them are only consequences.
-            log_end: end of the log; an unclean stop may leave entries that point behind it.
+            log_end: end of the log; an unclean stop may leave entries that point beyond it.
         """
         self.flush()
         self._log_end = log_end
@@ -310,7 +310,7 @@ class QueueCheck:
         return self._listed is not None and topic not in self._listed | self._with_files
 
     def _check_rest(self, queue: _Queue, entries: ConsumeQueue, spans: Longs) -> None:
-        """Look at the entries of a queue that were not compared."""
+        """Check the entries of a queue that were not compared."""
         low = entries.bases[0] // ENTRY_BYTES
         per_file = entries.file_bytes // ENTRY_BYTES
         end = entries.bases[-1] // ENTRY_BYTES + per_file
@@ -334,7 +334,7 @@ class QueueCheck:
         begin: int,
         spans: Longs,
     ) -> None:
-        """Look at entries [start, last) of one file; ``begin`` is the first that was compared."""
+        """Check entries [start, last) of one file; ``begin`` is the first compared offset."""
         files = self._layout.files
         fd = self._layout.queues.files.descriptor(entries.path_of(base))
         offset = base // ENTRY_BYTES
@@ -355,7 +355,7 @@ class QueueCheck:
         size = found["size"].astype(np.int64)
         tags = found["tag_code"].astype(np.int64)
         extra = (physical != 0) | (size != 0) | (tags != 0)
-        # In front of the first record kept: entries of expired ones, and what fills a new file.
+        # Before the first kept record: entries of expired records, and blank ones.
         blank = (size == BLANK_SIZE) & (physical == 0) & (tags == 0)
         expired = (physical >= 0) & (size > 0) & (physical < self._layout.log_first)
         before = np.arange(first, first + len(found)) < begin
@@ -377,7 +377,7 @@ class QueueCheck:
             )
 
     def _severity_of_extra(self, queue: _Queue, end: int) -> Severity:
-        """Say how bad it is by the end of the record that is not there."""
+        """Return the severity by the end of the missing record."""
         deleted = self._layout.clean_stop.deleted.get(queue.topic, -1)
         if queue.entries is not None and queue.entries.physical_end <= deleted:
             return Severity.REPAIR  # A power loss brought the queue back.
@@ -386,7 +386,7 @@ class QueueCheck:
 
 
 def _consecutive(offsets: Longs) -> Iterator[slice]:
-    """Yield the runs of consecutive offsets."""
+    """Yield the runs of consecutive offsets as slices."""
     breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
     edges = [0, *breaks.tolist(), len(offsets)]
     for first, end in zip(edges[:-1], edges[1:], strict=True):
@@ -394,7 +394,7 @@ def _consecutive(offsets: Longs) -> Iterator[slice]:
 
 
 def _read(entries: ConsumeQueue, first: int, count: int) -> Entries:
-    """Return entries, fewer where a file is missing."""
+    """Return entries; fewer if a file is missing."""
     return entries.entries(first, count) if first >= 0 else np.empty(0, ENTRY)
 
 

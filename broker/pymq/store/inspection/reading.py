@@ -1,4 +1,4 @@
-"""Reading on where the disk refuses."""
+"""Reading from a disk that fails in places."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ _PAGE_BYTES = 4096
 
 
 class PatientFiles(ReadOnlyFiles):
-    """What cannot be read is a finding, and reads as zeros: what is around it is wanted, too."""
+    """Pages that cannot be read are findings, and read as zeros, so that the rest is checked."""
 
     def __init__(self, findings: Findings) -> None:
         self._findings = findings

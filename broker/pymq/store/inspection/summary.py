@@ -1,4 +1,4 @@
-"""What is in a store, from the ends of its files alone."""
+"""The content of a store, read from the ends of its files."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,8 +18,8 @@ class QueueSummary:
 
     Attributes:
         topic, queue_id: which.
-        queue_first: of the first message that the log still holds.
-        queue_end: of the message that comes next.
+        queue_first: offset of the first message that the log still holds.
+        queue_end: offset of the next message.
         first_ms, last_ms: store times of the first and last message; None without one.
     """
 
@@ -48,12 +48,12 @@ class IndexFileSummary:
 
 @dataclass(frozen=True, slots=True)
 class GroupSummary:
-    """How far a consumer group is in a topic.
+    """The progress of a consumer group in a topic.
 
     Attributes:
         group, topic: which.
         offsets: queue id -> next offset to consume.
-        behind: messages it has still to consume.
+        behind: number of messages it has not consumed yet.
     """
 
     group: str
@@ -68,7 +68,7 @@ class Summary:
 
     Attributes:
         root: the directory.
-        in_use: somebody has it open.
+        in_use: a broker has it open.
         clean_stop: there is no abort marker.
         segment_bytes, segment_count: commit-log files.
         log_first, log_end: physical offsets.
@@ -102,7 +102,7 @@ class Summary:
 
 
 def summarize(config: StoreConfig) -> Summary:
-    """Say what is in a store; nothing is changed, and few bytes of each file are read.
+    """Return the content of a store; nothing is changed, and few bytes of each file are read.
 
     Args:
         config: where it is.
@@ -174,7 +174,7 @@ def _summary_of(layout: StoreLayout, findings: Findings) -> Summary:
 def _behind(
     topic: str, offsets: dict[int, int], queues: dict[tuple[str, int], QueueSummary]
 ) -> int:
-    """Return how many messages a group has still to consume in a topic."""
+    """Return how many messages of a topic a group has not consumed yet."""
     behind = 0
     for queue_id, offset in offsets.items():
         queue = queues.get((topic, queue_id))
@@ -184,11 +184,10 @@ def _behind(
 
 
 def _log_end(layout: StoreLayout, covered: int) -> tuple[int | None, int]:
-    """Go from the last record that a queue knows to the end of the log.
+    """Go from the last record with a queue entry to the end of the log.
 
     Returns:
-        The physical offset of the last record behind ``covered``, None if there is none, and
-        that of the end.
+        (physical offset of the last record after ``covered``, or None; that of the end).
     """
     last, at = None, covered
     while (one := layout.find_log_file(at)) is not None:

@@ -28,11 +28,11 @@ Ends = Mapping[tuple[str, int], int]
 
 @dataclass(slots=True)
 class Tables:
-    """What the state tables hold, as far as it is needed here.
+    """The content of the state tables that is needed here.
 
     Attributes:
-        names: the files that are there, without backups.
-        topics: the topics that exist; None if that cannot be known.
+        names: the existing files, without backups.
+        topics: the existing topics; None if unknown.
         offsets: (topic, group) -> queue id -> next offset to consume.
         delays: delay level -> next offset to deliver.
     """
@@ -44,7 +44,7 @@ class Tables:
 
 
 def read_tables(files: Files, root: Path, findings: Findings) -> Tables:
-    """Read all state tables; a damaged one is a finding, its backup counts then."""
+    """Read all state tables; a damaged one is a finding, and its backup is read."""
     tables = Tables()
     for path in _tables_of(files, root):
         tables.names.append(path.name)
@@ -69,7 +69,7 @@ def _tables_of(files: Files, root: Path) -> Iterator[Path]:
 
 
 def _read_table(files: Files, path: Path, findings: Findings) -> object:
-    """Return what a table or else its backup holds; None if neither can be read."""
+    """Return the content of a table, or of its backup; None if neither can be read."""
     backup = path.with_name(path.name + ".bak")
     value, problem = _parse(files, path)
     other, other_problem = _parse(files, backup)
@@ -79,7 +79,7 @@ def _read_table(files: Files, path: Path, findings: Findings) -> object:
         return value
     if other is None:
         severity = Severity.DAMAGE
-    else:  # A crash between two renames leaves the backup alone.
+    else:  # A crash between two renames leaves only the backup.
         severity = Severity.NOTE if problem == _MISSING else Severity.REPAIR
     findings.add(Kind.TABLE, severity, path, None, problem, "JSON")
     return other
@@ -95,7 +95,7 @@ def _parse(files: Files, path: Path) -> tuple[object, str | None]:
         if data is None:
             return None, _MISSING
         if not data.strip(b"\0 \t\r\n"):
-            return None, f"{len(data)} B of nothing"
+            return None, f"{len(data)} B of white space or zeros"
         return fastjson.parse(unseal(data).decode("utf-8")), None
     except (PymqError, ValueError) as error:
         return None, str(error)
@@ -114,7 +114,7 @@ def _take(tables: Tables, name: str, value: object) -> None:
 
 
 def check_offsets(tables: Tables, root: Path, ends: Ends, findings: Findings) -> None:
-    """Look for consumer offsets behind the end of a queue."""
+    """Look for consumer offsets beyond the end of a queue."""
     path = root / CONFIG_NAME / _OFFSETS
     for (topic, group), queues in tables.offsets.items():
         for queue_id, offset in queues.items():
@@ -145,11 +145,11 @@ def check_offsets(tables: Tables, root: Path, ends: Ends, findings: Findings) ->
 def check_state(
     layout: StoreLayout, findings: Findings, *, log_end: int, newest_ms: int
 ) -> None:
-    """Compare checkpoint, abort marker and ``queues.json`` with what was read.
+    """Compare checkpoint, abort marker and ``queues.json`` with the log.
 
     Args:
         layout: the store.
-        findings: takes what is found.
+        findings: what is found is added there.
         log_end: end of the log.
         newest_ms: the latest store time in it, 0 in an empty one.
     """

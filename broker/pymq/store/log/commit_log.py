@@ -1,9 +1,9 @@
 """The commit log: every record of every topic, in order of arrival, in one address space.
 
-A record of L bytes goes into a segment with R bytes left only if L + 8 <= R; otherwise a
-blank record of size R ends the segment and the record opens the next. So every segment but the
-last ends with at least eight bytes of padding, and no segment is ever filled exactly.
-Only the eight bytes of the blank record are written.
+A record of L bytes goes into a segment with R bytes left only if L + 8 <= R. Otherwise a blank
+record of size R ends the segment, and the record is the first one of the next segment. So every
+segment but the last ends with at least eight bytes of padding, and no segment is filled exactly.
+Of a blank record only its eight bytes are written.
 
 Source: RocketMQ CommitLog.
 """
@@ -29,17 +29,17 @@ _SYS_FLAG = struct.Struct(">i")
 _SIZE = struct.Struct(">I")
 _LONG = struct.Struct(">q")
 _BORN_V6 = int(MessageFlag.BORN_HOST_IPV6)
-#: Where a record has its system flag, and its store time after a born host of either size.
+#: Positions in a record: system flag; store time after a born host of 8 B, and of 20 B.
 _FLAG_AT, _STAMP_AT, _STAMP_AT_V6 = 36, 56, 68
 
 Longs = npt.NDArray[np.int64]
-#: The store time stands within so many bytes of a record's start.
+#: The store time lies within this many bytes of a record's start.
 STORE_TIME_END = 76
 
 
 @dataclass(slots=True)
 class LogFlush:
-    """The files to sync so that everything below ``end`` is on the disk.
+    """The files to flush so that everything below ``end`` is on the disk.
 
     Made by ``CommitLog.begin_flush``. ``run`` in any thread, then ``CommitLog.finish_flush``.
 
@@ -56,15 +56,15 @@ class LogFlush:
     descriptors: list[int] = field(default_factory=list)
 
     def run(self) -> None:
-        """Sync, oldest segment first.
+        """Flush, oldest segment first.
 
         Raises:
-            FlushFailed: a sync failed.
+            FlushFailed: an fsync failed.
         """
         descriptors, self.descriptors = self.descriptors, []
         try:
             for fd in descriptors:
-                self.files.sync_data(fd)
+                self.files.fsync(fd)
         finally:
             for fd in descriptors:
                 self.files.close(fd)
@@ -74,9 +74,9 @@ class CommitLog:
     """Appends to the last segment and reads from all of them.
 
     Invariants: ``flushed <= committed <= end``; everything below ``end`` is whole records and
-    blanks; everything from ``end`` to the end of its segment is zero, or is known as dirty and
+    blanks; everything from ``end`` to the end of its segment is zero, or is recorded as dirty and
     will be zeroed before the next write. Only what is below ``committed`` is in the files and
-    can be read: all of it, unless there is a ``TransientPool``.
+    can be read: without a ``TransientPool`` that is everything.
     """
 
     def __init__(self, files: Files, segments: Segments) -> None:
@@ -88,13 +88,13 @@ class CommitLog:
         self.flushed = 0
         #: Store time of the last record, ms; the next one's is not smaller.
         self.store_timestamp = 0
-        # A failed write may have left whole records behind `end`; once something shorter is
-        # written over their start they would count as valid after a crash.
+        # End of what a failed write may have left after `end`. Whole records there would count as
+        # valid after a crash, once something shorter overwrote the first of them.
         self._dirty_end = 0
         self.pool: TransientPool | None = None
 
     def use_pool(self, pool: TransientPool) -> None:
-        """Let new records gather in a pool's buffers."""
+        """Collect new records in the buffers of a pool from now on."""
         pool.committed = self.end
         pool.store_timestamp = self.store_timestamp
         if len(self.segments):
@@ -113,7 +113,7 @@ class CommitLog:
 
     @property
     def next_due(self) -> bool:
-        """Whether the next segment should be prepared now: none is, and half of this is used."""
+        """Whether to prepare the next segment: it is not, and half of the last one is used."""
         segments = self.segments
         if segments.prepared or not len(segments):
             return False
@@ -129,9 +129,9 @@ class CommitLog:
     def write(self, data: bytes | memoryview) -> None:
         """Append whole records; they fit into ``room``.
 
-        All or none of them survive the death of the process: of several records the first bytes
-        are written last, and the log ends where these are missing. (After a power loss the first
-        few may be there alone: the disk has its own order.)
+        When the process dies meanwhile, all of them are in the log or none: the first bytes of
+        several records are written last, and the log ends where these are missing. (After a power
+        loss only the first few may be there: the disk writes in an order of its own.)
 
         Raises:
             DiskFull, FlushFailed, StoreError: nothing counts as written.
@@ -140,7 +140,7 @@ class CommitLog:
         self.end += len(data)
 
     def _put(self, segment: Segment, data: bytes | memoryview) -> None:
-        """Write at ``end`` of the last segment, or into its buffer."""
+        """Write at ``end``: into the last segment, or into its buffer."""
         position = self.end - segment.first
         if self.pool is not None and self.pool.current is not None:
             self.pool.current[position : position + len(data)] = data
@@ -158,7 +158,7 @@ class CommitLog:
             raise
 
     def roll(self) -> None:
-        """End the current segment with a blank record and go to the next.
+        """End the current segment with a blank record and begin the next one.
 
         Raises:
             DiskFull, FlushFailed, StoreBusy, StoreError: the current segment stays the last.
@@ -182,10 +182,10 @@ class CommitLog:
                 self.pool.committed = self.end
 
     def scrub(self) -> None:
-        """Zero what a failed write left behind ``end``, if there is any.
+        """Zero what a failed write left after ``end``, if anything.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: it is still there; do it again.
+            DiskFull, FlushFailed, StoreError: it is still there; call again.
         """
         if not self._dirty_end:
             return
@@ -201,7 +201,7 @@ class CommitLog:
         try:
             self.scrub()
         except StoreError:
-            pass  # Tried again before the next write, which fails if this fails.
+            pass  # The next write tries again, and fails if that fails.
 
     # -- flushing -----------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class CommitLog:
         """Return a flush of everything that is committed.
 
         Raises:
-            StoreError: no descriptor is left for it; try again later.
+            StoreError: the process has too many open files; try again later.
         """
         end, store_timestamp = self.end, self.store_timestamp
         if self.pool is not None:
@@ -243,7 +243,7 @@ class CommitLog:
     def slice(self, physical_offset: int, size: int) -> memoryview:
         """Return bytes of the log as a view on the map.
 
-        The view stays valid as long as it is held, even when the store is closed.
+        The view stays valid while it is referenced, also after the store was closed.
 
         Raises:
             OffsetOutOfRange: the range is not wholly inside one segment of the log.
@@ -280,10 +280,10 @@ class CommitLog:
     def places(self, starts: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return (descriptor, position, size) of ranges that ``slices`` gave.
 
-        Each descriptor is a duplicate, so that any thread may read from it, and must close it.
+        Each descriptor is a duplicate: any thread may read from it, and has to close it.
 
         Raises:
-            StoreError: no descriptor is left for it.
+            StoreError: the process has too many open files.
         """
         segments = [self.segments.find(start) for start in starts]
         duplicates = self._duplicates(segment.fd for segment in segments)
@@ -306,7 +306,7 @@ class CommitLog:
 
         Raises:
             OffsetOutOfRange: the log does not hold the offset.
-            CorruptRecord: no record stands there.
+            CorruptRecord: there is no valid record at the offset.
         """
         segment, stop = self._readable(physical_offset)
         return decode_record(segment.view[:stop], physical_offset - segment.first)
@@ -316,15 +316,15 @@ class CommitLog:
 
         Raises:
             OffsetOutOfRange: the log does not hold the offset.
-            CorruptRecord: no record starts there.
+            CorruptRecord: there is no record at the offset.
         """
         segment, stop = self._readable(physical_offset)
         position = physical_offset - segment.first
         size, own_offset = record_place(segment.view[:stop], position)
         if own_offset != physical_offset:
             raise CorruptRecord(
-                f"{segment.path}, position {position}: a record that says it lies at physical "
-                f"offset {own_offset}, expected {physical_offset}"
+                f"{segment.path}, position {position}: a record that says it is at "
+                f"physical offset {own_offset}, expected {physical_offset}"
             )
         return segment.view[position : position + size]
 
@@ -348,7 +348,7 @@ class CommitLog:
         return times
 
     def store_time_at(self, physical_offset: int) -> int | None:
-        """Return the store time (ms) of the record at an offset, None if it is not kept."""
+        """Return the store time (ms) of the record at an offset; None if the log has none."""
         if not self.first <= physical_offset <= self.committed - 64:
             return None
         segment = self.segments.find(physical_offset)

@@ -1,14 +1,15 @@
 """Reading a commit-log segment record by record, in numpy-sized chunks.
 
-A record counts when it is whole: known magic, fields that end exactly at its size, a body that
-fits its checksum, a topic and properties that are not the zeros of a page never written, and a
-physical offset that is the place where it stands. The last is what tells a live record from a
-stale one that an earlier truncation left behind.
+A record is valid when it is whole: known magic, fields that end exactly at its size, a body that
+fits its checksum, a topic and properties that are not the zeros of a page that was never written,
+and its own physical offset. The last distinguishes it from a stale record, which an earlier
+truncation left behind.
 
-A checksum of the whole record that does not fit is damage where the records on either side have
-one that does; the end of the log counts as one. Elsewhere it is a property that some client sent
-to a broker which wrote none (``protocol.record_crc``), and the record counts: RocketMQ itself
-would keep it, and to cut an acknowledged record is worse than to miss a damaged property.
+A checksum of the whole record that does not fit is damage if the records on both sides have one
+that fits; the end of the log counts as such a record. Otherwise it is a property that a client
+sent to a broker which writes no such checksums (``protocol.record_crc``), and the record is
+valid: RocketMQ itself would keep it, and to cut off an acknowledged record is worse than to miss
+a damaged property.
 
 Source: RocketMQ CommitLog.checkMessageAndReturnSize.
 """
@@ -42,7 +43,7 @@ CHUNK_RECORDS = 1 << 12
 _SIZE_MAGIC = struct.Struct(">II")
 #: The magic of a record of either version.
 RECORD_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
-#: Small enough that the next window gets the memory of the last one, which is in cache.
+#: Small enough that the next window reuses the memory of the last one, which is in cache.
 _WINDOW_BYTES = 1 << 16
 _ZEROS = bytes(_WINDOW_BYTES + 7)
 
@@ -57,10 +58,10 @@ class Stop(Enum):
 
 
 class RecordCrcRule(Enum):
-    """When the checksum of a whole record is believed."""
+    """When a checksum of a whole record counts."""
 
-    USUAL = "where the records around it have one that fits"
-    WRITTEN = "also where there is no record around it: the store writes them"
+    USUAL = "if the records around it have one that fits"
+    WRITTEN = "also if there is no record around it: the store writes them"
     DEMANDED = "always, and every record must have one (RocketMQ forceVerifyPropCRC)"
 
 
@@ -76,15 +77,15 @@ class Chunk:
 def scan_segment(
     segment: Segment, *, check_crc: bool, record_crc: RecordCrcRule = RecordCrcRule.USUAL
 ) -> Iterator[Chunk]:
-    """Yield the valid records of a segment; the last chunk tells where and why it ended.
+    """Yield the valid records of a segment; the last chunk says where and why they end.
 
     Args:
         segment: of the log.
-        check_crc: whether checksums are looked at.
-        record_crc: what those of whole records say.
+        check_crc: whether checksums are verified.
+        record_crc: when those of whole records count.
 
     Raises:
-        CorruptRecord: a record lacks the checksum that is demanded.
+        CorruptRecord: a record lacks the checksum that it must have.
     """
     position = 0
     while True:
@@ -131,12 +132,12 @@ def follow_sizes(view: memoryview, position: int, limit: int) -> tuple[Longs, in
 
     Args:
         view: bytes of a segment.
-        position: where the first record starts.
-        limit: where they end at the latest.
+        position: start of the first record.
+        limit: position that no record reaches beyond.
 
     Returns:
-        Where each starts, counted from ``position``, at most ``CHUNK_RECORDS`` of them; where
-        the last of them ends; and what is there. Only sizes and magics were looked at.
+        The start of each record, counted from ``position``, at most ``CHUNK_RECORDS`` of them;
+        the end of the last one; why the walk stopped. Only sizes and magics are checked.
     """
     unpack = _SIZE_MAGIC.unpack_from
     at, last = position, limit - _SIZE_MAGIC.size
@@ -167,9 +168,9 @@ def follow_sizes(view: memoryview, position: int, limit: int) -> tuple[Longs, in
 
 
 def _alike(view: memoryview, position: int, limit: int) -> tuple[int, int] | None:
-    """Return (how many, size) of the records of one size that a place begins with, if any.
+    """Return (count, size) of the records of equal size from a position on; None for less than 2.
 
-    Senders of one kind of message make many of them; one comparison finds all.
+    Equal records often follow each other; one comparison finds all of them.
     """
     if limit - position < 2 * OVERHEAD_BYTES:
         return None
@@ -190,7 +191,7 @@ def _columns(view: memoryview, position: int, starts: Longs, end: int) -> Record
 
 
 def _good_prefix(view: memoryview, position: int, starts: Longs) -> tuple[Longs, int]:
-    """Return the starts of the records in front of the first that is malformed, and their end."""
+    """Return the starts of the records before the first malformed one, and their end."""
     for index, start in enumerate(starts.tolist()):
         try:
             decode_record(view, position + start)
@@ -200,7 +201,7 @@ def _good_prefix(view: memoryview, position: int, starts: Longs) -> tuple[Longs,
 
 
 def topics_written(columns: RecordColumns) -> npt.NDArray[np.bool_]:
-    """Tell which records have a topic that does not begin or end with a zero byte.
+    """Return which records have a topic that does not begin or end with a zero byte.
 
     A page that never reached the disk reads as zeros, and no checksum covers the topic.
     """
@@ -211,13 +212,13 @@ def topics_written(columns: RecordColumns) -> npt.NDArray[np.bool_]:
 
 
 def ends_in_zeros(columns: RecordColumns) -> bool:
-    """Tell whether the last record's properties end with a zero byte: a torn write, see above."""
+    """Return whether the last record's properties end with a zero byte: a torn write."""
     start, end = int(columns.properties_start[-1]), int(columns.ends[-1])
     return end > start and not columns.buffer[end - 1]
 
 
 def body_crcs_good(columns: RecordColumns) -> npt.NDArray[np.bool_]:
-    """Tell which bodies fit their checksums."""
+    """Return which bodies fit their checksums."""
     bodies = map(columns.buffer.data.__getitem__, spans(columns.body_start, columns.body_end))
     found = np.fromiter(map(crc32, bodies), np.int64, len(columns)) & 0x7FFFFFFF
     matches: npt.NDArray[np.bool_] = found == columns.body_crc
@@ -227,7 +228,7 @@ def body_crcs_good(columns: RecordColumns) -> npt.NDArray[np.bool_]:
 def _record_crcs(
     columns: RecordColumns, count: int
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.bool_]]:
-    """Return what the ends of the first records say: their checksums, and that they are torn."""
+    """Return (state of the checksum, whether it is torn) of the first records."""
     starts, ends = columns.properties_start[:count], columns.ends[:count]
     states = check_record_crcs(columns.buffer, columns.starts[:count], ends, starts)
     torn = (states == RecordCrc.NONE) & (ends > starts) & (columns.buffer[ends - 1] == 0)
@@ -235,7 +236,7 @@ def _record_crcs(
 
 
 def record_crcs_good(columns: RecordColumns, rule: RecordCrcRule) -> npt.NDArray[np.bool_]:
-    """Tell which of consecutive records their own checksums do not call damaged."""
+    """Return which of consecutive records are not damaged according to their own checksums."""
     return _believe(*_record_crcs(columns, len(columns)), rule)
 
 
@@ -246,7 +247,7 @@ def _demand(
     states: npt.NDArray[np.int8],
     torn: npt.NDArray[np.bool_],
 ) -> None:
-    """Insist that every record in front of the first damage has a checksum."""
+    """Raise unless every record before the first damage has a checksum of its own."""
     others = np.flatnonzero(states != RecordCrc.FITS)
     if len(others) and states[others[0]] == RecordCrc.NONE and not torn[others[0]]:
         raise CorruptRecord(
@@ -261,11 +262,11 @@ def _demand(
 def _believe(
     states: npt.NDArray[np.int8], torn: npt.NDArray[np.bool_], rule: RecordCrcRule
 ) -> npt.NDArray[np.bool_]:
-    """Tell which records, good otherwise, are not damaged after all."""
+    """Return which of otherwise valid records are undamaged."""
     fits: npt.NDArray[np.bool_] = states == RecordCrc.FITS
     if rule is RecordCrcRule.DEMANDED:
         return fits
-    # With what stands in front of the first and behind the last, which is nothing.
+    # Padded: there is no record before the first one and after the last one.
     is_fitting = np.pad(fits, 1)
     may_fit = np.pad(fits | torn, 1, constant_values=True)
     damaged = (states == RecordCrc.WRONG) & may_fit[:-2] & may_fit[2:]
@@ -276,7 +277,7 @@ def _believe(
 
 
 def first_record(segment: Segment) -> Record | None:
-    """Return the record a segment begins with, None if it does not begin with a valid one."""
+    """Return the first record of a segment; None if it does not begin with a valid one."""
     try:
         record = decode_record(segment.view)
     except CorruptRecord:
@@ -285,11 +286,11 @@ def first_record(segment: Segment) -> Record | None:
 
 
 def find_record_after(files: Files, segment: Segment, position: int) -> Record | None:
-    """Return the first valid record at or behind a position, however damaged its surroundings."""
+    """Return the first valid record at or after a position, however much around it is damaged."""
     for start, end in files.data_ranges(segment.fd, position, segment.size_bytes):
         while start < end:
             stop = min(end, start + _WINDOW_BYTES)
-            # Seven bytes more: the size in front of a magic, and a magic across two windows.
+            # Seven bytes more: the size before a magic, and a magic that spans two windows.
             first = max(0, start - 7)
             window = files.pread(segment.fd, stop - first, first)
             if window != _ZEROS[: len(window)]:

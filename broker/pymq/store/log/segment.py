@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pymq.store.files import Files
 
-#: File names are the offset of the first byte, in so many decimal digits.
+#: File names are the offset of the first byte, in this many decimal digits.
 NAME_DIGITS = 20
 
 
@@ -14,7 +14,7 @@ def segment_name(first: int) -> str:
 
 
 def parse_segment_name(name: str) -> int | None:
-    """Return the offset a file name stands for, or None if it is no such name."""
+    """Return the offset that a file name stands for; None if it is not such a name."""
     return int(name) if len(name) == NAME_DIGITS and name.isascii() and name.isdigit() else None
 
 
@@ -22,7 +22,7 @@ class Segment:
     """A file of ``size_bytes`` whose first byte has the physical offset ``first``.
 
     Opened and mapped at first use. Views on the map keep it alive after ``close``; it is
-    unmapped when the last of them goes.
+    unmapped when the last of them is released.
 
     Source: RocketMQ MappedFile.
     """
@@ -50,7 +50,7 @@ class Segment:
 
     @property
     def fd(self) -> int:
-        """The descriptor, for reading and writing; in a read-only directory for reading."""
+        """The descriptor, for reading and writing; in a read-only directory only for reading."""
         if self._fd is None:
             files = self._files
             self._fd = (files.open_for_reading if self.read_only else files.open)(self.path)
@@ -58,7 +58,7 @@ class Segment:
 
     @property
     def view(self) -> memoryview:
-        """All bytes of the file, read-only; slices of it may be kept as long as wanted."""
+        """All bytes of the file, read-only; slices of it stay valid while they are referenced."""
         if self._view is None:
             self._view = self._files.map_for_reading(self.fd, self.size_bytes)
         return self._view
@@ -76,16 +76,16 @@ class Segment:
         return self._files.lock_in_memory(self.view)
 
     def unlock_from_memory(self) -> None:
-        """Let the pages go again; closing does that, too."""
+        """Undo ``lock_in_memory``; closing does that, too."""
         if self._view is not None:
             self._files.unlock_from_memory(self._view)
 
-    def sync(self) -> None:
+    def flush(self) -> None:
         """Force what was written to the disk."""
-        self._files.sync_data(self.fd)
+        self._files.fsync(self.fd)
 
     def release(self) -> bool:
-        """Close the file unless somebody holds a view on it; return whether it is closed."""
+        """Close the file unless views on it are still in use; return whether it is closed."""
         if self._view is not None:
             self._view = self._files.unmap(self._view)
         if self._view is not None:
@@ -96,20 +96,20 @@ class Segment:
         return True
 
     def close(self) -> None:
-        """Close the file. Views handed out stay valid: the map goes with the last of them."""
+        """Close the file. Views stay valid: the map lives as long as the last of them."""
         if not self.release():
             self._view = None
             self.release()
 
     def give_back_blocks(self) -> bool:
-        """Free the disk space of a deleted file under its readers, who see zeros from then on.
+        """Free the disk space of a deleted file that is still read; it reads as zeros afterwards.
 
         Returns:
-            Whether the system can do that.
+            Whether the system can do this.
         """
         return self._files.give_back_blocks(self.fd, self.size_bytes)
 
     def remove(self) -> None:
-        """Close and delete the file; the caller syncs the directory."""
+        """Close and delete the file; the caller flushes the directory."""
         self.close()
         self._files.remove(self.path)

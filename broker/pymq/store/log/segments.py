@@ -1,9 +1,9 @@
 """The ordered run of segments that forms the commit log's address space.
 
-They may lie in several directories, on several disks: file number i, counted from the start of
-the address space, is made in ``writable[i % len(writable)]``, the directories sorted by name,
-without those that are read-only or nearly full (all of the former, if none is left). What is
-there already is taken from wherever it lies.
+They may be in several directories, on several disks. File number i, counted from the start of
+the address space, is created in ``writable[i % len(writable)]``: the directories sorted by name,
+without those that are read-only or nearly full (if all are nearly full, that does not count).
+Existing files are used wherever they are.
 
 Source: RocketMQ MappedFileQueue, MultiPathMappedFileQueue, AllocateMappedFileService.
 """
@@ -19,7 +19,7 @@ from pymq.store.log.warm_up import WarmUp
 
 
 class Segments:
-    """Segments of one size, adjacent; the first may start anywhere.
+    """Adjacent segments of one size; the first one may start at any multiple of it.
 
     Belongs to the thread of the store, except ``prepare_next``, which any thread may call.
     """
@@ -46,7 +46,7 @@ class Segments:
         self.full_paths: Collection[Path] = ()
 
     def load(self) -> None:
-        """Take the files that are there; nothing is changed.
+        """Find the files that exist; nothing is changed.
 
         Raises:
             StoreMismatch: a file has another size or name than a segment can have.
@@ -58,7 +58,7 @@ class Segments:
             if not entry.is_directory
         ]
         listed.sort(key=lambda file: file[0])
-        for position, (name, directory, size) in enumerate(listed):
+        for number, (name, directory, size) in enumerate(listed):
             path = directory / name
             first = parse_segment_name(name)
             if first is None:
@@ -66,14 +66,14 @@ class Segments:
                     f"{path}: not a commit-log file (their names are 20 digits); "
                     "move it out of this directory"
                 )
-            if position and listed[position - 1][0] == name:
+            if number and listed[number - 1][0] == name:
                 raise StoreMismatch(
-                    f"{path}: {listed[position - 1][1]} has a file of this name, too; only one of "
+                    f"{path}: {listed[number - 1][1]} has a file of this name, too; only one of "
                     "them belongs to this log (storePathCommitLog, readOnlyCommitLogStorePaths): "
                     "move the other away"
                 )
-            if size == 0 and position == len(listed) - 1:
-                self._empty.append(path)  # Its creation was cut short.
+            if size == 0 and number == len(listed) - 1:
+                self._empty.append(path)  # A crash interrupted its creation.
                 continue
             if size != self.segment_bytes:
                 raise StoreMismatch(
@@ -99,11 +99,11 @@ class Segments:
             )
 
     def drop_empty(self) -> None:
-        """Remove a last file of length 0, whose creation a crash cut short."""
+        """Remove a last file of length 0: a crash interrupted its creation."""
         while self._empty:
             path = self._empty.pop()
             self._files.remove(path)
-            self._files.sync_directory(path.parent)
+            self._files.fsync_directory(path.parent)
 
     def __len__(self) -> int:
         return len(self._all)
@@ -134,7 +134,7 @@ class Segments:
         raise OffsetOutOfRange(f"physical offset {physical_offset}, the log holds {kept}")
 
     def _directory_of(self, first: int) -> Path:
-        """Return where the file that begins at an offset is to be made."""
+        """Return the directory for the file that begins at an offset."""
         writable = [path for path in self._paths if path not in self._read_only]
         roomy = [path for path in writable if path not in self.full_paths] or writable
         return roomy[first // self.segment_bytes % len(roomy)]
@@ -142,22 +142,22 @@ class Segments:
     def _create(self, first: int) -> Segment:
         directory = self._directory_of(first)
         if self._files.make_directory(directory):
-            self._files.sync_directory(directory.parent)
+            self._files.fsync_directory(directory.parent)
         path = directory / segment_name(first)
         fd = self._files.create(path, self.segment_bytes, reserve=True)
         segment = Segment(self._files, path, first, self.segment_bytes, fd)
         try:
-            self._files.sync_directory(directory)
+            self._files.fsync_directory(directory)
         except StoreError:
-            segment.remove()  # Or it would stand in the way of the next try.
+            segment.remove()  # Otherwise the next try would find it in its place.
             raise
         return segment
 
     def prepare_next(self) -> None:
-        """Make the next segment ahead of need, in whatever thread this is called.
+        """Create the next segment before it is needed; in any thread.
 
         Raises:
-            DiskFull, StoreError: it could not be made, and nothing is left behind.
+            DiskFull, StoreError: it could not be created, and no file is left.
         """
         with self._creating:
             if self._prepared is None:
@@ -167,7 +167,7 @@ class Segments:
                 self._prepared = segment
 
     def make_next(self) -> None:
-        """Make the next segment now, if it is not prepared; a warm-up under way is cut short.
+        """Create the next segment now unless it is prepared; a running warm-up is cut short.
 
         Raises:
             DiskFull, StoreError: as ``prepare_next``.
@@ -185,15 +185,15 @@ class Segments:
         return self._all[-1].end if self._all else 0
 
     def unlock_old(self) -> None:
-        """Let the system evict segments that the log has rolled away from; in any thread."""
+        """Unlock the memory of all segments but the last one; in any thread."""
         if self._warm_up is not None and self._all:
             self._warm_up.unlock_below(self._all[-1].first)
 
     def append_next(self) -> Segment:
-        """Add the next segment, prepared or made now, and return it.
+        """Add the next segment, prepared or created now, and return it.
 
         Raises:
-            DiskFull, StoreError: it could not be made, and nothing is left behind.
+            DiskFull, StoreError: it could not be created, and no file is left.
         """
         with self._creating:
             first = self._next_first
@@ -212,31 +212,31 @@ class Segments:
                 directory = self._prepared.path.parent
                 self._prepared.remove()
                 self._prepared = None
-                self._files.sync_directory(directory)
+                self._files.fsync_directory(directory)
 
-    def sync_names(self) -> None:
-        """Make durable which files there are, whoever made them."""
+    def flush_names(self) -> None:
+        """Make the names of all files durable, also of those that an earlier process created."""
         for path in dict.fromkeys(segment.path.parent for segment in self._all):
-            self._files.sync_directory(path)
-            self._files.sync_directory(path.parent)
+            self._files.fsync_directory(path)
+            self._files.fsync_directory(path.parent)
 
     def drop_after(self, count: int) -> None:
         """Keep the first ``count`` segments and delete the others, last first.
 
-        Each deletion is durable before the next: no power loss leaves a gap.
+        Each deletion is durable before the next one, so that a power loss leaves no gap.
         """
         while len(self._all) > count:
             segment = self._all.pop()
             segment.remove()
-            self._files.sync_directory(segment.path.parent)
+            self._files.fsync_directory(segment.path.parent)
 
     def take_first(self) -> Segment:
-        """Take the oldest segment out of the log; there is another one, the last is written to."""
+        """Take the oldest segment, which must not be the only one, out of the log."""
         assert len(self._all) > 1
         return self._all.pop(0)
 
     def close(self) -> None:
-        """Close all files; views handed out stay valid."""
+        """Close all files; views on them stay valid."""
         for segment in self._all:
             segment.close()
         with self._creating:

@@ -1,7 +1,7 @@
-"""What stands behind the end of the log: looked at, kept aside, and zeroed.
+"""The bytes after the end of the log: searched for records, copied aside, and zeroed.
 
-RocketMQ leaves the bytes it cuts where they are. New records overwrite them from the front, and
-after the next crash what is left of them would count as valid again.
+RocketMQ leaves the bytes that it cuts off in place. New records overwrite them from the front,
+and after the next crash the records that are left would count as valid again.
 """
 
 from pathlib import Path
@@ -13,19 +13,19 @@ from pymq.store.log.segment import Segment
 from pymq.store.log.segments import Segments
 
 RECOVERED_NAME = "recovered"
-#: Small enough that the next piece gets the memory of the last one, which is in cache.
+#: Small enough that the next piece reuses the memory of the last one, which is in cache.
 _PIECE_BYTES = 1 << 16
 _ZEROS = bytes(_PIECE_BYTES)
 
 
 class TornTail:
-    """The bytes of the log behind a position.
+    """The bytes of the log after a physical offset.
 
     Args:
         files: the operating system.
         segments: of the log.
-        root: of the store; what is cut is kept in its folder ``recovered``.
-        kept_bytes_max: how much is kept there; the oldest goes first.
+        root: of the store; what is cut off is kept in its directory ``recovered``.
+        kept_bytes_max: how much is kept there; the oldest is deleted first.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TornTail:
         self._kept_bytes_max = kept_bytes_max
 
     def first_record(self, end: int) -> Record | None:
-        """Return the first valid record behind a physical offset, if there is one."""
+        """Return the first valid record at or after a physical offset, if there is one."""
         for segment in self._segments:
             if segment.end > end:
                 position = max(0, end - segment.first)
@@ -47,10 +47,10 @@ class TornTail:
         return None
 
     def cut(self, end: int) -> int:
-        """Keep aside and zero what follows; delete the segments behind; return how much it was.
+        """Copy aside and zero what follows; delete the segments after it; return how many bytes.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the disk refused; do it again.
+            DiskFull, FlushFailed, StoreError: the disk refused; call again.
         """
         cut = 0
         for segment in self._segments:
@@ -60,7 +60,7 @@ class TornTail:
         return cut
 
     def _zero(self, segment: Segment, position: int) -> int:
-        """Keep what is not zero behind a position, then zero it; return how much that was."""
+        """Copy aside what is not zero after a position, then zero it; return how many bytes."""
         used = 0
         pieces: list[tuple[int, int]] = []
         files, fd = self._files, segment.fd
@@ -75,17 +75,17 @@ class TornTail:
             self._keep(segment, position, used)
             for start, size in pieces:
                 segment.write(_ZEROS[:size], start)
-            segment.sync()
+            segment.flush()
         return used
 
     def _keep(self, segment: Segment, position: int, size: int) -> None:
-        """Copy bytes of a segment aside; the oldest copies go beyond the bound."""
+        """Copy bytes of a segment aside; delete the oldest copies if there are too many bytes."""
         bound = self._kept_bytes_max
         size = min(size, bound)
         if not size:
             return
         if self._files.make_directory(self._directory):
-            self._files.sync_directory(self._directory.parent)
+            self._files.fsync_directory(self._directory.parent)
         kept = self._files.list_directory(self._directory)
         number = 1 + max((_number(entry.name) for entry in kept), default=0)
         used = sum(entry.size for entry in kept)
@@ -96,7 +96,7 @@ class TornTail:
             used -= entry.size
         path = self._directory / f"{number:06d}-at-{segment.first + position:020d}"
         self._files.write_file(path, bytes(segment.view[position : position + size]))
-        self._files.sync_directory(self._directory)
+        self._files.fsync_directory(self._directory)
 
 
 def _number(name: str) -> int:

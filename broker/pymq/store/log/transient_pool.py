@@ -1,15 +1,15 @@
-"""The transient store pool: records gather in memory and are committed to the log's files later.
+"""The transient store pool: records are collected in memory and written to the files later.
 
-A put then touches no page cache at all: it copies into an anonymous buffer, as large as a
+A put does not touch the page cache then: it copies into an anonymous buffer, as large as a
 segment, locked in memory where the system allows it. A commit writes what came since the last
 one to the file; only then is it dispatched, read and flushed. So with ``FlushMode.ASYNC`` an
-acknowledged record that is not committed yet is lost with the process; with ``FlushMode.SYNC``
-nothing is promised before it is committed and synced, and the promise is the usual one.
+acknowledged record that is not committed yet is lost with the process. With ``FlushMode.SYNC``
+nothing is acknowledged before it is committed and flushed, as without a pool.
 
-Every segment borrows a buffer when the log comes to it and returns it when all of it is
-committed. When none is free, the segment is written to directly, as without a pool.
+A segment gets a buffer when it becomes the last one and returns it when all of it is committed.
+When none is free, records are written to the segment directly, as without a pool.
 
-A commit that fails loses nothing: the buffer still has it, and writing it again is harmless.
+A failed commit loses nothing: the data are still in the buffer, and a commit is idempotent.
 
 Source: RocketMQ TransientStorePool, CommitRealTimeService.
 """
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class CommitJob:
-    """One write of pooled records to the log's files. ``run`` in any thread, then finish it.
+    """One write of pooled records to the log's files: ``run`` in any thread, then finish it.
 
     Attributes:
         files: the operating system.
@@ -43,7 +43,7 @@ class CommitJob:
     error: StoreError | None = None
 
     def run(self) -> None:
-        """Write, oldest first. Never raises: the error is kept for whoever finishes the job."""
+        """Write, oldest first. Never raises: ``finish_commit`` raises the error."""
         try:
             for fd, data, position in self.pieces:
                 self.files.pwrite(fd, data, position)
@@ -66,8 +66,8 @@ class TransientPool:
     Args:
         files: the operating system.
         buffer_bytes: size of one, that of a segment.
-        count: how many at most; made when they are needed, and then kept.
-        is_refusing: refuse to go on when none is free, instead of writing directly.
+        count: how many at most; allocated when they are needed, and then kept.
+        is_refusing: refuse puts when none is free, instead of writing directly.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class TransientPool:
         self._count = count
         self._is_refusing = is_refusing
         self._free: list[memoryview] = []
-        #: Segments that are not wholly committed, oldest first; None: written to directly.
+        #: Buffer of each segment that is not fully committed, oldest first; None: no buffer.
         self._buffers: dict[Segment, memoryview | None] = {}
         self._is_lock_refused = False
         self._is_committing = False
-        #: Where the current segment's records go; None: into its file.
+        #: Buffer for the records of the current segment; None: they go into its file.
         self.current: memoryview | None = None
         #: Everything below is in the files.
         self.committed = 0
@@ -92,11 +92,11 @@ class TransientPool:
 
     @property
     def free_count(self) -> int:
-        """How many buffers are not lent (RocketMQ availableBufferNums)."""
+        """How many buffers are not in use (RocketMQ availableBufferNums)."""
         return len(self._free) + self._unmade
 
     def check_free(self) -> None:
-        """Raise if the next segment would get no buffer and that is not wanted.
+        """Raise if there is no buffer for the next segment and ``is_refusing`` is set.
 
         Raises:
             StoreBusy: so it is.
@@ -108,7 +108,7 @@ class TransientPool:
             )
 
     def enter(self, segment: Segment) -> None:
-        """Go to a segment: lend it a buffer, if there is one."""
+        """Begin a segment: give it a buffer, if one is free."""
         if not self._free and self._unmade:
             self._unmade -= 1
             self._free.append(self._make())
@@ -134,7 +134,7 @@ class TransientPool:
         One at a time: None is returned until ``finish_commit`` is given the last one.
 
         Raises:
-            StoreError: no descriptor is left for it; try again later.
+            StoreError: the process has too many open files; try again later.
         """
         if self._is_committing or end == self.committed:
             return None
@@ -153,10 +153,10 @@ class TransientPool:
         return job
 
     def finish_commit(self, job: CommitJob) -> None:
-        """Record the outcome of a job that has run; take back the buffers that are done with.
+        """Record the outcome of a job that has run; take back buffers that are committed.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: what the job met; some may have been written, and
+            DiskFull, FlushFailed, StoreError: the job failed; a part may have been written, and
                 the next job writes all of it again.
         """
         self._is_committing = False

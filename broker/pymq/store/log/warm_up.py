@@ -1,8 +1,8 @@
-"""Warm-up: every page of the next segment is written and locked in memory ahead of need.
+"""Warm-up: every page of the next segment is written and locked in memory before it is needed.
 
-An append to it then waits neither for a page nor for a block. The content stays as it is: zeros.
-Locked are the segment that is written to and the one prepared; the one before is let go some
-seconds after the log rolled away from it.
+An append then waits neither for a page nor for a block. The content does not change: zeros. The
+current segment and the prepared one are locked; the one before is unlocked some seconds after
+the log has left it.
 
 Source: RocketMQ MappedFile.warmMappedFile, mlock (warmMapedFileEnable).
 """
@@ -15,7 +15,7 @@ from pymq.store.log.segment import Segment
 _log = logging.getLogger(__name__)
 
 PAGE_BYTES = 4096
-#: Written at once; whoever needs the segment now waits for one of these at most.
+#: Written at once: a put that needs the segment now waits for one of these at most.
 _PIECE = bytes(1 << 20)
 
 
@@ -23,42 +23,42 @@ class WarmUp:
     """Warms segments up; ``run`` in one thread at a time, ``unlock_below`` in any other.
 
     Args:
-        sync_bytes: sync after so many; None: leave it to the system.
+        flush_bytes: flush after this many; None: leave it to the system.
     """
 
-    def __init__(self, sync_bytes: int | None) -> None:
-        self._sync_bytes = sync_bytes
+    def __init__(self, flush_bytes: int | None) -> None:
+        self._sync_bytes = flush_bytes
         self._locked: list[Segment] = []
         self._is_refused = False
-        #: Set by whoever cannot wait for the end of a warm-up.
+        #: Set while a put waits for the segment: the warm-up ends early.
         self.is_hurried = False
 
     def run(self, files: Files, segment: Segment) -> None:
-        """Warm up a segment that nobody uses yet, or as much of it as there is time for.
+        """Warm up a segment that is not in use yet, or as much of it as there is time for.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: and the segment is removed.
+            DiskFull, FlushFailed, StoreError: the disk refused; the segment is removed.
         """
         try:
             self._write(segment)
         except BaseException:
             segment.remove()
-            files.sync_directory(segment.path.parent)
+            files.fsync_directory(segment.path.parent)
             raise
         if not self.is_hurried:
             self._lock(segment)
 
     def _write(self, segment: Segment) -> None:
-        unsynced = 0
+        unflushed = 0
         for position in range(0, segment.size_bytes, len(_PIECE)):
             if self.is_hurried:
                 return
             size = min(len(_PIECE), segment.size_bytes - position)
             segment.write(_PIECE[:size], position)
-            unsynced += size
-            if self._sync_bytes is not None and unsynced >= self._sync_bytes:
-                segment.sync()
-                unsynced = 0
+            unflushed += size
+            if self._sync_bytes is not None and unflushed >= self._sync_bytes:
+                segment.flush()
+                unflushed = 0
 
     def _lock(self, segment: Segment) -> None:
         if segment.lock_in_memory():
@@ -74,7 +74,7 @@ class WarmUp:
             )
 
     def unlock_below(self, first: int) -> None:
-        """Unlock the segments in front of a physical offset."""
+        """Unlock the segments below a physical offset."""
         for segment in [one for one in self._locked if one.first < first]:
             self._locked.remove(segment)
             segment.unlock_from_memory()

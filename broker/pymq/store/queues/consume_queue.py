@@ -1,23 +1,23 @@
-"""Consume queues: per (topic, queue id) the addresses of its records, 20 bytes each.
+"""Consume queues: per (topic, queue id) the physical offsets of its records, 20 bytes each.
 
-Entry k of a queue stands at byte 20 k of the queue's address space, big-endian::
+Entry k of a queue is at byte 20 k of the queue's address space, big-endian::
 
     offset  size  field
     0       8     physical offset of the record
     8       4     its size
     12      8     tag code: Java hash of the tag, sign-extended; 0 without a tag. Numbers below
-                  -2**31 are addresses of units that hold it: see ``queue_extension.py``
+                  -2**31 are addresses of units that hold it: see ``queue_extension``
 
-Files have one nominal length from the moment they exist (sparse here), are named after their
-first byte, and hold zeros behind the last entry. A queue whose first surviving entry is not at
-a file's start has that file filled up with blank entries ``(0, 7fffffff, 0)``, which no reader
-is ever shown. Example, three records of 170, 170 and 170 B with tag "TagA"::
+Files have their nominal length from creation on (sparse here), are named after their first byte,
+and hold zeros after the last entry. If the first entry of a queue is not at the start of a file,
+blank entries ``(0, 7fffffff, 0)`` fill the file up to it; readers never see them. Example, three
+records of 170 B with tag "TagA"::
 
     0000000000000000 000000aa 000000000027a807
     00000000000000aa 000000aa 000000000027a807
     0000000000000154 000000aa 000000000027a807
 
-Everything here can be rebuilt from the commit log.
+All of it can be rebuilt from the commit log.
 
 Source: RocketMQ ConsumeQueue.
 """
@@ -41,7 +41,7 @@ ENTRY_STRUCT = struct.Struct(">qiq")
 #: The size that marks a blank entry.
 BLANK_SIZE = 0x7FFFFFFF
 BLANK_ENTRY = ENTRY_STRUCT.pack(0, BLANK_SIZE, 0)
-#: Entries looked at together when an address is looked for.
+#: Entries read at once when an address is searched for.
 _BLOCK = 1024
 
 assert ENTRY.itemsize == ENTRY_STRUCT.size == ENTRY_BYTES  # on-disk contract
@@ -54,9 +54,10 @@ Mask = npt.NDArray[np.bool_]
 class ConsumeQueue:
     """The entries of one (topic, queue id).
 
-    Invariants: ``min_offset <= end_offset <= next_offset``; entries [min_offset, end_offset)
-    are written, hence visible; offsets [end_offset, next_offset) are given to records that
-    wait to be dispatched. ``physical_end`` is the end of the last entry's record.
+    What is called an offset here is a queue offset. Invariants: ``min_offset <= end_offset <=
+    next_offset``; entries [min_offset, end_offset) are written, hence visible; offsets
+    [end_offset, next_offset) belong to records that wait to be dispatched. ``physical_end`` is the
+    end of the last entry's record.
     """
 
     __slots__ = (
@@ -87,7 +88,7 @@ class ConsumeQueue:
         self.topic_bytes = topic.encode()
         self.queue_id = queue_id
         self.file_bytes = file_bytes
-        #: The units that entries have the addresses of; None if there are none.
+        #: The units that entries refer to; None if there are none.
         self.extension: QueueExtension | None = None
         self.min_offset = 0
         self.end_offset = 0
@@ -96,7 +97,7 @@ class ConsumeQueue:
         self.removed = False
 
     def add_files(self, bases: Iterable[int]) -> None:
-        """Take files that are on the disk, by the offset of their first byte, ascending."""
+        """Add files that exist, by the offsets of their first bytes, ascending."""
         for base in bases:
             self._bases.append(base)
             self._paths[base] = str(self.path / segment_name(base))
@@ -116,7 +117,7 @@ class ConsumeQueue:
         """Write consecutive entries and make them visible.
 
         Args:
-            first: queue offset of the first; writing the same entries again is harmless.
+            first: queue offset of the first one. Writing the same entries again is idempotent.
             entries: whole entries.
 
         Raises:
@@ -153,18 +154,18 @@ class ConsumeQueue:
         files.dirty.add(path)
         files.files.pwrite(files.descriptor(path), data, position)
 
-    def sync_later(self, first: int, count: int) -> None:
-        """Count the files of some entries, and their directories, as changed."""
+    def flush_later(self, first: int, count: int) -> None:
+        """Leave the files of some entries, and their directories, to the next flush."""
         low = first * ENTRY_BYTES // self.file_bytes * self.file_bytes
         for base in range(low, (first + count) * ENTRY_BYTES, self.file_bytes):
             self._files.dirty.add(self._paths[base])
         self._files.dirty_directories.update((self.path, *self.path.parents[:3]))
         if self.extension is not None:
             codes = self.entries(first, count)["tag_code"]
-            self.extension.sync_later(codes[codes <= ADDRESS_MAX].astype(np.int64))
+            self.extension.flush_later(codes[codes <= ADDRESS_MAX].astype(np.int64))
 
     def _create(self, base: int, position: int) -> str:
-        """Make a file; in the very first one, entries before ``position`` become blank."""
+        """Create a file; in the very first one, entries before ``position`` become blank."""
         path = str(self.path / segment_name(base))
         self._files.create(Path(path), self.file_bytes)
         if not self._bases and position:
@@ -176,7 +177,7 @@ class ConsumeQueue:
         return path
 
     def erase_from(self, first: int) -> None:
-        """Zero every entry from a queue offset on, and delete the files that hold only such."""
+        """Zero the entries from a queue offset on; delete the files that hold no others."""
         position = first * ENTRY_BYTES
         while self._bases and self._bases[-1] >= position:
             self._remove_file(self._bases.pop())
@@ -197,9 +198,9 @@ class ConsumeQueue:
         self._files.remove(self._paths.pop(base))
 
     def remove(self) -> None:
-        """Delete the queue with its directory; what waits to be dispatched to it is dropped.
+        """Delete the queue with its directory; entries that wait to be dispatched are dropped.
 
-        The topic's directory goes with its last queue.
+        The last queue of a topic takes the topic's directory with it.
         """
         self.removed = True
         self.reset()
@@ -241,7 +242,7 @@ class ConsumeQueue:
         return np.frombuffer(data, ENTRY)
 
     def entry(self, offset: int) -> tuple[int, int, int]:
-        """Return (physical offset, size, tag code) of one entry; zeros where there is none."""
+        """Return (physical offset, size, tag code) of one entry; zeros if its file is missing."""
         position = offset * ENTRY_BYTES
         within = position % self.file_bytes
         path = self._paths.get(position - within)
@@ -257,7 +258,7 @@ class ConsumeQueue:
     def tag_codes(self, entries: Entries) -> tuple[Longs, Mask]:
         """Return the tag codes of entries of this queue, and which of them are known.
 
-        Unknown are those of entries whose unit is missing.
+        Those of entries whose unit is missing are unknown.
 
         Raises:
             CorruptRecord: a file is gone.
@@ -272,10 +273,10 @@ class ConsumeQueue:
         return codes, known
 
     def trusted_end(self) -> int:
-        """Return the end of the entries in front of the first one whose unit was lost.
+        """Return the end of the entries before the first one whose unit was lost.
 
-        Looked for from the end of the queue up to an entry that has its unit: what a power loss
-        takes stands at the end. The extension's next unit will stand behind that one's.
+        Searched from the end of the queue down to an entry that has its unit: a power loss takes
+        what is at the end. The next unit of the extension will follow that entry's.
         """
         end = self.end_offset
         extension = self.extension
@@ -286,7 +287,7 @@ class ConsumeQueue:
             addresses = entries["tag_code"][addressed].astype(np.int64)
             rising = np.ones(len(addresses), np.bool_)
             rising[1:] = addresses[1:] > np.maximum.accumulate(addresses)[:-1]
-            # An address that does not rise is one that a power loss left from an older entry.
+            # An address that does not rise belongs to an older entry: a power loss kept it.
             ordered = addressed[: None if rising.all() else int(rising.argmin())]
             whole = ordered[self.tag_codes(entries)[1][ordered]]
             lost = addressed[addressed > whole[-1]] if len(whole) else addressed
@@ -308,7 +309,7 @@ class ConsumeQueue:
         return None
 
     def _blocks_back(self) -> Iterator[tuple[int, Entries]]:
-        """Yield runs of entries, the last one first: offset of the first entry, entries."""
+        """Yield (queue offset of the first entry, entries) in blocks, the last block first."""
         low = max(self.min_offset, self._bases[0] // ENTRY_BYTES if self._bases else 0)
         end = self.end_offset
         while end > low:
@@ -317,10 +318,10 @@ class ConsumeQueue:
             end = first
 
     def trim(self, log_first: int) -> bool:
-        """Let go of what the log no longer holds; return whether a file was deleted.
+        """Drop entries of records that the log no longer holds; return whether a file was deleted.
 
-        One file at most, and never the last, so that the numbering stays. Its directory has to
-        be synced before the next one may go: a power loss must not leave a gap.
+        One file at most, and never the last one, so that offsets go on. Its directory has to be
+        flushed before the next file may be deleted: a power loss must not leave a gap.
 
         Raises:
             StoreError: the file could not be deleted; call again later.
@@ -336,7 +337,7 @@ class ConsumeQueue:
         return is_due
 
     def drop_behind_gap(self) -> None:
-        """Delete the files behind the first one that is missing."""
+        """Delete the files after the first missing one."""
         bases = self._bases
         count = next(
             at for at in range(1, len(bases)) if bases[at] != bases[at - 1] + self.file_bytes
@@ -345,20 +346,20 @@ class ConsumeQueue:
             self._remove_file(bases.pop())
 
     def _is_kept(self, base: int, log_first: int) -> bool:
-        """Tell whether a file has an entry of a record that the log still holds."""
+        """Return whether a file has an entry of a record that the log still holds."""
         first = base // ENTRY_BYTES
         count = self.file_bytes // ENTRY_BYTES
         physical, size, _ = self.entry(first + count - 1)
         if size != BLANK_SIZE:
             return physical >= log_first
-        entries = self.entries(first, count)  # Ends with a gap: what is before it decides.
+        entries = self.entries(first, count)  # Ends with a gap: the entries before it decide.
         kept = (entries["physical_offset"] >= log_first) & (entries["size"] != BLANK_SIZE)
         return bool(kept.any())
 
     def correct_min(self, log_first: int) -> None:
         """Move ``min_offset`` to the first entry whose record the log still holds.
 
-        Units of the entries in front of it go, too.
+        The units of earlier entries are deleted, too.
 
         Source: RocketMQ ConsumeQueue.correctMinOffset.
         """

@@ -1,4 +1,4 @@
-"""Where messages stand and when they were stored, by their queue offsets.
+"""Where messages are in the log and when they were stored, by queue offset.
 
 Source: RocketMQ ConsumeQueue.getOffsetInQueueByTime (5.1.4 and later), DefaultMessageStore.
 """
@@ -8,14 +8,14 @@ from pymq.store.queues.consume_queue import ConsumeQueue, first_true
 
 
 def place_of(queue: ConsumeQueue | None, queue_offset: int) -> int | None:
-    """Return where a message lies in the log; None if it is not there or not kept."""
+    """Return the physical offset of a message; None if it does not exist or has expired."""
     if queue is None or not queue.min_offset <= queue_offset < queue.end_offset:
         return None
     return queue.entry(queue_offset)[0]
 
 
 def time_of(log: CommitLog, queue: ConsumeQueue | None, queue_offset: int) -> int | None:
-    """Return the store time (ms) of a message; None if it is not there or not kept."""
+    """Return the store time (ms) of a message; None if it does not exist or has expired."""
     place = place_of(queue, queue_offset)
     return None if place is None else log.store_time_at(place)
 
@@ -28,7 +28,7 @@ def offset_by_time(
         return 0
 
     def time(queue_offset: int) -> int:
-        # Entries whose record is gone count as too old.
+        # Entries whose record has expired count as too old.
         return log.store_time_at(queue.entry(queue_offset)[0]) or 0
 
     low, end = queue.min_offset, queue.end_offset

@@ -1,7 +1,6 @@
-"""What consume queues hold by the log: stored records -> entries, queue by queue.
+"""Stored records -> the queue entries that belong to them, queue by queue.
 
-Used wherever queues are made from, or compared with, what is on the disk. A put makes its
-entries itself, from what it knows already.
+Used where queues are rebuilt from the log, or compared with it. A put makes its entries itself.
 
 Source: RocketMQ CommitLog.checkMessageAndReturnSize, CommitLogDispatcherBuildConsumeQueue.
 """
@@ -25,7 +24,7 @@ class QueueEntries(NamedTuple):
     """The entries of one queue, in log order.
 
     Attributes:
-        topic: as in the records; may be no UTF-8.
+        topic: as in the records; possibly malformed UTF-8.
         queue_id: may be negative in a damaged record.
         rows: which records, shape (n,), ascending.
         offsets: their queue offsets, int64, shape (n,).

@@ -1,25 +1,25 @@
-"""Consume-queue extensions: per entry of a queue a unit of any length, in files of its own.
+"""Consume-queue extensions: per entry of a queue a unit of any length, in separate files.
 
-A queue entry with a unit holds the unit's *address* in place of the tag code: its offset among
-the extension's files, less 2**63. Addresses end at -2**31 - 1, where tag codes begin. A unit is
-big-endian::
+A queue entry with a unit holds the unit's *address* in place of the tag code: its offset in the
+address space of the extension's files, less 2**63. Addresses are at most -2**31 - 1, tag codes
+are greater. A unit is big-endian::
 
     offset  size  field
     0       2     size of the unit, 20..32767
     2       8     tag code
     10      8     store time of the message, ms
     18      2     bytes of the bit map
-    20      n     bit map, which filters may hit: see ``pymq.filter.bloom``
+    20      n     bit map of the filters that may match: see ``pymq.filter.bloom``
 
-Files have one nominal length from the moment they exist (sparse here) and are named after their
-first byte. A unit goes into a file with R bytes left only if its size is at most R - 4;
-otherwise the two bytes ``ffff`` end the file and the unit opens the next. Example, tag "TagA",
-without a bit map::
+Files have their nominal length from creation on (sparse here) and are named after their first
+byte. A unit goes into a file with R bytes left only if its size is at most R - 4. Otherwise the
+two bytes ``ffff`` end the file, and the unit is the first one of the next file. Example, tag
+"TagA", without a bit map::
 
     0014 000000000027a807 0000018bcfe56800 0000
 
-Everything but the bit maps can be rebuilt from the commit log. An entry may as well hold its
-tag code itself.
+Everything but the bit maps can be rebuilt from the commit log. Entries with an address and entries
+with a tag code may be mixed.
 
 Source: RocketMQ ConsumeQueueExt.
 """
@@ -47,10 +47,10 @@ UNIT = np.dtype(
 )
 UNIT_BYTES = UNIT.itemsize
 UNIT_BYTES_MAX = (1 << 15) - 1
-#: The greatest address; greater tag codes are no addresses.
+#: The greatest address; greater numbers are tag codes.
 ADDRESS_MAX = -(1 << 31) - 1
 _ADDRESS_BASE = -(1 << 63)
-#: Bytes that stay free at a file's end, for the mark.
+#: Bytes that stay free at the end of a file, for the end mark.
 END_BYTES = 4
 _END_MARK = struct.pack(">h", -1)
 #: Units further apart are read one by one.
@@ -66,7 +66,7 @@ class QueueExtension:
     """The units of one consume queue.
 
     Units are added in the order of their entries: the last address in the queue is the
-    greatest. ``end`` is the offset where the next unit goes; behind it stand zeros.
+    greatest. ``end`` is the offset where the next unit goes; only zeros follow.
     """
 
     __slots__ = ("_bases", "_files", "_put_end", "end", "file_bytes", "path")
@@ -74,18 +74,18 @@ class QueueExtension:
     def __init__(
         self, files: QueueFiles, path: Path, file_bytes: int, bases: Sequence[int] = ()
     ) -> None:
-        """Take files that are on the disk, by the offset of their first byte, ascending."""
+        """Use files that exist, by the offsets of their first bytes, ascending."""
         self._files = files
         self._bases = list(bases)
         self.path = path
         self.file_bytes = file_bytes
         self.end = 0
-        # Where the units end that were put since; None when there are none.
+        # End of the units that were put and not kept yet; None without any.
         self._put_end: int | None = None
 
     @property
     def is_adjacent(self) -> bool:
-        """Whether no file is missing between two others."""
+        """Whether the files follow each other without a gap."""
         bases = self._bases
         return not bases or bases[-1] - bases[0] == (len(bases) - 1) * self.file_bytes
 
@@ -94,13 +94,13 @@ class QueueExtension:
     def put(
         self, tag_codes: Longs, store_timestamps: Longs, bit_maps: Sequence[bytes | None] | None
     ) -> Longs:
-        """Write units behind the end; they count when they are kept, or else come again.
+        """Write units after the end; they count once ``keep`` is called, otherwise put them again.
 
-        A bit map that fits no unit is left out.
+        A bit map that is too long for a unit is left out.
 
         Args:
             tag_codes, store_timestamps: one per unit.
-            bit_maps: one per unit, or None when there are none.
+            bit_maps: one per unit; None: there are none.
 
         Returns:
             The address of each unit, shape (n,).
@@ -109,7 +109,7 @@ class QueueExtension:
             DiskFull, FlushFailed, StoreError: nothing counts as written.
         """
         if self._put_end is not None:
-            self.cut()  # What a failed try left may be longer, and no reader must see it.
+            self.cut()  # A failed try may have left more bytes, which must not be read.
         self._put_end = self.end
         heads = np.zeros(len(tag_codes), UNIT)
         heads["size"] = UNIT_BYTES
@@ -127,7 +127,7 @@ class QueueExtension:
         return self._place(data, heads["size"].astype(np.int64))
 
     def keep(self) -> None:
-        """Let the units put last count: the next ones go behind them."""
+        """Let the units put last count: the next ones follow them."""
         assert self._put_end is not None
         self.end, self._put_end = self._put_end, None
 
@@ -163,13 +163,13 @@ class QueueExtension:
         files.dirty.add(path)
         files.files.pwrite(files.descriptor(path), data, position)
 
-    def begin_behind(self, address: int | None) -> None:
-        """Let the first unit open a file that a lost one cannot have stood in."""
+    def begin_after(self, address: int | None) -> None:
+        """Put the first unit into a file in which no lost unit can have been."""
         if address is not None:
             self.end = ((address - _ADDRESS_BASE) // self.file_bytes + 1) * self.file_bytes
 
     def cut(self) -> None:
-        """Zero what stands behind the end, and delete the files that hold only such."""
+        """Zero everything after the end, and delete the files that lie after it."""
         while self._bases and self._bases[-1] >= self.end:
             self._files.remove(self._path_of(self._bases[-1]))
             del self._bases[-1]
@@ -178,9 +178,9 @@ class QueueExtension:
             self._files.zero(self._path_of(base), self.end - base, self.file_bytes)
 
     def trim(self, address: int) -> None:
-        """Delete the files in front of the one that holds an address; a tag code is none.
+        """Delete the files before the one that holds an address; nothing for a tag code.
 
-        Each deletion is durable before the next: no power loss leaves a gap.
+        Each deletion is durable before the next one, so that a power loss leaves no gap.
         """
         if address > ADDRESS_MAX:
             return
@@ -188,19 +188,19 @@ class QueueExtension:
         is_first = True
         while self._bases and self._bases[0] + self.file_bytes <= first:
             if not is_first:
-                self._files.files.sync_directory(self.path)
+                self._files.files.fsync_directory(self.path)
             self._files.remove(self._path_of(self._bases[0]))
             del self._bases[0]
             is_first = False
 
-    def sync_later(self, addresses: Longs) -> None:
-        """Count the files of some units, and their directories, as changed."""
+    def flush_later(self, addresses: Longs) -> None:
+        """Leave the files of some units, and their directories, to the next flush."""
         bases = np.unique((addresses - _ADDRESS_BASE) // self.file_bytes) * self.file_bytes
         self._files.dirty.update(map(self._path_of, bases.tolist()))
         self._files.dirty_directories.update((self.path, *self.path.parents[:3]))
 
     def reset(self) -> None:
-        """Delete all files: the next unit is the first."""
+        """Delete all files; the next unit will be the first one."""
         self.end = 0
         self.cut()
 
@@ -215,14 +215,14 @@ class QueueExtension:
     # -- reading ------------------------------------------------------------------------------
 
     def units(self, addresses: Longs) -> tuple[npt.NDArray[Any], Mask]:
-        """Return the units at addresses, and which of them are there.
+        """Return the units at addresses, and which of them exist.
 
         Args:
-            addresses: at most ADDRESS_MAX; of entries that stand near each other, best.
+            addresses: at most ADDRESS_MAX; fast for entries that are close to each other.
 
         Returns:
-            Units without their bit maps, dtype UNIT, shape (n,), and a mask of that shape:
-            where it is False, there is no whole unit.
+            Units without their bit maps, dtype UNIT, shape (n,), and a mask of that shape, False
+            where there is no whole unit.
 
         Raises:
             CorruptRecord: a file is gone.
@@ -245,7 +245,7 @@ class QueueExtension:
         return found, known
 
     def _read(self, base: int, positions: Longs) -> npt.NDArray[Any]:
-        """Return what stands at ascending positions of a file; zeros where it is too short."""
+        """Return the units at ascending positions of a file; zeros where it is too short."""
         start = int(positions[0])
         size = int(positions[-1]) + UNIT_BYTES - start
         path = self._path_of(base)
@@ -256,6 +256,6 @@ class QueueExtension:
         return units
 
     def end_of(self, address: int) -> int:
-        """Return the offset behind the unit at an address."""
+        """Return the offset after the unit at an address."""
         units, _ = self.units(np.array([address], np.int64))
         return address - _ADDRESS_BASE + int(units["size"][0])

@@ -1,4 +1,4 @@
-"""The files of consume queues and of their extensions that are held open."""
+"""The open files of consume queues and of their extensions."""
 
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -7,15 +7,16 @@ from pathlib import Path
 from pymq.errors import CorruptRecord, StoreError
 from pymq.store.files import Files
 
-#: From this many files on, one sync of everything first is cheaper than one journal commit each.
+#: Above this many files, one write-back of everything first is cheaper than a journal commit
+#: for each file.
 _MANY_FILES = 256
 _ZEROS = bytes(1 << 16)
 
 
 class QueueFiles:
-    """The queue files held open: the least recently used one is closed beyond a limit.
+    """The open queue files; beyond a limit the least recently used one is closed.
 
-    Also remembers which files and directories changed since they were last synced.
+    Also records which files and directories changed since they were last flushed.
     """
 
     def __init__(self, files: Files, open_max: int) -> None:
@@ -45,11 +46,11 @@ class QueueFiles:
         return fd
 
     def create(self, path: Path, size_bytes: int) -> None:
-        """Make a file of its nominal size, and its directories."""
+        """Create a file of its nominal size, and its directories."""
         directory = path.parent
         self.files.make_directory(directory)
         self._keep(str(path), self.files.create(path, size_bytes, reserve=False))
-        # Up to the store's own: who made them may have died before they were synced.
+        # Up to the store's own: a process that created them may have died before flushing them.
         self.dirty_directories.update((directory, *directory.parents[:3]))
 
     def _keep(self, path: str, fd: int) -> None:
@@ -70,16 +71,16 @@ class QueueFiles:
             self.dirty |= flush.paths
             self.dirty_directories |= flush.directories
 
-    def sync(self) -> None:
+    def flush(self) -> None:
         """Force every changed file and directory to the disk, in this thread."""
         self.begin_flush().run()
 
-    def sync_names(self) -> None:
+    def flush_names(self) -> None:
         """Force every changed directory to the disk; the next flush does it again."""
         QueueFlush(self.files, set(), self.dirty_directories).run()
 
     def forget(self, path: str) -> None:
-        """Close a file, if open, and drop it from what is to be synced."""
+        """Close a file, if open, and do not flush it any more."""
         fd = self._open.pop(path, None)
         if fd is not None:
             self.files.close(fd)
@@ -126,27 +127,27 @@ class QueueFlush:
     directories: set[Path]
 
     def run(self) -> None:
-        """Sync the files, then the directories. Deleted ones are skipped.
+        """Flush the files, then the directories. Deleted ones are skipped.
 
         Raises:
-            FlushFailed: a sync failed.
+            FlushFailed: an fsync failed.
             StoreError: something could not be opened; it can be tried again.
         """
         files = self.files
         if len(self.paths) > _MANY_FILES:
-            files.start_sync_of_all()
-        for path in sorted(self.paths):  # by name, so that a crash can be repeated
+            files.start_writeback()
+        for path in sorted(self.paths):  # sorted, so that a crash test can be repeated
             try:
                 fd = files.open(Path(path))
             except FileNotFoundError:
                 continue
             try:
-                files.sync_data(fd)
+                files.fsync(fd)
             finally:
                 files.close(fd)
         for directory in sorted(self.directories):
             try:
-                files.sync_directory(directory)
+                files.fsync_directory(directory)
             except StoreError:
                 if files.exists(directory):
                     raise

@@ -19,7 +19,7 @@ _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
 
 class QueueTable:
-    """Finds, makes and deletes consume queues; nothing is on the disk before the first entry."""
+    """Finds, creates and deletes consume queues; the first entry creates the first file."""
 
     def __init__(
         self,
@@ -31,16 +31,16 @@ class QueueTable:
         extensions: Path,
         extension_file_bytes: int | None,
     ) -> None:
-        """Prepare; ``load`` reads what is there.
+        """Prepare; ``load`` finds the queues that exist.
 
         Args:
             files: the operating system.
             path: the directory of the queues.
             file_bytes: size of a queue's files.
-            open_max: files held open at once.
+            open_max: files open at the same time.
             extensions: the directory of the queues' extensions.
             extension_file_bytes: size of their files; None: no units are written, and files
-                of any size are read.
+                of any size can be read.
         """
         self._path = path
         self._file_bytes = file_bytes
@@ -66,7 +66,7 @@ class QueueTable:
         return sorted(found, key=lambda queue: queue.queue_id)
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return a queue, made if there is none."""
+        """Return a queue, created if it does not exist."""
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
             path = self._path / topic / str(queue_id)
@@ -75,22 +75,22 @@ class QueueTable:
         return queue
 
     def extension_of(self, queue: ConsumeQueue) -> QueueExtension:
-        """Return a queue's extension, made if there is none; ``extension_file_bytes`` is set."""
+        """Return a queue's extension, created if missing; ``extension_file_bytes`` is set."""
         if queue.extension is None:
             assert self._extension_file_bytes is not None
             path = self._extensions / queue.topic / str(queue.queue_id)
             extension = QueueExtension(self.files, path, self._extension_file_bytes)
-            extension.begin_behind(queue.last_address())
+            extension.begin_after(queue.last_address())
             queue.extension = extension
         return queue.extension
 
     def remove(self, queue: ConsumeQueue) -> None:
-        """Delete a queue and, with the last of them, its topic's directory."""
+        """Delete a queue and, with the last queue of a topic, the topic's directory."""
         del self.by_key[queue.topic, queue.queue_id]
         queue.remove()
 
     def load(self) -> None:
-        """Take what is on the disk; nothing is changed and no file is opened.
+        """Find the queues that exist; nothing is changed and no file is opened.
 
         Raises:
             StoreMismatch: a file has another size or name than a queue file can have.
@@ -113,8 +113,8 @@ class QueueTable:
             )
             queue = self.find(topic, queue_id)
             if queue is None and self._extension_file_bytes is not None:
-                # Its queue is gone: recovery deletes these files, or they would stand in the
-                # way of new ones.
+                # Its queue is gone: recovery deletes these files, which would be in the place of
+                # new ones.
                 queue = self.make(topic, queue_id)
             if bases and queue is not None:
                 queue.extension = QueueExtension(self.files, directory, file_bytes, bases)
@@ -136,10 +136,10 @@ class QueueTable:
                     "move it out of this directory"
                 )
             if entry.size == 0:
-                self._empty.append(path)  # Its creation was cut short.
+                self._empty.append(path)  # A crash interrupted its creation.
                 continue
             if file_bytes is None:
-                file_bytes = entry.size  # Of those that are only read, all have the first one's.
+                file_bytes = entry.size  # Only read: all have the size of the first one.
             if entry.size != file_bytes:
                 raise StoreMismatch(
                     f"{path}: {entry.size} B, expected {file_bytes} B ({setting}): set the size "
@@ -154,7 +154,7 @@ class QueueTable:
         return bases, file_bytes or 0
 
     def drop_empty_files(self) -> None:
-        """Delete queue files of length 0, whose creation a crash cut short."""
+        """Delete queue files of length 0: a crash interrupted their creation."""
         while self._empty:
             path = self._empty.pop()
             self.files.files.remove(path)
@@ -164,7 +164,7 @@ class QueueTable:
 def queue_directories(files: Files, path: Path) -> list[tuple[str, int, Path]]:
     """Return (topic, queue id, directory) of the queues below a directory, sorted by name.
 
-    Source: RocketMQ passes over ids that are no numbers.
+    Source: RocketMQ ignores directories whose names are not numbers.
     """
     return [
         (topic.name, int(queue_id.name), path / topic.name / queue_id.name)
@@ -180,9 +180,9 @@ def queue_directories(files: Files, path: Path) -> list[tuple[str, int, Path]]:
 def illegal_name(
     topic: str, queue_id: int, *, topic_bytes_max: int = TOPIC_BYTES_MAX_V1
 ) -> str | None:
-    """Return why a queue cannot exist, None if it can.
+    """Return why a queue cannot exist; None if it can.
 
-    Topic names become directory names: none may lead out of the store.
+    Topic names become directory names, and must not lead out of the store.
     """
     if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
         return f"topic {topic[:64]!r} cannot be stored: it would not be a directory name"

@@ -1,4 +1,4 @@
-"""Brings consume queues up to the log: entries are compared with records, added and cut.
+"""Makes consume queues agree with the log: entries are compared with records, added and cut.
 
 Source: RocketMQ ConsumeQueue.recover, truncateDirtyLogicFiles, putMessagePositionInfo.
 """
@@ -21,14 +21,14 @@ from pymq.store.state.clean_stop import CleanStop
 
 _log = logging.getLogger(__name__)
 
-#: Queue files looked at, from the last one back, after an unclean stop; RocketMQ's number.
+#: Files of a queue that are checked after an unclean stop, the last ones; as in RocketMQ.
 _FILES_CHECKED = 3
-#: Longer gaps between queue offsets are taken for a damaged offset.
+#: A longer gap between queue offsets counts as a damaged offset.
 _GAP_MAX = 1 << 16
 
 
 class OlderNeeded(Exception):
-    """A queue misses entries older than the records that it was compared with first."""
+    """A queue lacks entries older than the records that it was compared with first."""
 
 
 class QueueRepair:
@@ -36,11 +36,11 @@ class QueueRepair:
 
     Args:
         log: where the records are.
-        queues: all of them.
+        queues: all queues.
         clean_stop: says which topics were deleted when.
         delay_levels_ms: delays of levels 1, 2, ...
         write: writes entries, and units of the extension where there is one.
-        before_change: called before anything is changed; twice is harmless.
+        before_change: called before every change; idempotent.
     """
 
     def __init__(
@@ -60,9 +60,9 @@ class QueueRepair:
         self._write = write
         self._before_change = before_change
         self._cursors: dict[ConsumeQueue, int] = {}
-        #: The lowest physical offset of which a queue is known to have lost its entry.
+        #: The lowest physical offset whose entry is known to be lost.
         self.lost_from = 1 << 63
-        #: Runs of entries that were there, and wrong.
+        #: Runs of existing entries that were wrong.
         self.wrong_count = 0
 
     # -- before the log is read ---------------------------------------------------------------
@@ -72,7 +72,7 @@ class QueueRepair:
         for queue in self._queues:
             self._find_end(queue)
             if queue.bases and queue.physical_end <= self._clean_stop.deleted.get(queue.topic, -1):
-                # A power loss brought back what was deleted.
+                # A power loss brought back a deleted queue.
                 self._before_change()
                 queue.reset()
 
@@ -82,9 +82,9 @@ class QueueRepair:
             return
         has_gap = not is_adjacent(queue)
         if has_gap:
-            # Files go one by one, but several may be new when the power goes, and some of them
-            # get lost. What is in front stays, for its numbers: the log may have no other trace.
-            _log.warning("%s: a file is missing, what is behind it is rebuilt", queue.path)
+            # Of several new files a power loss may take any. The files before the gap stay, for
+            # their offsets: the log may have no other trace of these.
+            _log.warning("%s: a file is missing, the files after it are rebuilt", queue.path)
             self._before_change()
             queue.drop_behind_gap()
         per_file = queue.file_bytes // ENTRY_BYTES
@@ -113,7 +113,7 @@ class QueueRepair:
             self.lost_from = min(self.lost_from, max(0, queue.physical_end))
 
     def units_reach_back(self, queue: ConsumeQueue) -> bool:
-        """Tell whether no file of a queue's extension is missing in front or between."""
+        """Return whether no file of a queue's extension is missing, except at its end."""
         if queue.extension is None:
             return True
         first = queue.first_kept(self._log.first)
@@ -139,18 +139,18 @@ class QueueRepair:
     # -- while the log is read ----------------------------------------------------------------
 
     def restart(self) -> None:
-        """Begin anew with an older record."""
+        """Prepare for reading again from an older record on."""
         self._cursors.clear()
 
     def take(self, records: RecordColumns, *, oldest: bool) -> None:
-        """Make the queues hold what consecutive records say.
+        """Make the queues agree with consecutive records.
 
         Args:
-            records: behind those of the last call.
+            records: they follow those of the last call.
             oldest: whether the log was read from its first record on.
 
         Raises:
-            OlderNeeded: a queue misses entries older than the first records; begin there.
+            OlderNeeded: a queue lacks entries older than the first records; begin there.
             DiskFull, FlushFailed, StoreError: the disk refused.
         """
         for topic, queue_id, rows, offsets, entries in queue_entries(
@@ -182,7 +182,7 @@ class QueueRepair:
         *,
         oldest: bool,
     ) -> None:
-        """Make a queue hold what the log says; the records are in log order."""
+        """Make a queue agree with its records, which are in log order."""
         breaks = (np.diff(offsets) != 1).nonzero()[0] + 1
         if not len(breaks):
             self._place(queue, int(offsets[0]), rows, oldest=oldest)
@@ -193,11 +193,11 @@ class QueueRepair:
     def _place(self, queue: ConsumeQueue, first: int, rows: Entries, *, oldest: bool) -> None:
         cursor = self._cursors.get(queue)
         if first == 0 and cursor:
-            # The topic was deleted and came back: its offsets began anew.
+            # The topic was deleted and created again: its offsets started from 0.
             self._before_change()
             queue.reset()
         elif cursor is None and queue.bases and first < queue.bases[0] // ENTRY_BYTES:
-            # Files are trimmed behind the log: a power loss took the front ones.
+            # Files are trimmed after the log: a power loss took the first ones.
             if not oldest:
                 raise OlderNeeded
             self._before_change()
@@ -214,8 +214,8 @@ class QueueRepair:
             if queue.extension is None:
                 queue.put_entries(first, rows[:overlap].tobytes())
             else:
-                # Units stand in the order of their entries: everything from here on goes, and
-                # is written anew as the log is read.
+                # Units are in the order of their entries: everything from here on is deleted, and
+                # written again as the log is read.
                 overlap = good
                 queue.erase_from(first + good)
                 queue.end_offset = first + good
@@ -226,21 +226,21 @@ class QueueRepair:
             if not queue.bases:
                 queue.min_offset = first
             self._write(queue, first + overlap, rows[overlap:].tobytes())
-        # What a process that died had written is in the page cache, perhaps nowhere else.
-        queue.sync_later(first, len(rows))
+        # What a dead process has written may only be in the page cache.
+        queue.flush_later(first, len(rows))
         self._cursors[queue] = first + len(rows)
 
     def _bridge(
         self, queue: ConsumeQueue, first: int, physical: int, cursor: int | None, *, oldest: bool
     ) -> bool:
-        """Prepare a queue for a record beyond its end; return False to leave the record out."""
+        """Prepare a queue for a record after its end; return False to leave the record out."""
         if cursor is None:
             if queue.physical_end > physical:
-                return False  # Of an earlier life of the topic: the queue is newer than this.
+                return False  # From before the topic was deleted: the queue is newer.
             if not oldest:
                 raise OlderNeeded
             self._before_change()
-            queue.reset()  # Its older records are gone; it begins with this one.
+            queue.reset()  # Its older records have expired; it begins with this one.
             return True
         gap = first - queue.end_offset
         _log.warning(
@@ -259,7 +259,7 @@ class QueueRepair:
         return True
 
     def _good_count(self, queue: ConsumeQueue, found: Entries, wanted: Entries) -> int:
-        """Return how many leading entries are as wanted, by themselves or with their units."""
+        """Return how many leading entries are as wanted, alone or with their units."""
         if found.tobytes() == wanted.tobytes():
             return len(wanted)
         wanted = wanted[: len(found)]
@@ -269,16 +269,16 @@ class QueueRepair:
         good &= found["size"] == wanted["size"]
         addressed = found["tag_code"] <= ADDRESS_MAX
         if queue.extension is not None and addressed.any():
-            # Time tells a unit from one of an earlier life that a power loss brought back.
+            # The store time detects an old unit that a power loss brought back.
             units, _ = queue.extension.units(found["tag_code"][addressed].astype(np.int64))
             physical = wanted["physical_offset"][addressed].astype(np.int64)
             good[addressed] &= units["store_timestamp"] == self._log.store_times(physical)
         return len(good) if good.all() else int(good.argmin())
 
-    # -- when the end of the log is known -----------------------------------------------------
+    # -- after the end of the log was found ---------------------------------------------------
 
     def cut(self, log_end: int) -> None:
-        """Drop entries of records that are gone, and whatever stands behind the last ones."""
+        """Drop entries of records that were cut off, and everything after the last ones."""
         for queue in list(self._queues):
             _cut(queue, log_end)
 
@@ -292,7 +292,7 @@ def _cut(queue: ConsumeQueue, log_end: int) -> None:
         size = entries["size"].astype(np.int64)
         reach = np.where(size == BLANK_SIZE, 0, entries["physical_offset"] + size)
         beyond = (reach > log_end).nonzero()[0]
-        # Entries in front of those may never have got to the disk.
+        # Entries before those may not have reached the disk.
         written = (size[: int(beyond[0]) if len(beyond) else None] > 0).nonzero()[0]
         count = int(written[-1]) + 1 if len(written) else 0
         if count == len(entries):
@@ -300,7 +300,7 @@ def _cut(queue: ConsumeQueue, log_end: int) -> None:
         end = first + count
     if end < queue.end_offset:
         _log.warning(
-            "%s: entries %d..%d pointed behind the end of the log and were dropped",
+            "%s: entries %d..%d pointed beyond the end of the log and were dropped",
             queue.path,
             end,
             queue.end_offset,
@@ -314,7 +314,7 @@ def _cut(queue: ConsumeQueue, log_end: int) -> None:
 
 
 def last_record_end(queue: ConsumeQueue) -> int:
-    """Return the end of the record of a queue's last entry, -1 without one."""
+    """Return the end of the record of a queue's last entry; -1: there is none."""
     if not queue.bases or queue.end_offset <= queue.bases[0] // ENTRY_BYTES:
         return -1
     physical, size, _ = queue.entry(queue.end_offset - 1)
@@ -322,7 +322,7 @@ def last_record_end(queue: ConsumeQueue) -> int:
 
 
 def is_adjacent(queue: ConsumeQueue) -> bool:
-    """Tell whether the files of a queue that has some follow each other without a gap."""
+    """Return whether the files of a queue, at least one, follow each other without a gap."""
     bases = queue.bases
     return bases[-1] - bases[0] == (len(bases) - 1) * queue.file_bytes
 

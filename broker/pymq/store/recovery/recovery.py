@@ -1,19 +1,18 @@
-"""What is kept after a clean and after an unclean stop.
+"""Recovery after a clean and after an unclean stop.
 
-1. Without an ``abort`` file, and if ``queues.json`` (written by our clean stop) fits what is on
-   the disk, everything is as it was left and only the ends are looked at.
-2. Otherwise the log is read from the first segment that may hold something the queues lack: the
-   last one they reach after a clean stop, the last one older than the checkpoint after an
-   unclean one, the very first when a queue turns out to miss older entries. Queue entries are
-   compared with the records and written where they are missing or wrong, and so are the units
-   of their extensions.
-3. The log ends at the first thing that is no valid record. If that is the unfinished end of what
-   was being written, the rest is kept aside under ``recovered/``, zeroed (stale records must
-   never come back) and reported. If valid records follow that were safe on the disk, or the log
-   is shorter than at the last clean stop, it is damage: nothing is cut and the store does not
-   open.
+1. If there is no ``abort`` file, and ``queues.json`` (written by our clean stop) fits the files,
+   everything is as it was left, and only the ends are checked.
+2. Otherwise the log is read from the first segment with records that the queues may lack: after a
+   clean stop the last one that they reach, after an unclean one the last one that is older than
+   the checkpoint, or the first one of all if a queue turns out to lack older entries. Queue
+   entries are compared with the records and written where they are missing or wrong, and so are
+   the units of extensions.
+3. The log ends where there is no valid record. If that is an unfinished write, the rest is copied
+   to ``recovered/``, zeroed (stale records must never come back) and reported. If it is followed
+   by valid records that were safe on the disk, or if the log is shorter than at the last clean
+   stop, it is damage: nothing is cut off and the store does not open.
 
-RocketMQ cuts in both cases and leaves the bytes where they are.
+RocketMQ cuts in both cases, and leaves the bytes in place.
 
 Source: RocketMQ CommitLog.recoverNormally and recoverAbnormally, ConsumeQueue.recover.
 """
@@ -85,10 +84,10 @@ class Recovery:
         self._store_timestamp = 0
 
     def load(self) -> None:
-        """Look at everything that is there; nothing is changed.
+        """Read the directory; nothing is changed.
 
         Raises:
-            StoreMismatch: files of other kinds, sizes or names.
+            StoreMismatch: there are files of other kinds, sizes or names.
         """
         check_kind(self._files, self._config)
         self._checkpoint.load()
@@ -102,9 +101,9 @@ class Recovery:
         """Recover what was loaded.
 
         Raises:
-            CorruptRecord: damage where everything was safe; the log was not changed.
+            CorruptRecord: what was safe on the disk is damaged; the log was not changed.
             DiskFull, FlushFailed, StoreError: the disk refused.
-            StoreClosed: it was cancelled; the next one begins anew.
+            StoreClosed: it was cancelled; the next recovery starts from scratch.
         """
         self._clean = not self._abort.present()
         if self._clean and self._as_left():
@@ -122,21 +121,21 @@ class Recovery:
             self._resume_index(self._index)
 
     def _mark(self) -> None:
-        """Put the abort marker, before anything is changed.
+        """Create the abort marker before anything is changed, and delete empty queue files.
 
-        Also where there is one: whoever put it may have died before it was synced. And clears
-        away queue files whose creation a crash cut short: they stand where the files of rebuilt
-        entries must be.
+        Also if the marker exists: the process that created it may have died before it was
+        flushed. Empty queue files, whose creation a crash interrupted, are where the files of
+        rebuilt entries must be.
         """
         if not self._marked:
             self._abort.put()
             self._marked = True
         self._queues.drop_empty_files()
 
-    # -- nothing happened since our clean stop ------------------------------------------------
+    # -- nothing happened since the clean stop ------------------------------------------------
 
     def _as_left(self) -> bool:
-        """Adopt what ``queues.json`` says if the files agree with it."""
+        """Adopt the content of ``queues.json`` if the files agree with it."""
         end, ends = self._clean_stop.log_end, self._clean_stop.ends
         segments = self._log.segments
         if len(segments):
@@ -173,9 +172,9 @@ class Recovery:
         except (CorruptRecord, OffsetOutOfRange):
             return False
         if self._config.force_record_crc and not ends_with_record_crc(record.properties):
-            return False  # Reading the log will say so.
+            return False  # Reading the log reports it.
         if record.properties.endswith(b"\0"):
-            return False  # A page that was never written; the checksum is the body's.
+            return False  # A page that was never written; the checksum covers only the body.
         found = (record.physical_offset, record.size, record.topic, record.queue_id)
         return (
             found == (physical, size, queue.topic, queue.queue_id) and record.queue_offset == offset
@@ -220,7 +219,7 @@ class Recovery:
         return queue is None or queue.end_offset < end
 
     def _start(self, covered: int) -> int:
-        """Return the index of the segment to begin with."""
+        """Return the number of the segment to begin with."""
         segments = self._log.segments
         for index in range(len(segments) - 1, 0, -1):
             record = first_record(segments[index])
@@ -237,7 +236,7 @@ class Recovery:
         """Read the log from a segment on, bring the queues up to it, and return its end."""
         segments = self._log.segments
         self._repair.restart()
-        # Where it will end is not known before; most often at one of these.
+        # Its end, for the progress only, is not known yet; most often it is one of these.
         expected = max(covered, self._clean_stop.log_end)
         if len(segments) and expected < segments[-1].first:
             expected = segments[-1].end
@@ -276,7 +275,7 @@ class Recovery:
     # -- the end of the log -------------------------------------------------------------------
 
     def _judge(self, end: int, covered: int) -> None:
-        """Stop if what ends the log is damage and not an unfinished write."""
+        """Raise if the log ends because of damage and not of an unfinished write."""
         if end < self._clean_stop.log_end:
             paths = ", ".join(map(str, self._config.log_paths))
             raise CorruptRecord(
@@ -291,37 +290,37 @@ class Recovery:
             raise CorruptRecord(
                 f"{segment.path}: no valid record at position {end - segment.first} (physical "
                 f"offset {end}), but a valid one that was safe on the disk follows at physical "
-                f"offset {later.physical_offset}. The disk or somebody changed the file. Restore "
-                "it from a copy or a slave; to give up everything behind it, zero the file from "
-                "that position on and remove the later files"
+                f"offset {later.physical_offset}. The file was changed, by the disk or by hand. "
+                "Restore it from a copy or a slave; to give up everything after it, zero the file "
+                "from that position on and remove the later files"
             )
         checkpoint = self._checkpoint
-        # The time tells that of another broker, which has cut the log and gone on since.
+        # A later store time: another broker has cut the log and written to it since.
         if end < checkpoint.confirmed and self._store_timestamp <= checkpoint.log_timestamp:
             segments = self._log.segments
             path = segments.find(min(end, segments[-1].end - 1)).path if len(segments) else None
             raise CorruptRecord(
                 f"{path or self._config.log_paths[0]}: the log ends at physical offset {end}, but "
                 f"was safe on the disk up to {checkpoint.confirmed}: its last records are damaged "
-                "or missing. Restore the file from a copy or a slave; to give up what is behind "
+                "or missing. Restore the file from a copy or a slave; to give up what is after "
                 f"{end}, remove {self._config.root_path / CHECKPOINT_NAME}"
             )
 
     def _was_safe(self, record: Record, covered: int) -> bool:
-        """Tell whether a record behind the end had been on the disk before the last stop."""
+        """Return whether a record after the end was on the disk before the last stop."""
         if self._clean:
             return covered < 0 or covered > record.physical_offset
         checkpoint = self._checkpoint
         return record.store_timestamp < checkpoint.log_timestamp or (
-            # Of the same millisecond, or of a clock that was set back: all of a time alike.
+            # Records of one millisecond, or after a clock was set back: the offset decides.
             record.store_timestamp == checkpoint.log_timestamp
             and record.physical_offset < checkpoint.confirmed
         )
 
     def _stale(self, record: Record) -> bool:
-        """Tell whether a queue knows another record for this one's offset.
+        """Return whether a queue has another record at this one's queue offset.
 
-        RocketMQ leaves the bytes it cuts, so valid records of an earlier life can follow.
+        RocketMQ leaves the bytes that it cuts off, so valid but stale records may follow.
         """
         queue = self._queues.find(record.topic, record.queue_id)
         if queue is None or record.queue_offset >= queue.end_offset:
@@ -329,18 +328,18 @@ class Recovery:
         return queue.entry(record.queue_offset)[0] != record.physical_offset
 
     def _finish(self, end: int, first: int) -> None:
-        """Cut queues and log at their common end and make the result durable."""
+        """Cut queues and log at their common end, and make the result durable."""
         self._mark()
         self._log.segments.drop_empty()
         self._queues.drop_empty_files()
         self._repair.cut(end)
         self._cut_log(end)
         if not self._clean:
-            # What was read may still be in the page cache alone.
+            # What was read may only be in the page cache.
             for segment in list(self._log.segments)[first:]:
-                segment.sync()
-            self._log.segments.sync_names()
-        self._queues.files.sync()
+                segment.flush()
+            self._log.segments.flush_names()
+        self._queues.files.flush()
         if self._repair.wrong_count:
             _log.warning(
                 "%d runs of consume-queue entries were wrong", self._repair.wrong_count
@@ -350,7 +349,7 @@ class Recovery:
         log.store_timestamp = max(self._store_timestamp, self._checkpoint.log_timestamp)
         checkpoint = self._checkpoint
         checkpoint.log_timestamp = log.store_timestamp
-        checkpoint.note_queues(log.store_timestamp, self._index_ms())
+        checkpoint.record_queues(log.store_timestamp, self._index_ms())
         checkpoint.confirmed = end
         checkpoint.save()
 
@@ -359,8 +358,8 @@ class Recovery:
         segments = self._log.segments
         if cut and len(segments):
             _log.warning(
-                "%s: the log was cut at physical offset %d: %d B behind it were no acknowledged "
-                "record; they are kept in %s",
+                "%s: the log was cut at physical offset %d: the %d B after it were not "
+                "acknowledged; a copy of them is in %s",
                 segments.find(min(end, segments[-1].end - 1)).path,
                 end,
                 cut,
@@ -370,16 +369,16 @@ class Recovery:
     # -- the key index ------------------------------------------------------------------------
 
     def _resume_index(self, index: KeyIndex) -> None:
-        """Find where indexing goes on; what may not be on the disk is forgotten.
+        """Find where indexing goes on; keys that may not be on the disk are dropped.
 
-        Indexing itself is done later, while the store is in use.
+        The log is indexed later, while the store is in use.
         """
         log, note = self._log, self._clean_stop.index
         if not self._clean or self._clean_stop.log_end != log.end:
-            note = None  # The log is not as it was then.
+            note = None  # The log has changed since.
         index.drop_empty()
         if not self._is_index_sound(index, note):
-            _log.warning("%s: damaged, the index is made anew", self._config.index_path)
+            _log.warning("%s: damaged, the index is rebuilt", self._config.index_path)
             index.clear()
             note = None
         if index.last_physical >= log.end:
@@ -390,20 +389,20 @@ class Recovery:
         if self._clean:
             return
         first = self._trusted_index_end()
-        # Also with nothing to forget: a header on the disk tells nothing of the slots behind it.
+        # Also if there is nothing to drop: the slots on the disk may be older than the header.
         index.cut(first, log.store_time_at)
-        # Files that are gone end it earlier than the checkpoint says.
+        # If files are gone, it ends earlier than the checkpoint says.
         index.end = max(min(first, index.last_physical), log.first)
-        # Or a process that dies once a minute reads all of this again every time.
+        # Otherwise a process that dies once a minute would read all of this every time.
         index.save_at = log.end
 
     def _is_index_sound(self, index: KeyIndex, note: IndexNote | None) -> bool:
-        """Tell whether headers and last entry of the index can be right."""
+        """Return whether headers and last item of the index can be correct."""
         last = index.last_physical
         if not index.is_sound or (note is not None and note.last_physical != last):
             return False
         if not self._log.first <= last < self._log.end:
-            return True  # What is not in the log any more may be anything.
+            return True  # The record is not in the log any more: nothing to compare with.
         try:
             self._log.record_view(last)
         except CorruptRecord:
@@ -411,20 +410,20 @@ class Recovery:
         return True
 
     def _index_ms(self) -> int | None:
-        """Return the store time up to which the index on the disk is complete, None without one.
+        """Return the store time up to which the index on the disk is complete; None: no index.
 
-        It is brought up to the log later, while the store is in use.
+        It catches up with the log later, while the store is in use.
         """
         index = self._index
         if index is None:
             return None
         if not self._clean:
             return self._checkpoint.index_timestamp
-        # RocketMQ notes its time only when a file is full.
+        # RocketMQ writes its time only when a file is full.
         return index.newest.header.end_ms if index.is_sound and index.newest is not None else 0
 
     def _trusted_index_end(self) -> int:
-        """Return up to where an unclean stop left the index complete: the start of a segment."""
+        """Return the start of the segment below which the index is complete on the disk."""
         segments = self._log.segments
         for index in range(len(segments) - 1, 0, -1):
             record = first_record(segments[index])

@@ -1,7 +1,7 @@
-"""Stores of a kind that this one cannot read: told from their names alone, before any change.
+"""Stores in formats that cannot be read here: recognized by names, before any change.
 
 ==========================  =================================================================
-what lies there             what it is
+file or directory           what it is
 ==========================  =================================================================
 consumequeue/CURRENT        consume queues kept in RocksDB (storeType=defaultRocksDB, 5.x)
 config/<table>/CURRENT      topics, groups and offsets kept in RocksDB, likewise
@@ -9,7 +9,7 @@ dledger-<id>/data/...       a commit log replicated by DLedger (enableDLegerComm
 batchconsumequeue/t/0/...   queues of batches (topics with queue.type=BatchCQ, 5.x)
 ==========================  =================================================================
 
-Opened all the same, such a store would look empty, or hand out offsets a second time.
+If such a store was opened, it would look empty, or assign offsets a second time.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _ROCKSDB_MARK = "CURRENT"
 
 
 def check_kind(files: Files, config: StoreConfig) -> None:
-    """Look whether a store directory is of a kind that can be opened; nothing is changed.
+    """Check that a store directory is in a format that can be opened; nothing is changed.
 
     Raises:
         StoreMismatch: it is not.
@@ -58,7 +58,7 @@ def _check_tables(files: Files, path: Path) -> None:
                 f"{table / _ROCKSDB_MARK}: {entry.name} of this store are kept in RocksDB, "
                 "expected JSON files. Write them as JSON with RocketMQ's tool (mqadmin "
                 f"rocksDBConfigToJson) to {path}, then move {table} away; without that, topics, "
-                "groups and consumer offsets begin anew"
+                "groups and consumer offsets start from scratch"
             )
 
 

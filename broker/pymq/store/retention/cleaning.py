@@ -1,13 +1,13 @@
-"""Deleting what is old: segments first, then what index and queues hold of them.
+"""Deleting what is old: segments first, then their entries in index and queues.
 
-A pass is a run of small jobs. Each deletes the segments that left the log before it and looks at
-the disks and at the oldest segment that is left; ``done`` decides whether that one leaves the
-log, too. When none does, index and queues follow, some at a time. A crash anywhere between is
-harmless: segments go oldest first, entries of records that are gone are never shown, and the
-first pass after the next start trims every queue.
+A pass is a run of small jobs. Each deletes the segments that were taken out of the log before it,
+and looks at the disks and at the oldest remaining segment; ``finish_clean`` decides whether that
+one is taken out, too. When none is, index and queues follow, some of them at a time. A crash in
+between does no damage: segments are deleted oldest first, entries of deleted records are never
+shown, and the first pass after the next start trims every queue.
 
-A segment stays until it and all queue entries of its records are on the disk, and the last one
-stays for ever.
+A segment stays until it and all queue entries of its records are on the disk. The last segment
+always stays.
 
 Source: RocketMQ CleanCommitLogService, CleanConsumeQueueService.
 """
@@ -35,9 +35,9 @@ from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)
 
-#: Queues looked at by one step, so that the thread of the store is soon free again.
+#: Queues trimmed by one step, so that the thread of the store is soon free again.
 _QUEUES_A_STEP = 64
-#: RocketMQ's number of passes after one request.
+#: Passes after one request, as in RocketMQ.
 _ASKED_PASSES = 20
 
 class CleanJob:
@@ -59,22 +59,22 @@ class CleanJob:
         self._deleted_segments = deleted_segments
         self._disk = disk
         self._now_s = now_s
-        #: The paths of the oldest segment and of its successor; None if that must stay anyway.
+        #: Paths of the oldest segment and of the next one; None if the oldest one has to stay.
         self.oldest = oldest
-        #: Directories of queues to be synced; afterwards those where that failed.
+        #: Directories of queues to flush; after ``run`` those where that failed.
         self.directories = directories
-        #: Index files to be deleted; afterwards those where that failed.
+        #: Index files to delete; after ``run`` those where that failed.
         self.index_files = index_files
         self.usages: Usages = {}
         self.last_write_ms: int | None = None
-        #: Segments deleted or given back.
+        #: Segments deleted, or whose memory was released.
         self.count = 0
 
     def run(self) -> None:
-        """Delete, then look. Never raises: what fails is logged, and tried again by the next."""
+        """Delete, then look. Never raises: failures are logged, and the next job tries again."""
         self._segments.unlock_old()
         self.count = self._deleted_segments.step(self._now_s)
-        self.directories = [path for path in self.directories if not self._sync(path)]
+        self.directories = [path for path in self.directories if not self._flush(path)]
         self.index_files = [path for path in self.index_files if not self._remove(path)]
         self.usages = self._disk.look()
         if self.oldest is not None:
@@ -83,11 +83,11 @@ class CleanJob:
             except StoreError as error:
                 _log.warning("the age of the oldest commit-log file is not known: %s", error)
 
-    def _sync(self, directory: Path) -> bool:
+    def _flush(self, directory: Path) -> bool:
         try:
-            self._files.sync_directory(directory)
+            self._files.fsync_directory(directory)
         except StoreError as error:
-            if self._files.exists(directory):  # Or its topic was deleted meanwhile.
+            if self._files.exists(directory):  # Otherwise its topic was deleted in the meantime.
                 _log.error("%s; nothing more is deleted there until this succeeds", error)
                 return False
         return True
@@ -95,17 +95,17 @@ class CleanJob:
     def _remove(self, path: Path) -> bool:
         try:
             self._files.remove(path)
-            self._files.sync_directory(path.parent)
+            self._files.fsync_directory(path.parent)
         except StoreError as error:
             _log.error("an old index file stays until this succeeds: %s", error)
             return False
         return True
 
     def _last_write(self, path: Path, successor: Path) -> int:
-        """Return when a segment was last written.
+        """Return when a segment was last written, ms since the epoch.
 
-        RocketMQ goes by the time of the file. That of a copy is young, but what the next
-        segment begins with was stored when this one was full.
+        RocketMQ uses the time of the file, which for a copy is the time of copying. But the first
+        record of the next segment was stored when this one was full.
         """
         modified = self._files.modified_ms(path)
         rolled = store_time_of(self._files.read_part(successor, STORE_TIME_END, 0)) or 0
@@ -113,15 +113,15 @@ class CleanJob:
 
 
 class Retention:
-    """Decides what goes; belongs to the thread of the store.
+    """Decides what is deleted; belongs to the thread of the store.
 
     Args:
         config: the rules.
         clock: for ages and hours.
         log, queues, index: what is cleaned; no index if none is kept.
-        clean_stop: is told of queues that are deleted.
+        clean_stop: records which queues are deleted.
         disks: how full they are.
-        durability: says what is on the disk: nothing else may go.
+        durability: says what is on the disk: nothing else may be deleted.
         gate: says whether the store is open.
     """
 
@@ -148,29 +148,31 @@ class Retention:
         self._durability = durability
         self._gate = gate
         self._deleted_segments = DeletedSegments(log.files, config.held_grace_ms / 1000)
+        #: Passes that may still delete at any hour.
         self._asked = 0
-        self._left: int | None = None  # Segments this pass may still take; None between passes.
+        #: Segments that this pass may still delete; None between passes.
+        self._left: int | None = None
         self._trimmed_to = -1
         self._untrimmed: list[ConsumeQueue] = []
         self._unsynced: dict[Path, ConsumeQueue] = {}  # A file was deleted there.
-        self._old_index: list[Path] = []  # Index files to be deleted.
+        self._old_index: list[Path] = []  # Index files to delete.
         self._trim_again = False  # A queue could not be trimmed: the next pass tries all.
-        self._noted = ""
+        self._logged = ""
 
     # -- the disks ----------------------------------------------------------------------------
 
     @property
     def disk_usages(self) -> Mapping[Path, DiskUsage]:
-        """How full the disks of the log's and the queues' directories are, as last seen."""
+        """How full the disks of the log's and the queues' directories were, last time."""
         return self._disks.usages
 
     def check_disk(self) -> None:
-        """Look how full the disks are, about once a second: writes are refused above a level."""
+        """Check how full the disks are, about once a second: above a level, writes are refused."""
         self._gate.check_open()
-        self._note_disk(self._disks.look())
+        self._record_disk(self._disks.look())
 
-    def _note_disk(self, usages: Usages) -> None:
-        self._disks.note(usages)
+    def _record_disk(self, usages: Usages) -> None:
+        self._disks.record(usages)
         self._log.segments.full_paths = self._disks.full_log_paths
 
     # -- passes -------------------------------------------------------------------------------
@@ -183,13 +185,13 @@ class Retention:
         self._asked = _ASKED_PASSES
 
     def begin_clean(self) -> CleanJob:
-        """Return a job that deletes what the last one found to be old, and looks for more."""
+        """Return a job that deletes what was decided on before, and looks for more."""
         self._gate.check_open()
         if self._left is None:
             self._left = self._config.clean_batch_max
         segments = self._log.segments
         oldest = None
-        # Offsets of queues must not fall back: their entries outlive the records.
+        # Queue offsets must not fall back: entries have to outlive their records.
         if (
             self._left
             and len(segments) > 1
@@ -208,15 +210,15 @@ class Retention:
         )
 
     def finish_clean(self, job: CleanJob) -> int:
-        """Decide on what a job has seen; return how much got done, 0 at the end of a pass.
+        """Decide what to delete next; return how much was done, 0 at the end of a pass.
 
         A pass deletes at most ``clean_batch_max`` log files and then trims the queues; the next
         job begins another pass.
         """
         self._gate.check_open()
-        self._note_disk(job.usages)
+        self._record_disk(job.usages)
         failed = {path: self._unsynced[path] for path in job.directories}
-        # Each of them may have more to delete.
+        # Each of them may have more files to delete.
         self._untrimmed += [one for path, one in self._unsynced.items() if path not in failed]
         self._unsynced = failed
         self._old_index = job.index_files
@@ -249,9 +251,9 @@ class Retention:
         )
 
     def _trim(self) -> int:
-        """Let the index and some queues follow the log; return how many queues."""
+        """Trim some queues, and first the index; return how many queues."""
         if not self._deleted_segments.deleted:
-            return 0  # A crash now would bring segments back.
+            return 0  # After a crash now, segments would be back.
         first = self._log.first
         if first != self._trimmed_to:
             self._trimmed_to = first
@@ -272,8 +274,8 @@ class Retention:
             return queue.trim(log_first)
         except StoreError as error:
             self._trim_again = True
-            if str(error) != self._noted:
-                self._noted = str(error)
+            if str(error) != self._logged:
+                self._logged = str(error)
                 _log.error("an old file stays until this succeeds: %s", error)
         return False
 
@@ -282,16 +284,16 @@ class Retention:
     def delete_expired_queues(
         self, may_go: Callable[[str, int], bool], *, count_max: int
     ) -> list[tuple[str, int]]:
-        """Delete consume queues that hold nothing any more; return which.
+        """Delete consume queues that hold no messages any more; return which.
 
-        Their offsets start from 0 again: ``may_go`` has to keep whatever somebody may still read.
+        Their offsets start from 0 again: ``may_go`` has to protect queues that are still in use.
 
         Args:
-            may_go: asked about topic and queue id.
-            count_max: how many at most; call again until there is none.
+            may_go: (topic, queue id) -> whether the queue may be deleted.
+            count_max: how many at most; call again until none is returned.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: it could not be noted or done.
+            DiskFull, FlushFailed, StoreError: the deletion could not be recorded or done.
 
         Source: RocketMQ cleanExpiredConsumerQueue.
         """
@@ -303,15 +305,15 @@ class Retention:
         for queue in queues:
             self._queues.remove(queue)
         if found:
-            # Now, not with the next flush: a lost power that brought old files back beneath
-            # entries of new messages would hide these.
-            self._queues.files.sync_names()
+            # Now, not with the next flush: if a power loss brought old files back in front of the
+            # entries of new messages, these would be hidden.
+            self._queues.files.flush_names()
         return found
 
     def _expired_queues(self, may_go: Callable[[str, int], bool]) -> Iterator[ConsumeQueue]:
-        """Yield queues that once held messages and hold none any more, if they may go."""
+        """Yield queues that once held messages and hold none any more, if they may be deleted."""
         if not self._deleted_segments.deleted:
-            return  # A crash now would bring segments back, and their entries.
+            return  # After a crash now, segments would be back, and need their entries.
         first = self._log.first
         for queue in list(self._queues):
             end = queue.end_offset
@@ -323,6 +325,6 @@ class Retention:
                 yield queue
 
     def close(self) -> None:
-        """Delete what has left the log, and let its views go their way."""
+        """Delete what was taken out of the log; views on it stay valid."""
         self._deleted_segments.step(self._clock.monotonic_s())
         self._deleted_segments.close()

@@ -1,12 +1,12 @@
-"""Segments that have left the log: deleted at once, given back when nobody reads them any more.
+"""Segments taken out of the log: deleted at once, unmapped when they are no longer read.
 
-Reads hand out views on a segment's map, and a view may be held for as long as a slow consumer
-takes to receive it. Deleting the file does not disturb it: name and log are rid of the segment,
-its pages and disk blocks stay until the last view goes. Who holds one beyond the grace period
-keeps the memory, but the blocks are freed under him: he reads zeros from then on.
+Reads return views on a segment's map, and a view lives as long as a slow consumer takes to
+receive it. Deleting the file does not affect it: pages and disk blocks stay until the last view
+is released. When the grace period is over, the blocks are freed all the same: a view that is
+still in use keeps its memory, and reads zeros from then on.
 
 RocketMQ counts references instead, keeps the file while there are any, and after the grace
-period unmaps it under its readers.
+period unmaps it although it is read.
 
 Source: RocketMQ ReferenceResource, MappedFile.destroy, destroyMapedFileIntervalForcibly.
 """
@@ -28,36 +28,36 @@ class DeletedSegments:
         self._files = files
         self._grace_s = grace_s
         self._leaving: deque[Segment] = deque()
-        #: Deleted, but read: until when their blocks are left alone; None: they are gone.
+        #: Deleted, but read: when their blocks are to be freed; None: they have been.
         self._held: dict[Segment, float | None] = {}
         self._reported = ""
 
     def add(self, segment: Segment) -> None:
-        """Take a segment that has left the log; ``step`` does the rest. Oldest first."""
+        """Add a segment that was taken out of the log, oldest first; ``step`` deletes it."""
         self._leaving.append(segment)
 
     @property
     def deleted(self) -> bool:
-        """Whether every segment taken is gone from its directory."""
+        """Whether the files of all added segments are deleted."""
         return not self._leaving
 
     @property
     def held_count(self) -> int:
-        """Deleted segments that somebody still reads."""
+        """Deleted segments that are still read."""
         return len(self._held)
 
     def step(self, now_s: float) -> int:
-        """Delete and give back what can be; return how many segments got further.
+        """Delete and unmap what is possible; return how many segments were deleted or unmapped.
 
-        What cannot be deleted is reported once and tried again by the next step. Nothing behind
-        it is deleted meanwhile: after a crash the files must follow each other.
+        A file that cannot be deleted is logged once, and the next step tries again. Later files
+        stay until then: after a crash, the files must follow each other without a gap.
         """
         done = 0
         while self._leaving:
             segment = self._leaving[0]
             try:
                 self._files.remove(segment.path)
-                self._files.sync_directory(segment.path.parent)
+                self._files.fsync_directory(segment.path.parent)
             except StoreError as error:
                 self._report(error)
                 break
@@ -84,7 +84,7 @@ class DeletedSegments:
         if segment.give_back_blocks():
             _log.warning(
                 "%s: deleted %g s ago and still read (a consumer that does not receive what it "
-                "asked for?); its disk space was freed all the same, and who holds it reads zeros",
+                "asked for?); its disk space was freed all the same, and the rest reads as zeros",
                 segment.path,
                 self._grace_s,
             )
@@ -98,7 +98,7 @@ class DeletedSegments:
         return False
 
     def close(self) -> None:
-        """Let everything go; views handed out stay valid. What is not deleted yet stays."""
+        """Close everything; views stay valid. Files that are not deleted yet stay."""
         for segment in (*self._leaving, *self._held):
             segment.close()
         self._leaving.clear()

@@ -1,4 +1,4 @@
-"""How full the disks of a store are, and what follows from it; the levels are in ``retention``."""
+"""How full the disks of a store are, and whether writes are refused; levels: ``policy``."""
 
 import logging
 from collections.abc import Mapping
@@ -15,35 +15,35 @@ Usages = Mapping[Path, DiskUsage]
 
 
 class DiskWatch:
-    """Knows how full the disks are and says so when that changes."""
+    """Checks how full the disks are, and logs changes of the level."""
 
     def __init__(self, config: StoreConfig, files: Files) -> None:
         self._config = config
         self._files = files
         self._log_paths = config.log_paths
-        self._noted = ""
+        self._logged = ""
         self.level = DiskLevel.PLENTY
-        #: How full they were when they were last looked at.
+        #: How full the disks were at the last check.
         self.usages: Usages = {}
-        #: Why writes are refused; None while they are not.
+        #: Why writes are refused; None: they are not.
         self.refusal: str | None = None
-        #: Directories of the log where no new file should be made if there is another.
+        #: Directories of the log that get no new files while there is another one.
         self.full_log_paths: frozenset[Path] = frozenset()
 
     def look(self) -> Usages:
-        """Return how full the disks are; in any thread. What cannot be seen is left out."""
+        """Return how full the disks are; in any thread. Failures are logged and left out."""
         found = {}
         for path in (*self._log_paths, self._config.queues_path):
             try:
                 found[path] = self._files.disk_usage(path)
             except StoreError as error:
-                if str(error) != self._noted:
-                    self._noted = str(error)
+                if str(error) != self._logged:
+                    self._logged = str(error)
                     _log.warning("how full the disk is cannot be seen: %s", error)
         return found
 
-    def note(self, usages: Usages) -> None:
-        """Take over what ``look`` returned."""
+    def record(self, usages: Usages) -> None:
+        """Adopt what ``look`` returned."""
         self.usages = usages
         logs = [path for path in self._log_paths if path in usages]
         self.full_log_paths = frozenset(

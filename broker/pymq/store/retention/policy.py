@@ -1,16 +1,16 @@
-"""What may be deleted, and how full a disk may be: decisions, made of numbers alone.
+"""What may be deleted, and how full a disk may be: pure decisions.
 
 ===========  =====================  =========================================================
 disk used    level                  what follows
 ===========  =====================  =========================================================
-to 75 %      ``PLENTY``             files past ``reserved_hours`` go in the ``delete_hours``
-above 75 %   ``CLEAN``              they go at any hour
-above 85 %   ``FORCE``              the oldest go, whatever their age (``force_clean``)
+to 75 %      ``PLENTY``             files past ``reserved_hours`` deleted in ``delete_hours``
+above 75 %   ``CLEAN``              they are deleted at any hour
+above 85 %   ``FORCE``              the oldest are, whatever their age (``force_clean``)
 above 90 %   ``FULL``               and writes are refused; reads and dispatch go on
 ===========  =====================  =========================================================
 
-The disks are those of the commit log and of the consume queues; the higher level counts. Of
-several directories of the log the one with the most room counts: new files go there.
+The higher level of the disks of commit log and consume queues counts. If the log has several
+directories, the one with the most room counts: new files are created there.
 
 Source: RocketMQ DefaultMessageStore.CleanCommitLogService.
 """
@@ -47,7 +47,7 @@ def level_of(usage: DiskUsage, config: StoreConfig) -> DiskLevel:
 
 
 def is_hour_of(now_ms: int, hours: Collection[int]) -> bool:
-    """Tell whether a time lies in one of these hours of the day, local time."""
+    """Return whether a time is in one of these hours of the day, local time."""
     return datetime.fromtimestamp(now_ms / 1000).hour in hours
 
 
@@ -59,14 +59,14 @@ def may_delete(
     level: DiskLevel,
     asked: bool,
 ) -> bool:
-    """Tell whether the oldest segment may go.
+    """Return whether the oldest segment may be deleted.
 
     Args:
-        last_write_ms: when it was last written; None if that is not known.
+        last_write_ms: when it was last written; None if unknown.
         config: the rules.
         now_ms: the time.
         level: of the disks.
-        asked: somebody wants files past their time deleted now.
+        asked: an administrator wants old files to be deleted now.
     """
     if level >= DiskLevel.FORCE and config.force_clean:
         return True

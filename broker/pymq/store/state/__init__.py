@@ -1,1 +1,1 @@
-"""The small files beside the data: how far it is on the disk, and what a clean stop left."""
+"""The small files beside the data: checkpoint, locks, notes of a clean stop, state tables."""

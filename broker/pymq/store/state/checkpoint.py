@@ -3,17 +3,17 @@
 ``checkpoint`` has 4096 bytes, signed big-endian 64-bit numbers and zeros::
 
     offset  field
-    0       everything stored up to this time (ms) is synced in the commit log
+    0       everything stored up to this time (ms) is on the disk in the commit log
     8       ... in the consume queues
     16      ... in the index files
     24      flushed offset of the master (5.x); kept as found
-    32      confirmed physical offset (5.1.4 and later); ours is the flushed one
-    40      as 8, whatever the index files hold; ours alone
+    32      confirmed physical offset (5.1.4 and later); here the flushed one
+    40      as 8, whatever the index files hold; not in RocketMQ
 
-After an unclean stop recovery starts at the last segment whose first record is older than the
-smaller of the first two, less three seconds. Both this store and RocketMQ do that, so the
-numbers must never promise more than was synced. RocketMQ adds to queues and index from there; so
-8 is never later than 16, and 40 is what this store goes by.
+After an unclean stop, recovery starts at the last segment whose first record is older than the
+smaller of the first two numbers, less three seconds. Both this store and RocketMQ do that, so the
+numbers must never promise more than is on the disk. RocketMQ adds to queues and index from there:
+so the number at 8 is never later than that at 16, and this store uses the one at 40 instead.
 
 ``abort`` exists while the store is open; ``lock`` holds the word "lock" under a record lock.
 
@@ -37,7 +37,7 @@ _VALUES = struct.Struct(">6q")
 
 
 class Checkpoint:
-    """The checkpoint's numbers; ``save`` may be called from any thread."""
+    """The numbers of the checkpoint; ``save`` may be called from any thread."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files
@@ -51,7 +51,7 @@ class Checkpoint:
         self.queues_complete = 0
 
     def load(self) -> None:
-        """Read the file; without one, or with a damaged one, every number is 0."""
+        """Read the file; every number is 0 if it is missing or damaged."""
         data = self._files.read_file(self._path) or b""
         if len(data) < _VALUES.size:
             return
@@ -70,15 +70,15 @@ class Checkpoint:
         """Log, queues and key index are complete on the disk up to this store time."""
         return min(self.trusted_ms, max(0, self.index_timestamp - SLACK_MS))
 
-    def note_queues(self, queues_ms: int, index_ms: int | None) -> None:
-        """Note up to which store time queues and index are on the disk.
+    def record_queues(self, queues_ms: int, index_ms: int | None) -> None:
+        """Record up to which store time queues and index are on the disk.
 
-        Where RocketMQ recovers, it begins by the queues' time to add to both. So that is never
-        later than the index's.
+        RocketMQ recovers both from the time of the queues, so that is never later than the time of
+        the index.
 
         Args:
             queues_ms: of the queues.
-            index_ms: of the key index; None if none is kept.
+            index_ms: of the key index; None without an index.
         """
         self.queues_complete = queues_ms
         if index_ms is None:
@@ -88,10 +88,10 @@ class Checkpoint:
             self.index_timestamp = index_ms
 
     def save(self) -> None:
-        """Write the file in place and sync it; all of it lies in one disk sector.
+        """Write the file in place and flush it; all numbers are in one disk sector.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: the file may be old, never wrong.
+            DiskFull, FlushFailed, StoreError: the file may be outdated, but not wrong.
         """
         with self._saving:
             data = _VALUES.pack(
@@ -105,13 +105,13 @@ class Checkpoint:
             fd = self._files.open(self._path, create=True)
             try:
                 self._files.pwrite(fd, data.ljust(CHECKPOINT_BYTES, b"\0"), 0)
-                self._files.sync_data(fd)
+                self._files.fsync(fd)
             finally:
                 self._files.close(fd)
 
 
 class AbortMarker:
-    """ROOT/abort: present means the last stop was not a clean one."""
+    """ROOT/abort: exists while the store is open, and after an unclean stop."""
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
@@ -119,47 +119,47 @@ class AbortMarker:
         self._path = root / "abort"
 
     def present(self) -> bool:
-        """Tell whether the last stop was unclean."""
+        """Return whether the last stop was unclean."""
         return self._files.exists(self._path)
 
     def put(self) -> None:
-        """Write it, durably."""
+        """Create it, durably."""
         self._files.write_file(self._path, str(self._files.process_id()).encode())
-        self._files.sync_directory(self._root)
+        self._files.fsync_directory(self._root)
 
     def remove(self) -> None:
-        """Remove it: only when everything is dispatched and synced."""
+        """Remove it; everything has to be dispatched and on the disk."""
         self._files.remove(self._path)
-        self._files.sync_directory(self._root)
+        self._files.fsync_directory(self._root)
 
 
 def make_root(files: Files, root: Path) -> None:
-    """Make a store's directory, durably; nothing happens to one that was opened before.
+    """Create a store's directory, durably; nothing happens if it was opened before.
 
     Raises:
-        DiskFull, FlushFailed, StoreError: it could not be made.
+        DiskFull, FlushFailed, StoreError: it could not be created.
     """
     if files.exists(root / _LOCK):
         return
     missing = [path for path in root.parents if not files.exists(path)]
     files.make_directory(root, 0o700)
     for path in (root, *missing):
-        # Also when it was there: who made it may have died before this.
-        files.sync_directory(path.parent)
+        # Also if it existed: the process that created it may have died before this.
+        files.fsync_directory(path.parent)
 
 
 class DirectoryLock:
-    """Keeps a second process, and a second store of this process, out of a directory.
+    """Keeps other processes, and a second store of this process, out of a directory.
 
-    Taken before the directory is looked at, and without a trace in one that may be no store:
-    ``mark`` makes the file that keeps RocketMQ out, where there is none.
+    Taken before the directory is read, and without leaving a trace in one that may not be a
+    store: ``mark`` creates the file that keeps RocketMQ out.
     """
 
     def __init__(self, files: Files, root: Path) -> None:
         """Take the lock.
 
         Raises:
-            StoreLocked: somebody has it.
+            StoreLocked: it is taken.
         """
         self._files = files
         self._path = root / _LOCK
@@ -172,10 +172,10 @@ class DirectoryLock:
             raise
 
     def mark(self) -> None:
-        """Lock the file, too, made if missing.
+        """Lock the file, too, created if missing.
 
         Raises:
-            StoreLocked: somebody else has just made and locked it.
+            StoreLocked: another process has just created and locked it.
         """
         if len(self._held) == 1:
             self._held.append(self._files.lock_file(self._path))
@@ -183,6 +183,6 @@ class DirectoryLock:
             self._files.pwrite(self._held[1], _WORD, 0)
 
     def release(self) -> None:
-        """Let it go; twice is harmless."""
+        """Release it. Idempotent."""
         while self._held:
             self._files.close(self._held.pop())

@@ -1,4 +1,4 @@
-"""ROOT/queues.json: what a clean stop left, and which topics were deleted when.
+"""ROOT/queues.json: where log, queues and index ended at a clean stop, and deleted topics.
 
 ::
 
@@ -6,21 +6,21 @@
      "queues": {"TopicTest": {"0": 10, "1": 9}}, "deleted": {"Gone": 800},
      "index": {"end": 1234, "endTimestamp": 1700000000000, "lastOffset": 1000}}
 
-``queues`` holds the end offset of every queue at the last clean stop. It lets the next open
-start without reading the log, and tells a queue that is missing from one that never was.
-``index`` says how far the key index was, and which message was the last with a key: somebody
-else may have added to it since.
-``deleted`` holds the end of the log when a topic was deleted: records below it are not indexed
-again, so that a crash does not bring a deleted topic's messages back.
+``queues`` holds the end offset of every queue at the last clean stop. With it the next start need
+not read the log, and distinguishes a missing queue from one that never existed.
+``index`` says how far the key index was, and which message was the last one with a key: another
+broker may have added to the index since.
+``deleted`` holds the end of the log when a topic was deleted: records below it get no queue entry
+again, so that a crash does not bring the messages of a deleted topic back.
 
-``pymqCrc32`` is the checksum of all sealed files (``pymq.store.state.sealed_file``). In place of a
-damaged file the one before, ``queues.json.bak``, counts: it knows less, nothing wrong. Without the
-file nothing is known, whatever the backup says: so it can be taken away.
+``pymqCrc32`` is the checksum of a sealed file (``pymq.store.state.sealed_file``). If the file is
+damaged, the previous one, ``queues.json.bak``, is used: it says less, but nothing wrong. If the
+file is missing the backup is ignored, so that users can remove what is recorded.
 
-A greater ``version`` is that of a later pymq, which may have changed more than this file: it is
-refused. Without one it is 1.
+A greater ``version`` was written by a later pymq, which may have changed more than this file: it
+is refused. A missing one is 1.
 
-The file is ours. RocketMQ ignores it; without it recovery reads more and knows less.
+RocketMQ does not have this file, and ignores it. Without it, recovery reads more of the log.
 """
 
 import json
@@ -41,12 +41,12 @@ _INDEX = ("end", "endTimestamp", "lastOffset")
 
 
 class IndexNote(NamedTuple):
-    """How far the key index was.
+    """How far the key index was at a clean stop.
 
     Attributes:
         end: physical offset up to which the log was indexed.
         end_ms: store time of the last message below it.
-        last_physical: physical offset of the last message with a key; -1 without one.
+        last_physical: physical offset of the last message with a key; -1: there is none.
     """
 
     end: int
@@ -55,15 +55,15 @@ class IndexNote(NamedTuple):
 
 
 class CleanStop:
-    """The content of the file. ``ends`` is older than the queues, never newer."""
+    """The content of the file. ``ends`` may be older than the queues, never newer."""
 
     def __init__(self, files: Files, root: Path) -> None:
         self._files = files
         self._path = root / NAME
         self._backup = root / (NAME + ".bak")
-        # What stands in the file; None if that is no good backup.
+        # Content of the file; None if it is missing or damaged.
         self._saved: bytes | None = None
-        #: End of the log at the last clean stop; -1 when there was none.
+        #: End of the log at the last clean stop; -1: there was no clean stop.
         self.log_end = -1
         self.store_timestamp = 0
         self.ends: dict[tuple[str, int], int] = {}
@@ -71,7 +71,7 @@ class CleanStop:
         self.index: IndexNote | None = None
 
     def load(self) -> None:
-        """Read the file, or the one before if it is damaged; a missing one knows nothing.
+        """Read the file, or the backup of a damaged one; nothing is known if it is missing.
 
         Raises:
             StoreMismatch: a later version wrote it.
@@ -89,7 +89,7 @@ class CleanStop:
             _log.warning("%s is damaged; the log is read instead", self._path)
 
     def _parse(self, data: bytes) -> bool:
-        """Take over what a file says; return whether it is whole."""
+        """Adopt the content of a file; return whether it is valid."""
         try:
             content = json.loads(unseal(data))
             version = int(content.get("version", 1))
@@ -116,7 +116,7 @@ class CleanStop:
     def save_clean_stop(
         self, log: CommitLog, ends: dict[tuple[str, int], int], index: "IndexNote | None"
     ) -> None:
-        """Note where log, queues and index end, all of it being on the disk.
+        """Record where log, queues and index end; all of it is on the disk.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the previous file is still there.
@@ -127,7 +127,7 @@ class CleanStop:
         self._save()
 
     def forget_ends(self) -> None:
-        """Know no ends of queues and index any more, only that of the log and what was deleted.
+        """Forget the ends of queues and index; the end of the log and deletions stay.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the previous file is still there.
@@ -136,7 +136,7 @@ class CleanStop:
         self._save()
 
     def adopt(self, other: "CleanStop") -> None:
-        """Take over what another one knows.
+        """Adopt the content of another one.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the previous file is still there.
@@ -146,15 +146,15 @@ class CleanStop:
         self._save()
 
     def trim(self, log_first: int) -> None:
-        """Forget deletions of which the log holds no record any more; the next save tells."""
+        """Forget deletions whose records have all expired; the next save writes that."""
         self.deleted = {topic: end for topic, end in self.deleted.items() if end > log_first}
 
     def delete(self, topic: str, log_end: int) -> None:
-        """Note that a topic's records below ``log_end`` are to be forgotten.
+        """Record that a topic's records below ``log_end`` are deleted.
 
         Raises:
-            DiskFull, StoreError: the previous file is still there, and nothing is noted.
-            FlushFailed: either may be there.
+            DiskFull, StoreError: the previous file is still there, and nothing is recorded.
+            FlushFailed: the previous or the new file is there.
         """
         before = self.deleted, self.ends
         self.deleted = self.deleted | {topic: log_end}
@@ -164,11 +164,11 @@ class CleanStop:
         except FlushFailed:
             raise
         except StoreError:
-            self.deleted, self.ends = before  # Or a later save would note it all the same.
+            self.deleted, self.ends = before  # Otherwise a later save would record it all the same.
             raise
 
     def forget(self, queues: Collection[tuple[str, int]]) -> None:
-        """Do not expect queues any more that hold nothing and are about to be deleted.
+        """Forget the ends of empty queues that are about to be deleted.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the previous file is still there.
@@ -177,7 +177,7 @@ class CleanStop:
         self._save()
 
     def cut(self, log_end: int) -> None:
-        """Note that the log was cut: what is written there now is not what was deleted.
+        """Record that the log was cut: what is written after that place is not deleted.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the previous file is still there.

@@ -1,15 +1,15 @@
-"""Small JSON state files (topics, groups, offsets): replaced as a whole, never half.
+"""Small JSON state files (topics, groups, offsets): sealed with a checksum, replaced as a whole.
 
-A save writes ``NAME.tmp`` and syncs it, keeps the previous file as ``NAME.bak``, renames, and
-syncs the directory. A crash at any point leaves a whole file under ``NAME`` or ``NAME.bak``. A
-damaged file falls back to the backup with a warning, so that offsets never silently begin at 0;
-it never becomes the backup itself, but ``NAME.damaged``.
+A save writes ``NAME.tmp`` and flushes it, renames the previous file to ``NAME.bak``, renames the
+new one, and flushes the directory. A crash at any point leaves a complete file under ``NAME`` or
+``NAME.bak``. In place of a damaged file the backup is used, with a warning, so that offsets never
+silently begin at 0; a damaged file becomes ``NAME.damaged``, never the backup.
 
-The first member is the checksum of the rest: a changed digit of an offset is no other offset.
-RocketMQ passes it over, and leaves it out when it writes the file: without one a file is taken as
-it is.
+The first member is the checksum of the rest, so that a changed digit does not pass for another
+offset. RocketMQ ignores it, and leaves it out when it writes the file: a file without a checksum
+is accepted.
 
-The text belongs to the caller: RocketMQ reads these files with fastjson, whose dialect is in
+The content is the caller's: RocketMQ reads these files with fastjson, whose dialect is in
 ``pymq.protocol.fastjson``.
 
 Source: RocketMQ ConfigManager, MixAll.string2File.
@@ -28,25 +28,25 @@ from pymq.store.files import Files
 _log = logging.getLogger(__name__)
 _Value = TypeVar("_Value")
 
-#: The checksum as the first member of a JSON object.
+#: Name of the checksum, the first member of the JSON object.
 CHECKSUM_NAME = "pymqCrc32"
 _CHECKSUM = re.compile(rb'\{"%s":"([0-9a-f]{8})",?' % CHECKSUM_NAME.encode())
 
 
 def seal(data: bytes) -> bytes:
-    """Return the text of a JSON object with its checksum as the first member."""
+    """Return a JSON object with its checksum added as the first member."""
     head, brace, rest = data.partition(b"{")
     if head or not brace:
-        raise ValueError(f"a state table is a JSON object, not {data[:20]!r}")
+        raise ValueError(f"a state file holds a JSON object, not {data[:20]!r}")
     comma = b"" if rest.lstrip().startswith(b"}") else b","
     return b'{"%s":"%08x"%s%s' % (CHECKSUM_NAME.encode(), crc32(data), comma, rest)
 
 
 def unseal(data: bytes) -> bytes:
-    """Return what was sealed; a text without a checksum as it is.
+    """Return what was sealed; data without a checksum are returned unchanged.
 
     Raises:
-        ValueError: it does not fit its checksum.
+        ValueError: the checksum does not fit.
     """
     match = _CHECKSUM.match(data)
     if match is None:
@@ -61,14 +61,14 @@ def unseal(data: bytes) -> bytes:
 
 
 def replace_file(files: Files, path: Path, data: bytes, *, keep_as: Path | None = None) -> None:
-    """Replace a file as a whole, durably: a crash leaves the previous or the new one.
+    """Replace a file as a whole, durably: after a crash, the previous or the new one is there.
 
     Args:
         files: the operating system.
         path: of the file; its directory exists.
         data: what it will hold.
-        keep_as: name that the previous file gets; after a crash it may stand there alone. None:
-            it is overwritten.
+        keep_as: new name of the previous file; after a crash it may be the only one. None: the
+            previous file is overwritten.
 
     Raises:
         DiskFull, FlushFailed, StoreError: the previous file is still there, under either name.
@@ -78,7 +78,7 @@ def replace_file(files: Files, path: Path, data: bytes, *, keep_as: Path | None 
     if keep_as is not None and files.exists(path):
         files.rename(path, keep_as)
     files.rename(temporary, path)
-    files.sync_directory(path.parent)
+    files.fsync_directory(path.parent)
 
 
 class SealedFile:
@@ -89,19 +89,19 @@ class SealedFile:
         self._backup = path.with_name(path.name + ".bak")
         self._damaged = path.with_name(path.name + ".damaged")
         self._files = files or Files()
-        self._is_damaged = False  # what stands under NAME
+        self._is_damaged = False  # the file under NAME
 
     def load(self, parse: Callable[[str], _Value]) -> _Value | None:
-        """Return what the file holds, or its backup if the file is missing or damaged.
+        """Return the content of the file, or of its backup if it is missing or damaged.
 
         Args:
-            parse: text -> value; raises ValueError or a PymqError for text that is none.
+            parse: string -> value; raises ValueError or a PymqError if it is malformed.
 
         Returns:
             The value; None if there is neither a file nor a backup.
 
         Raises:
-            CorruptRecord: there is something, but nothing readable.
+            CorruptRecord: neither the file nor the backup is readable.
         """
         problems = []
         for path in (self._path, self._backup):
@@ -125,27 +125,27 @@ class SealedFile:
             return value
         if problems:
             raise CorruptRecord(
-                f"{'; '.join(problems)}. Restore one of them from a copy, or remove both to begin "
-                "anew"
+                f"{'; '.join(problems)}. Restore one of them from a copy, or remove both to start "
+                "from scratch"
             )
         return None
 
     def save(self, text: str) -> None:
         """Replace the file, durably; the previous one becomes the backup.
 
+        What UTF-8 cannot encode, half of a surrogate pair in a name, is written as ``?``: one
+        odd name must not keep everything else from being saved.
+
         Args:
             text: a JSON object.
-
-        What UTF-8 cannot hold, half of a surrogate pair in a name, is written as ``?``: one
-        odd text must not keep everything else from being saved.
 
         Raises:
             DiskFull, FlushFailed, StoreError: the previous file is still there.
         """
         files = self._files
         if files.make_directory(self._path.parent) or not files.exists(self._path):
-            # Who made it may have died before this.
-            files.sync_directory(self._path.parent.parent)
+            # Also if it existed: the process that created it may have died before this.
+            files.fsync_directory(self._path.parent.parent)
         replace_file(
             files,
             self._path,

@@ -45,16 +45,16 @@ class Watched(QuickFiles):
         self.written += len(data)
         super().pwrite(fd, data, position)
 
-    def sync_data(self, fd: int) -> None:
+    def fsync(self, fd: int) -> None:
         self.synced += 1
-        super().sync_data(fd)
+        super().fsync(fd)
 
     def lock_in_memory(self, view: memoryview, *, when_used: bool = False) -> bool:
         return self.locks and super().lock_in_memory(view, when_used=when_used)
 
 
-def segments_of(path: Path, files: Files, sync_bytes: int | None = None) -> Segments:
-    return Segments(files, [path], SIZE, warm_up=WarmUp(sync_bytes))
+def segments_of(path: Path, files: Files, flush_bytes: int | None = None) -> Segments:
+    return Segments(files, [path], SIZE, warm_up=WarmUp(flush_bytes))
 
 
 def test_pages_are_written_locked_and_let_go_behind_the_log(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_pages_are_written_locked_and_let_go_behind_the_log(tmp_path: Path) -> N
 
 def test_it_is_synced_piece_by_piece_under_sync_flush(tmp_path: Path) -> None:
     files = Watched()
-    segments = segments_of(tmp_path, files, sync_bytes=2 << 20)
+    segments = segments_of(tmp_path, files, flush_bytes=2 << 20)
     segments.prepare_next()
     assert files.synced == 1 + 2
     segments.close()

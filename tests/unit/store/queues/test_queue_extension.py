@@ -620,9 +620,9 @@ def test_files_go_one_by_one_each_durably(tmp_path: Path) -> None:
             self.done.append(path.name)
             super().remove(path)
 
-        def sync_directory(self, path: Path) -> None:
+        def fsync_directory(self, path: Path) -> None:
             self.done.append("synced")
-            super().sync_directory(path)
+            super().fsync_directory(path)
 
     files = Recording()
     queue_files = QueueFiles(files, 10)

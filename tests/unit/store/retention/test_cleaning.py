@@ -353,10 +353,10 @@ def test_queue_files_go_one_by_one_each_durably(tmp_path: Path) -> None:
                 done.append("remove")
             super().remove(path)
 
-        def sync_directory(self, path: Path) -> None:
+        def fsync_directory(self, path: Path) -> None:
             if path == queue_path(tmp_path):
                 done.append("sync")
-            super().sync_directory(path)
+            super().fsync_directory(path)
 
     store = open_store(tmp_path, FakeClock(), Noting(89), **SMALL)
     fill(store, FakeClock(), 5)
