@@ -124,7 +124,7 @@ class Bed:
         )
 
     @contextmanager
-    def pipeline(self, *, retry_s: float = 20.0, timeout_s: float = 0.3) -> Iterator[BatchPipeline]:
+    def pipeline(self, *, retry_s: float = 20.0, timeout_s: float = 1.0) -> Iterator[BatchPipeline]:
         config = ClientConfig(name_servers=(self.name_server.address,), timeout_s=timeout_s)
         with BlockingClient(config.name_servers, config=config) as client:
             yield client.batch_pipeline(in_flight_max=IN_FLIGHT, retry_s=retry_s)
@@ -367,7 +367,7 @@ def test_an_earlier_attempt_makes_the_outcome_unknown(bed: Bed) -> None:
     """The last attempt is refused by a closed port; the one before may have been stored."""
     bed.route(bed.a)
     bed.a.script = [FREEZE]
-    with bed.pipeline(retry_s=1.5) as pipeline:
+    with bed.pipeline(retry_s=2.0) as pipeline:
         pipeline.send(ANY, body(0))
         timer = later(bed.a.stop)
         with pytest.raises(PymqError) as failed:

@@ -42,7 +42,7 @@ class Sink:
         self.options = {
             "nameServer": bed.name_server,
             "topic": topic,
-            "requestTimeoutMs": "1000",
+            "requestTimeoutMs": "2000",  # a shared disk may need a second
             **options,
         }
 
@@ -159,7 +159,8 @@ def test_one_frozen_broker_of_two(two_brokers: TwoBrokers) -> None:
     two_brokers.freeze("broker-a")
     sink.planned().write(batches(40))
     two_brokers.thaw("broker-a")
-    sink.check(40)  # nothing was written to it
+    assert {one.broker for one in two_brokers.stored("T")} == {"broker-b"}
+    sink.check(40, most_copies=REQUESTS_IN_FLIGHT)
     thaw = {80: lambda: two_brokers.thaw("broker-b"), 50: lambda: two_brokers.freeze("broker-b")}
     sink.planned().write(batches(100, thaw))
     sink.check(100, most_copies=40 + REQUESTS_IN_FLIGHT)
@@ -327,4 +328,4 @@ def test_a_query_outlives_its_brokers(
     found = Sink(bed, "T").stored()
     assert end_s > 0
     assert {b"%d" % number for number in range(end_s * rows_per_s)} <= set(found)
-    assert max(found.values()) <= 3  # twice in one fault, and it may be met by two
+    assert max(found.values()) <= 4  # twice in one fault, and few meet several
