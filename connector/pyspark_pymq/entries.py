@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pymq.client.batch_pipeline import Batch
+from pymq.client.batch_request import Batch
 from pymq.client.finished import RecordsBody
 from pymq.errors import LocalProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES

@@ -20,9 +20,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
+from pymq.client.batch_request import Batch, BatchRequest, unsecured
 from pymq.client.batch_targets import (
     PAUSE_FIRST_S,
     PAUSE_MAX_S,
@@ -32,7 +31,7 @@ from pymq.client.batch_targets import (
 )
 from pymq.client.blocking_pool import BlockingPool, advertised, timed_out
 from pymq.client.finished import RecordsBody, as_batch
-from pymq.client.operations import SEND_RETRY_CODES, Send, SendResult, SendStatus
+from pymq.client.operations import SEND_RETRY_CODES, Send, SendResult
 from pymq.client.routes import Route
 from pymq.errors import (
     BrokerError,
@@ -56,45 +55,7 @@ BATCH_BYTES_IN_FLIGHT = 16 << 20
 #: Pause before a batch that was stored and not secured is sent to the same broker once more.
 UNSECURED_PAUSE_S = 1.0
 
-#: A SEND_BATCH body, or records that need less of the broker.
-Batch = bytes | bytearray | memoryview | RecordsBody
-
 _FAILURES = (BrokerError, ConnectionFailed, DurabilityUnknown, RequestTimeout, RouteNotFound)
-_CURES = {
-    SendStatus.FLUSH_DISK_TIMEOUT: "its disk did not confirm it in time (syncFlushTimeout)",
-    SendStatus.FLUSH_SLAVE_TIMEOUT: "its slave did not confirm it in time",
-    SendStatus.SLAVE_NOT_AVAILABLE: "no slave is in reach and up to date: start one, or make the "
-    "broker an ASYNC_MASTER",
-}
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    """A batch, and what became of its attempts.
-
-    Attributes:
-        failed_s: when the first attempt failed.
-        not_before_s: not to be sent again before.
-        unsecured: copies that are stored and not secured.
-        unknown: why an attempt may have stored it.
-        denied: brokers that have no permission for it.
-        queue, send, channel, opaque, sent_s: of the last attempt.
-    """
-
-    number: int
-    target: BatchTarget
-    batch: Batch
-    failed_s: float | None = None
-    failures: int = 0
-    not_before_s: float = 0.0
-    unsecured: int = 0
-    unknown: PymqError | None = None
-    denied: frozenset[str] = frozenset()
-    queue: MessageQueue | None = None
-    send: Any = None
-    channel: Any = None
-    opaque: int = 0
-    sent_s: float = 0.0
 
 
 class BatchPipeline:
@@ -136,8 +97,8 @@ class BatchPipeline:
         self._awaits_routes = awaits_routes
         self._wants_secured = wants_secured
         self._queues = QueueChooser(first_turn, in_flight_max)
-        self._unsent: deque[_Request] = deque()  # by number
-        self._in_flight: deque[_Request] = deque()  # as they were sent
+        self._unsent: deque[BatchRequest] = deque()  # by number
+        self._in_flight: deque[BatchRequest] = deque()  # as they were sent
         self._in_flight_bytes = 0
         self._count = self._stored_count = 0
         self._routes: dict[str, Route] = {}
@@ -181,12 +142,13 @@ class BatchPipeline:
                 same; a note says how many were acknowledged.
         """
         limit = self._pool.config.body_bytes_max
-        if not 0 < (size := _size_of(batch)) <= limit:
+        request = BatchRequest(self._count, target, batch)
+        if not 0 < request.size_bytes <= limit:
             raise LocalProtocolError(
-                f"batch {self._count} to topic {target.topic!r} has {size} B, expected "
-                f"1..{limit} (body_bytes_max); send fewer messages at once"
+                f"batch {self._count} to topic {target.topic!r} has {request.size_bytes} B, "
+                f"expected 1..{limit} (body_bytes_max); send fewer messages at once"
             )
-        self._unsent.append(_Request(self._count, target, batch))
+        self._unsent.append(request)
         self._count += 1
         self._work(drain=False)
 
@@ -246,11 +208,11 @@ class BatchPipeline:
             return True
         self._unsent.popleft()
         self._in_flight.append(request)
-        self._in_flight_bytes += _size_of(request.batch)
-        self._queues.sent(queue, request.number, _size_of(request.batch))
+        self._in_flight_bytes += request.size_bytes
+        self._queues.sent(queue, request.number, request.size_bytes)
         return True
 
-    def _must_wait(self, request: _Request) -> bool:
+    def _must_wait(self, request: BatchRequest) -> bool:
         """Must something in flight be finished before a batch is sent?"""
         return (
             len(self._in_flight) >= self._in_flight_max
@@ -262,7 +224,7 @@ class BatchPipeline:
             or not all(other.channel.is_open for other in self._in_flight)
         )
 
-    def _write(self, request: _Request, queue: MessageQueue) -> None:
+    def _write(self, request: BatchRequest, queue: MessageQueue) -> None:
         channel, takes_records = self._open(queue)
         batch = request.batch
         if isinstance(batch, RecordsBody) and not takes_records:
@@ -287,7 +249,7 @@ class BatchPipeline:
             self._remove(request)
             self._settle(request, response)
 
-    def _lost(self, oldest: _Request, error: PymqError) -> None:
+    def _lost(self, oldest: BatchRequest, error: PymqError) -> None:
         """The oldest batch was not answered; take back what went the same way and is not, either.
 
         It could be answered later. But a pymq broker answers in order, and so that nothing
@@ -310,13 +272,13 @@ class BatchPipeline:
         for request, failure in unanswered:
             self._failed(request, request.queue, failure)
 
-    def _remove(self, request: _Request) -> None:
+    def _remove(self, request: BatchRequest) -> None:
         assert request.queue is not None
         self._in_flight.remove(request)
-        self._in_flight_bytes -= _size_of(request.batch)
+        self._in_flight_bytes -= request.size_bytes
         self._queues.ended(request.queue)
 
-    def _settle(self, request: _Request, response: Command) -> None:
+    def _settle(self, request: BatchRequest, response: Command) -> None:
         """Take the answer to a batch."""
         queue, peer = request.queue, request.channel.peer
         assert queue is not None
@@ -324,7 +286,7 @@ class BatchPipeline:
             result = request.send.result(response, peer=peer)
             if self._wants_secured and result.durability_unknown:
                 request.unsecured += 1
-                raise _unsecured(request, result.status, peer)
+                raise unsecured(request, result.status, peer)
         except (BrokerError, DurabilityUnknown) as error:
             self._broker_failed(queue, error)
             self._failed(request, queue, error)
@@ -345,7 +307,7 @@ class BatchPipeline:
             if address is not None:
                 self._pool.distrust(address)
 
-    def _failed(self, request: _Request, queue: MessageQueue | None, error: PymqError) -> None:
+    def _failed(self, request: BatchRequest, queue: MessageQueue | None, error: PymqError) -> None:
         """Put a batch back in its place among the unsent, or raise the error if that is the end."""
         now_s = time.monotonic()
         request.failures += 1
@@ -367,7 +329,7 @@ class BatchPipeline:
             self._said.add(str(error))
             _log.warning("topic %s: trying again: %s", request.target.topic, error)
 
-    def _may_go_on(self, request: _Request, error: PymqError, now_s: float) -> bool:
+    def _may_go_on(self, request: BatchRequest, error: PymqError, now_s: float) -> bool:
         assert request.failed_s is not None
         if self._retries_max is not None and request.failures > self._retries_max:
             return False
@@ -428,15 +390,3 @@ class BatchPipeline:
         takes_records = self._pool.takes_records(address, hint)
         self._queues.broker(queue.broker_name).depth = self._in_flight_max if takes_records else 1
         return self._pool.channel(address, hint), takes_records
-
-
-def _unsecured(request: _Request, status: SendStatus, peer: str) -> DurabilityUnknown:
-    return DurabilityUnknown(
-        f"{peer} stored {request.send.asked} and answered {status}: {_CURES[status]}; what its "
-        "settings promise is not proven"
-    )
-
-
-def _size_of(batch: Batch) -> int:
-    body = batch.body if isinstance(batch, RecordsBody) else batch
-    return memoryview(body).nbytes

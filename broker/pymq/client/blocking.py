@@ -23,7 +23,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from pymq.client import operations
-from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, Batch, BatchPipeline
+from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, BatchPipeline
+from pymq.client.batch_request import Batch
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking_pool import PASSING, BlockingPool, advertised, timed_out
 from pymq.client.config import ClientConfig, parse_name_servers
