@@ -25,8 +25,8 @@ from pymq.client.batch_request import Batch
 from pymq.client.finished import RecordsBody
 from pymq.errors import LocalProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
-from pymq.protocol.finished_records import pack_sizes
 from pymq.protocol.message import KEYS, TAGS, UNIQUE_KEY
+from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pyspark_pymq.rows import contents, cuts
 

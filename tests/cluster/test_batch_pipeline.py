@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.cluster.played import Played, PlayedNameServer, closed_address, route_to
-from tests.cluster.test_finished_records import finished
+from tests.cluster.test_preencoded_records import preencoded
 
 from pymq.client import batch_pipeline, batch_targets
 from pymq.client.batch_pipeline import BatchPipeline
@@ -298,7 +298,7 @@ def test_a_broker_that_is_busy_is_left_to_others(bed: Bed) -> None:
 
 
 def test_records_for_a_broker_that_does_not_take_them() -> None:
-    records = finished("T", [(b"1", b"TAGS\x01x\x02"), (b"2", b"")])
+    records = preencoded("T", [(b"1", b"TAGS\x01x\x02"), (b"2", b"")])
     with running(is_pymq=False) as bed:
         with bed.pipeline() as pipeline:
             assert not pipeline.takes_records(ANY)

@@ -150,7 +150,7 @@ def test_a_range_is_read_exactly(site: Site) -> None:
         list(site.client.pull_range(site.queue(), 2_990, 3_001))
 
 
-def test_finished_records_are_for_pymq_brokers_only(site: Site) -> None:
+def test_preencoded_records_are_for_pymq_brokers_only(site: Site) -> None:
     assert site.client.takes_records(site.queue()) is False
 
 

@@ -21,9 +21,9 @@ from pymq.client.blocking import BlockingClient
 from pymq.client.finished import RecordsBody
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.finished_records import pack_sizes
 from pymq.protocol.message import Message
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import Record, decode_record, decode_records, pack_host
 from pymq.protocol.record_crc import RecordCrc, check_record_crc
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 import pytest
-from tests.cluster.test_finished_records import finished
+from tests.cluster.test_preencoded_records import preencoded
 from tests.interop.conftest import RealCluster
 from tests.interop.jvm import JavaClient
 from tests.interop.official_store import official_store
@@ -151,7 +151,7 @@ def test_every_way_into_a_queue_gives_the_code_that_the_official_broker_gives(
         try:
             send_all(sender, name, texts, raw)
             # The sender lays whole records out; their checks read the same texts once more.
-            records = finished(f"{name}-records", [(b"x", text) for text in raw])
+            records = preencoded(f"{name}-records", [(b"x", text) for text in raw])
             told = sender.send(
                 f"{name}-records",
                 records.body,

@@ -22,7 +22,7 @@ class RecordsBody(NamedTuple):
     Attributes:
         body: V1 records with IPv4 hosts, back to back; zeros in what only a broker knows. Must
             not change until the send is answered.
-        sizes: what each takes, packed (``protocol.finished_records.pack_sizes``).
+        sizes: what each takes, packed (``protocol.preencoded_records.pack_sizes``).
     """
 
     body: memoryview

@@ -183,9 +183,9 @@ class PullFlag(IntFlag):
 #: the request's own maxMsgNums and this many bytes. Real brokers ignore it.
 PULL_BYTES_FIELD = "pymqMaxBytes"
 
-#: Extension of pymq: a send whose body is finished records (``finished_records.py``). Header as
-#: SEND_MESSAGE_V2, and the field below. A request without a body asks whether the broker takes
-#: such sends on this connection; real brokers answer REQUEST_CODE_NOT_SUPPORTED.
+#: Extension of pymq: a send whose body is pre-encoded records (``preencoded_records.py``), with
+#: the header of SEND_MESSAGE_V2 and the field below. A request without a body asks whether the
+#: broker takes such sends on this connection; real brokers answer REQUEST_CODE_NOT_SUPPORTED.
 SEND_RECORDS = 479_001
 #: Sizes of the records, packed, in base64.
 RECORD_SIZES_FIELD = "pymqSizes"

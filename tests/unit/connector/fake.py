@@ -10,11 +10,11 @@ from pymq.client.queue_bounds import BoundsAnswer
 from pymq.client.routes import Route
 from pymq.errors import ConnectionFailed, OffsetOutOfRange, PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.finished_records import FinishedRecords, unpack_sizes
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import encode_properties, find_property
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords
+from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
 from pymq.protocol.record import NewRecord, decode_record, encode_record, pack_host, record_size
 
 BORN_HOST = pack_host("10.0.0.1", 50000)
@@ -215,7 +215,7 @@ class FakeClient:
         self._called("send", queue)
         stored = self._broker.queues[queue]
         assert isinstance(body, RecordsBody) is self._broker.takes_records
-        batch = _finished(body, queue) if self._broker.takes_records else _taken(body, queue)
+        batch = _preencoded(body, queue) if self._broker.takes_records else _taken(body, queue)
         data = batch.encode(
             physical_offset=4096 + 1000 * len(stored),
             queue_offset=len(stored),
@@ -251,8 +251,8 @@ class FakePipeline:
         assert self._client._open
 
 
-def _finished(body: RecordsBody, queue: MessageQueue) -> NewRecords:
-    return FinishedRecords(bytes(body.body), unpack_sizes(body.sizes), **_common(queue))
+def _preencoded(body: RecordsBody, queue: MessageQueue) -> NewRecords:
+    return PreencodedRecords(bytes(body.body), unpack_sizes(body.sizes), **_common(queue))
 
 
 def _taken(body: bytes | memoryview, queue: MessageQueue) -> NewRecords:

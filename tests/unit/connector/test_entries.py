@@ -8,8 +8,8 @@ import pytest
 from pymq.client.finished import RecordsBody
 from pymq.errors import LocalProtocolError
 from pymq.protocol.batch_body import decode_batch
-from pymq.protocol.finished_records import unpack_sizes
 from pymq.protocol.message import decode_properties
+from pymq.protocol.preencoded_records import unpack_sizes
 from pymq.protocol.record import Record, decode_records
 from pyspark_pymq.entries import Encoded, MessageKeys, Messages, encode_messages
 

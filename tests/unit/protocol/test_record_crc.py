@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from pymq.errors import CorruptRecord, RemoteProtocolError
 from pymq.protocol.batch_body import encode_batch
-from pymq.protocol.finished_records import FinishedRecords
 from pymq.protocol.message import decode_properties
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords
+from pymq.protocol.preencoded_records import PreencodedRecords
 from pymq.protocol.record import (
     MAGIC_V1,
     MAGIC_V2,
@@ -272,7 +272,7 @@ def test_many_are_checked_as_one(seed: int) -> None:
     assert not len(check_record_crcs(columns.buffer, none, none, none))
 
 
-# ------------------------------------------------------------------------- batches, finished
+# ------------------------------------------------------------------------- batches, pre-encoded
 
 
 def expected_text(text: bytes, *, record_crc: bool) -> bytes:
@@ -317,7 +317,7 @@ def test_batches(wanted: list[tuple[int, bytes, bytes]], record_crc: bool, ipv6:
     assert batch.tag_codes.tolist() == without.tag_codes.tolist()
 
 
-def finished_body(wanted: list[tuple[int, bytes, bytes]]) -> tuple[bytes, list[int]]:
+def preencoded_body(wanted: list[tuple[int, bytes, bytes]]) -> tuple[bytes, list[int]]:
     """Return records as their sender lays them out, checksums of other records included."""
     topic = COMMON["topic"].encode()
     found = []
@@ -330,11 +330,11 @@ def finished_body(wanted: list[tuple[int, bytes, bytes]]) -> tuple[bytes, list[i
 
 
 @given(entries, st.booleans(), st.booleans())
-def test_finished_records(
+def test_preencoded_records(
     wanted: list[tuple[int, bytes, bytes]], record_crc: bool, writable: bool
 ) -> None:
-    body, sizes = finished_body(wanted)
-    records = FinishedRecords(
+    body, sizes = preencoded_body(wanted)
+    records = PreencodedRecords(
         bytearray(body) if writable else body,
         np.array(sizes, np.int32),
         born_host=V4,
@@ -362,7 +362,7 @@ def test_the_reference_agrees() -> None:
     assert bytes(batch.encode(**place)) == sealed(text=text)
 
 
-@pytest.mark.parametrize("kind", ["batch", "finished"])
+@pytest.mark.parametrize("kind", ["batch", "preencoded"])
 @pytest.mark.parametrize("bare", [False, True])
 def test_the_limit_of_properties_counts_it(kind: str, bare: bool) -> None:
     room = PROPERTIES_BYTES_MAX - 20 - bare
@@ -372,8 +372,8 @@ def test_the_limit_of_properties_counts_it(kind: str, bare: bool) -> None:
         entry = (0, b"b", b"n\x01" + b"v" * (length - 2 - len(end)) + end)
         if kind == "batch":
             return NewBatch(encode_batch([entry]), born_host=V4, record_crc=True, **COMMON)
-        body, sizes = finished_body([entry])
-        return FinishedRecords(
+        body, sizes = preencoded_body([entry])
+        return PreencodedRecords(
             body, np.array(sizes, np.int32), born_host=V4, record_crc=True, **COMMON
         )
 

@@ -36,7 +36,6 @@ from pymq.protocol.codes import (
     ResponseCode,
 )
 from pymq.protocol.command import Command, HeaderForm
-from pymq.protocol.finished_records import FinishedRecords, unpack_sizes
 from pymq.protocol.headers.send import REGION, SendRequest, SendResponse, encode_success
 from pymq.protocol.message import (
     CLUSTER,
@@ -49,6 +48,7 @@ from pymq.protocol.message import (
 )
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords
+from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1, NewRecord
 from pymq.protocol.tag_codes import tag_code
 from pymq.store import PutResult, PutStatus
@@ -271,7 +271,7 @@ class SendHandlers:
         request: Request,
         header: SendRequest,
         queue_id: int,
-    ) -> FinishedRecords:
+    ) -> PreencodedRecords:
         self._check_batch(request, header)
         try:
             packed = base64.b64decode((request.fields or {})[RECORD_SIZES_FIELD], validate=True)
@@ -279,7 +279,7 @@ class SendHandlers:
             raise RemoteProtocolError(
                 f"field {RECORD_SIZES_FIELD}: expected sizes of records in base64, {error!r}"
             ) from error
-        return FinishedRecords(
+        return PreencodedRecords(
             request.command.body,
             unpack_sizes(packed),
             topic=header.topic,

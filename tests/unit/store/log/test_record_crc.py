@@ -22,8 +22,8 @@ from tests.unit.store.stores import (
 
 from pymq.errors import CorruptRecord
 from pymq.protocol.batch_body import encode_batch
-from pymq.protocol.finished_records import FinishedRecords
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.preencoded_records import PreencodedRecords
 from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.protocol.record_crc import RecordCrc, check_record_crc
 from pymq.store import PutStatus
@@ -83,12 +83,12 @@ def make_batch(texts: list[bytes], *, record_crc: bool) -> NewBatch:
     )
 
 
-def make_finished(texts: list[bytes], *, record_crc: bool) -> FinishedRecords:
+def make_preencoded(texts: list[bytes], *, record_crc: bool) -> PreencodedRecords:
     laid = make_batch(texts, record_crc=False)
     data = bytes(
         laid.encode(physical_offset=0, queue_offset=0, store_timestamp=0, store_host=HOST)
     )
-    return FinishedRecords(
+    return PreencodedRecords(
         data,
         laid.sizes,
         topic=TOPIC,
@@ -111,7 +111,7 @@ def test_every_path_ends_records_with_one_or_none(tmp_path: Path, written: bool)
         store,
         *map(with_text, TEXTS),
         make_batch(TEXTS, record_crc=written),
-        make_finished(TEXTS, record_crc=written),
+        make_preencoded(TEXTS, record_crc=written),
         make_batch(TEXTS[:1] * 3, record_crc=written),
         *map(with_text, TEXTS),
     )

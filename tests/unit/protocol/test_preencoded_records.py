@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_body import encode_batch
-from pymq.protocol.finished_records import FinishedRecords, pack_sizes, unpack_sizes
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.preencoded_records import PreencodedRecords, pack_sizes, unpack_sizes
 from pymq.protocol.record import decode_records, pack_host
 
 STORE_HOST = pack_host("10.0.0.2", 10911)
@@ -51,12 +51,12 @@ entries = st.lists(
 )
 
 
-def finished(body: bytes | bytearray, sizes: npt.NDArray[np.int32]) -> FinishedRecords:
-    return FinishedRecords(body, sizes, **COMMON)
+def preencoded(body: bytes | bytearray, sizes: npt.NDArray[np.int32]) -> PreencodedRecords:
+    return PreencodedRecords(body, sizes, **COMMON)
 
 
 def sent(batch: NewBatch) -> bytearray:
-    """Return a batch's records as a sender of finished ones would: without the broker's part."""
+    """Return a batch's records as a sender of pre-encoded ones would: without the broker's part."""
     data = bytearray(batch.encode(**PLACE))
     at = 0
     for size in batch.sizes.tolist():
@@ -81,7 +81,7 @@ def test_they_become_what_a_batch_becomes(
     body: bytes | bytearray = sent(batch)
     if not writable:
         body = bytes(body)
-    records = finished(body, batch.sizes)
+    records = preencoded(body, batch.sizes)
     assert (records.count, records.record_bytes) == (batch.count, batch.record_bytes)
     assert records.tag_codes.tolist() == batch.tag_codes.tolist()
     data = bytes(records.encode(**PLACE))
@@ -94,27 +94,27 @@ def test_they_become_what_a_batch_becomes(
 
 def test_whatever_the_sender_leaves_in_the_brokers_part_is_overwritten(seed: int) -> None:
     body, sizes = make_sent()
-    expected = bytes(finished(bytes(body), sizes).encode(**PLACE))
+    expected = bytes(preencoded(bytes(body), sizes).encode(**PLACE))
     rng = random.Random(seed)
     at = 0
     for size in sizes.tolist():
         for first, end in ((8, 16), (20, 84)):
             body[at + first : at + end] = rng.randbytes(end - first)
         at += size
-    assert bytes(finished(body, sizes).encode(**PLACE)) == expected
+    assert bytes(preencoded(body, sizes).encode(**PLACE)) == expected
 
 
 def test_what_does_not_fit_together_is_refused(seed: int) -> None:
     body, sizes = make_sent()
     for wrong in (sizes[:-1], sizes + 1, np.zeros(0, np.int32), sizes - 200, -sizes):
         with pytest.raises(RemoteProtocolError, match="sizes say"):
-            finished(body, wrong.astype(np.int32))
+            preencoded(body, wrong.astype(np.int32))
     rng = random.Random(seed)
     for _ in range(2000):
         damaged = bytearray(body)
         damaged[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
         try:
-            records = finished(damaged, sizes)
+            records = preencoded(damaged, sizes)
         except RemoteProtocolError:
             continue
         stored = list(decode_records(bytes(records.encode(**PLACE)), verify=True))
@@ -125,7 +125,7 @@ def test_what_does_not_fit_together_is_refused(seed: int) -> None:
 @given(st.binary(max_size=400), st.lists(st.integers(-5, 400), max_size=4))
 def test_random_bodies_raise_only_our_error(body: bytes, sizes: list[int]) -> None:
     try:
-        finished(body, np.array(sizes, np.int32))
+        preencoded(body, np.array(sizes, np.int32))
     except RemoteProtocolError:
         pass
 
@@ -133,13 +133,13 @@ def test_random_bodies_raise_only_our_error(body: bytes, sizes: list[int]) -> No
 def test_hosts_must_be_ipv4() -> None:
     body, sizes = make_sent()
     with pytest.raises(RemoteProtocolError, match="IPv4"):
-        FinishedRecords(body, sizes, **{**COMMON, "born_host": V6})
+        PreencodedRecords(body, sizes, **{**COMMON, "born_host": V6})
 
 
 def test_another_topic_is_refused() -> None:
     body, sizes = make_sent()
     with pytest.raises(RemoteProtocolError, match="topic is not order2"):
-        FinishedRecords(body, sizes, **{**COMMON, "topic": "order2"})
+        PreencodedRecords(body, sizes, **{**COMMON, "topic": "order2"})
 
 
 @given(st.lists(st.integers(0, (1 << 31) - 1), min_size=1), st.sampled_from([1, 1 << 8, 1 << 16]))

@@ -1,4 +1,4 @@
-"""Finished records over a real socket: stored as a batch would be, or refused whole."""
+"""Pre-encoded records over a real socket: stored as a batch would be, or refused whole."""
 
 import base64
 import random
@@ -17,16 +17,16 @@ from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, ResponseCode
 from pymq.protocol.command import Command
-from pymq.protocol.finished_records import pack_sizes
 from pymq.protocol.headers.send import SendRequest
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import decode_records
 from pymq.testing import Cluster
 
 NOWHERE = bytes(8)
 
 
-def finished(topic: str, messages: list[tuple[bytes, bytes]]) -> RecordsBody:
+def preencoded(topic: str, messages: list[tuple[bytes, bytes]]) -> RecordsBody:
     """Return (body, properties) messages as their sender would lay them out."""
     batch = NewBatch(
         encode_batch((0, body, properties) for body, properties in messages),
@@ -80,7 +80,7 @@ def test_records_are_read_as_messages_of_a_batch(
         if rng.random() < 0.2:
             bodies.append(encode_batch((0, body, text) for body, text in some))
         else:
-            bodies.append(finished(queue.topic, some))
+            bodies.append(preencoded(queue.topic, some))
     results = client.send_batches(queue, bodies)
     assert len(results) == len(bodies)
     found = [
@@ -101,12 +101,12 @@ def test_records_are_read_as_messages_of_a_batch(
 
 
 def test_wrong_records_are_refused_whole(client: BlockingClient, queue: MessageQueue) -> None:
-    good = finished(queue.topic, [(b"x", b"")] * 10)
+    good = preencoded(queue.topic, [(b"x", b"")] * 10)
     wrong = [
         good._replace(sizes=good.sizes[:-1]),
         good._replace(sizes=b""),
         good._replace(body=good.body[:-1]),
-        finished("another", [(b"x", b"")]),
+        preencoded("another", [(b"x", b"")]),
     ]
     for records_body in wrong:
         with pytest.raises(BrokerError) as caught:
@@ -117,7 +117,7 @@ def test_wrong_records_are_refused_whole(client: BlockingClient, queue: MessageQ
 
 
 def test_they_survive_a_restart_and_the_end_of_a_segment(tmp_path: Path) -> None:
-    body = finished("T", [(b"%04d" % n + bytes(500), b"TAGS\x01a\x02") for n in range(200)])
+    body = preencoded("T", [(b"%04d" % n + bytes(500), b"TAGS\x01a\x02") for n in range(200)])
     rounds = 30  # of 125 kB, in segments of 1 MiB
 
     async def send(peer: Peer) -> None:
@@ -143,14 +143,14 @@ def test_they_survive_a_restart_and_the_end_of_a_segment(tmp_path: Path) -> None
 def test_what_a_broker_says_about_them(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         assert (await peer.ask(SEND_RECORDS)).code == ResponseCode.SUCCESS
-        body = finished("T", [(bytes(600), b"")])
+        body = preencoded("T", [(bytes(600), b"")])
         for changed in ("", "no base64!", base64.b64encode(b"abc").decode()):
             answer = await ask(peer, "T", body, sizes=changed)
             assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer.remark
-        answer = await ask(peer, "T", finished("T", [(bytes(600), b"")] * 2))
+        answer = await ask(peer, "T", preencoded("T", [(bytes(600), b"")] * 2))
         assert answer.code == ResponseCode.MESSAGE_ILLEGAL
         assert "maxMessageSize" in (answer.remark or "")
-        answer = await ask(peer, "%RETRY%g", finished("%RETRY%g", [(b"", b"")]))
+        answer = await ask(peer, "%RETRY%g", preencoded("%RETRY%g", [(b"", b"")]))
         assert answer.code != ResponseCode.SUCCESS
         assert (await ask(peer, "T", body)).code == ResponseCode.SUCCESS
 

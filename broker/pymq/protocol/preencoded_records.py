@@ -62,7 +62,7 @@ def unpack_sizes(data: bytes) -> npt.NDArray[np.int32]:
     return sizes
 
 
-class FinishedRecords(NewRecords):
+class PreencodedRecords(NewRecords):
     """One SEND_RECORDS body on its way into the log."""
 
     __slots__ = ("_bodies", "_data")
@@ -101,7 +101,7 @@ class FinishedRecords(NewRecords):
             record_crc=record_crc,
         )
         if self.host_bytes != 16:
-            raise RemoteProtocolError("finished records have IPv4 hosts; send a batch instead")
+            raise RemoteProtocolError("pre-encoded records have IPv4 hosts; send a batch instead")
         self.count = len(sizes)
         self.sizes = sizes
         topic_bytes = topic.encode()
