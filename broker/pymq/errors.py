@@ -189,16 +189,16 @@ class BrokerError(PymqError):
         self.remark = remark
 
     @staticmethod
-    def of(code: int, remark: str | None, *, peer: str, asked: str) -> "BrokerError":
+    def of(code: int, remark: str | None, *, peer: str, request: str) -> "BrokerError":
         """Return the error for a response code, an instance of its subclass where there is one.
 
         Args:
             code: response code, as on the wire.
             remark: the peer's explanation, if it gave one.
             peer: who answered, ``host:port``.
-            asked: what was asked, for the text.
+            request: describes what was asked.
         """
-        text = f"{peer} refused {asked}: code {code}, {remark or 'no remark'}"
+        text = f"{peer} refused {request}: code {code}, {remark or 'no remark'}"
         return BrokerError.by_code.get(code, BrokerError)(text, code=code, remark=remark)
 
 

@@ -74,8 +74,8 @@ def test_answers_come_in_any_order() -> None:
 def test_deadlines_differ_and_late_answers_are_dropped() -> None:
     async def test(peer: Peer, address: str) -> None:
         channel = await AsyncChannel.connect(address, 1)
-        long = channel.request_nowait(Command(1), 5, asked="the long one")
-        short = channel.request_nowait(Command(2), 0.1, asked="the short one")
+        long = channel.request_nowait(Command(1), 5, description="the long one")
+        short = channel.request_nowait(Command(2), 0.1, description="the short one")
         with pytest.raises(RequestTimeout, match=f"{address} did not answer the short one") as late:
             await short
         assert not late.value.outcome_known

@@ -144,7 +144,7 @@ class _NameServer:
     async def _announce(self) -> bool:
         try:
             response = await (await self._connect()).request(
-                self._request(), self._timeout_s, asked="registration"
+                self._request(), self._timeout_s, description="registration"
             )
             if response.code != ResponseCode.SUCCESS:
                 raise PymqError(f"code {response.code}, {response.remark or 'no remark'}")
@@ -177,7 +177,7 @@ class _NameServer:
             RequestCode.UNREGISTER_BROKER, request.to_fields(), language=LanguageCode.JAVA
         )
         try:
-            await channel.request(command, UNREGISTER_TIMEOUT_S, asked="unregistration")
+            await channel.request(command, UNREGISTER_TIMEOUT_S, description="unregistration")
         except PymqError as error:
             _log.debug("name server %s was not told that we leave: %s", self.address, error)
         channel.close()

@@ -59,6 +59,6 @@ class BatchRequest:
 def unsecured(request: BatchRequest, status: SendStatus, peer: str) -> DurabilityUnknown:
     """Return the error for a batch that a broker stored without what its settings promise."""
     return DurabilityUnknown(
-        f"{peer} stored {request.send.asked} and answered {status}: {_CURES[status]}; what its "
-        "settings promise is not proven"
+        f"{peer} stored {request.send.description} and answered {status}: {_CURES[status]}; what "
+        "its settings promise is not proven"
     )

@@ -362,6 +362,6 @@ def advertised(broker_name: str) -> str:
 def timed_out(peer: str, operation: Operation[T], timeout_s: float) -> RequestTimeout:
     """Return the error of a request that nobody answered."""
     return RequestTimeout(
-        f"{peer} did not answer {operation.asked} within {timeout_s:g} s; whether it was done is "
-        "unknown"
+        f"{peer} did not answer {operation.description} within {timeout_s:g} s; whether it was "
+        "done is unknown"
     )

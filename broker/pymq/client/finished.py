@@ -44,7 +44,7 @@ class RecordsOffer(Operation[bool]):
         super().__init__(Command(SEND_RECORDS, {}))
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         return "whether it takes finished records"
 
     def result(self, response: Command, *, peer: str) -> bool:

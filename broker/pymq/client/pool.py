@@ -323,7 +323,7 @@ class ClientPool:
             RequestTimeout: no answer in time.
         """
         answer = await channel.request(
-            operation.request, timeout_s or self.timeout_s, asked=operation.asked
+            operation.request, timeout_s or self.timeout_s, description=operation.description
         )
         return operation.result(answer, peer=channel.address)
 

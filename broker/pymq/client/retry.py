@@ -50,7 +50,7 @@ class SendBack(Operation[None]):
         self._message_id = message.message_id
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         return f"to take message {self._message_id} of group {self._group!r} back"
 
     def result(self, response: Command, *, peer: str) -> None:

@@ -137,7 +137,7 @@ class Send:
         on_answer: Callable[[Command | PymqError], None],
     ) -> None:
         """Send it; ``on_answer`` gets the outcome. Raises what ``attempt`` does."""
-        opaque = channel.register(template.asked, timeout_s, on_answer)
+        opaque = channel.register(template.description, timeout_s, on_answer)
         try:
             self.write(channel, template, opaque)
         except BaseException:

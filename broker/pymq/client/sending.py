@@ -30,7 +30,7 @@ _INT32 = 1 << 31
 class SendTemplate:
     """Makes the frames of sends to one queue."""
 
-    __slots__ = ("_batch", "_single", "address", "asked", "queue")
+    __slots__ = ("_batch", "_single", "address", "description", "queue")
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class SendTemplate:
         self.queue = queue
         #: The master's address; ``None`` while it is away.
         self.address = address
-        #: What a send asks, for texts.
-        self.asked = f"a message to topic {queue.topic!r}"
+        #: Of a send, for error messages.
+        self.description = f"a message to topic {queue.topic!r}"
         fixed = (group, queue, default_topic_queue_count)
         self._single = _header_format(RequestCode.SEND_MESSAGE_V2, *fixed, batch=False)
         self._batch = _header_format(RequestCode.SEND_BATCH_MESSAGE, *fixed, batch=True)

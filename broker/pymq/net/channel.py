@@ -114,11 +114,11 @@ class AsyncChannel(Wire):
         name = self._transport.get_extra_info("sockname") if self._transport else None
         return str(name[0]) if name else None
 
-    def register(self, asked: str, timeout_s: float, on_answer: OnAnswer) -> int:
+    def register(self, description: str, timeout_s: float, on_answer: OnAnswer) -> int:
         """Return the ``opaque`` of a request that the caller sends itself, at once.
 
         Args:
-            asked: what is asked, for the texts of errors.
+            description: of the request, for error messages.
             timeout_s: how long to wait for the answer.
             on_answer: called once, from the event loop, with the response or the error.
 
@@ -130,7 +130,7 @@ class AsyncChannel(Wire):
         if transport is None or transport.is_closing():
             self.check_open()
         deadline_s = self._loop.time() + timeout_s
-        opaque = self._table.register(deadline_s, (on_answer, asked, timeout_s))
+        opaque = self._table.register(deadline_s, (on_answer, description, timeout_s))
         if self._sweep is None or deadline_s < self._sweep.when() - SWEEP_S:
             self._schedule_sweep()
         return opaque
@@ -140,7 +140,7 @@ class AsyncChannel(Wire):
         self._table.forget(opaque)
 
     def request_nowait(
-        self, command: Command, timeout_s: float, *, asked: str | None = None
+        self, command: Command, timeout_s: float, *, description: str | None = None
     ) -> asyncio.Future[Command]:
         """Send a request; the future gets the response, whatever its code.
 
@@ -150,7 +150,7 @@ class AsyncChannel(Wire):
         Args:
             command: its ``opaque`` is set here.
             timeout_s: how long to wait for the answer.
-            asked: what is asked, for the texts of errors.
+            description: of the request, for error messages.
 
         Raises:
             ConnectionFailed: the connection is closed; nothing was sent.
@@ -167,7 +167,8 @@ class AsyncChannel(Wire):
             else:
                 future.set_exception(answer)
 
-        command.opaque = self.register(asked or f"request {command.code}", timeout_s, on_answer)
+        description = description or f"request {command.code}"
+        command.opaque = self.register(description, timeout_s, on_answer)
         try:
             self._send_command(command)
         except BaseException:
@@ -176,7 +177,7 @@ class AsyncChannel(Wire):
         return future
 
     async def request(
-        self, command: Command, timeout_s: float, *, asked: str | None = None
+        self, command: Command, timeout_s: float, *, description: str | None = None
     ) -> Command:
         """Send a request and return its response, whatever its code.
 
@@ -186,7 +187,7 @@ class AsyncChannel(Wire):
             RequestTimeout: no answer within ``timeout_s``.
             TooManyPending: ``pending_max`` requests are unanswered.
         """
-        return await self.request_nowait(command, timeout_s, asked=asked)
+        return await self.request_nowait(command, timeout_s, description=description)
 
     def send_one_way(self, command: Command) -> None:
         """Send a request that is never answered; it is lost silently if the connection is.
@@ -252,11 +253,11 @@ class AsyncChannel(Wire):
             self._sweep.cancel()
             self._sweep = None
         reason = f": {error}" if error else ""
-        for on_answer, asked, _ in self._table.fail_all():
+        for on_answer, description, _ in self._table.fail_all():
             on_answer(
                 ConnectionFailed(
-                    f"connection to {self.peer} was lost before {asked} was answered{reason}; "
-                    "it may have taken effect",
+                    f"connection to {self.peer} was lost before {description} was answered"
+                    f"{reason}; it may have taken effect",
                     sent=True,
                 )
             )
@@ -275,10 +276,10 @@ class AsyncChannel(Wire):
 
     def _expire(self) -> None:
         self._sweep = None
-        for on_answer, asked, timeout_s in self._table.expired(self._loop.time()):
+        for on_answer, description, timeout_s in self._table.expired(self._loop.time()):
             on_answer(
                 RequestTimeout(
-                    f"{self.peer} did not answer {asked} within {timeout_s:g} s; it may have "
+                    f"{self.peer} did not answer {description} within {timeout_s:g} s; it may have "
                     "taken effect"
                 )
             )

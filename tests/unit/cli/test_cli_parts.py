@@ -37,7 +37,7 @@ def message(body: bytes = b"hello", tags: str | None = None) -> ReceivedMessage:
         (errors.RequestTimeout("x"), 3),
         (errors.RouteNotFound("x"), 1),
         (errors.MessageNotFound("x"), 1),
-        (errors.BrokerError.of(17, "no", peer="p", asked="a"), 1),
+        (errors.BrokerError.of(17, "no", peer="p", request="a"), 1),
         (errors.PymqError("x"), 1),
     ],
 )

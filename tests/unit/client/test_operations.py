@@ -224,7 +224,7 @@ def pull(**more: object) -> Pull:
 def test_requests(operation: Operation[object], code: int, fields: dict[str, str] | None) -> None:
     request = operation.request
     assert (request.code, request.fields, request.flag) == (code, fields, 0)
-    assert operation.asked
+    assert operation.description
 
 
 def test_bodies_of_requests() -> None:

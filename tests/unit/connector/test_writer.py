@@ -243,7 +243,7 @@ def test_rows_are_numbered_through_the_task(broker: FakeBroker) -> None:
 
 
 def test_a_refusal_ends_the_task(broker: FakeBroker) -> None:
-    broker.errors = [BrokerError.of(16, "no", peer="a:1", asked="send")]
+    broker.errors = [BrokerError.of(16, "no", peer="a:1", request="send")]
     with pytest.raises(BrokerError, match="code 16"):
         write([pa.RecordBatch.from_pydict({"body": ["a"]})])
 

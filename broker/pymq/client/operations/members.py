@@ -38,7 +38,7 @@ class _ConsumerIdList(Operation[list[str]]):
         self._group = group
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         return f"the members of group {self._group!r}"
 
     def result(self, response: Command, *, peer: str) -> list[str]:

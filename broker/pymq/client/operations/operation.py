@@ -27,8 +27,8 @@ class Operation(Generic[T]):
         self.request = request
 
     @property
-    def asked(self) -> str:
-        """What is asked, for error texts."""
+    def description(self) -> str:
+        """Describes the request in error messages."""
         raise NotImplementedError
 
     def result(self, response: Command, *, peer: str) -> T:
@@ -46,29 +46,29 @@ class Operation(Generic[T]):
 
     def refusal(self, response: Command, peer: str) -> BrokerError:
         """Return the error that a response's code means."""
-        return BrokerError.of(response.code, response.remark, peer=peer, asked=self.asked)
+        return BrokerError.of(response.code, response.remark, peer=peer, request=self.description)
 
 
 class Plain(Operation[T]):
     """An operation whose reader is a function."""
 
-    __slots__ = ("_accepted", "_asked", "_read")
+    __slots__ = ("_accepted", "_description", "_read")
 
     def __init__(
         self,
         request: Command,
-        asked: str,
+        description: str,
         read: Callable[[Command], T],
         accepted: tuple[int, ...] = SUCCESS,
     ) -> None:
         super().__init__(request)
-        self._asked = asked
+        self._description = description
         self._read = read
         self._accepted = accepted
 
     @property
-    def asked(self) -> str:
-        return self._asked
+    def description(self) -> str:
+        return self._description
 
     def result(self, response: Command, *, peer: str) -> T:
         if response.code not in self._accepted:
@@ -76,7 +76,7 @@ class Plain(Operation[T]):
         try:
             return self._read(response)
         except RemoteProtocolError as error:
-            raise RemoteProtocolError(f"{peer} answered {self._asked}: {error}") from error
+            raise RemoteProtocolError(f"{peer} answered {self._description}: {error}") from error
 
 
 def new_request(code: RequestCode, header: Header | None = None, body: bytes = b"") -> Command:

@@ -112,7 +112,7 @@ class Pull(Operation[PullResult]):
         self.offset = offset
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         queue = self.queue
         return f"a pull of topic {queue.topic!r}, queue {queue.queue_id}, offset {self.offset}"
 
@@ -123,10 +123,10 @@ class Pull(Operation[PullResult]):
         try:
             header = PullResponse.from_fields(response.fields)
         except RemoteProtocolError as error:
-            raise RemoteProtocolError(f"{peer} answered {self.asked}: {error}") from error
+            raise RemoteProtocolError(f"{peer} answered {self.description}: {error}") from error
         if status is PullStatus.FOUND and header.next_begin_offset <= self.offset:
             raise RemoteProtocolError(
-                f"{peer} answered {self.asked}: next offset {header.next_begin_offset}, "
+                f"{peer} answered {self.description}: next offset {header.next_begin_offset}, "
                 f"expected more than {self.offset}"
             )
         return PullResult(

@@ -85,13 +85,13 @@ class PreparedMessage:
 
 
 class Sent(Protocol):
-    """What a response to a send is about: where it went, and what was asked, for texts."""
+    """What a response to a send is about: where it went, and its description for errors."""
 
     @property
     def queue(self) -> MessageQueue: ...
 
     @property
-    def asked(self) -> str: ...
+    def description(self) -> str: ...
 
 
 def read_send(
@@ -111,7 +111,9 @@ def read_send(
     """
     status = _SEND_STATUSES.get(response.code)
     if status is None:
-        raise BrokerError.of(response.code, response.remark, peer=str(peer), asked=sent.asked)
+        raise BrokerError.of(
+            response.code, response.remark, peer=str(peer), request=sent.description
+        )
     fields = response.fields or {}
     queue = sent.queue
     try:
@@ -128,7 +130,7 @@ def read_send(
         )
     except (KeyError, ValueError) as error:
         raise RemoteProtocolError(
-            f"{peer} answered {sent.asked}: msgId, queueId, queueOffset belong there, "
+            f"{peer} answered {sent.description}: msgId, queueId, queueOffset belong there, "
             f"found {fields!r:.200}"
         ) from error
 
@@ -182,7 +184,7 @@ class Send(Operation[SendResult]):
         self._message_id = prepared.message_id
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         what = "a send" if self.request.code == _SEND_V2 else "a batch"
         return f"{what} to topic {self.queue.topic!r}, queue {self.queue.queue_id}"
 
