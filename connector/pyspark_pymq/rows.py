@@ -20,7 +20,9 @@ import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
 from pymq.errors import ConfigurationError
+from pymq.protocol.addresses import join_address
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import MessageFlag
 from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.record import offset_message_id, unpack_host
 from pymq.protocol.record_batch import RecordColumns
@@ -30,8 +32,8 @@ from pyspark_pymq.bodies import Longs, Rows, Unpacked, unpacked
 BATCH_ROWS_MAX = 16_384
 BATCH_BYTES_MAX = 8 << 20
 
-_BORN_IPV6 = 0x10
-_STORE_IPV6 = 0x20
+_BORN_IPV6 = int(MessageFlag.BORN_HOST_IPV6)
+_STORE_IPV6 = int(MessageFlag.STORE_HOST_IPV6)
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _MAP = pa.map_(pa.string(), pa.string())
 
@@ -128,10 +130,7 @@ class Piece:
         wide = (self.field("sys_flag") & _BORN_IPV6) != 0
         packed = cut_out(self.records.buffer, start, start + np.where(wide, 20, 8))
         encoded = packed.dictionary_encode()
-        texts = []
-        for host in encoded.dictionary.to_pylist():
-            address, port = unpack_host(host)
-            texts.append(f"[{address}]:{port}" if ":" in address else f"{address}:{port}")
+        texts = [join_address(*unpack_host(host)) for host in encoded.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(encoded.indices)
 
     def times(self, name: str) -> pa.Array:

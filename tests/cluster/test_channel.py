@@ -7,14 +7,13 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pymq.errors import (
-    ConfigurationError,
     ConnectionFailed,
     LocalProtocolError,
     PymqError,
     RequestTimeout,
     TooManyPending,
 )
-from pymq.net.channel import AsyncChannel, split_address
+from pymq.net.channel import AsyncChannel
 from pymq.net.server import Server, ServerConfig, ServerConnection
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
@@ -210,17 +209,6 @@ def test_a_host_that_cannot_be_looked_up_cannot_be_connected_to() -> None:
             await AsyncChannel.connect("a" * 70 + ".example:1", 1)
 
     check(test)
-
-
-@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])
-def test_what_is_no_address_is_refused(address: str) -> None:
-    with pytest.raises(ConfigurationError, match="expected host:port"):
-        split_address(address)
-
-
-def test_addresses_are_split_at_the_last_colon() -> None:
-    assert split_address("[::1]:10911") == ("::1", 10911)
-    assert split_address("broker.example:1") == ("broker.example", 1)
 
 
 def test_many_requests_share_one_timer() -> None:

@@ -11,6 +11,7 @@ from pymq.broker.registration import reachable_address
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
 from pymq.net.server import Server, ServerConfig, ServerConnection
+from pymq.protocol.addresses import join_address
 from pymq.protocol.command import Command
 from pymq.protocol.record import pack_host
 from pymq.store import MessageStore, StoreConfig
@@ -71,7 +72,7 @@ class Broker:
         for server in self._servers:
             self._duties.on_close(server.close)  # its port is taken
         host = config.advertised_address or reachable_address(config.bind_address)
-        self.address = f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        self.address = join_address(host, self.port)
         self._warn_of_addresses(host)
         store = await self._open_store()
         self._parts = parts = assemble(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from pymq.errors import ConfigurationError
 from pymq.namesrv.config import NamesrvConfig
-from pymq.net.addresses import split_address
+from pymq.protocol.addresses import split_address
 from pymq.settings import (
     format_properties,
     from_properties,

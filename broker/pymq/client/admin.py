@@ -22,6 +22,7 @@ from pymq.errors import (
     RouteNotFound,
     TopicNotExist,
 )
+from pymq.protocol.addresses import join_address
 from pymq.protocol.bodies import (
     ClusterInfo,
     ConsumerConnections,
@@ -168,12 +169,11 @@ class BlockingAdmin:
         """
         try:
             packed, physical_offset = parse_offset_message_id(message_id)
-            host, port = unpack_host(packed)
+            address = join_address(*unpack_host(packed))
         except LocalProtocolError:
             if topic is None:
                 raise
             return self._view_by_key(topic, message_id)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         for name, data in self.cluster_info().brokers.items():
             if address in data.addresses.values():
                 record = self._client.ask(

@@ -25,8 +25,8 @@ from pymq.errors import (
     SystemBusy,
     TopicNotExist,
 )
-from pymq.net.addresses import split_address
 from pymq.net.blocking import BlockingChannel
+from pymq.protocol.addresses import split_address
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import DEFAULT_TOPIC, check_topic
 

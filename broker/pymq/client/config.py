@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT
 from pymq.errors import ConfigurationError
-from pymq.net.addresses import split_address
+from pymq.protocol.addresses import split_address
 from pymq.protocol.compression import COMPRESS_BYTES_MIN, LEVEL_DEFAULT, Compression
 from pymq.protocol.framing import FRAME_BYTES_MAX
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, check_group

@@ -11,6 +11,7 @@ from pymq.namesrv.routes import Registration, RouteTable
 from pymq.net.dispatcher import Dispatcher
 from pymq.net.server import Server, ServerConfig, ServerConnection
 from pymq.net.tasks import Tasks
+from pymq.protocol.addresses import join_address
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class NameServer:
             host = "127.0.0.1"
         elif host == "::":
             host = "::1"
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return join_address(host, self.port)
 
     async def start(self) -> None:
         """Listen, and look for silent brokers from now on.

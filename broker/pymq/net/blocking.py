@@ -26,7 +26,8 @@ from pymq.errors import (
     RequestTimeout,
 )
 from pymq.net.buffers import BufferPool
-from pymq.protocol.codes import RequestCode
+from pymq.protocol.addresses import join_address
+from pymq.protocol.codes import request_name
 from pymq.protocol.command import Command, decode_header
 from pymq.protocol.connection import PENDING_MAX, RequestTable
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts, read_prefix
@@ -128,7 +129,7 @@ class BlockingChannel:
         Raises:
             ConnectionFailed: nobody accepted in time.
         """
-        peer = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        peer = join_address(host, port)
         try:
             connection = socket.create_connection((host, port), timeout=timeout_s)
         except (OSError, UnicodeError) as error:
@@ -233,9 +234,9 @@ class BlockingChannel:
             if remaining_s <= 0:
                 self._is_silent = not has_heard
                 code = self._requests.forget(opaque)
+                name = "a request" if code is None else f"request {request_name(code)}"
                 raise RequestTimeout(
-                    f"{self.peer} did not answer {_code_name(code)} in time; "
-                    "whether it was done is unknown"
+                    f"{self.peer} did not answer {name} in time; whether it was done is unknown"
                 )
             self._readable.poll(remaining_s * 1000)
 
@@ -401,10 +402,3 @@ class BlockingChannel:
         self._requests.fail_all()
         self._large = None
         self._socket.close()
-
-
-def _code_name(code: int | None) -> str:
-    try:
-        return f"request {code} ({RequestCode(code).name})" if code is not None else "a request"
-    except ValueError:
-        return f"request {code}"

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable
 
 from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
-from pymq.net.addresses import split_address
 from pymq.net.buffers import BufferPool
 from pymq.net.wire import Wire
-from pymq.protocol.codes import CommandFlag
+from pymq.protocol.addresses import split_address
+from pymq.protocol.codes import CommandFlag, request_name
 from pymq.protocol.command import Command
 from pymq.protocol.connection import PENDING_MAX, RequestTable
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_frame, encode_parts
@@ -98,7 +98,6 @@ class AsyncChannel(Wire):
             raise ConnectionFailed(f"{address} did not answer within {timeout_s:g} s") from error
         except (OSError, UnicodeError) as error:  # Unicode: a name that cannot be looked up
             raise ConnectionFailed(f"cannot connect to {address}: {_reason(error)}") from error
-        channel.peer = address
         return channel
 
     # --- requests
@@ -167,7 +166,7 @@ class AsyncChannel(Wire):
             else:
                 future.set_exception(answer)
 
-        description = description or f"request {command.code}"
+        description = description or f"request {request_name(command.code)}"
         command.opaque = self.register(description, timeout_s, on_answer)
         try:
             self._send_command(command)

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Sequence
@@ -12,10 +11,11 @@ from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.net.buffers import BufferPool
 from pymq.net.tasks import Tasks
 from pymq.net.wire import Wire
+from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_frame, encode_head
-from pymq.protocol.record import pack_host
+from pymq.protocol.record import pack_host, unpack_host
 
 _log = logging.getLogger(__name__)
 
@@ -56,8 +56,7 @@ class ServerConnection(Wire):
         peer = transport.get_extra_info("peername")
         if peer:
             self.packed_host = pack_host(peer[0], peer[1])
-            ip = ipaddress.ip_address(self.packed_host[:-4])
-            self.peer = f"{ip}:{peer[1]}" if ip.version == 4 else f"[{ip}]:{peer[1]}"
+            self.peer = join_address(*unpack_host(self.packed_host))
         self._server.accepted(self)
 
     def commands_received(self, commands: list[Command]) -> None:
@@ -141,7 +140,7 @@ class Server:
                 raise
         except (OSError, UnicodeError) as error:  # Unicode: a name that cannot be looked up
             raise ConfigurationError(
-                f"cannot listen on {host}:{port}: {_listen_error(error)}"
+                f"cannot listen on {join_address(host, port)}: {_listen_error(error)}"
             ) from error
         self._socket = bound
         self.port = bound.getsockname()[1]
@@ -160,8 +159,9 @@ class Server:
                 lambda: ServerConnection(self), sock=self._socket, backlog=1024
             )
         except OSError as error:
+            address = join_address(self.config.host, self.port)
             raise ConfigurationError(
-                f"cannot listen on {self.config.host}:{self.port}: {_listen_error(error)}"
+                f"cannot listen on {address}: {_listen_error(error)}"
             ) from error
         self._tasks.repeat("deadlines", self.enforce_deadlines, min(self.config.frame_s, 5.0))
         self._tasks.repeat("buffers", self.buffers.drop_unused, BUFFERS_KEPT_S)

@@ -87,9 +87,6 @@ class Wire(asyncio.BufferedProtocol):
         # uvloop's transports have all the methods, but are no subclass.
         self._transport = stream = cast(asyncio.Transport, transport)
         stream.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        peer = stream.get_extra_info("peername")
-        if peer:
-            self.peer = f"{peer[0]}:{peer[1]}"
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Called by asyncio: return where to put what arrives next."""

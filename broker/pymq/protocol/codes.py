@@ -162,9 +162,9 @@ class MessageFlag(IntFlag):
 
 
 #: The bits that say which hosts of a message are IPv6.
-HOST_IPV6_MASK = 0x30
+HOST_IPV6_MASK = int(MessageFlag.BORN_HOST_IPV6 | MessageFlag.STORE_HOST_IPV6)
 #: The two transaction bits of a message's system flag.
-TRANSACTION_MASK = 0xC
+TRANSACTION_MASK = int(MessageFlag.TRANSACTION_PREPARED | MessageFlag.TRANSACTION_COMMIT)
 #: The three compression-type bits.
 COMPRESSION_MASK = 0x700
 

@@ -13,16 +13,17 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pymq.protocol import message
+from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.java_hashes import Words, java_hashes, powers_of_31, unit_counts
 from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.record_batch import Longs, RecordColumns
 
-UNIQUE_KEY = b"UNIQ_KEY"
-KEYS = b"KEYS"
+UNIQUE_KEY = message.UNIQUE_KEY.encode()
+KEYS = message.KEYS.encode()
 _BLANK = 0x20
-#: Bits of a transaction; a rolled back message is not indexed.
-_TRANSACTION = _ROLLED_BACK = 0xC
+_ROLLED_BACK = int(MessageFlag.TRANSACTION_ROLLBACK)
 
 
 class IndexKeys(NamedTuple):
@@ -58,7 +59,7 @@ def index_keys(records: RecordColumns) -> IndexKeys:
         rows = np.concatenate([rows, more_rows])[order]
         starts = np.concatenate([starts, more_starts])[order]
         ends = np.concatenate([ends, more_ends])[order]
-    flags = records.sys_flag & _TRANSACTION
+    flags = records.sys_flag & TRANSACTION_MASK
     if (flags == _ROLLED_BACK).any():
         kept = flags[rows] != _ROLLED_BACK
         rows, starts, ends = rows[kept], starts[kept], ends[kept]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from pymq.errors import LocalProtocolError
+from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
 from pymq.protocol.compression import DECOMPRESSED_BYTES_MAX, decompress
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, Record, offset_message_id, unpack_host
@@ -367,17 +368,12 @@ class ReceivedMessage:
     @property
     def born_host(self) -> str:
         """Who sent it, ``address:port``; an IPv6 address is in brackets."""
-        return _host_text(self.born_host_packed)
+        return join_address(*unpack_host(self.born_host_packed))
 
     @property
     def store_host(self) -> str:
         """Who stored it, ``address:port``; an IPv6 address is in brackets."""
-        return _host_text(self.store_host_packed)
-
-
-def _host_text(packed: bytes) -> str:
-    address, port = unpack_host(packed)
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+        return join_address(*unpack_host(self.store_host_packed))
 
 
 class UniqueKeys:

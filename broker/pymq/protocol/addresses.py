@@ -1,4 +1,4 @@
-"""``host:port`` texts."""
+"""Addresses written as ``host:port``."""
 
 import re
 
@@ -6,6 +6,11 @@ from pymq.errors import ConfigurationError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)(.*)")
 _HOST = re.compile(r"[^\s/@?#\\]+")
+
+
+def join_address(host: str, port: int) -> str:
+    """Return ``host:port``, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(address: str) -> tuple[str, int]:
