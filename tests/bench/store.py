@@ -21,6 +21,7 @@ from tests.bench import machine
 from pymq.clock import Clock
 from pymq.protocol.index_keys import key_hash
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import SharedFields
 from pymq.protocol.record import pack_host
 from pymq.store import Files, MessageStore, PutStatus, StoreConfig
 from pymq.store.index.index_file import IndexLayout
@@ -60,12 +61,13 @@ def batch(body: bytes, properties: list[bytes], topic: str, queue_id: int) -> Ne
     )  # fmt: skip
     return NewBatch(
         entries,
-        topic=topic,
-        queue_id=queue_id,
-        sys_flag=0,
-        born_timestamp=0,
-        born_host=HOST,
-        store_host=HOST,
+        SharedFields(
+            topic=topic,
+            queue_id=queue_id,
+            born_timestamp=0,
+            born_host=HOST,
+            store_host=HOST,
+        ),
     )
 
 

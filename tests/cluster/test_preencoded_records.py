@@ -19,6 +19,7 @@ from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import SharedFields
 from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import decode_records
 from pymq.testing import Cluster
@@ -30,12 +31,13 @@ def preencoded(topic: str, messages: list[tuple[bytes, bytes]]) -> RecordsBody:
     """Return (body, properties) messages as their sender would lay them out."""
     batch = NewBatch(
         encode_batch((0, body, properties) for body, properties in messages),
-        topic=topic,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=0,
-        born_host=NOWHERE,
-        store_host=NOWHERE,
+        SharedFields(
+            topic=topic,
+            queue_id=0,
+            born_timestamp=0,
+            born_host=NOWHERE,
+            store_host=NOWHERE,
+        ),
     )
     data = batch.encode(
         physical_offset=0, queue_offset=0, store_timestamp=0, store_host=NOWHERE

@@ -23,6 +23,7 @@ from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import SharedFields
 from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import Record, decode_record, decode_records, pack_host
 from pymq.protocol.record_crc import RecordCrc, check_record_crc
@@ -113,12 +114,13 @@ class Site:
         if self.client.takes_records(self.queue):
             batch = NewBatch(
                 body,
-                topic=self.topic,
-                queue_id=0,
-                sys_flag=0,
-                born_timestamp=0,
-                born_host=NOWHERE,
-                store_host=NOWHERE,
+                SharedFields(
+                    topic=self.topic,
+                    queue_id=0,
+                    born_timestamp=0,
+                    born_host=NOWHERE,
+                    store_host=NOWHERE,
+                ),
             )
             laid = batch.encode(
                 physical_offset=0, queue_offset=0, store_timestamp=0, store_host=NOWHERE

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
-from pymq.protocol.new_records import NewRecords, cells, cut, is_constant, items
+from pymq.protocol.new_records import NewRecords, SharedFields, cells, cut, is_constant, items
 from pymq.protocol.record import OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pymq.protocol.record_batch import Bytes, Longs, gather, item_starts
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
@@ -39,41 +39,18 @@ class NewBatch(NewRecords):
 
     __slots__ = ("_bodies", "_layout", "_properties_lengths")
 
-    def __init__(
-        self,
-        body: bytes,
-        *,
-        topic: str,
-        queue_id: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsume_times: int = 0,
-        more_properties: bytes = b"",
-        record_crc: bool = False,
-    ) -> None:
+    def __init__(self, body: bytes, shared: SharedFields) -> None:
         """Take a batch body apart.
 
         Args:
             body: as it came over the wire.
-            more_properties: encoded properties to add to every message, ``name 1 value 2``.
-            record_crc: end every record with its checksum.
+            shared: what its messages have in common.
 
         Raises:
             RemoteProtocolError: the body is not a sequence of messages, or the properties
                 of one of them are too long.
         """
-        super().__init__(
-            topic=topic,
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_timestamp=born_timestamp,
-            born_host=born_host,
-            store_host=store_host,
-            reconsume_times=reconsume_times,
-            record_crc=record_crc,
-        )
+        super().__init__(shared)
         data = np.frombuffer(body, np.uint8)
         starts = item_starts(data, second=0)
         if starts is None or not len(starts):
@@ -83,7 +60,7 @@ class NewBatch(NewRecords):
         stops = cut_record_crcs(data, body_ends + 2, ends)
         # 4.x clients leave out the terminator of the last property, 5.x ones write it.
         bare = (stops - body_ends > 2) & (data[stops - 1] != 2)
-        suffix = more_properties + RECORD_CRC_ROOM if record_crc else more_properties
+        suffix = RECORD_CRC_ROOM if self.record_crc else b""
         if not suffix:
             bare[:] = False
         lengths = stops - body_ends - 2 + len(suffix) + bare
@@ -94,7 +71,7 @@ class NewBatch(NewRecords):
             )
         self._properties_lengths = lengths
         sizes = self._body_lengths + lengths
-        sizes += OVERHEAD_BYTES - 16 + self.host_bytes + len(topic.encode())
+        sizes += OVERHEAD_BYTES - 16 + self.host_bytes + len(self.topic.encode())
         self.sizes = sizes.astype(np.int32)
         record_ends = np.cumsum(sizes)
         self.starts = record_ends - sizes

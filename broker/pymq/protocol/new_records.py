@@ -4,6 +4,7 @@ Source: RocketMQ MessageExtBatch, MessageExtEncoder (batch).
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,34 @@ from pymq.protocol.tag_codes import tag_codes
 _VIEW_BODY_BYTES = 600
 
 
-class NewRecords:
-    """Records of one queue that go into the log one behind the other.
+@dataclass(slots=True, kw_only=True)
+class SharedFields:
+    """What all records of one batch have in common.
 
     Attributes:
         topic, queue_id: where they go.
+        sys_flag: as sent; ``NewRecords`` sets the bits that say which hosts are IPv6.
+        born_timestamp: ms.
+        born_host, store_host: packed addresses of the sender and of the broker.
+        record_crc: whether every record is to end with its checksum.
+    """
+
+    topic: str
+    queue_id: int
+    sys_flag: int = 0
+    born_timestamp: int
+    born_host: bytes
+    store_host: bytes
+    reconsume_times: int = 0
+    record_crc: bool = False
+
+
+class NewRecords:
+    """Records that go into the log back to back, as one batch for one queue.
+
+    Attributes:
+        topic, queue_id: where they go.
+        sys_flag: of each, with the bits that say which hosts are IPv6.
         count: number of records.
         record_bytes: what all of them take in the log.
         sizes: int32, shape (count,): what each takes.
@@ -37,13 +61,11 @@ class NewRecords:
     __slots__ = (
         "_body_lengths",
         "_flags",
+        "_shared",
         "_texts",
-        "born_host",
-        "born_timestamp",
         "count",
         "host_bytes",
         "queue_id",
-        "reconsume_times",
         "record_bytes",
         "record_crc",
         "sizes",
@@ -62,27 +84,14 @@ class NewRecords:
     _flags: npt.NDArray[Any]
     _texts: PropertyTexts
 
-    def __init__(
-        self,
-        *,
-        topic: str,
-        queue_id: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        reconsume_times: int = 0,
-        record_crc: bool = False,
-    ) -> None:
+    def __init__(self, shared: SharedFields) -> None:
         """Keep what is common to all; subclasses set the rest."""
-        self.topic = topic
-        self.queue_id = queue_id
-        self.sys_flag = sys_flag | host_flags(born_host, store_host)
-        self.born_timestamp = born_timestamp
-        self.born_host = born_host
-        self.reconsume_times = reconsume_times
-        self.host_bytes = len(born_host) + len(store_host)
-        self.record_crc = record_crc
+        self._shared = shared
+        self.topic = shared.topic
+        self.queue_id = shared.queue_id
+        self.sys_flag = shared.sys_flag | host_flags(shared.born_host, shared.store_host)
+        self.host_bytes = len(shared.born_host) + len(shared.store_host)
+        self.record_crc = shared.record_crc
 
     def records_with(self, names: frozenset[bytes]) -> list[tuple[int, dict[str, str]]]:
         """Return (number, properties) of records that have one of some properties.
@@ -120,16 +129,17 @@ class NewRecords:
         store_host: bytes,
     ) -> npt.NDArray[Any]:
         """Return everything before the bodies, shape (count,); arguments as ``encode``."""
-        head = HEAD if self.host_bytes == 16 else head_layout(len(self.born_host), len(store_host))
+        born_host = self._shared.born_host
+        head = HEAD if self.host_bytes == 16 else head_layout(len(born_host), len(store_host))
         same = np.zeros(1, head)
         same["magic"] = MAGIC_V1
         same["queue_id"] = self.queue_id
         same["sys_flag"] = self.sys_flag
-        same["born_timestamp"] = self.born_timestamp
-        same["born_host"] = np.void(self.born_host)
+        same["born_timestamp"] = self._shared.born_timestamp
+        same["born_host"] = np.void(born_host)
         same["store_timestamp"] = store_timestamp
         same["store_host"] = np.void(store_host)
-        same["reconsume_times"] = self.reconsume_times
+        same["reconsume_times"] = self._shared.reconsume_times
         rows = np.repeat(same, self.count)
         rows["size"] = self.sizes
         rows["body_crc"] = np.fromiter(map(crc32, bodies), np.int64, self.count) & 0x7FFFFFFF

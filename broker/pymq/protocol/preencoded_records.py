@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import RemoteProtocolError
-from pymq.protocol.new_records import NewRecords, cells, cut, is_constant
+from pymq.protocol.new_records import NewRecords, SharedFields, cells, cut, is_constant
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pymq.protocol.record_batch import HEAD, Longs, gather, windows
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
@@ -71,46 +71,30 @@ class PreencodedRecords(NewRecords):
         self,
         body: bytes | bytearray | memoryview,
         sizes: npt.NDArray[np.int32],
-        *,
-        topic: str,
-        queue_id: int,
-        sys_flag: int,
-        born_timestamp: int,
-        born_host: bytes,
-        store_host: bytes,
-        record_crc: bool = False,
+        shared: SharedFields,
     ) -> None:
         """Check what came.
 
         Args:
             body: the records. If it can be written to it is filled in there, not copied.
             sizes: int32, shape (n,), n > 0: bytes of each.
-            born_host, store_host: packed addresses, IPv4.
-            record_crc: end every record with its checksum.
+            shared: what the records have in common; both hosts are IPv4.
 
         Raises:
             RemoteProtocolError: the body is not what sizes and topic say.
         """
-        super().__init__(
-            topic=topic,
-            queue_id=queue_id,
-            sys_flag=sys_flag,
-            born_timestamp=born_timestamp,
-            born_host=born_host,
-            store_host=store_host,
-            record_crc=record_crc,
-        )
+        super().__init__(shared)
         if self.host_bytes != 16:
             raise RemoteProtocolError("pre-encoded records have IPv4 hosts; send a batch instead")
         self.count = len(sizes)
         self.sizes = sizes
-        topic_bytes = topic.encode()
+        topic_bytes = self.topic.encode()
         fixed_bytes = OVERHEAD_BYTES + len(topic_bytes)
         ends = np.cumsum(sizes, dtype=np.int64)
         if not len(sizes) or sizes.min() < fixed_bytes or ends[-1] != len(body):
             raise RemoteProtocolError(
-                f"records of {len(body)} B for topic {topic}, expected as many as {len(sizes)} "
-                f"sizes say, each at least {fixed_bytes}"
+                f"records of {len(body)} B for topic {self.topic}, expected the sum of "
+                f"{len(sizes)} sizes, each at least {fixed_bytes}"
             )
         self.record_bytes = len(body)
         self.starts = ends - sizes
@@ -125,7 +109,7 @@ class PreencodedRecords(NewRecords):
             )
         else:
             self._bodies = cut(bytes(body), body_starts, body_ends)
-        if record_crc or stops is not ends:
+        if self.record_crc or stops is not ends:
             self._lay_out_anew(properties_starts, stops)
 
     def _check_heads(self, ends: Longs) -> tuple[Longs, Longs]:

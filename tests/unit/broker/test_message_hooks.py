@@ -10,6 +10,7 @@ from pymq.errors import MessageIllegal, RequestNotSupported
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.message import parse_properties
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import SharedFields
 from pymq.protocol.record import NewRecord, pack_host
 
 HOST = pack_host("10.0.0.1", 5000)
@@ -22,12 +23,14 @@ def record(sys_flag: int = 0) -> NewRecord:
 def batch(*properties: bytes, sys_flag: int = 0) -> NewBatch:
     return NewBatch(
         encode_batch((0, b"\x02DELAY\x01body", text) for text in properties),
-        topic="T",
-        queue_id=0,
-        sys_flag=sys_flag,
-        born_timestamp=0,
-        born_host=HOST,
-        store_host=HOST,
+        SharedFields(
+            topic="T",
+            queue_id=0,
+            sys_flag=sys_flag,
+            born_timestamp=0,
+            born_host=HOST,
+            store_host=HOST,
+        ),
     )
 
 

@@ -13,7 +13,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import encode_properties, find_property
 from pymq.protocol.new_batch import NewBatch
-from pymq.protocol.new_records import NewRecords
+from pymq.protocol.new_records import NewRecords, SharedFields
 from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
 from pymq.protocol.record import NewRecord, decode_record, encode_record, pack_host, record_size
 
@@ -252,22 +252,21 @@ class FakePipeline:
 
 
 def _preencoded(body: RecordsBody, queue: MessageQueue) -> NewRecords:
-    return PreencodedRecords(bytes(body.body), unpack_sizes(body.sizes), **_common(queue))
+    return PreencodedRecords(bytes(body.body), unpack_sizes(body.sizes), _shared(queue))
 
 
 def _taken(body: bytes | memoryview, queue: MessageQueue) -> NewRecords:
-    return NewBatch(bytes(body), **_common(queue))
+    return NewBatch(bytes(body), _shared(queue))
 
 
-def _common(queue: MessageQueue) -> dict[str, Any]:
-    return {
-        "topic": queue.topic,
-        "queue_id": queue.queue_id,
-        "sys_flag": 0,
-        "born_timestamp": 1_700_000_000_123,
-        "born_host": BORN_HOST,
-        "store_host": STORE_HOST,
-    }
+def _shared(queue: MessageQueue) -> SharedFields:
+    return SharedFields(
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        born_timestamp=1_700_000_000_123,
+        born_host=BORN_HOST,
+        store_host=STORE_HOST,
+    )
 
 
 def filter_by(codes: set[int] | None, records: list[bytes]) -> list[bytes]:

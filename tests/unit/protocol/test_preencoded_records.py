@@ -1,6 +1,7 @@
 """What a sender laid out, checked and filled in: the same records that a batch body becomes."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import SharedFields
 from pymq.protocol.preencoded_records import PreencodedRecords, pack_sizes, unpack_sizes
 from pymq.protocol.record import decode_records, pack_host
 
@@ -23,14 +25,13 @@ PLACE = {
     "store_timestamp": 1700000000009,
     "store_host": STORE_HOST,
 }
-COMMON = {
-    "topic": "orders",
-    "queue_id": 3,
-    "sys_flag": 0,
-    "born_timestamp": 1700000000000,
-    "born_host": BORN_HOST,
-    "store_host": STORE_HOST,
-}
+SHARED = SharedFields(
+    topic="orders",
+    queue_id=3,
+    born_timestamp=1700000000000,
+    born_host=BORN_HOST,
+    store_host=STORE_HOST,
+)
 
 entries = st.lists(
     st.tuples(
@@ -52,7 +53,7 @@ entries = st.lists(
 
 
 def preencoded(body: bytes | bytearray, sizes: npt.NDArray[np.int32]) -> PreencodedRecords:
-    return PreencodedRecords(body, sizes, **COMMON)
+    return PreencodedRecords(body, sizes, SHARED)
 
 
 def sent(batch: NewBatch) -> bytearray:
@@ -68,7 +69,7 @@ def sent(batch: NewBatch) -> bytearray:
 
 def make_sent(count: int = 5) -> tuple[bytearray, npt.NDArray[np.int32]]:
     batch = NewBatch(
-        encode_batch([(n, b"body%d" % n, b"TAGS\x01a\x02") for n in range(count)]), **COMMON
+        encode_batch([(n, b"body%d" % n, b"TAGS\x01a\x02") for n in range(count)]), SHARED
     )
     return sent(batch), batch.sizes
 
@@ -77,7 +78,7 @@ def make_sent(count: int = 5) -> tuple[bytearray, npt.NDArray[np.int32]]:
 def test_they_become_what_a_batch_becomes(
     wanted: list[tuple[int, bytes, bytes]], writable: bool
 ) -> None:
-    batch = NewBatch(encode_batch(wanted), **COMMON)
+    batch = NewBatch(encode_batch(wanted), SHARED)
     body: bytes | bytearray = sent(batch)
     if not writable:
         body = bytes(body)
@@ -107,7 +108,7 @@ def test_whatever_the_sender_leaves_in_the_brokers_part_is_overwritten(seed: int
 def test_what_does_not_fit_together_is_refused(seed: int) -> None:
     body, sizes = make_sent()
     for wrong in (sizes[:-1], sizes + 1, np.zeros(0, np.int32), sizes - 200, -sizes):
-        with pytest.raises(RemoteProtocolError, match="sizes say"):
+        with pytest.raises(RemoteProtocolError, match="the sum of"):
             preencoded(body, wrong.astype(np.int32))
     rng = random.Random(seed)
     for _ in range(2000):
@@ -133,13 +134,13 @@ def test_random_bodies_raise_only_our_error(body: bytes, sizes: list[int]) -> No
 def test_hosts_must_be_ipv4() -> None:
     body, sizes = make_sent()
     with pytest.raises(RemoteProtocolError, match="IPv4"):
-        PreencodedRecords(body, sizes, **{**COMMON, "born_host": V6})
+        PreencodedRecords(body, sizes, replace(SHARED, born_host=V6))
 
 
 def test_another_topic_is_refused() -> None:
     body, sizes = make_sent()
     with pytest.raises(RemoteProtocolError, match="topic is not order2"):
-        PreencodedRecords(body, sizes, **{**COMMON, "topic": "order2"})
+        PreencodedRecords(body, sizes, replace(SHARED, topic="order2"))
 
 
 @given(st.lists(st.integers(0, (1 << 31) - 1), min_size=1), st.sampled_from([1, 1 << 8, 1 << 16]))

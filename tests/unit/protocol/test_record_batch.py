@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from pymq.errors import CorruptRecord, PymqError, RemoteProtocolError
 from pymq.protocol.batch_body import decode_batch, encode_batch
 from pymq.protocol.hashes import java_hash
-from pymq.protocol.message import decode_properties, find_property
+from pymq.protocol.message import find_property
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import SharedFields
 from pymq.protocol.record import (
     MAGIC_V2,
     NewRecord,
@@ -175,26 +176,26 @@ def test_wrong_sizes_are_refused() -> None:
         read_columns(data, np.array([len(data) - 1]))
 
 
-def make_batch(body: bytes, born_host: bytes = V4, more: bytes = b"") -> NewBatch:
+def make_batch(body: bytes, born_host: bytes = V4) -> NewBatch:
     return NewBatch(
         body,
-        topic="T",
-        queue_id=3,
-        sys_flag=0,
-        born_timestamp=1700000000000,
-        born_host=born_host,
-        store_host=STORE_HOST,
-        reconsume_times=2,
-        more_properties=more,
+        SharedFields(
+            topic="T",
+            queue_id=3,
+            born_timestamp=1700000000000,
+            born_host=born_host,
+            store_host=STORE_HOST,
+            reconsume_times=2,
+        ),
     )
 
 
-@given(entries, st.booleans(), st.sampled_from([b"", b"CLUSTER\x01c\x02"]))
+@given(entries, st.booleans())
 def test_a_batch_becomes_the_records_its_entries_describe(
-    wanted: list[tuple[int, bytes, bytes]], ipv6: bool, more: bytes
+    wanted: list[tuple[int, bytes, bytes]], ipv6: bool
 ) -> None:
     born_host = V6 if ipv6 else V4
-    batch = make_batch(encode_batch(wanted), born_host, more)
+    batch = make_batch(encode_batch(wanted), born_host)
     data = batch.encode(
         physical_offset=4096, queue_offset=7, store_timestamp=1700000000009, store_host=STORE_HOST
     )
@@ -211,10 +212,7 @@ def test_a_batch_becomes_the_records_its_entries_describe(
         assert (record.born_host, record.store_host) == (born_host, STORE_HOST)
         assert (record.born_timestamp, record.store_timestamp) == (1700000000000, 1700000000009)
         assert record.reconsume_times == 2
-        expected = decode_properties(properties)
-        if more:
-            expected["CLUSTER"] = "c"
-        assert decode_properties(record.properties) == expected
+        assert record.properties == properties
         tag = find_property(properties, b"TAGS")
         assert batch.tag_codes[n] == (java_hash(tag.decode()) if tag else 0)
 
@@ -260,10 +258,10 @@ def test_random_batch_bodies_raise_only_our_error(body: bytes) -> None:
 
 
 def test_too_long_properties_are_refused_with_the_limit() -> None:
-    body = encode_batch([(0, b"", b"a\x01" + b"x" * 32_760)])
-    assert make_batch(body).count == 1
+    properties = b"a\x01" + b"x" * 32_765
+    assert make_batch(encode_batch([(0, b"", properties)])).count == 1
     with pytest.raises(RemoteProtocolError, match="32767"):
-        make_batch(body, more=b"CLUSTER\x01c\x02")
+        make_batch(encode_batch([(0, b"", properties + b"x")]))
 
 
 @pytest.mark.parametrize("alphabet", [b"\x00", b"\xda\xa3\x20\xa7\x00", b"abc"])

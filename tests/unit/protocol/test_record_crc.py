@@ -3,6 +3,7 @@
 import random
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from pymq.errors import CorruptRecord, RemoteProtocolError
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.message import decode_properties
 from pymq.protocol.new_batch import NewBatch
-from pymq.protocol.new_records import NewRecords
+from pymq.protocol.new_records import NewRecords, SharedFields
 from pymq.protocol.preencoded_records import PreencodedRecords
 from pymq.protocol.record import (
     MAGIC_V1,
@@ -44,13 +45,14 @@ PLACE = {
     "store_timestamp": 1700000000009,
     "store_host": STORE_HOST,
 }
-COMMON = {
-    "topic": "orders",
-    "queue_id": 3,
-    "sys_flag": 0,
-    "born_timestamp": 1700000000000,
-    "store_host": STORE_HOST,
-}
+SHARED = SharedFields(
+    topic="orders",
+    queue_id=3,
+    born_timestamp=1700000000000,
+    born_host=V4,
+    store_host=STORE_HOST,
+)
+SHARED_WITH_CRC = replace(SHARED, record_crc=True)
 #: One that no record here has.
 FOREIGN = b"__CRC32#\x011234567890\x02"
 
@@ -242,7 +244,7 @@ def test_the_error_says_which_checksum_failed() -> None:
 def test_records_without_one_are_taken_as_they_are(cut: bool) -> None:
     """Shorter properties, and 20 bytes of another kind."""
     text = b"" if cut else b"__CRC32#\x01123\x02k\x01vvvvv\x02"
-    batch = NewBatch(encode_batch([(0, b"x", text)]), born_host=V4, **COMMON)
+    batch = NewBatch(encode_batch([(0, b"x", text)]), SHARED)
     raw = bytes(batch.encode(**PLACE))
     assert decode_record(raw, verify=True).properties == text
     assert check_record_crc(raw, len(text)) is RecordCrc.NONE
@@ -250,9 +252,7 @@ def test_records_without_one_are_taken_as_they_are(cut: bool) -> None:
 
 def test_many_are_checked_as_one(seed: int) -> None:
     chance = random.Random(seed)
-    plain = NewBatch(
-        encode_batch([(0, b"x", b""), (0, b"y", b"TAGS\x01t" * 5)]), born_host=V4, **COMMON
-    )
+    plain = NewBatch(encode_batch([(0, b"x", b""), (0, b"y", b"TAGS\x01t" * 5)]), SHARED)
     data = bytes(plain.encode(**PLACE))
     short, long = data[: plain.sizes[0]], data[plain.sizes[0] :]
     for _ in range(100):
@@ -310,16 +310,17 @@ def assert_laid_out(
 @given(entries, st.booleans(), st.booleans())
 def test_batches(wanted: list[tuple[int, bytes, bytes]], record_crc: bool, ipv6: bool) -> None:
     body = encode_batch(wanted)
-    batch = NewBatch(body, born_host=V6 if ipv6 else V4, record_crc=record_crc, **COMMON)
+    shared = replace(SHARED, born_host=V6 if ipv6 else V4)
+    batch = NewBatch(body, replace(shared, record_crc=record_crc))
     assert_laid_out(batch, wanted, record_crc=record_crc)
     plain = encode_batch([(flag, text, cut_record_crc(more)) for flag, text, more in wanted])
-    without = NewBatch(plain, born_host=V6 if ipv6 else V4, **COMMON)
+    without = NewBatch(plain, shared)
     assert batch.tag_codes.tolist() == without.tag_codes.tolist()
 
 
 def preencoded_body(wanted: list[tuple[int, bytes, bytes]]) -> tuple[bytes, list[int]]:
     """Return records as their sender lays them out, checksums of other records included."""
-    topic = COMMON["topic"].encode()
+    topic = SHARED.topic.encode()
     found = []
     for flag, body, text in wanted:
         tail = bytes((len(topic),)) + topic + struct.pack(">H", len(text)) + text
@@ -337,12 +338,10 @@ def test_preencoded_records(
     records = PreencodedRecords(
         bytearray(body) if writable else body,
         np.array(sizes, np.int32),
-        born_host=V4,
-        record_crc=record_crc,
-        **COMMON,
+        replace(SHARED, record_crc=record_crc),
     )
     data = assert_laid_out(records, wanted, record_crc=record_crc)
-    batch = NewBatch(encode_batch(wanted), born_host=V4, record_crc=record_crc, **COMMON)
+    batch = NewBatch(encode_batch(wanted), replace(SHARED, record_crc=record_crc))
     assert data == bytes(batch.encode(**PLACE))
     assert records.tag_codes.tolist() == batch.tag_codes.tolist()
     elsewhere = {**PLACE, "physical_offset": 1 << 40, "queue_offset": 0}
@@ -353,10 +352,7 @@ def test_the_reference_agrees() -> None:
     """One record of a batch, byte by byte as ``sealed`` writes it down."""
     text = b"KEYS\x01k0\x02TAGS\x01TagA"
     batch = NewBatch(
-        encode_batch([(7, b"Hello 0", text)]),
-        born_host=V4,
-        record_crc=True,
-        **{**COMMON, "topic": "TopicTest"},
+        encode_batch([(7, b"Hello 0", text)]), replace(SHARED_WITH_CRC, topic="TopicTest")
     )
     place = {**PLACE, "queue_offset": 10}
     assert bytes(batch.encode(**place)) == sealed(text=text)
@@ -371,11 +367,9 @@ def test_the_limit_of_properties_counts_it(kind: str, bare: bool) -> None:
     def make(length: int) -> NewRecords:
         entry = (0, b"b", b"n\x01" + b"v" * (length - 2 - len(end)) + end)
         if kind == "batch":
-            return NewBatch(encode_batch([entry]), born_host=V4, record_crc=True, **COMMON)
+            return NewBatch(encode_batch([entry]), SHARED_WITH_CRC)
         body, sizes = preencoded_body([entry])
-        return PreencodedRecords(
-            body, np.array(sizes, np.int32), born_host=V4, record_crc=True, **COMMON
-        )
+        return PreencodedRecords(body, np.array(sizes, np.int32), SHARED_WITH_CRC)
 
     raw = bytes(make(room).encode(**PLACE))
     assert len(decode_record(raw, verify=True).properties) == PROPERTIES_BYTES_MAX

@@ -17,6 +17,7 @@ from pymq.clock import Clock
 from pymq.errors import DiskFull, FlushFailed, StoreError
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import SharedFields
 from pymq.protocol.record import NewRecord, Record, decode_records
 from pymq.store import Files, MessageStore, PutStatus, StoreConfig
 from pymq.store.config import ENTRY_BYTES
@@ -172,12 +173,13 @@ def batch(bodies: list[bytes], *, topic: str = TOPIC, queue_id: int = 0) -> NewB
     )
     return NewBatch(
         body,
-        topic=topic,
-        queue_id=queue_id,
-        sys_flag=0,
-        born_timestamp=1_700_000_000_000,
-        born_host=BORN,
-        store_host=HOST,
+        SharedFields(
+            topic=topic,
+            queue_id=queue_id,
+            born_timestamp=1_700_000_000_000,
+            born_host=BORN,
+            store_host=HOST,
+        ),
     )
 
 

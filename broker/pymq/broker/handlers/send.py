@@ -12,6 +12,9 @@ import functools
 import random
 from collections.abc import Mapping
 
+import numpy as np
+import numpy.typing as npt
+
 from pymq.broker.config import BrokerConfig
 from pymq.broker.log_writer import LogWriter, Outcome, Put
 from pymq.broker.message_hooks import MessageHooks
@@ -47,13 +50,14 @@ from pymq.protocol.message import (
     without_property,
 )
 from pymq.protocol.new_batch import NewBatch
-from pymq.protocol.new_records import NewRecords
+from pymq.protocol.new_records import NewRecords, SharedFields
 from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1, NewRecord
 from pymq.protocol.tag_codes import tag_code
 from pymq.store import PutResult, PutStatus
 
 _WRITE = int(Permission.WRITE)
+_BATCH_CODES = frozenset((int(RequestCode.SEND_BATCH_MESSAGE), SEND_RECORDS))
 _FAILED = int(ResponseCode.SYSTEM_ERROR)
 _ERROR_FIELDS = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 _CODES = {
@@ -62,6 +66,7 @@ _CODES = {
     PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
     PutStatus.NOT_WRITABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
+
 
 class SendHandlers:
     """Checks, stores and acknowledges messages.
@@ -150,15 +155,12 @@ class SendHandlers:
         wait = properties.get(WAIT, "").lower() != "false"
         if topic.startswith(names.RETRY_PREFIX):
             topic, queue_id = self._retry(header, queue_id)
-        if command.code == SEND_RECORDS:
-            batch: NewRecords = self._records(request, header, queue_id)
-        elif command.code == RequestCode.SEND_BATCH_MESSAGE or header.batch:
+        if command.code in _BATCH_CODES or header.batch:
             batch = self._batch(request, header, queue_id)
-        else:
-            record = self._single(request, header, properties, topic, queue_id)
-            return self._hooks.apply(record, properties), wait
-        self._hooks.check_batch(batch, properties)
-        return batch, wait
+            self._hooks.check_batch(batch, properties)
+            return batch, wait
+        record = self._single(request, header, properties, topic, queue_id)
+        return self._hooks.apply(record, properties), wait
 
     def _check(self, header: SendRequest, config: TopicConfig) -> int:
         """Return the queue of a send to a topic that may be written to."""
@@ -247,15 +249,9 @@ class SendHandlers:
             tag_code(properties.get(TAGS, "")),
         )
 
-    def _batch(
-        self,
-        request: Request,
-        header: SendRequest,
-        queue_id: int,
-    ) -> NewBatch:
+    def _batch(self, request: Request, header: SendRequest, queue_id: int) -> NewRecords:
         self._check_batch(request, header)
-        return NewBatch(
-            bytes(request.command.body),
+        shared = SharedFields(
             topic=header.topic,
             queue_id=queue_id,
             sys_flag=header.sys_flag,
@@ -265,31 +261,9 @@ class SendHandlers:
             reconsume_times=header.reconsume_times,
             record_crc=self._record_crc,
         )
-
-    def _records(
-        self,
-        request: Request,
-        header: SendRequest,
-        queue_id: int,
-    ) -> PreencodedRecords:
-        self._check_batch(request, header)
-        try:
-            packed = base64.b64decode((request.fields or {})[RECORD_SIZES_FIELD], validate=True)
-        except (KeyError, binascii.Error) as error:
-            raise RemoteProtocolError(
-                f"field {RECORD_SIZES_FIELD}: expected sizes of records in base64, {error!r}"
-            ) from error
-        return PreencodedRecords(
-            request.command.body,
-            unpack_sizes(packed),
-            topic=header.topic,
-            queue_id=queue_id,
-            sys_flag=header.sys_flag,
-            born_timestamp=header.born_timestamp,
-            born_host=request.connection.packed_host,
-            store_host=self._store_host,
-            record_crc=self._record_crc,
-        )
+        if request.command.code == SEND_RECORDS:
+            return PreencodedRecords(request.command.body, _record_sizes(request), shared)
+        return NewBatch(bytes(request.command.body), shared)
 
     def _check_batch(self, request: Request, header: SendRequest) -> None:
         if header.topic.startswith(names.RETRY_PREFIX):
@@ -342,3 +316,13 @@ class SendHandlers:
             return f"{self._id_prefix}{physical_offset:016X}"
         ids = (put.starts + physical_offset).astype(">i8").tobytes().hex(",", 8).upper()
         return self._id_prefix + ids.replace(",", f",{self._id_prefix}")
+
+
+def _record_sizes(request: Request) -> npt.NDArray[np.int32]:
+    try:
+        packed = base64.b64decode((request.fields or {})[RECORD_SIZES_FIELD], validate=True)
+    except (KeyError, binascii.Error) as error:
+        raise RemoteProtocolError(
+            f"field {RECORD_SIZES_FIELD}: expected sizes of records in base64, {error!r}"
+        ) from error
+    return unpack_sizes(packed)

@@ -23,6 +23,7 @@ from tests.unit.store.stores import (
 from pymq.errors import CorruptRecord
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import SharedFields
 from pymq.protocol.preencoded_records import PreencodedRecords
 from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.protocol.record_crc import RecordCrc, check_record_crc
@@ -73,13 +74,14 @@ def seal(root: Path, position: int) -> None:
 def make_batch(texts: list[bytes], *, record_crc: bool) -> NewBatch:
     return NewBatch(
         encode_batch([(0, b"%d" % n, text) for n, text in enumerate(texts)]),
-        topic=TOPIC,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=1_700_000_000_000,
-        born_host=BORN,
-        store_host=HOST,
-        record_crc=record_crc,
+        SharedFields(
+            topic=TOPIC,
+            queue_id=0,
+            born_timestamp=1_700_000_000_000,
+            born_host=BORN,
+            store_host=HOST,
+            record_crc=record_crc,
+        ),
     )
 
 
@@ -91,13 +93,14 @@ def make_preencoded(texts: list[bytes], *, record_crc: bool) -> PreencodedRecord
     return PreencodedRecords(
         data,
         laid.sizes,
-        topic=TOPIC,
-        queue_id=0,
-        sys_flag=0,
-        born_timestamp=1_700_000_000_000,
-        born_host=BORN,
-        store_host=HOST,
-        record_crc=record_crc,
+        SharedFields(
+            topic=TOPIC,
+            queue_id=0,
+            born_timestamp=1_700_000_000_000,
+            born_host=BORN,
+            store_host=HOST,
+            record_crc=record_crc,
+        ),
     )
 
 
