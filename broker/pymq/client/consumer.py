@@ -81,7 +81,9 @@ class Consumer:
         name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
         group: consumer group; its members share the messages.
         from_where: where a group begins in queues for which it has no committed offset:
-            ``"latest"``, ``"earliest"``, a ``datetime``, or a ``ConsumeFromWhere``.
+            ``"latest"``, ``"earliest"``, a ``datetime``, or a ``ConsumeFromWhere``. In a queue
+            that is found later than the others of its topic, because it or its broker was not
+            there, ``"latest"`` is the time when those were found (less 10 s, as clocks differ).
             (A RocketMQ broker may begin at the first message also for ``"latest"``, when
             the queue is so young that it still has that message in memory.)
         message_model: clustering; broadcasting is not supported yet.

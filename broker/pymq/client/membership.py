@@ -12,15 +12,16 @@ Source: RocketMQ RebalanceImpl, RebalanceService.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pymq.client import operations
 from pymq.client.balance import allocate
 from pymq.client.group_watch import GroupWatch
 from pymq.client.inbox import Delivery, Inbox
 from pymq.client.pool import ClientPool
-from pymq.client.queue_reader import QueueReader, StartPolicy
+from pymq.client.queue_reader import QueueReader, StartPolicy, say_unread
 from pymq.client.routes import Route
+from pymq.client.said_once import SaidOnce
 from pymq.errors import ClientClosed, PymqError, RouteNotFound
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import MessageQueue, Subscription
@@ -63,8 +64,14 @@ class Membership:
         self._on_undecodable = on_undecodable
         self.readers: dict[MessageQueue, QueueReader] = {}
         self._reading: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._routeless: set[str] = set()
         self._watch = GroupWatch(group)
+        self._troubles = SaidOnce(_log)
+        #: Topic -> name of the broker that named the members.
+        self._named_by: dict[str, str] = {}
+        #: Topic -> when it was first looked for, ms since 1970, and the queues it had then.
+        self._first_found: dict[str, tuple[int, frozenset[MessageQueue]]] = {}
+        #: Up to where we had finished the queues that we do not read any more.
+        self._left_at: dict[MessageQueue, int] = {}
         #: Do the brokers know our subscriptions as they are?
         self._is_announced = False
         self._is_closing = False
@@ -130,6 +137,8 @@ class Membership:
             settled &= await self._rebalance_topic(topic, route, asked)
         for queue in [q for q in self.readers if q.topic not in self._subscriptions]:
             await self._give_up(queue)
+        for topic in self._first_found.keys() - self._subscriptions.keys():
+            del self._first_found[topic]
         for channel, members in asked.items():
             if len(members) > 1:
                 await self._compare(channel, members)
@@ -149,17 +158,25 @@ class Membership:
         try:
             route = await self._pool.route(topic)
         except RouteNotFound as error:
-            if topic not in self._routeless and topic != retry_topic(self._group):
-                _log.warning("group %r waits for a route: %s", self._group, error)
-            self._routeless.add(topic)
+            self._found(topic, ())
+            if topic != retry_topic(self._group):
+                self._troubles.warn(
+                    ("route", topic), "group %r waits for a route: %s", self._group, error
+                )
         except ClientClosed:
             pass
         except PymqError as error:
-            _log.warning("group %r: %s", self._group, error)
+            self._troubles.warn("routes", "group %r has no route: %s", self._group, error)
         else:
-            self._routeless.discard(topic)
+            self._found(topic, route.read_queues)
+            self._troubles.over(("route", topic))
+            self._troubles.over("routes")
             return route
         return None
+
+    def _found(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        if topic not in self._first_found:
+            self._first_found[topic] = (self._pool.clock.wall_ms(), frozenset(queues))
 
     async def _rebalance_topic(
         self, topic: str, route: Route, asked: dict[AsyncChannel, frozenset[str]]
@@ -191,7 +208,9 @@ class Membership:
                 member_count=len(members),
                 own_count=len(ours),
             )
-        await asyncio.gather(*(self._give_up(queue) for queue in held - ours))
+        readable = {queue for queue in held - ours if queue.broker_name in route.addresses}
+        self._drop_away(held - ours - readable)
+        await asyncio.gather(*(self._give_up(queue) for queue in readable))
         subscription = self._subscriptions.get(topic)
         if subscription is not None and not self._is_closing:
             for queue in sorted(ours - held):
@@ -201,13 +220,22 @@ class Membership:
     async def _members(self, topic: str, route: Route) -> tuple[AsyncChannel, list[str]]:
         """Return the client ids of the group's members, and the broker that named them."""
         failure: PymqError | None = None
-        for name in sorted(route.addresses):
-            address = route.read_address(name)
+        addresses = {name: route.read_address(name) for name in route.addresses}
+
+        def turn(name: str) -> tuple[bool, bool, str]:
+            # One that was silent just now has lost its connection. One that has just come back
+            # does not know all members yet, so we stay with the one that named them last.
+            is_open = self._pool.open_channel(addresses[name]) is not None
+            return not is_open, name != self._named_by.get(topic), name
+
+        for name in sorted(addresses, key=turn):
+            address = addresses[name]
             try:
                 channel = await self._pool.broker_channel(topic, name, address)
                 members = await self._ask_members(channel)
                 if self._pool.client_id not in members and await self._pool.send_heartbeat(address):
                     members = await self._ask_members(channel)
+                self._named_by[topic] = name
                 return channel, members
             except PymqError as error:
                 failure = error
@@ -217,14 +245,17 @@ class Membership:
         return await self._pool.ask(channel, operations.consumer_ids(self._group))
 
     def _take_over(self, queue: MessageQueue, subscription: Subscription) -> None:
+        since_ms, first = self._first_found[queue.topic]
         reader = QueueReader(
             queue,
             group=self._group,
             subscription=subscription,
-            start=self._start,
+            start=self._start if queue in first else self._start.for_later_queues(since_ms),
+            left_at=self._left_at.get(queue),
             pool=self._pool,
             inbox=self._inbox,
             on_undecodable=self._on_undecodable,
+            troubles=self._troubles,
         )
         self.readers[queue] = reader
         self._reading[queue] = self._pool.spawn(f"read {queue}", self._read(reader))
@@ -234,36 +265,63 @@ class Membership:
             await reader.run()
         except PymqError as error:
             # Where to begin is not known, and guessing would skip messages or repeat all.
-            _log.warning(
-                "group %r cannot read %r yet, trying again: %s", self._group, reader.queue, error
-            )
+            say_unread(self._troubles, self._group, reader.queue, error)
         finally:
             if self.readers.get(reader.queue) is reader and not self._is_closing:
                 del self.readers[reader.queue]
                 self._reading.pop(reader.queue, None)
-                if reader.process_queue is not None:
-                    self._inbox.drop(reader.process_queue)
+                self._drop(reader)
         await asyncio.sleep(REBALANCE_SOON_S)
         self._woken.set()
 
-    async def _give_up(self, queue: MessageQueue) -> None:
-        """Stop reading a queue and commit it, so that its next reader goes on where we were."""
+    def _drop(self, reader: QueueReader) -> None:
+        """Deliver nothing more of a queue, and remember how far it was finished.
+
+        A broker that is killed may forget what was committed in its last seconds.
+        """
+        if reader.process_queue is not None:
+            self._left_at[reader.queue] = reader.process_queue.commit_offset
+            self._inbox.drop(reader.process_queue)
+
+    def _remove(self, queue: MessageQueue) -> QueueReader | None:
         reader = self.readers.pop(queue, None)
         task = self._reading.pop(queue, None)
-        if reader is None:
-            return
         if task is not None:
             task.cancel()
-        if reader.process_queue is not None:
-            self._inbox.drop(reader.process_queue)
-        await self._commit(reader)
+        if reader is not None:
+            self._drop(reader)
+        return reader
+
+    def _drop_away(self, queues: Collection[MessageQueue]) -> None:
+        """Stop reading queues of brokers that have left the route: they cannot be committed."""
+        for queue in queues:
+            self._remove(queue)
+        for name in sorted({queue.broker_name for queue in queues}):
+            self._troubles.warn(
+                name,
+                "group %r does not read broker %r any more, which has left the route: is it "
+                "running? When it is back, what was finished and not committed comes again",
+                self._group,
+                name,
+            )
+
+    async def _give_up(self, queue: MessageQueue) -> None:
+        """Stop reading a queue and commit it, so that its next reader goes on where we were."""
+        reader = self._remove(queue)
+        if reader is not None:
+            await self._commit(reader)
 
     async def _commit(self, reader: QueueReader) -> None:
         try:
             await reader.commit()
         except PymqError as error:
-            _log.warning(
-                "%r not committed, its last messages will be delivered again: %s",
-                reader.queue,
+            self._troubles.warn(
+                ("commit", reader.queue.broker_name),
+                "group %r: queues of broker %r are not committed, their last messages will be "
+                "delivered again: %s",
+                self._group,
+                reader.queue.broker_name,
                 error,
             )
+        else:
+            self._troubles.over(("commit", reader.queue.broker_name))

@@ -24,6 +24,7 @@ from pymq.client import operations
 from pymq.client.home import Home
 from pymq.client.name_servers import NameServers
 from pymq.client.routes import MASTER_ID, Route, RouteTable, no_route
+from pymq.client.said_once import SaidOnce
 from pymq.clock import Clock
 from pymq.errors import (
     ClientClosed,
@@ -99,6 +100,7 @@ class ClientPool:
         self._read_at: dict[str, float] = {}
         self._refreshing: dict[str, asyncio.Task[PymqError | None]] = {}
         self._tasks = Tasks("client")
+        self._troubles = SaidOnce(_log)
         self._all_ended: asyncio.Future[None] | None = None
         self._open = self._was_closed = False
         self._client_id = ""
@@ -419,8 +421,12 @@ class ClientPool:
         stale = self._routes.stale(self.clock.monotonic_s())
         for topic in stale:
             error = await self._refresh(topic)
-            if error is not None and not isinstance(error, TopicNotExist):
-                _log.info("route of %r not read again, the old one stays: %s", topic, error)
+            if error is None or isinstance(error, TopicNotExist):
+                self._troubles.over("routes", "routes are read again")
+            else:
+                self._troubles.warn(
+                    "routes", "routes cannot be read again, the old ones stay in use: %s", error
+                )
         if stale:
             self._close_unnamed()
         return len(stale)
@@ -462,13 +468,14 @@ class ClientPool:
         try:
             await self.ask(await self.channel(address), self._heartbeat())
         except RequestTimeout as error:
-            _log.warning("%s; the connection is given up", error)
+            self._troubles.warn(address, "%s; the connection is given up", error)
             if silent := self.open_channel(address):
                 silent.abort()
             return False
         except PymqError as error:
-            _log.info("no heartbeat: %s", error)
+            _log.debug("no heartbeat: %s", error)  # Whoever needs the broker says that it is away.
             return False
+        self._troubles.over(address, "%s answers heartbeats again", address)
         return True
 
     async def _unregister(self) -> None:

@@ -14,7 +14,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Self
@@ -26,6 +26,7 @@ from pymq.client.pool import ClientPool
 from pymq.client.process_queue import ProcessQueue
 from pymq.client.retry import visible_topic
 from pymq.client.routes import MASTER_ID
+from pymq.client.said_once import SaidOnce
 from pymq.errors import (
     BrokerError,
     ConfigurationError,
@@ -53,6 +54,8 @@ PULL_TIMEOUT_S = 30.0
 FAILURE_PAUSE_S = 1.0
 FLOW_CONTROL_PAUSE_S = 0.02
 FLOW_CONTROL = 215
+#: How much the clock of a broker may be behind ours.
+CLOCK_SKEW_MS = 10_000
 #: A queue that may not pull because of one unfinished message says so after this: when the
 #: message holds back others that were handled, and when it is only slow.
 HELD_BACK_S = 10.0
@@ -62,6 +65,9 @@ MISSING_PACKAGE_PAUSE_S = 5.0
 #: Most messages and bytes of one pull; RocketMQ brokers give 32 and 256 KiB.
 PULL_COUNT_MAX = 1024
 PULL_BYTES = 4 << 20
+
+#: The broker is away, or seems so: all its queues fail for one reason.
+AWAY = (ConnectionFailed, RequestTimeout, RouteNotFound)
 
 _WORDS: dict[str, ConsumeFromWhere] = {
     "latest": ConsumeFromWhere.LAST_OFFSET,
@@ -73,7 +79,7 @@ _WORDS: dict[str, ConsumeFromWhere] = {
 
 @dataclass(frozen=True, slots=True)
 class StartPolicy:
-    """Where to begin in a queue for which the group has no committed offset."""
+    """Where a group begins in a queue for which it has no committed offset."""
 
     where: ConsumeFromWhere
     #: For ``TIMESTAMP``: the first message stored at this time or later.
@@ -95,6 +101,18 @@ class StartPolicy:
             )
         return cls(where)
 
+    def for_later_queues(self, since_ms: int) -> "StartPolicy":
+        """Return where to begin in queues that are found some time after the others.
+
+        The end of such a queue would be behind the messages that came before it was found.
+
+        Args:
+            since_ms: when the others were found, ms since 1970.
+        """
+        if self.where is not ConsumeFromWhere.LAST_OFFSET:
+            return self
+        return StartPolicy(ConsumeFromWhere.TIMESTAMP, since_ms - CLOCK_SKEW_MS)
+
     def operation(self, queue: MessageQueue) -> operations.Operation[int]:
         """Return what to ask the broker. Retry topics are read from their beginning."""
         if self.where is ConsumeFromWhere.FIRST_OFFSET or is_retry_topic(queue.topic):
@@ -102,6 +120,38 @@ class StartPolicy:
         if self.where is ConsumeFromWhere.LAST_OFFSET:
             return operations.max_offset(queue)
         return operations.offset_by_time(queue, self.timestamp_ms)
+
+
+def say_unread(
+    troubles: SaidOnce, group: str, queue: MessageQueue, error: PymqError
+) -> Hashable:
+    """Say why a queue cannot be read, once for all queues of a broker that is away.
+
+    Returns:
+        The cause, for ``troubles.over``.
+    """
+    cause: Hashable
+    if isinstance(error, AWAY):
+        cause = queue.broker_name
+        troubles.warn(
+            cause,
+            "group %r cannot read the queues of broker %r, trying again: %s",
+            group,
+            queue.broker_name,
+            error,
+        )
+    else:
+        cause = (queue, type(error), getattr(error, "code", None))
+        troubles.warn(
+            cause,
+            "group %r, topic %r: queue %d of broker %r cannot be read, trying again: %s",
+            group,
+            queue.topic,
+            queue.queue_id,
+            queue.broker_name,
+            error,
+        )
+    return cause
 
 
 class QueueReader:
@@ -112,9 +162,11 @@ class QueueReader:
         group: consumer group.
         subscription: what of the queue is wanted.
         start: where to begin without a committed offset.
+        left_at: up to where this member had finished the queue when it read it before.
         pool: connections.
         inbox: gets the messages.
         on_undecodable: gets messages whose body cannot be decompressed.
+        troubles: what the log was told of, by all readers of the group.
     """
 
     def __init__(
@@ -124,14 +176,17 @@ class QueueReader:
         group: str,
         subscription: Subscription,
         start: StartPolicy,
+        left_at: int | None = None,
         pool: ClientPool,
         inbox: Inbox,
         on_undecodable: Callable[[Delivery], None],
+        troubles: SaidOnce,
     ) -> None:
         self.queue = queue
         self._group = group
         self.subscription = subscription
         self._start = start
+        self._left_at = left_at
         self._pool = pool
         self._inbox = inbox
         self._on_undecodable = on_undecodable
@@ -140,7 +195,8 @@ class QueueReader:
         self._broker_id = MASTER_ID
         #: What the broker was last told.
         self._told_offset: int | None = None
-        self._last_failure = ""
+        self._troubles = troubles
+        self._last_trouble: Hashable | None = None
         #: The message that kept the queue from pulling, as the log was told.
         self._held_offset: int | None = None
 
@@ -165,11 +221,23 @@ class QueueReader:
         if committed is not None:
             self._told_offset = committed
             return committed
-        offset = await self._pool.ask(channel, self._start.operation(self.queue))
+        offset = await self._where_left(channel)
+        if offset is None:
+            offset = await self._pool.ask(channel, self._start.operation(self.queue))
         # Told at once: a restart must go on here, not where the queue ends by then.
         await self._pool.ask(channel, operations.update_offset(self._group, self.queue, offset))
         self._told_offset = offset
         return offset
+
+    async def _where_left(self, channel: AsyncChannel) -> int | None:
+        """Return where this member left the queue, if it has read it before."""
+        offset = self._left_at
+        if offset is None or offset <= await self._pool.ask(
+            channel, operations.max_offset(self.queue)
+        ):
+            return offset
+        # Another queue of the same name: its topic was deleted and created again.
+        return await self._pool.ask(channel, operations.min_offset(self.queue))
 
     def commit_nowait(self) -> None:
         """Tell the broker, without an answer, how far we are, if that is news."""
@@ -224,7 +292,7 @@ class QueueReader:
         except PymqError as error:
             self._failed(error)
             return self._pause_after(error)
-        self._last_failure = ""
+        self._succeeded()
         self._broker_id = result.suggested_broker_id
         return 0.0
 
@@ -322,17 +390,20 @@ class QueueReader:
     def _pause_after(self, error: PymqError) -> float:
         if isinstance(error, BrokerError) and error.code == FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_S
-        if isinstance(error, (ConnectionFailed, RequestTimeout, RouteNotFound, TopicNotExist)):
+        if isinstance(error, (*AWAY, TopicNotExist)):
             self._pool.doubt(self.queue.topic)
             self._broker_id = MASTER_ID
         return FAILURE_PAUSE_S
 
     def _failed(self, error: PymqError) -> None:
-        # Once per kind of failure, or a broker that is away fills the log.
-        kind = f"{type(error).__name__} {getattr(error, 'code', '')}"
-        level = logging.DEBUG if kind == self._last_failure else logging.WARNING
-        self._last_failure = kind
-        _log.log(level, "%s: pull failed, trying again: %s", self._named, error)
+        self._last_trouble = say_unread(self._troubles, self._group, self.queue, error)
+
+    def _succeeded(self) -> None:
+        if self._last_trouble is not None:
+            self._troubles.over(
+                self._last_trouble, "%s: reading goes on after a failure", self._named
+            )
+            self._last_trouble = None
 
     @property
     def _named(self) -> str:

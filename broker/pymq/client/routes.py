@@ -23,6 +23,10 @@ MASTER_ID = 0
 #: A provisional route is old after this; creating the topic takes its broker this long.
 PROVISIONAL_AGE_S = 1.0
 
+#: For so long after a broker has left a route it is looked for this often: it may restart.
+LEFT_S = 120.0
+LEFT_AGE_S = 2.0
+
 #: A known topic is not believed to be gone before name servers have said so for this long: one
 #: that has just started knows of no broker until the next registration, every 30 s.
 MISSING_S = 60.0
@@ -288,6 +292,8 @@ class _Entry:
     is_doubted: bool = False
     #: Since when name servers say that there is no such topic; ``None``: they do not.
     missing_since_s: float | None = None
+    #: When it lost an address that has not come back; ``None``: it has all it ever had.
+    left_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -323,13 +329,22 @@ class RouteTable:
         age_s = self.age_s
         if entry.route.is_provisional or entry.missing_since_s is not None:
             age_s = min(age_s, PROVISIONAL_AGE_S)
+        elif entry.left_s is not None and now_s - entry.left_s < LEFT_S:
+            age_s = min(age_s, LEFT_AGE_S)
         return entry.is_doubted or now_s - entry.fetched_s >= age_s
 
     def put(self, route: Route, now_s: float) -> RouteDifference:
         """Take a route that was just fetched; return what is different."""
         entry = self._entries.get(route.topic)
-        self._entries[route.topic] = _Entry(route, now_s)
-        return difference(entry.route if entry else None, route)
+        change = difference(entry.route if entry else None, route)
+        left_s = None
+        if entry is not None and not entry.route.is_provisional:
+            if change.addresses_gone:
+                left_s = now_s
+            elif route_addresses(route) == route_addresses(entry.route):
+                left_s = entry.left_s
+        self._entries[route.topic] = _Entry(route, now_s, left_s=left_s)
+        return change
 
     def keep(self, topic: str, now_s: float, *, is_missing: bool) -> Route | None:
         """Go on with the route that a topic had, because no name server gave a new one.
@@ -352,7 +367,9 @@ class RouteTable:
             if entry.route.is_provisional or now_s - since_s >= MISSING_S:
                 del self._entries[topic]
                 return None
-        self._entries[topic] = _Entry(entry.route, now_s, missing_since_s=since_s)
+        self._entries[topic] = _Entry(
+            entry.route, now_s, missing_since_s=since_s, left_s=entry.left_s
+        )
         return entry.route
 
     def doubt(self, topic: str) -> None:

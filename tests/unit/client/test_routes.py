@@ -3,6 +3,7 @@
 import pytest
 
 from pymq.client.routes import (
+    LEFT_S,
     MISSING_S,
     PROVISIONAL_AGE_S,
     Route,
@@ -154,6 +155,25 @@ def test_doubted_and_provisional_routes_are_old_soon() -> None:
     assert table.fresh("T", 200.0 + PROVISIONAL_AGE_S) is None
     table.forget("T")
     assert table.find("T") is None
+
+
+def test_a_broker_that_left_a_route_is_looked_for_often_for_a_while() -> None:
+    table = RouteTable(30.0)
+    both = Route.of("T", found(("a", {0: "a:1"}, 1, 1, 6), ("b", {0: "b:1"}, 1, 1, 6)))
+    one = Route.of("T", found(("b", {0: "b:1"}, 1, 1, 6)))
+    table.put(both, 100.0)
+    table.put(one, 110.0)
+    assert (table.stale(111.9), table.stale(112.0)) == ([], ["T"])
+    table.put(one, 112.0)
+    assert (table.stale(113.9), table.stale(114.0)) == ([], ["T"])
+    table.put(both, 114.0)
+    assert (table.stale(143.9), table.stale(144.0)) == ([], ["T"])
+    table.put(one, 200.0)
+    table.put(one, 200.0 + LEFT_S)  # it does not come back
+    assert table.stale(200.0 + LEFT_S + 29) == []
+    table.put(Route.to_create("U", found(A, ("b", {0: "b:1"}, 1, 1, 6)), 4), 0.0)
+    table.put(Route.of("U", found(A)), 1.0)  # created on one of two brokers: none has left
+    assert "U" not in table.stale(30.9)
 
 
 def test_a_route_that_name_servers_do_not_give_is_kept_for_a_while() -> None:
