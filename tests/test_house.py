@@ -473,7 +473,7 @@ WRONG: list[tuple[Callable[[Path], list[str]], str, str, str]] = [
     (layer_findings, "pymq/client/a.py", "from pymq.settings import x", "client imports"),
     (layer_findings, "pymq/client/a.py", "from pymq import Producer", "client imports pymq.Prod"),
     (layer_findings, "pymq/broker/a.py", "import pymq.testing.cluster", "broker imports"),
-    (layer_findings, "pymq/broker/a.py", "import pyspark_pymq.rows", "broker imports pyspark_pymq"),
+    (layer_findings, "pymq/broker/a.py", "import pyspark_pymq.reader", "broker imports pyspark_"),
     (layer_findings, "pymq/__init__.py", "from .testing import Cluster", "imports pymq.te"),
     (layer_findings, "pymq/store/a.py", "import_module('pymq.net')", "store imports pymq.net"),
     (layer_findings, "pymq/plugins/a.py", "", "in no line of the layer table"),
@@ -516,7 +516,7 @@ WRONG: list[tuple[Callable[[Path], list[str]], str, str, str]] = [
     (ban_findings, "pymq/net/utils.py", "", "after the noun"),
     (package_findings, "pymq/store/a.py", "", "no __init__.py"),
     (package_findings, "pymq/plugins/__init__.py", "", "pymq.plugins is not listed"),
-    (connector_findings, "pyspark_pymq/__init__.py", "from .source import A", "may fail to import"),
+    (connector_findings, "pyspark_pymq/__init__.py", "from .reader import A", "may fail to import"),
     (connector_findings, "pyspark_pymq/__init__.py", "x = 1\n" * 26, "26 statements"),
 ]
 
@@ -536,7 +536,7 @@ RIGHT: list[tuple[str, str]] = [
     ("pymq/store/rebuild.py", "from pymq.store import MessageStore\nfrom .inspection import b"),
     ("pymq/client/a.py", "def f():\n    import numpy\n    from pymq.filter import tags"),
     ("pymq/testing/a.py", "import pymq.broker\nimport pymq.cli.main\nfrom pymq import Producer"),
-    ("pyspark_pymq/__init__.py", "def __getattr__(name):\n    from pyspark_pymq import source"),
+    ("pyspark_pymq/__init__.py", "def __getattr__(name):\n    from pyspark_pymq import reader"),
 ]
 
 

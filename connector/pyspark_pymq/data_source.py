@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_pymq.source import PymqBatchReader, PymqStreamReader
+    from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader
     from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter
 
 #: Spark needs the first as well, but not in every process.
@@ -45,17 +45,17 @@ class PymqSource(DataSource):
 
     def schema(self) -> "StructType":
         """Return the columns read when the user names none."""
+        from pyspark_pymq.decode import default_schema
         from pyspark_pymq.options import source_options
-        from pyspark_pymq.rows import default_schema
 
         options = source_options(self.options)
         return default_schema(properties=options.include_properties)
 
     def reader(self, schema: "StructType") -> "PymqBatchReader":
         """Return the reader of ``spark.read``."""
+        from pyspark_pymq.decode import check_schema
         from pyspark_pymq.options import source_options
-        from pyspark_pymq.rows import check_schema
-        from pyspark_pymq.source import PymqBatchReader
+        from pyspark_pymq.reader import PymqBatchReader
 
         options = source_options(self.options)
         check_schema(schema, null_bodies=options.null_corrupt_bodies)
@@ -64,9 +64,9 @@ class PymqSource(DataSource):
     def streamReader(self, schema: "StructType") -> "PymqStreamReader":
         """Return the reader of ``spark.readStream``."""
         from pymq.errors import ConfigurationError
+        from pyspark_pymq.decode import check_schema
         from pyspark_pymq.options import source_options
-        from pyspark_pymq.rows import check_schema
-        from pyspark_pymq.source import PymqStreamReader
+        from pyspark_pymq.reader import PymqStreamReader
 
         options = source_options(self.options)
         check_schema(schema, null_bodies=options.null_corrupt_bodies)

@@ -1,238 +1,299 @@
-"""What a task does to read: pull its ranges, make sure nothing is missing, make Arrow batches.
+"""The driver's side of the readers.
 
-Runs on executors, which fork: connections are opened by ``read_ranges`` and closed at its end,
-nothing outlives it, and it starts no thread.
+What Spark calls in which process, and what can live where, differs from call to call. So:
+everything that is pickled holds frozen options only; the one long-lived object is the stream
+reader in its own process, which keeps a ``SubscribedTopics``; progress lives in Spark's checkpoint.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from pymq.client.blocking import BlockingClient
 from pymq.client.routes import Route
-from pymq.errors import OffsetOutOfRange, RemoteProtocolError
+from pymq.errors import OffsetOutOfRange
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.record_batch import RecordColumns, read_columns
-from pyspark_pymq.offsets import QueueRange, named
+from pyspark_pymq.offsets import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    Bounds,
+    Position,
+    QueueRange,
+    backlog,
+    bounded,
+    end_of_batch,
+    losses,
+    named,
+    plan,
+    position_from_json,
+    position_to_json,
+    ranges,
+    refuse_losses,
+    resolve,
+    within,
+)
 from pyspark_pymq.options import SourceOptions
-from pyspark_pymq.patience import Retries
-from pyspark_pymq.rows import arrow_schema, record_batches
-from pyspark_pymq.task_process import spare_imports
+from pyspark_pymq.read_task import read_ranges
+from pyspark_pymq.subscribed_topics import SubscribedTopics
+
+try:  # Spark 4.2 and later
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # earlier ones never call what needs these
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands for a mixin that this Spark does not have."""
+
+    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment,misc]
 
 LOG = logging.getLogger(__name__)
 
-#: Which of some records belong to what is read; None: all of them.
-Kept = npt.NDArray[np.bool_] | None
-
-#: Small answers (a stock broker gives 32 messages at a time) are decoded together.
-DECODED_BYTES_MIN = 2 << 20
+#: Clocks of drivers and brokers differ; better a little read again than something passed over.
+CLOCK_SKEW_MS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """Records of one queue that cover ``first <= queue offset < next_offset``."""
+@dataclass(frozen=True)
+class QueuesPartition(InputPartition):
+    """What one task reads, and where the driver last saw that."""
 
-    buffer: Any  # bytes or memoryview: whole records, back to back
-    first: int
-    next_offset: int
+    ranges: tuple[QueueRange, ...]
+    routes: tuple[Route, ...] = ()
 
 
-def read_ranges(
-    options: SourceOptions,
-    schema: StructType,
-    ranges: Sequence[QueueRange],
-    routes: Iterable[Route] = (),
-) -> Iterator[pa.RecordBatch]:
-    """Yield exactly the messages of the ranges, however often it is called.
+class _Source:
+    """What stream and batch readers share: the executor's side, and how they are pickled."""
 
-    The ranges were planned from queues that somebody saw, so a missing route is a broker that is
-    away: it is waited for, like one that does not answer.
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._topics = SubscribedTopics(options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._options, self._schema)
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield the messages of a partition; Spark passes None for a batch without any."""
+        if not isinstance(partition, QueuesPartition):
+            return iter(())
+        return read_ranges(self._options, self._schema, partition.ranges, partition.routes)
+
+    def _partitions(self, wanted: Sequence[QueueRange]) -> list[QueuesPartition]:
+        options = self._options
+        tasks = plan(wanted, tasks_min=options.partitions_min, tasks_max=options.partitions_max)
+        return [QueuesPartition(tuple(task), self._routes(task)) for task in tasks]
+
+    def _routes(self, task: Sequence[QueueRange]) -> tuple[Route, ...]:
+        queues = {part.queue for part in task}
+        topics = {queue.topic for queue in queues}
+        return tuple(
+            route.only(queues) for route in self._topics.routes() if route.topic in topics
+        )
+
+    def _check_losses(self, offsets: Mapping[MessageQueue, int], bounds: Bounds) -> Bounds:
+        """Return the bounds, having refused or logged what is no longer there.
+
+        Raises:
+            OffsetOutOfRange: something is not, and ``failOnDataLoss`` is true.
+        """
+        if losses(offsets, bounds):
+            # The answer may be older than the offsets; what is away now keeps its bounds.
+            bounds = {**bounds, **self._topics.bounds(offsets, at_once=True)}
+            found = losses(offsets, bounds)
+            for queue in found:
+                if not self._topics.asks_master(queue):
+                    found[queue] += " (so says a slave, which may lag behind its master)"
+            if self._options.fail_on_data_loss:
+                refuse_losses(found)
+            for text in found.values():
+                LOG.warning("data loss accepted (failOnDataLoss=false): %s", text)
+        return bounds
+
+
+class PymqBatchReader(_Source, DataSourceReader):
+    """Reads what the topics hold between two bounds, fixed when the job is planned."""
+
+    def partitions(self) -> Sequence[QueuesPartition]:
+        """Return the tasks of the job.
+
+        Raises:
+            OffsetOutOfRange: offsets that were asked for are not there.
+            RouteNotFound: there is no such topic, or a broker of ``expectedBrokers`` is away.
+            PymqError: brokers could not be asked.
+        """
+        options = self._options
+        try:
+            bounds = self._topics.all_bounds()
+            starts = resolve(options.starting or Bound(EARLIEST), bounds)
+            ends = resolve(options.ending or Bound(LATEST), bounds)
+            bounds = self._check_losses(starts, bounds)
+            late = {queue: end for queue, end in ends.items() if end > bounds[queue][1]}
+        finally:
+            self._topics.close()
+        if late and options.fail_on_data_loss:
+            queue, end = min(late.items())
+            raise OffsetOutOfRange(
+                f"endingOffsets: {named(queue)} ends at {bounds[queue][1]}, {end} was asked for; "
+                f"set failOnDataLoss to false to read what there is"
+            )
+        wanted = [
+            QueueRange(queue, max(start, bounds[queue][0]), min(ends[queue], bounds[queue][1]))
+            for queue, start in sorted(starts.items())
+            if max(start, bounds[queue][0]) < min(ends[queue], bounds[queue][1])
+        ]
+        return self._partitions(wanted)
+
+
+class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The source of one streaming query; lives in a driver process as long as the query runs.
+
+    From 4.2 on Spark hands in where the stream stands. Before, it does not: the position then
+    comes from the last call of ``partitions`` (after a restart there is one, with start equal
+    to end, before anything else), or is the initial one. And trigger AvailableNow runs a single
+    batch there. So that this is not the empty one, there is none where it can be done without:
+    only for a start at the end, which after a crash would be another one.
+
+    While a broker is away the stream goes on with the others, until ``retryTimeoutMs`` is over;
+    with trigger AvailableNow it waits for it at its end, because that is not all there is.
 
     Args:
         options: of the source.
-        schema: the columns wanted, checked already.
-        ranges: in the order they are read.
-        routes: what the driver knows of the topics; name servers are asked when it is wrong.
-
-    Raises:
-        OffsetOutOfRange: messages of a range are gone, and ``failOnDataLoss`` is true.
-        RemoteProtocolError: a body cannot be decompressed, and ``corruptBodies`` is not null.
-        PymqError: a broker stayed away for longer than ``retryTimeoutMs``, or its answer is
-            not what was asked for.
+        schema: the columns wanted.
+        wall_s: the clock that tells when a stream began.
     """
-    spare_imports()
-    columns = arrow_schema(schema)
-    client = BlockingClient(
-        options.name_servers,
-        timeout_s=options.request_timeout_s,
-        read_deadline_s=options.retry_timeout_s,
-        awaits_routes=True,
-        routes=routes,
-    )
-    try:
-        for part in ranges:
-            for records, kept in fetch(client, part, options):
-                yield from record_batches(
-                    records,
-                    part.queue,
-                    columns,
-                    kept=kept,
-                    tags=options.tags,
-                    null_corrupt=options.null_corrupt_bodies,
-                )
-    finally:
-        client.close()
 
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        *,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(options, schema)
+        self._starting = options.starting or Bound(LATEST)
+        self._wall_s = wall_s
+        self._initial: Position | None = None
+        self._planned: Position | None = None
+        self._is_bounded = False  # trigger AvailableNow
+        self._target: dict[MessageQueue, int] | None = None  # where it ends, once that is known
 
-def fetch(
-    client: BlockingClient, part: QueueRange, options: SourceOptions
-) -> Iterator[tuple[RecordColumns, Kept]]:
-    """Yield a range's records in order, without gap or overlap, and which of them to keep.
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where the stream starts; if it is marked, an empty first batch fixes it."""
+        return position_to_json(self._start())
 
-    Messages are lost when a master says so. What only a slave lacks its master may have; and a
-    broker that contradicts itself, as during recovery, is asked again.
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
+        """Return where the next batch ends; ``start`` itself when there is nothing new.
 
-    Raises:
-        OffsetOutOfRange, PymqError: as ``read_ranges``.
-    """
-    left = part
-    retries = Retries(options.retry_timeout_s, f"reading {named(part.queue)}")
-    pieces = _pulled(client, left, options)
-    while len(left):
-        try:
-            fetched = next(pieces, None)
-        except OffsetOutOfRange as error:
-            found = _still_there(client, left, options, error)
-            if found is None:
-                retries.after(_doubtful(client, part.queue, error))
-            else:
-                left = found
-            pieces = _pulled(client, left, options)
-            continue
-        if fetched is None:
-            raise RemoteProtocolError(
-                f"{named(part.queue)}: the answers end at {left.first}, expected {left.end}"
-            )
-        records = read_columns(fetched.buffer)
-        kept, lost = check_fetched(fetched, records.queue_offset, part, options)
-        if lost is not None and not client.asks_master(part.queue):
-            retries.after(_doubtful(client, part.queue, OffsetOutOfRange(lost)))
-            pieces = _pulled(client, left, options)
-            continue
-        if lost is not None:
-            _report_loss(lost, options)
-        retries.progressed()
-        yield records, kept
-        left = QueueRange(part.queue, fetched.next_offset, left.end)
+        Args:
+            start: end of the last batch that is done; None before Spark 4.2.
+            limit: what ``getDefaultReadLimit`` returned, or all there is.
 
+        Raises:
+            OffsetOutOfRange: messages are gone, and ``failOnDataLoss`` is true.
+            PymqError: brokers could not be asked.
+        """
+        if start is not None:
+            position = position_from_json(start)
+        else:
+            position = self._planned or self._start()
+        if position.initial:
+            return position_to_json(replace(position, initial=False))
+        unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
+        offsets_max = None if unlimited else self._options.offsets_max
+        end = self._end_of_batch(position, offsets_max)
+        while self._is_bounded and end == position and self._topics.waits_for(position.offsets):
+            end = self._end_of_batch(position, offsets_max)
+        return position_to_json(end)
 
-def _pulled(client: BlockingClient, part: QueueRange, options: SourceOptions) -> Iterator[Fetched]:
-    """Yield the answers of a range, small ones joined."""
-    first = next_offset = part.first
-    buffers: list[Any] = []
-    for chunk in client.pull_range(
-        part.queue,
-        part.first,
-        part.end,
-        group=options.consumer_group,
-        tags=" || ".join(options.tags) or "*",
-        bytes_max=options.pull_bytes,
-        passes_gaps=True,  # ``check_fetched`` finds them
-    ):
-        buffers.append(chunk.buffer)
-        next_offset = min(chunk.next_offset, part.end)
-        if sum(map(len, buffers)) >= DECODED_BYTES_MIN:
-            yield Fetched(_joined(buffers), first, next_offset)
-            first, buffers = next_offset, []
-    if first < next_offset:
-        yield Fetched(_joined(buffers), first, next_offset)
+    def getDefaultReadLimit(self) -> Any:
+        """Return a limit that tells triggers with caps from those without."""
+        if self._options.offsets_max is None:
+            return ReadAllAvailable()
+        return ReadMaxRows(self._options.offsets_max)
 
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of the queues, as last seen, for the query's progress."""
+        bounds = self._topics.known()
+        if not bounds:
+            return None
+        return position_to_json(Position({queue: end for queue, (_, end) in bounds.items()}))
 
-def _joined(buffers: list[Any]) -> Any:
-    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Have the query end at what there is at its first question.
 
+        What the checkpoint knows is told later only: of queues whose broker is away now, the
+        end is what they have when it is back.
+        """
+        self._is_bounded = True
 
-def check_fetched(
-    fetched: Fetched,
-    offsets: npt.NDArray[np.int64],
-    part: QueueRange,
-    options: SourceOptions,
-) -> tuple[Kept, str | None]:
-    """Return which records to keep, and what is missing among them (None: nothing).
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueuesPartition]:
+        """Return the tasks of a batch: a pure function of its two offsets."""
+        self._planned = position_from_json(end)
+        return self._partitions(ranges(position_from_json(start), self._planned))
 
-    Args:
-        fetched: what the records came from.
-        offsets: their queue offsets, shape (n,).
-        part: the range that is being read.
-        options: of the source. With tags gaps are what was asked for.
+    def stop(self) -> None:
+        """Close connections. Spark mostly ends the process instead, and nothing depends on it."""
+        self._topics.close()
 
-    Raises:
-        RemoteProtocolError: offsets do not ascend.
-    """
-    kept = None
-    if len(offsets) and (offsets[0] < fetched.first or offsets[-1] >= fetched.next_offset):
-        # A broker may answer beyond what was asked for; it belongs to another task.
-        kept = (offsets >= fetched.first) & (offsets < fetched.next_offset)
-        offsets = offsets[kept]
-    if not (np.diff(offsets) > 0).all():
-        raise RemoteProtocolError(f"{named(part.queue)}: queue offsets do not ascend")
-    expected = fetched.next_offset - fetched.first
-    if options.tags or len(offsets) == expected:
-        return kept, None
-    elsewhere = np.flatnonzero(offsets != np.arange(len(offsets)) + fetched.first)
-    missing = fetched.first + int(elsewhere[0] if len(elsewhere) else len(offsets))
-    return kept, (
-        f"{named(part.queue)}: {expected - len(offsets)} of {expected} messages from "
-        f"{fetched.first} on are missing, the first at {missing}: retention removed them just "
-        f"now, or the broker lost them and filled their places with blank entries"
-    )
+    def _end_of_batch(self, position: Position, offsets_max: int | None) -> Position:
+        """Return where the batch that starts at ``position`` ends: there, if nothing is new."""
+        bounds = self._check_losses(position.offsets, self._bounds(position, offsets_max))
+        position = replace(position, offsets=within(position.offsets, bounds))
+        if self._is_bounded:
+            bounds = bounded(bounds, self._targets(position, bounds))
+        new = sorted(set(bounds) - set(position.offsets))
+        discovered = None
+        if new and position.since_ms is not None:
+            discovered = self._topics.offsets_at(new, position.since_ms)
+        return end_of_batch(position, bounds, discovered=discovered, offsets_max=offsets_max)
 
+    def _targets(self, position: Position, bounds: Bounds) -> Mapping[MessageQueue, int]:
+        """Return where trigger AvailableNow ends each queue that has been seen."""
+        if self._target is None:
+            self._target = {}
+            new = set(bounds)
+        else:
+            new = set(bounds) & set(position.offsets) - set(self._target)
+        self._target |= {queue: bounds[queue][1] for queue in new}
+        return self._target
 
-def _still_there(
-    client: BlockingClient, left: QueueRange, options: SourceOptions, error: OffsetOutOfRange
-) -> QueueRange | None:
-    """Return what there is of a range whose start or end the broker says is out of bounds.
+    def _bounds(self, position: Position, offsets_max: int | None) -> Bounds:
+        """Return bounds that tell what the next batch has; asks only if it must.
 
-    None: that cannot be known now.
-    """
-    first, end = client.bounds([left.queue])[left.queue]
-    there = QueueRange(left.queue, min(max(left.first, first), left.end), left.end)
-    lost = f"messages {left.first}..{there.first - 1} are gone, the first is {first}"
-    if end < left.end:
-        there = QueueRange(left.queue, there.first, max(there.first, end))
-        lost = f"the queue ends at {end}, messages were expected up to {left.end}"
-    if there == left or not client.asks_master(left.queue):
-        return None
-    _report_loss(f"{named(left.queue)}: {lost}", options, error)
-    return there
+        What was known before is enough when the query ends there (AvailableNow), or when it
+        fills a batch up to its cap.
+        """
+        known = self._topics.known()
+        topics = self._options.topics
+        is_complete = all(q in known for q in position.offsets if q.topic in topics)
+        if known and self._target is not None and is_complete:
+            return known
+        waiting = sum(backlog(position.offsets, known).values())
+        if offsets_max is not None and waiting >= offsets_max:
+            return known
+        return self._topics.bounds(position.offsets)
 
-
-def _doubtful(
-    client: BlockingClient, queue: MessageQueue, error: OffsetOutOfRange
-) -> OffsetOutOfRange:
-    """Return the error that is raised if nothing better comes, and look for a better source."""
-    if client.asks_master(queue):
-        return error
-    client.doubt_route(queue.topic)
-    return OffsetOutOfRange(
-        f"{error}. Only a slave of broker {queue.broker_name} answers, which may lag behind its "
-        f"master: nothing is taken for lost, and nothing passed over, before the master says so. "
-        f"Start the master"
-    )
-
-
-def _report_loss(
-    text: str, options: SourceOptions, cause: OffsetOutOfRange | None = None
-) -> None:
-    if options.fail_on_data_loss:
-        raise OffsetOutOfRange(
-            f"{text}. To go on at the next message there is, set the option failOnDataLoss "
-            f"to false"
-        ) from cause
-    LOG.warning("data loss accepted (failOnDataLoss=false): %s", text)
+    def _start(self) -> Position:
+        """Return the initial position, asked for once."""
+        if self._initial is None:
+            since_ms = int(self._wall_s() * 1000) - CLOCK_SKEW_MS
+            bounds = self._topics.all_bounds()
+            offsets = resolve(self._starting, bounds)
+            first_is_empty = ReadAllAvailable is not None or self._starting.has_latest
+            is_latest = self._starting.unnamed == LATEST
+            self._initial = Position(offsets, first_is_empty, since_ms if is_latest else None)
+            if self._is_bounded:
+                self._targets(self._initial, bounds)
+            for queue, offset in sorted(offsets.items()):
+                LOG.info("%s: starting at %d, it holds %s", named(queue), offset, bounds[queue])
+        return self._initial

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking import BlockingClient
 from pymq.errors import LocalProtocolError
-from pyspark_pymq.entries import Encoded, MessageKeys, Messages, encode_messages
+from pyspark_pymq.encode import Encoded, MessageKeys, Messages, encode_messages
 from pyspark_pymq.options import SinkOptions, check_target
 
 #: Ten thousand rows of a usual size, as Spark hands them over, are one request.

@@ -28,7 +28,7 @@ from pymq.errors import ConfigurationError, MessageIllegal, RouteNotFound
 from pyspark_pymq.options import SinkOptions, check_target
 from pyspark_pymq.send_task import SendTask
 from pyspark_pymq.sink_plan import NO_PLAN, SinkPlan
-from pyspark_pymq.task_process import spare_imports
+from pyspark_pymq.worker_gc import spare_imports
 
 LOG = logging.getLogger(__name__)
 

@@ -32,8 +32,8 @@ from tests.bench.serving import serving
 
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record_batch import read_columns
-from pyspark_pymq.entries import MessageKeys, encode_messages
-from pyspark_pymq.rows import arrow_schema, default_schema, record_batches
+from pyspark_pymq.decode import arrow_schema, default_schema, record_batches
+from pyspark_pymq.encode import MessageKeys, encode_messages
 
 ROUNDS = 6
 TASKS = 2

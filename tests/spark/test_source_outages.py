@@ -28,9 +28,9 @@ from pymq.errors import (
 )
 from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
 from pymq.protocol.message import Message
+from pyspark_pymq.decode import default_schema
 from pyspark_pymq.options import SourceOptions, source_options
-from pyspark_pymq.rows import default_schema
-from pyspark_pymq.source import PymqBatchReader, PymqStreamReader
+from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader
 
 TOPIC = "T"
 SCHEMA = default_schema(properties=False)
@@ -197,7 +197,7 @@ def test_available_now_ends_with_all_brokers(two_brokers: TwoBrokers) -> None:
     reader.prepareForTriggerAvailableNow()
     with in_background(lambda: read_on(reader, checkpoint)) as result:
         away = MessageQueue(TOPIC, "broker-b", 0)
-        wait_until(lambda: reader._watch.waits_for([away]), "the query waits for broker-b")
+        wait_until(lambda: reader._topics.waits_for([away]), "the query waits for broker-b")
         bed.start("broker-b")
         found, _ = result()
     assert found == bed.acknowledged(TOPIC)

@@ -1,150 +1,571 @@
-"""What a task reads: exactly its ranges, or an error that says what is missing."""
+"""The driver's side: what Spark calls, in the order in which its versions call it."""
 
+import json
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from tests.unit.connector.fake import FakeBroker, record
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from tests.unit.connector.fake import FakeBroker, FakeClient
 
-from pymq.errors import ConnectionFailed, OffsetOutOfRange, RemoteProtocolError
+from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq import patience, reader
+from pyspark_pymq import reader as readers
+from pyspark_pymq import retrying, subscribed_topics
+from pyspark_pymq.decode import default_schema
 from pyspark_pymq.offsets import QueueRange
-from pyspark_pymq.options import SourceOptions
-from pyspark_pymq.reader import read_ranges
-from pyspark_pymq.rows import default_schema
+from pyspark_pymq.options import source_options
+from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader, QueuesPartition
+from pyspark_pymq.subscribed_topics import SubscribedTopics
 
-Q0, Q1 = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
+OPTIONS = {"nameserver": "a:1", "subscribe": "orders"}
+SCHEMA = default_schema(properties=False)
+SINCE = 1_000_000 - readers.CLOCK_SKEW_MS  # of a start at the latest messages
+
+
+class Time:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def wait(self, seconds: float) -> None:
+        assert 0 < seconds < subscribed_topics.PAUSE_MAX_S + 1e-6
+        self.now_s += seconds
 
 
 @pytest.fixture
-def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
-    fake = FakeBroker(first={Q0: 100})
-    for queue in (Q0, Q1):
-        fake.add(queue, *((b"%d" % n, {"TAGS": "ABC"[n % 3]}) for n in range(20)))
-    monkeypatch.setattr(reader, "BlockingClient", fake.client)
-    yield fake
-    assert fake.open_clients == 0
+def clock() -> Time:
+    return Time()
 
 
-def options(**changed: Any) -> SourceOptions:
-    return SourceOptions(name_servers=("a:1",), topics=("orders",), **changed)
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch, clock: Time) -> FakeBroker:
+    fake = FakeBroker(first={Q0: 5})
+    fake.add(Q0, *[(b"x", {})] * 10)
+    fake.add(Q1, *[(b"x", {})] * 10)
+    monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "connect", fake.client)
+    monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "monotonic_s", clock)
+    monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "wait", clock.wait)
+    monkeypatch.setitem(PymqStreamReader.__init__.__kwdefaults__, "wall_s", clock)
+    return fake
 
 
-def read(*ranges: QueueRange, **changed: Any) -> pa.Table:
-    schema = default_schema(properties=False)
-    batches = list(read_ranges(options(**changed), schema, ranges))
-    return pa.Table.from_batches(batches, reader.arrow_schema(schema))
+def stream(**options: str) -> PymqStreamReader:
+    return PymqStreamReader(source_options({**OPTIONS, **options}), SCHEMA)
 
 
-def test_exactly_the_ranges(broker: FakeBroker) -> None:
-    table = read(QueueRange(Q0, 103, 111), QueueRange(Q1, 0, 1), QueueRange(Q1, 5, 5))
-    assert table["queueOffset"].to_pylist() == [*range(103, 111), 0]
-    assert table["queueId"].to_pylist() == [0] * 8 + [1]
-    assert table["body"].to_pylist() == [b"%d" % n for n in [*range(3, 11), 0]]
+def batch(**options: str) -> PymqBatchReader:
+    return PymqBatchReader(source_options({**OPTIONS, **options}), SCHEMA)
 
 
-def test_again_gives_the_same(broker: FakeBroker) -> None:
-    first = read(QueueRange(Q0, 100, 120))
-    broker.pull_count = 7
-    assert read(QueueRange(Q0, 100, 120)).equals(first)
-    broker.exact_end = False
-    assert read(QueueRange(Q0, 100, 118)).equals(first.slice(0, 18))
+def offsets(*values: int, **mark: int) -> dict[str, Any]:
+    queues = {str(number): value for number, value in enumerate(values)}
+    return {"%": {"v": 1, **mark}, "orders": {"broker-a": queues}}
 
 
-def test_small_answers_are_decoded_together(
+def planned(partitions: Any) -> list[tuple[int, int, int]]:
+    return [(r.queue.queue_id, r.first, r.end) for part in partitions for r in part.ranges]
+
+
+# ------------------------------------------------------------------------------------ streams
+
+
+def test_a_latest_start_loses_nothing(broker: FakeBroker, clock: Time) -> None:
+    """The order of 4.2 and later; messages arrive between any two calls."""
+    reader = stream()
+    initial = reader.initialOffset()
+    assert initial == offsets(15, 10, init=True, since=SINCE)
+    clock.now_s += 10
+    broker.add(Q0, (b"early", {}))
+    first_end = reader.latestOffset(initial, ReadAllAvailable())
+    assert first_end == offsets(15, 10, since=SINCE)
+    assert json.dumps(first_end) != json.dumps(initial)
+    assert reader.initialOffset() == initial
+    assert reader.partitions(initial, first_end) == []
+    # Killed after offsets/0 was written: another process asks again, later.
+    again = stream()
+    assert again.initialOffset() == offsets(16, 10, init=True, since=SINCE + 10_000)
+    assert again.partitions(again.initialOffset(), first_end) == []
+    end = again.latestOffset(first_end, ReadAllAvailable())
+    assert planned(again.partitions(first_end, end)) == [(0, 15, 16)]
+
+
+def test_the_order_of_calls_before_4_2(broker: FakeBroker, clock: Time) -> None:
+    reader = stream()
+    first_end = reader.latestOffset()
+    assert first_end == offsets(15, 10, since=SINCE)
+    assert reader.initialOffset() == offsets(15, 10, init=True, since=SINCE)
+    assert reader.partitions(reader.initialOffset(), first_end) == []
+    broker.add(Q1, (b"new", {}))
+    clock.now_s += 10
+    assert reader.latestOffset() == offsets(15, 11, since=SINCE)
+    assert planned(reader.partitions(first_end, offsets(15, 11))) == [(1, 10, 11)]
+    restarted = stream(maxoffsetspertrigger="1")
+    assert restarted.partitions(offsets(15, 11), offsets(15, 11)) == []
+    broker.add(Q1, *[(b"new", {})] * 4)
+    clock.now_s += 10
+    assert restarted.latestOffset() == offsets(15, 12)
+
+
+def test_the_first_batch_before_4_2_is_not_empty_where_it_need_not_be(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schema = default_schema(properties=False)
-    batches = list(read_ranges(options(), schema, [QueueRange(Q0, 100, 120)]))
-    assert [batch.num_rows for batch in batches] == [20]
-    monkeypatch.setattr(reader, "DECODED_BYTES_MIN", 1)
-    batches = list(read_ranges(options(), schema, [QueueRange(Q0, 100, 120)]))
-    assert [batch.num_rows for batch in batches] == [3, 3, 3, 3, 3, 3, 2]
+    """Trigger AvailableNow runs a single batch there, also the first time."""
+    monkeypatch.setattr(readers, "ReadAllAvailable", None)
+    json_start = json.dumps({"orders": {"broker-a": {"0": 7, "1": -2}}})
+    for starting, first in (("earliest", 5), (json_start, 7)):
+        reader = stream(startingoffsets=starting)
+        end = reader.latestOffset()
+        assert end == offsets(15, 10)
+        initial = reader.initialOffset()
+        assert initial == offsets(first, 0)
+        wanted = planned(reader.partitions(initial, end))
+        assert wanted == [(0, first, 15), (1, 0, 10)]
+        # Killed before the batch was done: it is planned again, the same.
+        again = stream(startingoffsets=starting)
+        assert again.partitions(end, end) == []
+        assert planned(again.partitions(again.initialOffset(), end)) == wanted
+        assert again.latestOffset() == end
+    capped = stream(startingoffsets="earliest", maxoffsetspertrigger="10")
+    end = capped.latestOffset()
+    assert planned(capped.partitions(capped.initialOffset(), end)) == [(0, 5, 10), (1, 0, 5)]
 
 
-def test_nothing_is_asked_before_the_first_row_is_wanted(broker: FakeBroker) -> None:
-    rows = read_ranges(options(), default_schema(properties=False), [QueueRange(Q0, 100, 120)])
+def test_starting_offsets(broker: FakeBroker) -> None:
+    assert stream(startingoffsets="earliest").initialOffset() == offsets(5, 0, init=True)
+    text = json.dumps({"orders": {"broker-a": {"0": 7, "1": -1}}})
+    assert stream(startingoffsets=text).initialOffset() == offsets(7, 10, init=True)
+    with pytest.raises(ConfigurationError, match="orders/broker-a/7"):
+        stream(startingoffsets='{"orders": {"broker-a": {"7": 7}}}').initialOffset()
+
+
+def test_caps(broker: FakeBroker) -> None:
+    reader = stream(maxoffsetspertrigger="10")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxRows(10)
+    assert reader.latestOffset(offsets(5, 0), limit) == offsets(10, 5)
+    assert reader.latestOffset(offsets(5, 0), ReadAllAvailable()) == offsets(15, 10)
+    assert stream().getDefaultReadLimit() == ReadAllAvailable()
+
+
+def test_available_now_ends_where_it_began(broker: FakeBroker, clock: Time) -> None:
+    reader = stream(startingoffsets="earliest", maxoffsetspertrigger="7")
+    reader.prepareForTriggerAvailableNow()
+    position = reader.initialOffset()
+    seen = []
+    for _ in range(20):
+        clock.now_s += 10
+        broker.add(Q0, (b"late", {}))
+        broker.add(Q2, (b"in a queue that appeared late", {}))
+        end = reader.latestOffset(position, reader.getDefaultReadLimit())
+        if end == position:
+            break
+        seen += planned(reader.partitions(position, end))
+        position = end
+    assert position == offsets(15, 10)
+    assert sum(end - first for _, first, end in seen) == 20
+
+
+def test_available_now_after_a_restart_reads_new_queues_too(broker: FakeBroker) -> None:
+    broker.add(Q2, (b"x", {}), (b"y", {}))
+    reader = stream()
+    reader.prepareForTriggerAvailableNow()
+    discovered = reader.latestOffset(offsets(15, 10), ReadAllAvailable())
+    assert discovered == offsets(15, 10, 0)
+    assert reader.latestOffset(discovered, ReadAllAvailable()) == offsets(15, 10, 2)
+
+
+def test_data_loss(broker: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture) -> None:
+    broker.trim(Q0, 12)
+    with pytest.raises(OffsetOutOfRange, match=r"7\.\.11 are gone.*failOnDataLoss"):
+        stream().latestOffset(offsets(7, 10), None)
+    with pytest.raises(OffsetOutOfRange, match="ends at 10"):
+        stream().latestOffset(offsets(13, 11), None)
+    patient = stream(failondataloss="false")
+    assert patient.latestOffset(offsets(7, 12), None) == offsets(15, 10)
+    assert "7..11 are gone" in caplog.text and "ends at 10" in caplog.text
+
+
+def test_an_old_answer_is_no_loss(broker: FakeBroker) -> None:
+    reader = stream(maxoffsetspertrigger="1")
+    reader.prepareForTriggerAvailableNow()
+    broker.add(Q0, (b"x", {}))
+    assert reader.latestOffset(offsets(16, 10), None) == offsets(16, 10)
+
+
+def test_an_idle_query_asks_rarely(broker: FakeBroker, clock: Time) -> None:
+    reader = stream()
+    reader.latestOffset(offsets(15, 10), None)
+    before, started_s = len(broker.calls), clock.now_s
+    while clock.now_s < started_s + 10:
+        clock.now_s += 0.01  # Spark's own pause
+        assert reader.latestOffset(offsets(15, 10), None) == offsets(15, 10)
+        assert reader.reportLatestOffset() == offsets(15, 10)
+    asked = sum(call[0] == "bounds" for call in broker.calls[before:])
+    assert 40 <= asked <= 65
+    broker.add(Q0, (b"x", {}))  # and yet no answer is older than its question
+    assert reader.latestOffset(offsets(15, 10), None) == offsets(16, 10)
+    started_s = clock.now_s
+    reader.latestOffset(offsets(16, 10), None)
+    assert clock.now_s - started_s < subscribed_topics.PAUSE_MIN_S + 1e-6
+
+
+def test_a_backlog_is_worked_off_without_asking(broker: FakeBroker, clock: Time) -> None:
+    reader = stream(maxoffsetspertrigger="4")
+    limit = reader.getDefaultReadLimit()
+    position = reader.latestOffset(offsets(5, 0), limit)
+    before, started_s = len(broker.calls), clock.now_s
+    for _ in range(4):
+        position = reader.latestOffset(position, limit)
+    assert position == offsets(15, 10)
+    assert len(broker.calls) == before and clock.now_s == started_s
+
+
+def test_the_progress_of_a_query_without_an_answer_yet() -> None:
+    assert stream().reportLatestOffset() is None
+
+
+def test_name_servers_that_are_away_do_not_stop_a_query(broker: FakeBroker, clock: Time) -> None:
+    reader = stream()
+    reader.latestOffset(offsets(15, 10), None)
+    broker.errors = [ConnectionFailed("no name server")]
+    clock.now_s += 10
+    broker.add(Q0, (b"x", {}))
+    assert reader.latestOffset(offsets(15, 10), None) == offsets(16, 10)
+
+
+def test_a_start_without_a_cluster_fails_soon(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RouteNotFound, match="topic nowhere"):
+        stream(subscribe="nowhere").initialOffset()
+    monkeypatch.setattr(subscribed_topics, "START_PATIENCE_S", 0.2)
+    broker.errors = [ConnectionFailed("refused")] * 100
+    with pytest.raises(ConnectionFailed, match="refused"):
+        stream().initialOffset()
+    broker.errors = [ConnectionFailed("refused")]
+    assert stream().initialOffset() == offsets(15, 10, init=True, since=SINCE + 200)
+
+
+# ------------------------------------------------------------------------ brokers that are away
+
+B0 = MessageQueue("orders", "broker-b", 0)
+
+
+@pytest.fixture
+def two(broker: FakeBroker) -> FakeBroker:
+    """One more broker, with ten messages."""
+    broker.add(B0, *[(b"x", {})] * 10)
+    return broker
+
+
+def both(a0: int, a1: int, b0: int | None, **mark: int) -> dict[str, Any]:
+    value = offsets(a0, a1, **mark)
+    if b0 is not None:
+        value["orders"]["broker-b"] = {"0": b0}
+    return value
+
+
+@pytest.fixture(params=["away", "unrouted"])
+def gone(request: pytest.FixtureRequest, two: FakeBroker) -> set[str]:
+    """Brokers that do not answer; for one that no name server knows that is the same."""
+    names: set[str] = getattr(two, request.param)
+    if request.param == "unrouted":
+        two.away = names
+    return names
+
+
+def test_a_stream_goes_on_without_a_broker_and_then_fails(
+    two: FakeBroker, gone: set[str], clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream(retrytimeoutms="60000")
+    gone.add("broker-b")
+    assert reader.latestOffset(both(5, 0, 3)) == both(15, 10, 3)
+    started_s = clock.now_s
+    with pytest.raises(ConnectionFailed, match=r"broker-b has been away for 60 s.*broker-b/0"):
+        while clock.now_s < started_s + 100:
+            clock.now_s += 0.1
+            assert reader.latestOffset(both(15, 10, 3)) == both(15, 10, 3)
+    assert 60 <= clock.now_s - started_s < 62
+    warnings = [r for r in caplog.records if r.levelname == "WARNING"]
+    assert [r.message for r in warnings if "broker broker-b is away" in r.message] and (
+        len(warnings) == 1
+    )
+
+
+def test_a_broker_that_is_back_is_read_where_the_stream_stood(
+    two: FakeBroker, gone: set[str], clock: Time
+) -> None:
+    reader = stream()
+    gone.add("broker-b")
+    for _ in range(3):
+        clock.now_s += 40
+        assert reader.latestOffset(both(15, 10, 3)) == both(15, 10, 3)
+    gone.clear()
+    clock.now_s += 40
+    assert reader.latestOffset(both(15, 10, 3)) == both(15, 10, 10)
+    gone.add("broker-b")
+    clock.now_s += 170  # patience begins again
+    assert reader.latestOffset(both(15, 10, 10)) == both(15, 10, 10)
+
+
+def test_a_broker_that_is_gone_for_good_can_be_left_behind(
+    two: FakeBroker, gone: set[str], clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = stream(failondataloss="false", retrytimeoutms="60000")
+    gone.add("broker-b")
+    for _ in range(100):
+        clock.now_s += 10
+        assert reader.latestOffset(both(15, 10, 3)) == both(15, 10, 3)
+    assert caplog.text.count("going on without them") == 1
+
+
+def test_a_silent_broker_is_asked_rarely(
+    two: FakeBroker, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must not keep the other's messages back: a tenth of the time at most."""
+    two.away.add("broker-b")
+    asked: list[float] = []
+    try_bounds = FakeClient.try_bounds
+
+    def slow(client: FakeClient, queues: Any, *, timeout_s: float | None = None) -> Any:
+        some = list(queues)
+        if B0 in some:
+            asked.append(timeout_s or 3.0)
+            clock.now_s += timeout_s or 3.0
+        return try_bounds(client, some)
+
+    monkeypatch.setattr(FakeClient, "try_bounds", slow)
+    reader = stream()
+    started_s = clock.now_s
+    while clock.now_s < started_s + 100:
+        clock.now_s += 0.1
+        reader.latestOffset(both(15, 10, 3))
+    assert asked[:3] == [3.0, 0.5, 1.0] and max(asked) == 3.0
+    assert sum(asked[1:]) < 0.1 * (clock.now_s - started_s)
+
+
+def test_available_now_does_not_end_without_a_broker(
+    two: FakeBroker, gone: set[str], clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone.add("broker-b")
+    reader = stream(retrytimeoutms="60000")
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(both(5, 0, 3)) == both(15, 10, 3)  # what is there first
+    two.add(Q0, (b"late", {}))
+    with pytest.raises(ConnectionFailed, match="broker-b has been away"):
+        reader.latestOffset(both(15, 10, 3))
+
+    again = stream(retrytimeoutms="60000")
+    again.prepareForTriggerAvailableNow()
+    came_back_s = clock.now_s + 5
+
+    def wait(seconds: float) -> None:
+        clock.wait(seconds)
+        if clock.now_s > came_back_s:
+            gone.clear()
+
+    monkeypatch.setattr(again._topics, "_wait", wait)
+    assert again.latestOffset(both(16, 10, 3)) == both(16, 10, 10)
+    two.add(B0, (b"later", {}))
+    assert again.latestOffset(both(16, 10, 10)) == both(16, 10, 10)
+
+
+def test_a_latest_start_without_a_broker_does_not_replay_its_history(
+    two: FakeBroker, clock: Time
+) -> None:
+    two.unrouted.add("broker-b")
+    reader = stream()
+    initial = reader.initialOffset()
+    assert initial == both(15, 10, None, init=True, since=SINCE)
+    position = reader.latestOffset(initial)
+    clock.now_s += 500
+    two.unrouted.clear()
+    two.offset_at[SINCE] = 7  # three of its ten messages came after the start
+    position = reader.latestOffset(position)
+    assert position == both(15, 10, 7, since=SINCE)
+    assert reader.latestOffset(position) == both(15, 10, 10, since=SINCE)
+    # The journaled offsets alone tell it: another process begins at the same message.
+    again = stream().latestOffset(both(15, 10, None, since=SINCE))
+    assert again == both(15, 10, 7, since=SINCE)
+    # Checkpoints of earlier versions do not have the time: nothing is left out.
+    assert stream().latestOffset(both(15, 10, None)) == both(15, 10, 0)
+    assert stream(startingoffsets="earliest").initialOffset() == both(5, 0, 0, init=True)
+
+
+def test_a_queue_whose_start_cannot_be_asked_for_is_met_later(
+    two: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = stream()
+    before = both(15, 10, None, since=SINCE)
+
+    def fails(*_: Any) -> int:
+        raise ConnectionFailed("refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FakeClient, "offset_by_time", fails)
+        assert reader.latestOffset(before) == before
+    assert reader.latestOffset(before) == both(15, 10, 0, since=SINCE)
+
+
+def test_expected_brokers(two: FakeBroker, clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"expectedbrokers": "broker-a, broker-b", "retrytimeoutms": "60000"}
+    assert len(planned(batch(**options).partitions())) == 3
+    two.unrouted.add("broker-b")
+    started_s = clock.now_s
+    with pytest.raises(RouteNotFound, match=r"expectedBrokers: broker-b not found.*on broker-a"):
+        batch(**options).partitions()
+    assert 59 < clock.now_s - started_s <= 60
+    with pytest.raises(RouteNotFound, match="expectedBrokers: broker-b"):
+        stream(**options).initialOffset()
+    two.unrouted.add("broker-a")
+    with pytest.raises(RouteNotFound, match="topic orders"):
+        batch(**options).partitions()
+    two.unrouted.clear()
+    two.away.add("broker-b")
+    started_s = clock.now_s
+    with pytest.raises(ConnectionFailed, match=r"broker broker-b has been away.*broker-b/0"):
+        batch().partitions()
+    assert 29 < clock.now_s - started_s <= 30
+
+
+def test_a_lagging_slave_is_no_loss(
+    two: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    two.only_slaves.add("broker-b")
+    for lenient in ("true", "false"):
+        reader = stream(failondataloss=lenient)
+        assert reader.latestOffset(both(15, 10, 14)) == both(15, 10, 14)
+        assert reader.latestOffset(both(15, 10, 9)) == both(15, 10, 9)  # asked again later
+        clock.now_s += 40
+        assert reader.latestOffset(both(15, 10, 9)) == both(15, 10, 10)
+    assert "its slave lags behind" in caplog.text and "data loss" not in caplog.text
+    two.trim(B0, 5)
+    assert stream(failondataloss="false").latestOffset(both(15, 10, 3)) == both(15, 10, 3)
+    two.only_slaves.clear()
+    assert stream(failondataloss="false").latestOffset(both(15, 10, 3)) == both(15, 10, 10)
+    with pytest.raises(OffsetOutOfRange, match="ends at 10"):
+        stream().latestOffset(both(15, 10, 14))
+
+
+def test_the_drivers_routes_travel_to_the_tasks(two: FakeBroker) -> None:
+    reader = stream(minpartitions="2")
+    assert [part.routes for part in reader.partitions(both(5, 0, 3), both(6, 0, 4))] == [(), ()]
+    reader.latestOffset(both(5, 0, 3))
+    parts = reader.partitions(both(5, 0, 3), both(6, 0, 4))
+    assert [[sorted(route.addresses) for route in part.routes] for part in parts] == [
+        [["broker-a"]],
+        [["broker-b"]],
+    ]
+    (part,) = batch(maxpartitions="1").partitions()
+    assert sorted(part.routes[0].addresses) == ["broker-a", "broker-b"]
+
+
+def test_stop_closes(broker: FakeBroker) -> None:
+    reader = stream()
+    reader.latestOffset(offsets(15, 10), None)
+    reader.latestOffset(offsets(15, 10), None)
+    reader.stop()
+    reader.stop()
     assert broker.open_clients == 0
-    next(rows)
-    rows.close()  # type: ignore[attr-defined]
 
 
-def test_tags(broker: FakeBroker) -> None:
-    table = read(QueueRange(Q0, 100, 120), tags=("A", "C"))
-    assert set(table["tags"].to_pylist()) == {"A", "C"} and table.num_rows == 13
-    assert {call[4] for call in broker.calls} == {"A || C"}
-    assert read(QueueRange(Q0, 100, 120), tags=("none",)).num_rows == 0
+# ------------------------------------------------------------------------------------ batches
 
 
-def test_the_clients_errors_pass(broker: FakeBroker) -> None:
-    broker.errors = [ConnectionFailed("away")]
-    with pytest.raises(ConnectionFailed, match="away"):
-        read(QueueRange(Q0, 100, 120))
+def test_batch_bounds(broker: FakeBroker) -> None:
+    assert planned(batch().partitions()) == [(0, 5, 15), (1, 0, 10)]
+    assert planned(batch(startingoffsets="latest").partitions()) == []
+    text = '{"orders": {"broker-a": {"0": 7, "1": 3}}}'
+    assert planned(batch(endingoffsets=text).partitions()) == [(0, 5, 7), (1, 0, 3)]
+    assert planned(batch(startingoffsets=text).partitions()) == [(0, 7, 15), (1, 3, 10)]
+    assert len(batch(minpartitions="4").partitions()) == 4
+    assert broker.open_clients == 0
 
 
-def test_the_start_is_gone(broker: FakeBroker) -> None:
-    broker.trim(Q0, 110)
-    with pytest.raises(OffsetOutOfRange, match=r"queue 0 of orders on broker-a.*100\.\.109"):
-        read(QueueRange(Q0, 100, 120))
-    table = read(QueueRange(Q0, 100, 120), QueueRange(Q1, 0, 2), fail_on_data_loss=False)
-    assert table["queueOffset"].to_pylist() == [*range(110, 120), 0, 1]
-    broker.trim(Q0, 120)
-    assert read(QueueRange(Q0, 100, 115), fail_on_data_loss=False).num_rows == 0
-
-
-def test_the_end_moved_back(broker: FakeBroker) -> None:
-    with pytest.raises(OffsetOutOfRange, match="ends at 120, messages were expected up to 130"):
-        read(QueueRange(Q0, 100, 130))
-    table = read(QueueRange(Q0, 105, 130), fail_on_data_loss=False)
-    assert table["queueOffset"].to_pylist() == list(range(105, 120))
-    assert read(QueueRange(Q0, 125, 130), fail_on_data_loss=False).num_rows == 0
-
-
-def test_a_gap_is_a_loss(broker: FakeBroker) -> None:
-    broker.queues[Q0][4] = b""
-    with pytest.raises(OffsetOutOfRange, match="1 of 20 messages from 100 on .* first at 104"):
-        read(QueueRange(Q0, 100, 120))
-    assert read(QueueRange(Q0, 100, 120), fail_on_data_loss=False).num_rows == 19
-    assert read(QueueRange(Q0, 100, 120), tags=("A",)).num_rows == 7
-
-
-def test_what_only_a_slave_lacks_is_waited_for(
+def test_a_queue_that_loses_its_route_while_a_job_is_planned(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether it is the start, the end, or something between, and whatever may be lost."""
-    pauses: list[float] = []
+    """What is left of it is for the tasks to find out: they are the ones who are patient."""
+    routes = iter([[Q0, Q1], [Q0]])
+    monkeypatch.setattr(FakeClient, "_queues", lambda *_: next(routes))
+    starts = json.dumps({"orders": {"broker-a": {"0": 2}}})
+    reader = batch(startingoffsets=starts, failondataloss="false")
+    assert planned(reader.partitions()) == [(0, 5, 15), (1, 0, 10)]
 
-    def pause(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            broker.only_slaves.clear()
 
-    monkeypatch.setattr(patience, "pause", pause)
-    whole = list(broker.queues[Q0])
-    for lose, offset in (
-        (lambda: broker.trim(Q0, 105), None),
-        (lambda: broker.queues[Q0].__delitem__(slice(12, None)), 112),
-        (lambda: broker.queues[Q0].__setitem__(4, b""), 104),
+def test_batch_bounds_that_are_not_there(broker: FakeBroker) -> None:
+    for options, text in (
+        ({"startingoffsets": '{"orders": {"broker-a": {"0": 1}}}'}, r"1\.\.4 are gone"),
+        ({"startingoffsets": '{"orders": {"broker-a": {"1": 11}}}'}, "ends at 10"),
+        ({"endingoffsets": '{"orders": {"broker-a": {"1": 11}}}'}, "11 was asked for"),
     ):
-        broker.only_slaves.add(Q0.broker_name)
-        pauses.clear()
-        lose()
-        table = read(QueueRange(Q0, 100, 120), fail_on_data_loss=False)
-        assert len(pauses) == 3 and ("doubt", "orders") in broker.calls
-        assert offset not in table["queueOffset"].to_pylist()
-        broker.queues[Q0], broker.first[Q0] = list(whole), 100
-    broker.only_slaves.add(Q0.broker_name)
-    broker.trim(Q0, 105)
-    monkeypatch.setattr(patience, "pause", lambda _: None)
-    for lenient in (True, False):
-        with pytest.raises(OffsetOutOfRange, match="Only a slave of broker broker-a answers"):
-            read(QueueRange(Q0, 100, 120), fail_on_data_loss=lenient, retry_timeout_s=0.2)
+        with pytest.raises(OffsetOutOfRange, match=text):
+            batch(**options).partitions()
+        found = planned(batch(**options, failondataloss="false").partitions())
+        assert all(5 <= first < end <= 15 for queue, first, end in found if queue == 0)
+        assert all(0 <= first < end <= 10 for queue, first, end in found if queue == 1)
 
 
-def test_offsets_must_ascend(broker: FakeBroker) -> None:
-    broker.queues[Q1][3] = record(b"twice", {"TAGS": "C"}, queue_id=1, queue_offset=2)
-    for tags in ((), ("B", "C")):
-        with pytest.raises((RemoteProtocolError, OffsetOutOfRange)):
-            read(QueueRange(Q1, 0, 20), tags=tags)
+def test_readers_travel_without_connections(broker: FakeBroker) -> None:
+    reader = stream()
+    reader.latestOffset(offsets(15, 10), None)
+    reader.latestOffset(offsets(15, 10), None)
+    copy = pickle.loads(pickle.dumps(reader))
+    assert isinstance(copy, PymqStreamReader)
+    assert copy.reportLatestOffset() is None
+    part = QueuesPartition((QueueRange(Q0, 1, 2),))
+    assert pickle.loads(pickle.dumps(part)) == part
+    assert list(copy.read(None)) == []  # Spark's placeholder for a batch without partitions
+
+
+def test_partitions_know_nothing_but_offsets() -> None:
+    """No broker is there: what a batch reads follows from its two offsets alone."""
+    reader = stream(minpartitions="3")
+    tasks = reader.partitions(offsets(0, 0), offsets(6, 3))
+    assert planned(tasks) == [(0, 0, 3), (0, 3, 6), (1, 0, 3)]
+    assert reader.partitions(offsets(0, 0), offsets(6, 3)) == tasks
+    assert reader.partitions(offsets(4), offsets(4)) == []
+
+
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    pauses: list[float] = []
+    monkeypatch.setattr(retrying.select, "select", lambda r, w, x, pause: pauses.append(pause))
+    yield pauses
+
+
+def test_patience_has_an_end(no_pause: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Time()
+    monkeypatch.setattr(retrying.time, "monotonic", lambda: clock.now_s + sum(no_pause))
+
+    def never() -> None:
+        raise ConnectionFailed("away")
+
+    with pytest.raises(ConnectionFailed):
+        retrying.persist(never, limit_s=10, what="trying")
+    assert 9 <= sum(no_pause) <= 10
+    assert max(no_pause) == retrying.PAUSE_MAX_S
+
+
+def test_a_missing_route_passes_only_for_a_topic_that_exists(
+    no_pause: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    answers: list[Exception] = []
+
+    def ask() -> str:
+        if answers:
+            raise answers.pop(0)
+        return "there"
+
+    answers = [RouteNotFound("no route")] * 3
+    with pytest.raises(RouteNotFound):
+        retrying.persist(ask, limit_s=10, what="asking")
+    answers = [RouteNotFound("no route")] * 3 + [ConnectionFailed("refused")] * 2
+    assert retrying.persist(ask, limit_s=10, what="asking", awaits_routes=True) == "there"
+    assert len(no_pause) == 5
+    assert caplog.text.count("no route") == caplog.text.count("refused") == 1

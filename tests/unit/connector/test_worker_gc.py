@@ -2,7 +2,7 @@
 
 import gc
 
-from pyspark_pymq.task_process import spare_imports
+from pyspark_pymq.worker_gc import spare_imports
 
 
 def test_what_is_there_is_passed_over_once() -> None:

@@ -28,7 +28,7 @@ from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
 from pymq.protocol.message import KEYS, TAGS, UNIQUE_KEY
 from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
-from pyspark_pymq.rows import contents, cuts
+from pyspark_pymq.decode import contents, cuts
 
 Bytes = npt.NDArray[np.uint8]
 

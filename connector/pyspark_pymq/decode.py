@@ -26,7 +26,7 @@ from pymq.protocol.codes import MessageFlag
 from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.record import offset_message_id, unpack_host
 from pymq.protocol.record_batch import RecordColumns
-from pyspark_pymq.bodies import Longs, Rows, Unpacked, unpacked
+from pyspark_pymq.compressed_bodies import Longs, Rows, Unpacked, unpacked
 
 #: Measured best for the way to the JVM: from 10,000 rows of 100 B, from 1,000 of 1 KiB.
 BATCH_ROWS_MAX = 16_384

@@ -23,7 +23,7 @@ from pymq.errors import ConnectionFailed, PymqError, RequestTimeout, RouteNotFou
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Bounds, Offsets, listed, named
 from pyspark_pymq.options import SourceOptions
-from pyspark_pymq.patience import pause
+from pyspark_pymq.retrying import pause
 
 LOG = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Outage:
     is_accepted: bool = False  # it lasted too long, and the query goes on without it
 
 
-class QueueWatch:
+class SubscribedTopics:
     """Bounds of all queues of the subscribed topics. Lives in one driver process, for one query.
 
     Args:

@@ -11,7 +11,7 @@ from pymq.protocol.batch_body import decode_batch
 from pymq.protocol.message import decode_properties
 from pymq.protocol.preencoded_records import unpack_sizes
 from pymq.protocol.record import Record, decode_records
-from pyspark_pymq.entries import Encoded, MessageKeys, Messages, encode_messages
+from pyspark_pymq.encode import Encoded, MessageKeys, Messages, encode_messages
 
 MAP = pa.map_(pa.string(), pa.string())
 

@@ -17,8 +17,8 @@ from pymq.protocol.compression import Compression, compress, compression_flags
 from pymq.protocol.message import decode_properties, encode_properties
 from pymq.protocol.record import decode_record, pack_host
 from pymq.protocol.record_batch import read_columns
-from pyspark_pymq import rows
-from pyspark_pymq.rows import (
+from pyspark_pymq import decode as decoding
+from pyspark_pymq.decode import (
     COLUMNS,
     DEFAULT_COLUMNS,
     arrow_schema,
@@ -206,10 +206,10 @@ def test_rows_can_be_left_out() -> None:
 
 def test_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = [record(bytes(100), queue_offset=number) for number in range(10)]
-    monkeypatch.setattr(rows, "BATCH_ROWS_MAX", 4)
+    monkeypatch.setattr(decoding, "BATCH_ROWS_MAX", 4)
     found = record_batches(read_columns(b"".join(stored)), QUEUE, ALL)
     assert [batch.num_rows for batch in found] == [4, 4, 2]
-    monkeypatch.setattr(rows, "BATCH_BYTES_MAX", 2 * len(stored[0]) + 1)
+    monkeypatch.setattr(decoding, "BATCH_BYTES_MAX", 2 * len(stored[0]) + 1)
     found = record_batches(read_columns(b"".join(stored)), QUEUE, ALL)
     assert [batch.num_rows for batch in found] == [2] * 5
 

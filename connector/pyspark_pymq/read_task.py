@@ -1,0 +1,238 @@
+"""What a task does to read: pull its ranges, make sure nothing is missing, make Arrow batches.
+
+Runs on executors, which fork: connections are opened by ``read_ranges`` and closed at its end,
+nothing outlives it, and it starts no thread.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from pymq.client.blocking import BlockingClient
+from pymq.client.routes import Route
+from pymq.errors import OffsetOutOfRange, RemoteProtocolError
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.record_batch import RecordColumns, read_columns
+from pyspark_pymq.decode import arrow_schema, record_batches
+from pyspark_pymq.offsets import QueueRange, named
+from pyspark_pymq.options import SourceOptions
+from pyspark_pymq.retrying import Retries
+from pyspark_pymq.worker_gc import spare_imports
+
+LOG = logging.getLogger(__name__)
+
+#: Which of some records belong to what is read; None: all of them.
+Kept = npt.NDArray[np.bool_] | None
+
+#: Small answers (a stock broker gives 32 messages at a time) are decoded together.
+DECODED_BYTES_MIN = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Records of one queue that cover ``first <= queue offset < next_offset``."""
+
+    buffer: Any  # bytes or memoryview: whole records, back to back
+    first: int
+    next_offset: int
+
+
+def read_ranges(
+    options: SourceOptions,
+    schema: StructType,
+    ranges: Sequence[QueueRange],
+    routes: Iterable[Route] = (),
+) -> Iterator[pa.RecordBatch]:
+    """Yield exactly the messages of the ranges, however often it is called.
+
+    The ranges were planned from queues that somebody saw, so a missing route is a broker that is
+    away: it is waited for, like one that does not answer.
+
+    Args:
+        options: of the source.
+        schema: the columns wanted, checked already.
+        ranges: in the order they are read.
+        routes: what the driver knows of the topics; name servers are asked when it is wrong.
+
+    Raises:
+        OffsetOutOfRange: messages of a range are gone, and ``failOnDataLoss`` is true.
+        RemoteProtocolError: a body cannot be decompressed, and ``corruptBodies`` is not null.
+        PymqError: a broker stayed away for longer than ``retryTimeoutMs``, or its answer is
+            not what was asked for.
+    """
+    spare_imports()
+    columns = arrow_schema(schema)
+    client = BlockingClient(
+        options.name_servers,
+        timeout_s=options.request_timeout_s,
+        read_deadline_s=options.retry_timeout_s,
+        awaits_routes=True,
+        routes=routes,
+    )
+    try:
+        for part in ranges:
+            for records, kept in fetch(client, part, options):
+                yield from record_batches(
+                    records,
+                    part.queue,
+                    columns,
+                    kept=kept,
+                    tags=options.tags,
+                    null_corrupt=options.null_corrupt_bodies,
+                )
+    finally:
+        client.close()
+
+
+def fetch(
+    client: BlockingClient, part: QueueRange, options: SourceOptions
+) -> Iterator[tuple[RecordColumns, Kept]]:
+    """Yield a range's records in order, without gap or overlap, and which of them to keep.
+
+    Messages are lost when a master says so. What only a slave lacks its master may have; and a
+    broker that contradicts itself, as during recovery, is asked again.
+
+    Raises:
+        OffsetOutOfRange, PymqError: as ``read_ranges``.
+    """
+    left = part
+    retries = Retries(options.retry_timeout_s, f"reading {named(part.queue)}")
+    pieces = _pulled(client, left, options)
+    while len(left):
+        try:
+            fetched = next(pieces, None)
+        except OffsetOutOfRange as error:
+            found = _still_there(client, left, options, error)
+            if found is None:
+                retries.after(_doubtful(client, part.queue, error))
+            else:
+                left = found
+            pieces = _pulled(client, left, options)
+            continue
+        if fetched is None:
+            raise RemoteProtocolError(
+                f"{named(part.queue)}: the answers end at {left.first}, expected {left.end}"
+            )
+        records = read_columns(fetched.buffer)
+        kept, lost = check_fetched(fetched, records.queue_offset, part, options)
+        if lost is not None and not client.asks_master(part.queue):
+            retries.after(_doubtful(client, part.queue, OffsetOutOfRange(lost)))
+            pieces = _pulled(client, left, options)
+            continue
+        if lost is not None:
+            _report_loss(lost, options)
+        retries.progressed()
+        yield records, kept
+        left = QueueRange(part.queue, fetched.next_offset, left.end)
+
+
+def _pulled(client: BlockingClient, part: QueueRange, options: SourceOptions) -> Iterator[Fetched]:
+    """Yield the answers of a range, small ones joined."""
+    first = next_offset = part.first
+    buffers: list[Any] = []
+    for chunk in client.pull_range(
+        part.queue,
+        part.first,
+        part.end,
+        group=options.consumer_group,
+        tags=" || ".join(options.tags) or "*",
+        bytes_max=options.pull_bytes,
+        passes_gaps=True,  # ``check_fetched`` finds them
+    ):
+        buffers.append(chunk.buffer)
+        next_offset = min(chunk.next_offset, part.end)
+        if sum(map(len, buffers)) >= DECODED_BYTES_MIN:
+            yield Fetched(_joined(buffers), first, next_offset)
+            first, buffers = next_offset, []
+    if first < next_offset:
+        yield Fetched(_joined(buffers), first, next_offset)
+
+
+def _joined(buffers: list[Any]) -> Any:
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+
+def check_fetched(
+    fetched: Fetched,
+    offsets: npt.NDArray[np.int64],
+    part: QueueRange,
+    options: SourceOptions,
+) -> tuple[Kept, str | None]:
+    """Return which records to keep, and what is missing among them (None: nothing).
+
+    Args:
+        fetched: what the records came from.
+        offsets: their queue offsets, shape (n,).
+        part: the range that is being read.
+        options: of the source. With tags gaps are what was asked for.
+
+    Raises:
+        RemoteProtocolError: offsets do not ascend.
+    """
+    kept = None
+    if len(offsets) and (offsets[0] < fetched.first or offsets[-1] >= fetched.next_offset):
+        # A broker may answer beyond what was asked for; it belongs to another task.
+        kept = (offsets >= fetched.first) & (offsets < fetched.next_offset)
+        offsets = offsets[kept]
+    if not (np.diff(offsets) > 0).all():
+        raise RemoteProtocolError(f"{named(part.queue)}: queue offsets do not ascend")
+    expected = fetched.next_offset - fetched.first
+    if options.tags or len(offsets) == expected:
+        return kept, None
+    elsewhere = np.flatnonzero(offsets != np.arange(len(offsets)) + fetched.first)
+    missing = fetched.first + int(elsewhere[0] if len(elsewhere) else len(offsets))
+    return kept, (
+        f"{named(part.queue)}: {expected - len(offsets)} of {expected} messages from "
+        f"{fetched.first} on are missing, the first at {missing}: retention removed them just "
+        f"now, or the broker lost them and filled their places with blank entries"
+    )
+
+
+def _still_there(
+    client: BlockingClient, left: QueueRange, options: SourceOptions, error: OffsetOutOfRange
+) -> QueueRange | None:
+    """Return what there is of a range whose start or end the broker says is out of bounds.
+
+    None: that cannot be known now.
+    """
+    first, end = client.bounds([left.queue])[left.queue]
+    there = QueueRange(left.queue, min(max(left.first, first), left.end), left.end)
+    lost = f"messages {left.first}..{there.first - 1} are gone, the first is {first}"
+    if end < left.end:
+        there = QueueRange(left.queue, there.first, max(there.first, end))
+        lost = f"the queue ends at {end}, messages were expected up to {left.end}"
+    if there == left or not client.asks_master(left.queue):
+        return None
+    _report_loss(f"{named(left.queue)}: {lost}", options, error)
+    return there
+
+
+def _doubtful(
+    client: BlockingClient, queue: MessageQueue, error: OffsetOutOfRange
+) -> OffsetOutOfRange:
+    """Return the error that is raised if nothing better comes, and look for a better source."""
+    if client.asks_master(queue):
+        return error
+    client.doubt_route(queue.topic)
+    return OffsetOutOfRange(
+        f"{error}. Only a slave of broker {queue.broker_name} answers, which may lag behind its "
+        f"master: nothing is taken for lost, and nothing passed over, before the master says so. "
+        f"Start the master"
+    )
+
+
+def _report_loss(
+    text: str, options: SourceOptions, cause: OffsetOutOfRange | None = None
+) -> None:
+    if options.fail_on_data_loss:
+        raise OffsetOutOfRange(
+            f"{text}. To go on at the next message there is, set the option failOnDataLoss "
+            f"to false"
+        ) from cause
+    LOG.warning("data loss accepted (failOnDataLoss=false): %s", text)
