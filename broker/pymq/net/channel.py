@@ -15,14 +15,12 @@ from pymq.protocol.addresses import split_address
 from pymq.protocol.codes import CommandFlag, request_name
 from pymq.protocol.command import Command
 from pymq.protocol.connection import PENDING_MAX, RequestTable
-from pymq.protocol.framing import FRAME_BYTES_MAX, encode_frame, encode_parts
+from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
 
 _log = logging.getLogger(__name__)
 
 #: Deadlines are kept to within this.
 SWEEP_S = 0.05
-#: A request whose body is up to this long is joined with its header before it is sent.
-JOIN_BODY_BYTES_MAX = 4096
 _ONE_WAY = int(CommandFlag.ONE_WAY)
 
 #: Called once with the response or with why there is none; must not raise.
@@ -205,11 +203,11 @@ class AsyncChannel(Wire):
             self._send_command(response)
 
     def _send_command(self, command: Command) -> None:
-        limit = self._decoder.frame_bytes_max
-        if len(command.body) <= JOIN_BODY_BYTES_MAX:
-            self.send(encode_frame(command, frame_bytes_max=limit))
+        head, body = encode_parts(command, frame_bytes_max=self._decoder.frame_bytes_max)
+        if body:
+            self.send(head, body)
         else:
-            self.send(*encode_parts(command, frame_bytes_max=limit))
+            self.send(head)
 
     # --- back-pressure
 

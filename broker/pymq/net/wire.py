@@ -14,9 +14,8 @@ from pymq.protocol.framing import FRAME_BYTES_MAX, FrameDecoder
 
 _log = logging.getLogger(__name__)
 
-#: A buffer above this is handed to the transport as it is; smaller ones are joined.
-JOIN_BYTES_MAX = 64 << 10
-#: At most this much is given to the transport at once, so that it copies little.
+#: About this much is given to the transport at once, so that it copies little. Buffers are joined
+#: up to it; what is larger is passed on in pieces of this size, without a copy.
 WRITE_BYTES = 256 << 10
 #: So much of what arrived is handled in one turn of the event loop: some fifteen small requests.
 #: Then their answers can leave, and the peer work on them, while the next ones are handled;
@@ -225,28 +224,9 @@ class Wire(asyncio.BufferedProtocol):
         if transport is None or transport.is_closing():
             self._outgoing.clear()
             return
-        outgoing = self._outgoing
-        small: list[bytes | memoryview] = []
-        small_bytes = 0
-        while outgoing and not self._paused:
-            buffer = outgoing.popleft()
-            if len(buffer) <= JOIN_BYTES_MAX:
-                small.append(buffer)
-                small_bytes += len(buffer)
-                if small_bytes < WRITE_BYTES:
-                    continue
-            elif len(buffer) > WRITE_BYTES:
-                view = memoryview(buffer)
-                outgoing.appendleft(view[WRITE_BYTES:])
-                small.append(view[:WRITE_BYTES])
-            else:
-                small.append(buffer)
-            transport.write(small[0] if len(small) == 1 else b"".join(small))
-            small.clear()
-            small_bytes = 0
-        if small:
-            # Paused or done: the transport still takes what was already joined.
-            transport.write(small[0] if len(small) == 1 else b"".join(small))
+        while self._outgoing and not self._paused:
+            pieces = _take_pieces(self._outgoing)
+            transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def close(self) -> None:
         """Send what is pending, then close."""
@@ -263,3 +243,18 @@ class Wire(asyncio.BufferedProtocol):
         """Raise ConnectionFailed when nothing can be sent any more."""
         if not self.is_open:
             raise ConnectionFailed(f"connection to {self.peer} is closed")
+
+
+def _take_pieces(outgoing: deque[bytes | memoryview]) -> list[bytes | memoryview]:
+    """Take what is written next: everything, or between one and two times ``WRITE_BYTES``."""
+    pieces: list[bytes | memoryview] = []
+    size = 0
+    while outgoing and size < WRITE_BYTES:
+        buffer = outgoing.popleft()
+        if len(buffer) > WRITE_BYTES:
+            view = memoryview(buffer)
+            outgoing.appendleft(view[WRITE_BYTES:])
+            buffer = view[:WRITE_BYTES]
+        pieces.append(buffer)
+        size += len(buffer)
+    return pieces
