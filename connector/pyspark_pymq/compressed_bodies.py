@@ -9,18 +9,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.compression import decompress
 from pymq.protocol.record_batch import RecordColumns
+from pyspark_pymq.binary_arrays import Longs
 from pyspark_pymq.offsets import named
 
 LOG = logging.getLogger(__name__)
 
-Longs = npt.NDArray[np.int64]
 Rows = slice | Longs
 
 _COMPRESSED = int(MessageFlag.COMPRESSED)

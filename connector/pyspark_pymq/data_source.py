@@ -45,17 +45,17 @@ class PymqSource(DataSource):
 
     def schema(self) -> "StructType":
         """Return the columns read when the user names none."""
-        from pyspark_pymq.decode import default_schema
         from pyspark_pymq.options import source_options
+        from pyspark_pymq.source_columns import default_schema
 
         options = source_options(self.options)
         return default_schema(properties=options.include_properties)
 
     def reader(self, schema: "StructType") -> "PymqBatchReader":
         """Return the reader of ``spark.read``."""
-        from pyspark_pymq.decode import check_schema
         from pyspark_pymq.options import source_options
         from pyspark_pymq.reader import PymqBatchReader
+        from pyspark_pymq.source_columns import check_schema
 
         options = source_options(self.options)
         check_schema(schema, null_bodies=options.null_corrupt_bodies)
@@ -64,9 +64,9 @@ class PymqSource(DataSource):
     def streamReader(self, schema: "StructType") -> "PymqStreamReader":
         """Return the reader of ``spark.readStream``."""
         from pymq.errors import ConfigurationError
-        from pyspark_pymq.decode import check_schema
         from pyspark_pymq.options import source_options
         from pyspark_pymq.reader import PymqStreamReader
+        from pyspark_pymq.source_columns import check_schema
 
         options = source_options(self.options)
         check_schema(schema, null_bodies=options.null_corrupt_bodies)
@@ -81,8 +81,9 @@ class PymqSource(DataSource):
         """Return the writer of ``df.write``."""
         from pymq.errors import ConfigurationError
         from pyspark_pymq.options import sink_options
+        from pyspark_pymq.sink_columns import check_columns
         from pyspark_pymq.sink_plan import plan_sink
-        from pyspark_pymq.writer import PymqBatchWriter, check_columns
+        from pyspark_pymq.writer import PymqBatchWriter
 
         if overwrite:
             raise ConfigurationError(
@@ -98,8 +99,9 @@ class PymqSource(DataSource):
         ``overwrite`` is output mode complete: each micro-batch writes the whole result again.
         """
         from pyspark_pymq.options import sink_options
+        from pyspark_pymq.sink_columns import check_columns
         from pyspark_pymq.sink_plan import plan_sink
-        from pyspark_pymq.writer import PymqStreamWriter, check_columns
+        from pyspark_pymq.writer import PymqStreamWriter
 
         options = sink_options(self.options)
         return PymqStreamWriter(options, check_columns(schema, options), plan_sink(options))

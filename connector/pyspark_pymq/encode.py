@@ -28,9 +28,15 @@ from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
 from pymq.protocol.message import KEYS, TAGS, UNIQUE_KEY
 from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
-from pyspark_pymq.decode import contents, cuts
-
-Bytes = npt.NDArray[np.uint8]
+from pyspark_pymq.binary_arrays import (
+    Bytes,
+    byte_lengths,
+    contents,
+    cuts,
+    fixed_width,
+    repeated,
+)
+from pyspark_pymq.unique_keys import NAME_END, VALUE_END, UniqueKeyArrays
 
 #: Properties that make a message of a batch something a batch cannot carry.
 _NOT_IN_BATCHES = {
@@ -40,10 +46,6 @@ _NOT_IN_BATCHES = {
     "TIMER_DELIVER_MS": "delayed messages",
     "TRAN_MSG": "transactional messages",
 }
-_DIGITS = 12  # hex digits of the number that is counted up
-_BETWEEN = b"\x01"
-_BEHIND = b"\x02"
-_HEX = np.frombuffer("".join(f"{number:02X}" for number in range(256)).encode(), "u2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,40 +75,6 @@ class Encoded:
                 yield RecordsBody(body, pack_sizes(sizes[low:high]))
             else:
                 yield body
-
-
-class MessageKeys:
-    """Makes properties with client message ids (UNIQ_KEY) by the thousand.
-
-    An id is upper-case hex of: address 4 B, process id 2 B, salt 4 B, ms since the month began
-    4 B, counter 2 B. The last two together are one number that is counted up and follows the
-    clock, so that no two ids are equal.
-
-    Args:
-        address, pid, salt: what tells this task from all others.
-    """
-
-    def __init__(self, *, address: bytes, pid: int, salt: bytes) -> None:
-        prefix = (address + (pid & 0xFFFF).to_bytes(2, "big") + salt).hex().upper()
-        self._before = UNIQUE_KEY.encode() + _BETWEEN + prefix.encode()
-        self._next = 0
-
-    def take(self, count: int, *, month_ms: int, before: bytes = b"") -> pa.Array:
-        """Return ``UNIQ_KEY 0x01 id 0x02`` with new ids, a binary array of shape (count,).
-
-        Args:
-            count: how many.
-            month_ms: milliseconds since the month began, local time.
-            before: what each of them begins with.
-        """
-        first = max(self._next, month_ms << 16)
-        self._next = first + count
-        numbers = np.arange(first, first + count, dtype=np.uint64).astype(">u8")
-        before += self._before
-        digits = _HEX[numbers.view(np.uint8).reshape(count, 8)[:, 2:]].view(np.uint8)
-        table = _repeated(before + bytes(_DIGITS) + _BEHIND, count)
-        table[:, len(before) : len(before) + _DIGITS] = digits
-        return _fixed(table)
 
 
 #: A column of binary values, null for nothing, or the same bytes in every row.
@@ -146,7 +114,7 @@ class Messages:
             before: list[_Piece] = [bytes((topic_bytes,)) + topics]
         else:
             topic_bytes = pc.binary_length(topics).to_numpy(zero_copy_only=False)
-            before = [_fixed(topic_bytes.astype(np.uint8).reshape(-1, 1)), topics, b""]
+            before = [fixed_width(topic_bytes.astype(np.uint8).reshape(-1, 1)), topics, b""]
         head = np.zeros((len(self.body), HEAD_BYTES // 4), ">u4")
         head[:, 0] = OVERHEAD_BYTES + self.body_bytes + topic_bytes + self.properties_bytes
         head[:, 1] = MAGIC_V1
@@ -165,16 +133,16 @@ class Messages:
         after = self.properties
         first = after[0] if isinstance(after[0], bytes) else b""
         assert isinstance(lead, bytes)
-        lengths = _repeated(lead + bytes(2) + first, len(self.body))
+        lengths = repeated(lead + bytes(2) + first, len(self.body))
         at = len(lead)
         lengths[:, at : at + 2] = self.properties_bytes.astype(">u2").view(np.uint8).reshape(-1, 2)
-        pieces = [_fixed(head), self.body, *between, _fixed(lengths), *after[bool(first) :]]
-        return Encoded(*contents(_joined(pieces)), are_records)
+        same = [fixed_width(head), self.body, *between, fixed_width(lengths)]
+        return Encoded(*contents(_joined([*same, *after[bool(first) :]])), are_records)
 
 
 def encode_messages(
     columns: Mapping[str, pa.Array],
-    keys: MessageKeys,
+    keys: UniqueKeyArrays,
     *,
     month_ms: int,
     message_bytes_max: int,
@@ -186,7 +154,7 @@ def encode_messages(
         columns: ``body``, and where there are such ``tags`` and ``keys``, all binary, and
             ``properties``, a map of strings.
         keys: makes the messages' ids.
-        month_ms: the time, see ``MessageKeys.take``.
+        month_ms: the time, see ``UniqueKeyArrays.take``.
         message_bytes_max: what an entry of SEND_BATCH may take.
         place: names a row of the columns, for errors.
 
@@ -218,8 +186,8 @@ def encode_messages(
     pieces = _merged(pieces)
     lengths = np.zeros(rows, np.int64)
     for piece in pieces:
-        lengths += len(piece) if isinstance(piece, bytes) else _lengths(piece)
-    body_bytes = _lengths(body)
+        lengths += len(piece) if isinstance(piece, bytes) else byte_lengths(piece)
+    body_bytes = byte_lengths(body)
     _check_sizes(lengths, body_bytes, message_bytes_max, place)
     return Messages(body, pieces, body_bytes, lengths)
 
@@ -243,31 +211,8 @@ def _merged(pieces: list[_Piece]) -> list[_Piece]:
     return merged
 
 
-def _lengths(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the bytes of each value, 0 for null."""
-    lengths = pc.binary_length(column)
-    if column.null_count:
-        lengths = pc.fill_null(lengths, 0)
-    return lengths.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
-def _repeated(row: bytes, count: int) -> Bytes:
-    """Return a matrix whose rows are all the same."""
-    items = np.repeat(np.frombuffer(row, f"V{len(row)}"), count)
-    return items.view(np.uint8).reshape(count, len(row))
-
-
 def _constant(value: bytes) -> pa.Scalar:
     return pa.scalar(value, pa.binary())
-
-
-def _fixed(table: npt.NDArray[Any]) -> pa.Array:
-    """Return the rows of a matrix as binary values, without copying them."""
-    width = table.shape[1] * table.itemsize
-    offsets = np.arange(0, (len(table) + 1) * width, width, dtype=np.int32)
-    return pa.Array.from_buffers(
-        pa.binary(), len(table), [None, pa.py_buffer(offsets), pa.py_buffer(table)]
-    )
 
 
 # --------------------------------------------------------------------------------- properties
@@ -278,16 +223,16 @@ def _encode_one(
 ) -> list[_Piece]:
     """Return what joins to ``name 0x01 value 0x02``, and to nothing where there is no value."""
     _check_marks(values, lambda row: f"{place(row)}: {column}")
-    before = name.encode() + _BETWEEN
+    before = name.encode() + NAME_END
     empty = pc.equal(pc.binary_length(values), 0)
     some_empty = pc.any(empty).as_py()
     if not some_empty and not values.null_count:
-        return [before, values, _BEHIND]
+        return [before, values, VALUE_END]
     if some_empty:  # an empty value is no value to any reader
         values = pc.if_else(pc.fill_null(empty, True), pa.scalar(None, pa.binary()), values)
     return [
         pc.binary_join_element_wise(
-            _constant(before), values, _constant(_BEHIND), _constant(b"")
+            _constant(before), values, _constant(VALUE_END), _constant(b"")
         )
     ]
 
@@ -317,7 +262,7 @@ def _encode_maps(
     given = [name for name, column in ((TAGS, "tags"), (KEYS, "keys")) if column in columns]
     for name in given:
         absent = pc.or_(absent, pc.equal(names, name.encode()))
-    texts = _joined([names, _BETWEEN, values, _BEHIND])
+    texts = _joined([names, NAME_END, values, VALUE_END])
     if pc.any(absent).as_py():
         texts = pc.if_else(absent, _constant(b""), texts)
     own_key = pc.and_(pc.equal(names, UNIQUE_KEY.encode()), pc.invert(absent))

@@ -19,10 +19,11 @@ from pymq.client.routes import Route
 from pymq.errors import OffsetOutOfRange, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.record_batch import RecordColumns, read_columns
-from pyspark_pymq.decode import arrow_schema, record_batches
+from pyspark_pymq.decode import record_batches
 from pyspark_pymq.offsets import QueueRange, named
 from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.retrying import Retries
+from pyspark_pymq.source_columns import arrow_schema
 from pyspark_pymq.worker_gc import spare_imports
 
 LOG = logging.getLogger(__name__)

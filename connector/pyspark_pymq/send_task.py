@@ -12,8 +12,10 @@ import pyarrow.compute as pc
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking import BlockingClient
 from pymq.errors import LocalProtocolError
-from pyspark_pymq.encode import Encoded, MessageKeys, Messages, encode_messages
-from pyspark_pymq.options import SinkOptions, check_target
+from pyspark_pymq.encode import Encoded, Messages, encode_messages
+from pyspark_pymq.options import SinkOptions
+from pyspark_pymq.sink_columns import check_target
+from pyspark_pymq.unique_keys import UniqueKeyArrays
 
 #: Ten thousand rows of a usual size, as Spark hands them over, are one request.
 REQUEST_BYTES_MAX = 3 << 20
@@ -50,7 +52,7 @@ class SendTask:
         self._columns = columns
         self._wall_s = wall_s
         self._request_bytes_max = min(REQUEST_BYTES_MAX, options.message_bytes_max)
-        self._keys = MessageKeys(
+        self._keys = UniqueKeyArrays(
             address=bytes((127, 0, 0, 1)), pid=os.getpid(), salt=os.urandom(4)
         )
         self._pipeline = client.batch_pipeline(

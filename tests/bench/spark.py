@@ -32,8 +32,10 @@ from tests.bench.serving import serving
 
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record_batch import read_columns
-from pyspark_pymq.decode import arrow_schema, default_schema, record_batches
-from pyspark_pymq.encode import MessageKeys, encode_messages
+from pyspark_pymq.decode import record_batches
+from pyspark_pymq.encode import encode_messages
+from pyspark_pymq.source_columns import arrow_schema, default_schema
+from pyspark_pymq.unique_keys import UniqueKeyArrays
 
 ROUNDS = 6
 TASKS = 2
@@ -157,7 +159,7 @@ def session() -> SparkSession:
 
 def codec(client: BlockingClient, rows: int) -> tuple[float, bytes]:
     """Fill the topic; return the rate of decoding and one decoded batch as an Arrow stream."""
-    keys = MessageKeys(address=bytes(4), pid=1, salt=b"salt")
+    keys = UniqueKeyArrays(address=bytes(4), pid=1, salt=b"salt")
     queues = client.write_queues("bench")
     encoding_s = 0.0
     for number, first in enumerate(range(0, rows, CHUNK_ROWS)):

@@ -28,9 +28,9 @@ from pymq.errors import (
 )
 from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
 from pymq.protocol.message import Message
-from pyspark_pymq.decode import default_schema
 from pyspark_pymq.options import SourceOptions, source_options
 from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader
+from pyspark_pymq.source_columns import default_schema
 
 TOPIC = "T"
 SCHEMA = default_schema(properties=False)

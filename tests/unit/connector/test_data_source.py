@@ -10,7 +10,7 @@ from pyspark.sql import types as spark
 from pymq.errors import ConfigurationError
 from pyspark_pymq import DefaultSource
 from pyspark_pymq.data_source import PymqSource
-from pyspark_pymq.decode import default_schema
+from pyspark_pymq.source_columns import default_schema
 
 OPTIONS = {"nameserver": "a:1", "subscribe": "orders"}
 SCHEMA = default_schema(properties=False)

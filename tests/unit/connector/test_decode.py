@@ -3,7 +3,6 @@
 import datetime
 import random
 import zlib
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,24 +10,15 @@ import pytest
 from pyspark.sql import types as spark
 from tests.unit.connector.fake import record
 
-from pymq.errors import ConfigurationError, RemoteProtocolError
+from pymq.errors import RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.compression import Compression, compress, compression_flags
 from pymq.protocol.message import decode_properties, encode_properties
 from pymq.protocol.record import decode_record, pack_host
 from pymq.protocol.record_batch import read_columns
 from pyspark_pymq import decode as decoding
-from pyspark_pymq.decode import (
-    COLUMNS,
-    DEFAULT_COLUMNS,
-    arrow_schema,
-    as_text,
-    check_schema,
-    cut_out,
-    cuts,
-    default_schema,
-    record_batches,
-)
+from pyspark_pymq.decode import record_batches
+from pyspark_pymq.source_columns import COLUMNS, arrow_schema, check_schema
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 ALL = arrow_schema(spark.StructType([spark.StructField(n, COLUMNS[n].spark_type) for n in COLUMNS]))
@@ -214,47 +204,8 @@ def test_batches_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [batch.num_rows for batch in found] == [2] * 5
 
 
-def test_null_bodies_need_a_column_that_takes_them() -> None:
-    schema = spark.StructType().add("body", "binary", nullable=False)
-    check_schema(schema)
-    with pytest.raises(ConfigurationError, match="corruptBodies"):
-        check_schema(schema, null_bodies=True)
-
-
-def test_cuts_always_move() -> None:
-    assert list(cuts(np.array([5, 1, 1, 9, 1]), rows_max=2, bytes_max=3)) == [
-        (0, 1),
-        (1, 3),
-        (3, 4),
-        (4, 5),
-    ]
-    assert list(cuts(np.array([], np.int64), rows_max=2, bytes_max=3)) == []
-
-
 def test_no_records() -> None:
     assert decode([]).num_rows == 0
-
-
-# ----------------------------------------------------------------------------------- schemas
-
-
-def test_default_schema() -> None:
-    assert default_schema(properties=False).fieldNames() == list(DEFAULT_COLUMNS)
-    assert default_schema(properties=True).fieldNames() == [*DEFAULT_COLUMNS, "properties"]
-    assert default_schema(properties=True).simpleString().endswith("map<string,string>>")
-
-
-def test_arrow_types_are_what_spark_compares_with() -> None:
-    """Spark refuses batches whose schema is not equal to what it makes of its own."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    for schema in (
-        default_schema(properties=True),
-        spark.StructType().add("body", "binary", False).add("queueOffset", "long", False),
-        spark.StructType([spark.StructField(n, COLUMNS[n].spark_type) for n in COLUMNS]),
-    ):
-        wanted = to_arrow_schema(schema, timezone="UTC")
-        assert arrow_schema(schema).equals(wanted, check_metadata=False)
 
 
 def test_any_columns_in_any_order(seed: int) -> None:
@@ -271,47 +222,3 @@ def test_any_columns_in_any_order(seed: int) -> None:
 def test_no_columns_at_all() -> None:
     batches = list(record_batches(read_columns(record()), QUEUE, pa.schema([])))
     assert [batch.num_rows for batch in batches] in ([0], [1])  # Spark counts nothing here
-
-
-TEXT, BYTES = spark.StringType(), spark.BinaryType()
-
-
-@pytest.mark.parametrize(
-    ("given", "pieces"),
-    [
-        (("Body", BYTES), ["'Body'", "did you mean body?", "queueOffset bigint"]),
-        (("body", TEXT), ["body is string, expected binary", "cast"]),
-        (("queueId", spark.LongType()), ["queueId is bigint, expected int"]),
-        (("properties", spark.MapType(TEXT, BYTES)), ["expected map<string,string>"]),
-        (("tags", TEXT, False), ["tags is NOT NULL"]),
-        (("nonsense", TEXT), ["'nonsense'", "topic string"]),
-    ],
-)
-def test_schemas_that_cannot_be_filled(given: tuple[Any, ...], pieces: list[str]) -> None:
-    schema = spark.StructType([spark.StructField(*given)])
-    with pytest.raises(ConfigurationError) as caught:
-        check_schema(schema)
-    for piece in pieces:
-        assert piece in str(caught.value)
-
-
-def test_a_column_cannot_be_named_twice() -> None:
-    with pytest.raises(ConfigurationError, match="twice"):
-        check_schema(spark.StructType().add("body", "binary").add("body", "binary"))
-
-
-# ------------------------------------------------------------------------------------- pieces
-
-
-def test_cut_out() -> None:
-    buffer = np.frombuffer(b"abcdefghij", np.uint8)
-    start, end = np.array([1, 4, 4, 8]), np.array([3, 4, 7, 10])
-    assert cut_out(buffer, start, end).to_pylist() == [b"bc", b"", b"efg", b"ij"]
-    valid = np.array([True, False, True, True])
-    assert cut_out(buffer, start, end, valid=valid).to_pylist() == [b"bc", None, b"efg", b"ij"]
-    assert cut_out(buffer, start[:0], end[:0]).to_pylist() == []
-
-
-def test_as_text_keeps_nulls() -> None:
-    values = pa.array([b"a", None, b"\xff"], pa.binary())
-    assert as_text(values).to_pylist() == ["a", None, "\ufffd"]

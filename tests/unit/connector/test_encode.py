@@ -11,13 +11,15 @@ from pymq.protocol.batch_body import decode_batch
 from pymq.protocol.message import decode_properties
 from pymq.protocol.preencoded_records import unpack_sizes
 from pymq.protocol.record import Record, decode_records
-from pyspark_pymq.encode import Encoded, MessageKeys, Messages, encode_messages
+from pyspark_pymq.encode import Encoded, Messages, encode_messages
+from pyspark_pymq.unique_keys import UniqueKeyArrays
 
 MAP = pa.map_(pa.string(), pa.string())
 
 
-def keys() -> MessageKeys:
-    return MessageKeys(address=bytes((127, 0, 0, 1)), pid=0x49B5, salt=bytes.fromhex("30946E09"))
+def keys() -> UniqueKeyArrays:
+    salt = bytes.fromhex("30946E09")
+    return UniqueKeyArrays(address=bytes((127, 0, 0, 1)), pid=0x49B5, salt=salt)
 
 
 def messages(message_bytes_max: int = 1 << 20, **columns: pa.Array) -> Messages:
@@ -64,20 +66,6 @@ def test_bytes_of_one_entry() -> None:
     )
     assert entries.text.tobytes() == wanted
     assert entries.start.tolist() == [0, size]
-
-
-def test_ids_are_counted_up_and_never_go_back() -> None:
-    made = keys()
-
-    def take(count: int, month_ms: int) -> list[int]:
-        texts = made.take(count, month_ms=month_ms).to_pylist()
-        assert all(t[:9] == b"UNIQ_KEY\x01" and t[-1:] == b"\x02" and len(t) == 42 for t in texts)
-        assert {t[9:29] for t in texts} == {b"7F00000149B530946E09"}
-        return [int(t[29:41], 16) for t in texts]
-
-    numbers = take(70_000, 5) + take(10, 5) + take(10, 4) + take(3, 1000)
-    assert numbers[0] == 5 << 16 and numbers[-3] == 1000 << 16
-    assert len(set(numbers)) == len(numbers) and numbers == sorted(numbers)
 
 
 def test_rows_without_tags_keys_or_properties() -> None:

@@ -10,10 +10,10 @@ from tests.unit.connector.fake import FakeBroker, record
 from pymq.errors import ConnectionFailed, OffsetOutOfRange, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import read_task, retrying
-from pyspark_pymq.decode import default_schema
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.read_task import read_ranges
+from pyspark_pymq.source_columns import default_schema
 
 Q0, Q1 = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 

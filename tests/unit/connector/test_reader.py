@@ -13,10 +13,10 @@ from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, 
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import reader as readers
 from pyspark_pymq import retrying, subscribed_topics
-from pyspark_pymq.decode import default_schema
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import source_options
 from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader, QueuesPartition
+from pyspark_pymq.source_columns import default_schema
 from pyspark_pymq.subscribed_topics import SubscribedTopics
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))

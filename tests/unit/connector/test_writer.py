@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 from pyspark.sql import datasource
-from pyspark.sql import types as spark
 from tests.unit.connector.fake import FakeBroker
 
 from pymq.client import batch_targets
@@ -22,10 +21,8 @@ from pymq.protocol.record import Record, decode_record
 from pyspark_pymq import writer
 from pyspark_pymq.options import SinkOptions
 from pyspark_pymq.send_task import SendTask, month_ms
-from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter, Written, check_columns
+from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter, Written
 
-TEXT, BYTES = spark.StringType(), spark.BinaryType()
-MAP = spark.MapType(TEXT, TEXT)
 OPTIONS = SinkOptions(name_servers=("a:1",), topic="orders", retry_timeout_s=0.1)
 NO_TOPIC = SinkOptions(name_servers=("a:1",), retry_timeout_s=0.1)
 
@@ -33,10 +30,6 @@ NO_TOPIC = SinkOptions(name_servers=("a:1",), retry_timeout_s=0.1)
 #: What a message for topic "orders" without tags and keys takes beside its body: as a record,
 #: and as an entry.
 OVERHEAD_BYTES = {True: 91 + len("orders") + 42, False: 22 + 42}
-
-
-def schema(**columns: spark.DataType) -> spark.StructType:
-    return spark.StructType([spark.StructField(name, kind) for name, kind in columns.items()])
 
 
 def queue(number: int, topic: str = "orders", broker: str = "broker-a") -> MessageQueue:
@@ -62,53 +55,6 @@ def write(batches: list[pa.RecordBatch], options: SinkOptions = OPTIONS) -> Writ
     if options.topic is not None:
         columns.pop("topic", None)
     return PymqBatchWriter(options, columns).write(iter(batches))
-
-
-# ----------------------------------------------------------------------------------- columns
-
-
-def test_columns() -> None:
-    everything = schema(
-        body=BYTES,
-        topic=TEXT,
-        tags=TEXT,
-        keys=spark.ArrayType(TEXT),
-        properties=MAP,
-        queueId=spark.LongType(),
-        brokerName=TEXT,
-    )
-    assert check_columns(everything, NO_TOPIC) == {name: name for name in everything.names}
-    assert "topic" not in check_columns(everything, OPTIONS)  # the option comes first
-    assert check_columns(schema(value=TEXT), OPTIONS) == {"body": "value"}
-
-
-@pytest.mark.parametrize(
-    ("columns", "options", "pieces"),
-    [
-        ({"bdy": TEXT}, OPTIONS, ["'bdy'", "did you mean body?", "tags string", "select()"]),
-        ({"xyz": TEXT}, OPTIONS, ["no column 'xyz'. select()"]),
-        ({"tags": TEXT}, OPTIONS, ["body is missing"]),
-        ({"body": TEXT, "value": BYTES}, OPTIONS, ["body and value are the same"]),
-        ({"body": spark.LongType()}, OPTIONS, ["body is bigint", "string or binary", "cast"]),
-        ({"body": TEXT, "keys": MAP}, OPTIONS, ["keys", "string or array<string>"]),
-        ({"body": TEXT, "queueId": TEXT}, OPTIONS, ["queueId is string", "int or bigint"]),
-        ({"body": TEXT}, NO_TOPIC, ["no topic", "option topic", "column topic"]),
-        ({"body": TEXT, "brokerName": TEXT}, OPTIONS, ["queueId"]),
-        ({"body": TEXT}, SinkOptions(name_servers=("a:1",), topic="%RETRY%g"), ["%RETRY%g"]),
-        (
-            {"body": TEXT},
-            SinkOptions(name_servers=("a:1",), topic="SCHEDULE_TOPIC_XXXX"),
-            ["broker's own"],
-        ),
-    ],
-)
-def test_columns_that_cannot_be_written(
-    columns: dict[str, spark.DataType], options: SinkOptions, pieces: list[str]
-) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        check_columns(schema(**columns), options)
-    for piece in pieces:
-        assert piece in str(caught.value)
 
 
 # ------------------------------------------------------------------------------ where rows go
