@@ -11,8 +11,11 @@ import pytest
 from tests.cluster import scenarios
 from tests.interop.conftest import RealCluster
 
+from pymq.client.consumer import Consumer
+from pymq.client.producer import Producer
 from pymq.client.sync import Consumer as BlockingConsumer
 from pymq.client.sync import Producer as BlockingProducer
+from pymq.errors import ConfigurationError
 from pymq.protocol.message import Message
 
 pytestmark = pytest.mark.interop
@@ -53,3 +56,28 @@ def test_blocking_faces(cluster: RealCluster, topic: str) -> None:
     with consumer.subscribe(topic):
         received = [consumer.receive(scenarios.DEADLINE_S) for _ in range(10)]
     assert sorted(int(message.body) for message in received if message) == list(range(10))
+
+
+def test_a_broker_given_as_a_name_server_is_refused(cluster: RealCluster) -> None:
+    async def run() -> None:
+        with pytest.raises(ConfigurationError, match="was given as a name server and is a broker"):
+            await Producer(cluster.broker.address).start()
+
+    asyncio.run(run())
+
+
+def test_members_that_subscribe_differently_say_so(
+    cluster: RealCluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    name_server = cluster.name_server.address
+
+    async def run() -> None:
+        await scenarios.send_numbers(name_server, topic, range(8))
+        async with Consumer(name_server, f"g-{topic}").subscribe(topic, "a") as first:
+            await scenarios.wait_until(lambda: first.assignment, "it has queues")
+            async with Consumer(name_server, f"g-{topic}").subscribe(topic, "b"):
+                await scenarios.wait_until(
+                    lambda: f"of topic {topic!r} this one wants" in caplog.text, "one says so"
+                )
+
+    asyncio.run(run())
