@@ -5,20 +5,20 @@
     PymqError
     ├── ConfigurationError        a setting, option or argument is wrong
     ├── ProtocolError
-    │   ├── LocalProtocolError    we were asked to send nonsense
+    │   ├── LocalProtocolError    we were asked to send something invalid
     │   └── RemoteProtocolError   the peer sent bytes that are not the protocol
     ├── StoreError
-    │   ├── CorruptRecord         bytes on disk or in a buffer are not what they must be
+    │   ├── CorruptRecord         bytes on disk or in a buffer are malformed
     │   ├── OffsetOutOfRange
     │   ├── StoreClosed
-    │   ├── StoreLocked           another process has the directory
+    │   ├── StoreLocked           another process has the directory open
     │   ├── StoreMismatch         the directory was written with other settings
     │   ├── DiskFull
-    │   ├── StoreBusy             too much waits for the disk
-    │   └── FlushFailed           the disk refused a write or a sync: final for its range
+    │   ├── StoreBusy             too many writes wait for the disk
+    │   └── FlushFailed           the disk refused a write or a flush: final for its range
     ├── ConnectionFailed
     ├── RequestTimeout            sent, unanswered: the outcome is unknown
-    ├── DurabilityUnknown         stored, and not as secure as the broker's settings promise
+    ├── DurabilityUnknown         stored, perhaps less durably than the broker's settings promise
     ├── TooManyPending            not sent: too many requests are unanswered
     ├── ClientClosed
     ├── ClientMisplaced           used in another process, thread or event loop than its own
@@ -42,12 +42,12 @@ class PymqError(Exception):
     outcome_known = True
 
     def after_unknown(self, earlier: "PymqError | None") -> Self:
-        """Return the error with which a send ends one of whose attempts may have stored it.
+        """Return the error that ends a send after attempts that may have stored the message.
 
-        A copy, because a failure to find a route is one object for everybody who waits for it.
+        A copy, because everybody who waits for a route gets the same error object.
 
         Args:
-            earlier: why the outcome of an earlier attempt is unknown; ``None``: of none.
+            earlier: why the outcome of an earlier attempt is unknown; ``None``: none is unknown.
         """
         if earlier is None or not self.outcome_known:
             return self
@@ -86,7 +86,7 @@ class CorruptRecord(StoreError):
 
 
 class OffsetOutOfRange(StoreError):
-    """The offset lies below the first or beyond the last one kept."""
+    """The offset is below the first or beyond the last one kept."""
 
 
 class StoreClosed(StoreError):
@@ -98,7 +98,7 @@ class StoreLocked(StoreError):
 
 
 class StoreMismatch(StoreError):
-    """The directory was written with other settings than it is opened with."""
+    """The directory was written with settings other than those it is opened with."""
 
 
 class DiskFull(StoreError):
@@ -108,13 +108,13 @@ class DiskFull(StoreError):
 
 
 class StoreBusy(StoreError):
-    """Too much waits for the disk already; nothing of it was stored."""
+    """Too many writes wait for the disk already; nothing of this one was stored."""
 
     retriable = True
 
 
 class FlushFailed(StoreError):
-    """The disk refused a write or a sync. Final: the store takes no more writes."""
+    """The disk refused a write or a flush. Final: the store takes no more writes."""
 
     outcome_known = False
 
@@ -137,14 +137,14 @@ class RequestTimeout(PymqError):
 
 
 class DurabilityUnknown(PymqError):
-    """A broker stored the message and could not secure it: FLUSH_DISK_TIMEOUT and its like."""
+    """A broker stored the message but could not secure it: FLUSH_DISK_TIMEOUT and the like."""
 
     retriable = True
     outcome_known = False
 
 
 class TooManyPending(PymqError):
-    """A connection has as many unanswered requests as it may have; nothing was sent."""
+    """A connection has reached its limit of unanswered requests; nothing was sent."""
 
     retriable = True
 
@@ -203,17 +203,17 @@ class BrokerError(PymqError):
 
 
 def refusal(code: int, remark: str) -> BrokerError:
-    """Return the error with which a server's handler says no to a request.
+    """Return the error with which a server's handler refuses a request.
 
     Args:
         code: response code.
-        remark: what is wrong, where, and what to do, in one sentence; the peer gets it.
+        remark: what is wrong, where, and what to do, in one sentence for the peer.
     """
     return BrokerError.by_code.get(code, BrokerError)(remark, code=code, remark=remark)
 
 
 class BrokerSystemError(BrokerError, code=1, retriable=True):
-    """SYSTEM_ERROR: anything the peer did not foresee, perhaps after it had stored something."""
+    """SYSTEM_ERROR: an unforeseen error, perhaps after something was stored."""
 
     outcome_known = False
 
@@ -247,7 +247,7 @@ class PullOffsetMoved(BrokerError, code=21):
 
 
 class QueryNotFound(BrokerError, code=22):
-    """QUERY_NOT_FOUND: no committed offset, message or value."""
+    """QUERY_NOT_FOUND: no such committed offset, message or value."""
 
 
 class SubscriptionParseFailed(BrokerError, code=23):
@@ -263,7 +263,7 @@ class SubscriptionNotLatest(BrokerError, code=25, retriable=True):
 
 
 class GroupNotExist(BrokerError, code=26):
-    """SUBSCRIPTION_GROUP_NOT_EXIST: unknown group, and groups are not created by themselves."""
+    """SUBSCRIPTION_GROUP_NOT_EXIST: unknown group, and groups are not created automatically."""
 
 
 class InvalidParameter(BrokerError, code=29):

@@ -135,7 +135,7 @@ def test_cleaning_takes_queues_that_belong_to_no_topic(tmp_path: Path) -> None:
 
 
 async def wait_deleted(peer: Peer) -> None:
-    """Ask for it until only the last log file is left: what is not synced stays."""
+    """Ask for it until only the last log file is left: what is not flushed stays."""
     while True:
         assert (await peer.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
         info = await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)

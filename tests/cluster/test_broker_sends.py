@@ -107,7 +107,7 @@ def test_what_is_acknowledged_is_there_after_a_clean_restart(tmp_path: Path) -> 
     serve(tmp_path, look)
 
 
-def test_sync_flush_answers_after_the_sync(tmp_path: Path) -> None:
+def test_sync_flush_answers_after_the_flush(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         answers = await asyncio.gather(*(peer.send("T", b"%d" % n) for n in range(50)))
         assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
@@ -130,16 +130,16 @@ def test_sync_flush_answers_after_the_sync(tmp_path: Path) -> None:
         ("WAIT\x01False\x02TAGS\x01a\x02", False),
     ],
 )
-def test_only_the_property_wait_lets_a_send_go_on_before_the_sync(
+def test_only_the_property_wait_lets_a_send_go_on_before_the_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, properties: str, waits: bool
 ) -> None:
-    """The disk does not sync before the broker closes: who is answered did not wait for it."""
+    """Nothing is flushed before the broker closes: a send that is answered did not wait for it."""
 
     async def check(peer: Peer) -> None:
         async def never_done(flusher: Flusher) -> None:
             await asyncio.Event().wait()
 
-        monkeypatch.setattr(Flusher, "sync", never_done)
+        monkeypatch.setattr(Flusher, "flush", never_done)
         answer = asyncio.ensure_future(peer.send("T", b"x", properties=properties))
         probe = await peer.send("T", b"y", properties="WAIT\x01false\x02")
         assert probe.code == ResponseCode.SUCCESS

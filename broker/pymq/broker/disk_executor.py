@@ -1,4 +1,4 @@
-"""Work of the store's jobs, in an executor, that outlives the task which asked for it."""
+"""Runs the store's jobs in an executor; a job outlives the task that started it."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,22 +11,22 @@ _T = TypeVar("_T")
 
 
 class DiskExecutor:
-    """Runs disk work in threads and takes note of its end on the event loop.
+    """Runs disk work in threads and records its completion on the event loop.
 
-    A thread cannot be cancelled: what a task is cancelled in the middle of goes on, and
-    ``close`` waits for it and takes note.
+    A thread cannot be cancelled: when its task is cancelled the work goes on, and ``close`` waits
+    for it and records its completion.
     """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        #: What is under way, and what takes note of its end.
+        #: The work in progress, and what records its completion.
         self._jobs: dict[asyncio.Future[None], Callable[[], object]] = {}
 
     async def run(self, work: Callable[[], None], done: Callable[[], _T]) -> _T:
-        """Run ``work`` in a thread, then ``done`` here, and return what that returns.
+        """Run ``work`` in a thread, then ``done`` here, and return the result of ``done``.
 
         Raises:
-            StoreError: what one of them raised.
+            StoreError: raised by one of them.
         """
         job = asyncio.get_running_loop().run_in_executor(self._executor, work)
         self._jobs[job] = done
@@ -36,7 +36,7 @@ class DiskExecutor:
         return done()
 
     async def close(self, failed: Callable[[StoreError], None]) -> None:
-        """Wait for what nobody waits for any more; ``failed`` gets what it raises."""
+        """Wait for work whose task was cancelled; ``failed`` gets the errors."""
         for job, done in list(self._jobs.items()):
             await asyncio.wait([job])
             del self._jobs[job]

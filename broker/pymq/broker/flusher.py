@@ -1,7 +1,7 @@
-"""Group commit: one sync of the log answers everybody who waits for it.
+"""Group commit: one flush of the log answers everybody who waits for it.
 
-The disk work runs in the executor, everything else on the event loop. While one sync is under
-way, more appends gather; the next sync covers all of them.
+The disk work runs in the executor, everything else on the event loop. While one flush is in
+progress, more appends gather; the next flush covers all of them.
 
 Source: RocketMQ GroupCommitService, FlushRealTimeService, FlushConsumeQueueService.
 """
@@ -23,35 +23,35 @@ from pymq.store import MessageStore
 _log = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
-#: How often staged records are looked at, and how long a failed commit waits.
+#: How often staged records are checked, and how long to wait after a failed commit.
 COMMIT_PAUSE_S, COMMIT_RETRY_S = 0.01, 1.0
-#: A segment that could not be made ahead of need is tried again after this.
+#: A segment that could not be created ahead of need is tried again after this.
 PREPARE_PAUSE_S = 1.0
-#: How often it is asked whether consume queues or key index are to be synced.
+#: How often to check whether consume queues or the key index are due for a flush.
 QUEUE_PAUSE_S = 0.5
 
 
 @dataclass(slots=True)
 class _Waiter:
-    physical_end: int  # physical
+    physical_end: int
     deadline_s: float
     done: Callable[[str | None], None]
 
 
 class Flusher:
-    """Syncs the log: at once when somebody waits, by interval otherwise.
+    """Flushes the log: at once when somebody waits, by interval otherwise.
 
     Args:
-        store: whose log.
-        executor: where syncs run.
+        store: owns the log.
+        executor: runs the flushes.
         clock: for the deadlines of waiters.
         commit_interval_s: how often staged records are written to the log's files; None: there
             is no staging.
-        commit_pages_least: so many full pages of 4 KiB are written without waiting for that.
-        interval_s: how often unsynced bytes are synced without a waiter.
-        pages_least: such a sync needs so many new pages of 4 KiB ...
-        thorough_interval_s: ... or so much time since the last one.
-        queue_interval_s: how often consume queues are synced and the checkpoint is written.
+        commit_pages_least: this many full pages of 4 KiB are written without waiting for that.
+        interval_s: how often unflushed bytes are flushed without a waiter.
+        pages_least: such a flush takes place after this many new pages of 4 KiB ...
+        thorough_interval_s: ... or this long after the last one.
+        queue_interval_s: how often consume queues are flushed and the checkpoint is written.
         timeout_s: how long a waiter waits (RocketMQ syncFlushTimeout).
     """
 
@@ -79,30 +79,30 @@ class Flusher:
         self._commit_pages_least = commit_pages_least
         self._committed_at_s = 0.0
         self._committing = asyncio.Lock()
-        self._synced_at_s = clock.monotonic_s()
+        self._flushed_at_s = clock.monotonic_s()
         self._queue_interval_s = queue_interval_s
         self._queues_due_s = clock.monotonic_s() + queue_interval_s
         self._timeout_s = timeout_s
         self._waiters: deque[_Waiter] = deque()
         self._wanted = asyncio.Event()
-        self._noted: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._tasks = Tasks("flusher")
 
     def start(self) -> None:
         """Begin."""
-        self._tasks.start("log sync", self._run())
-        self._tasks.repeat("sync deadlines", self.expire, 0.2)
+        self._tasks.start("log flush", self._run())
+        self._tasks.repeat("flush deadlines", self.expire, 0.2)
         pause_s = min(QUEUE_PAUSE_S, self._queue_interval_s)
-        self._tasks.repeat("queue sync", self.sync_due_queues, pause_s)
+        self._tasks.repeat("queue flush", self.flush_due_queues, pause_s)
         self._tasks.repeat("next segment", self.prepare_segment, 0.05)
         if self._commit_interval_s is not None:
             pause_s = min(COMMIT_PAUSE_S, self._commit_interval_s)
             self._tasks.repeat("commit", self.commit_due, pause_s)
 
     def wait_flushed(self, physical_end: int, done: Callable[[str | None], None]) -> None:
-        """Call ``done(None)`` once the log is synced up to ``physical_end``.
+        """Call ``done(None)`` once the log is flushed up to ``physical_end``.
 
-        ``done`` gets a reason instead when that cannot be promised: the sync took too long or
+        ``done`` gets a reason instead when that cannot be promised: the flush took too long or
         failed. It is called exactly once, on the event loop, perhaps before this returns.
         """
         if physical_end <= self._store.durability.flushed_end:
@@ -122,25 +122,25 @@ class Flusher:
             self._wanted.clear()
             try:
                 if self._waiters or self.is_due():
-                    await self.sync()
+                    await self.flush()
                 else:
-                    self._store.dispatch.advance()  # what a full disk kept back
+                    self._store.dispatch.advance()  # what a full disk held up
             except Exception:
-                _log.exception("log sync failed; trying again in %g s", self._interval_s)
+                _log.exception("log flush failed; trying again in %g s", self._interval_s)
                 await asyncio.sleep(self._interval_s)
 
     def is_due(self) -> bool:
-        """Tell whether enough was written, or enough time is over, for a sync without a waiter."""
+        """Has enough been written, or enough time passed, for a flush without a waiter?"""
         store = self._store
         if not store.durability.unflushed_bytes:
             return False
         pages = store.log_end // _PAGE_BYTES - store.durability.flushed_end // _PAGE_BYTES
         return pages >= self._pages_least or (
-            self._clock.monotonic_s() - self._synced_at_s >= self._thorough_interval_s
+            self._clock.monotonic_s() - self._flushed_at_s >= self._thorough_interval_s
         )
 
-    async def sync(self) -> None:
-        """Sync what was appended so far and answer who waited for it."""
+    async def flush(self) -> None:
+        """Flush what was appended so far and answer those who waited for it."""
         reason = None
         end = 0
         try:
@@ -151,12 +151,12 @@ class Flusher:
             await self._work.run(job.run, functools.partial(durability.finish_flush, job))
         except FlushFailed as error:
             reason = f"the disk failed: {error}"
-            self._note("log sync", error)
+            self._report("log flush", error)
         except StoreError as error:
-            self._note("log sync", error)
+            self._report("log flush", error)
             await asyncio.sleep(self._interval_s)
-            return  # Who waits goes on waiting, up to the deadline.
-        self._synced_at_s = self._clock.monotonic_s()
+            return  # Waiters keep waiting, up to their deadline.
+        self._flushed_at_s = self._clock.monotonic_s()
         waiters = self._waiters
         while waiters and (reason or waiters[0].physical_end <= end):
             waiters.popleft().done(reason)
@@ -164,7 +164,7 @@ class Flusher:
             await asyncio.sleep(self._interval_s)  # a broken disk must not spin the loop
 
     async def commit_due(self) -> None:
-        """Write staged records to the log's files, if enough of them or enough time is over."""
+        """Write staged records to the log's files, if there are enough or it is time."""
         assert self._commit_interval_s is not None
         waited_s = self._clock.monotonic_s() - self._committed_at_s
         pages = self._store.durability.uncommitted_bytes // _PAGE_BYTES
@@ -173,7 +173,7 @@ class Flusher:
         try:
             await self.commit()
         except StoreError as error:
-            self._note("commit", error)
+            self._report("commit", error)
             await asyncio.sleep(COMMIT_RETRY_S)
 
     async def commit(self) -> None:
@@ -191,55 +191,52 @@ class Flusher:
             if job is not None:
                 await self._work.run(job.run, functools.partial(durability.finish_commit, job))
 
-    async def sync_due_queues(self) -> None:
-        """Sync consume queues and key index when it is time, or when an index file is full."""
+    async def flush_due_queues(self) -> None:
+        """Flush consume queues and key index when it is time, or when an index file is full."""
         now = self._clock.monotonic_s()
         if now >= self._queues_due_s or self._store.durability.queue_flush_due:
             self._queues_due_s = now + self._queue_interval_s
-            await self.sync_queues()
+            await self.flush_queues()
 
-    async def sync_queues(self) -> None:
-        """Sync consume queues and write the checkpoint."""
+    async def flush_queues(self) -> None:
+        """Flush consume queues and write the checkpoint."""
         durability = self._store.durability
         try:
             job = durability.begin_queue_flush()
             await self._work.run(job.run, functools.partial(durability.finish_queue_flush, job))
         except StoreError as error:
-            self._note("queue sync", error)
+            self._report("queue flush", error)
 
     async def prepare_segment(self) -> None:
-        """Make the next log segment ahead of need."""
+        """Create the next log segment ahead of need."""
         if not self._store.next_segment_due:
             return
         try:
             await self._work.run(self._store.prepare_next, lambda: None)
         except StoreError as error:
-            self._note("next segment", error)
+            self._report("next segment", error)
             await asyncio.sleep(PREPARE_PAUSE_S)
 
-    def _note(self, what: str, error: StoreError) -> None:
-        """Log a failure, once as long as it stays the same."""
-        if self._noted.get(what) != str(error):
-            self._noted[what] = str(error)
+    def _report(self, what: str, error: StoreError) -> None:
+        """Log a failure, once for as long as it stays the same."""
+        if self._reported.get(what) != str(error):
+            self._reported[what] = str(error)
             _log.error("%s failed: %s", what, error)
 
     def expire(self) -> int:
-        """Tell waiters whose time is up; return how many."""
+        """Answer waiters whose deadline has passed; return how many."""
         now = self._clock.monotonic_s()
         count = 0
         while self._waiters and self._waiters[0].deadline_s <= now:
             self._waiters.popleft().done(
-                f"not synced within {self._timeout_s:g} s (syncFlushTimeout)"
+                f"not flushed within {self._timeout_s:g} s (syncFlushTimeout)"
             )
             count += 1
         return count
 
     async def close(self) -> None:
-        """Stop when the disk work under way is over; who still waits is told.
-
-        Harmless when done twice.
-        """
+        """Stop once the disk work in progress is done; answer whoever still waits. Idempotent."""
         await self._tasks.close()
-        await self._work.close(functools.partial(self._note, "last sync"))
+        await self._work.close(functools.partial(self._report, "last flush"))
         while self._waiters:
             self._waiters.popleft().done("the broker is shutting down")

@@ -42,7 +42,7 @@ def run(
     executor: ThreadPoolExecutor,
     check: Callable[[Flusher], Awaitable[None]],
 ) -> None:
-    """Run ``check`` beside a flusher that syncs every few milliseconds."""
+    """Run ``check`` beside a flusher that flushes every few milliseconds."""
 
     async def inside() -> None:
         flusher = Flusher(
@@ -62,13 +62,13 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.001)
 
 
-def synced(flusher: Flusher, end_offset: int) -> asyncio.Future[str | None]:
+def flushed(flusher: Flusher, end_offset: int) -> asyncio.Future[str | None]:
     answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
     flusher.wait_flushed(end_offset, answer.set_result)
     return answer
 
 
-def test_syncs_go_on_when_descriptors_are_back(
+def test_flushes_go_on_when_descriptors_are_back(
     tmp_path: Path, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store(tmp_path, files=Files())
@@ -77,8 +77,8 @@ def test_syncs_go_on_when_descriptors_are_back(
         await asyncio.get_running_loop().run_in_executor(executor, str)  # its thread is there
         (result,) = put_ok(store, record())
         with no_descriptors():
-            answer = synced(flusher, result.physical_end)
-            await until(lambda: "log sync failed" in caplog.text)
+            answer = flushed(flusher, result.physical_end)
+            await until(lambda: "log flush failed" in caplog.text)
         assert await answer is None
 
     run(store, executor, check)
@@ -86,7 +86,7 @@ def test_syncs_go_on_when_descriptors_are_back(
     store.close()
 
 
-def test_a_sync_under_way_is_waited_for_and_its_failure_counts(
+def test_a_flush_in_progress_is_waited_for_and_its_failure_counts(
     tmp_path: Path, executor: ThreadPoolExecutor
 ) -> None:
     """The system reports a lost page once: the last flush would succeed, and vouch for it."""
@@ -120,7 +120,7 @@ def test_a_sync_under_way_is_waited_for_and_its_failure_counts(
     assert (tmp_path / "abort").exists()
 
 
-def test_what_a_full_disk_kept_back_shows_without_another_send(
+def test_what_a_full_disk_held_up_shows_without_another_send(
     tmp_path: Path, executor: ThreadPoolExecutor
 ) -> None:
     files = FaultyFiles()
@@ -169,7 +169,7 @@ def test_a_segment_that_cannot_be_made_ahead_is_named_once(
     store.close()
 
 
-def test_a_failed_sync_is_told_to_all_who_wait_and_named_once(
+def test_a_failed_flush_is_told_to_all_who_wait_and_named_once(
     tmp_path: Path, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = FaultyFiles()
@@ -179,10 +179,10 @@ def test_a_failed_sync_is_told_to_all_who_wait_and_named_once(
 
     async def check(flusher: Flusher) -> None:
         for _ in range(5):
-            assert "the disk failed" in str(await synced(flusher, first.physical_end))
+            assert "the disk failed" in str(await flushed(flusher, first.physical_end))
 
     run(store, executor, check)
-    assert caplog.text.count("log sync failed") <= 2 and "Traceback" not in caplog.text
+    assert caplog.text.count("log flush failed") <= 2 and "Traceback" not in caplog.text
     store.close()
 
 
@@ -201,16 +201,16 @@ def test_few_pages_wait_for_the_thorough_interval(
         timeout_s=5.0,
     )
     clock.now_ms += 20_000
-    assert not flusher.is_due()  # nothing to sync
+    assert not flusher.is_due()  # nothing to flush
     put_ok(store, record())
-    asyncio.run(flusher.sync())
+    asyncio.run(flusher.flush())
     put_ok(store, record())
     assert not flusher.is_due()
     put_ok(store, record_of_size(3 * 4096))
     assert not flusher.is_due()
     put_ok(store, record_of_size(4096))
     assert flusher.is_due()
-    asyncio.run(flusher.sync())
+    asyncio.run(flusher.flush())
     put_ok(store, record())
     clock.now_ms += 9_999
     assert not flusher.is_due()
@@ -219,7 +219,7 @@ def test_few_pages_wait_for_the_thorough_interval(
     store.close()
 
 
-def test_syncs_are_counted(tmp_path: Path) -> None:
+def test_flushes_are_counted(tmp_path: Path) -> None:
     files = FaultyFiles()
     store = open_store(tmp_path, files=files)
     put_ok(store, record())
@@ -263,8 +263,8 @@ def test_staged_records_are_committed_by_time_and_by_pages(
         put_ok(store, *(record_of_size(4096) for _ in range(4)))
         await flusher.commit_due()
         assert store.queue_bounds(TOPIC, 0) == (0, 5)
-        put_ok(store, record(b"synced"))
-        await flusher.sync()
+        put_ok(store, record(b"flushed"))
+        await flusher.flush()
         assert store.durability.flushed_end == store.log_end
         await flusher.close()
 
@@ -301,7 +301,7 @@ def test_a_commit_that_fails_is_tried_again(
     store.close()
 
 
-def test_a_full_index_file_is_synced_at_once(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
+def test_a_full_index_file_is_flushed_at_once(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
     clock = FakeClock()
     store = open_store(tmp_path, clock, index_slot_count=5, index_item_limit=4)
 
@@ -321,16 +321,16 @@ def test_a_full_index_file_is_synced_at_once(tmp_path: Path, executor: ThreadPoo
             store, executor, clock, interval_s=60.0, queue_interval_s=60.0, timeout_s=DEADLINE_S
         )
         put_keys(2)
-        await flusher.sync_due_queues()
+        await flusher.flush_due_queues()
         assert saved_counts() == [0]
         put_keys(2)
-        await flusher.sync_due_queues()
+        await flusher.flush_due_queues()
         assert saved_counts() == [4, 2]
         put_keys(1)
-        await flusher.sync_due_queues()
+        await flusher.flush_due_queues()
         assert saved_counts() == [4, 2]
         clock.now_ms += 60_000
-        await flusher.sync_due_queues()
+        await flusher.flush_due_queues()
         assert saved_counts() == [4, 3]
         await flusher.close()
 
