@@ -26,7 +26,7 @@ from tests.interop.jars import class_path, java_executable
 from tests.interop.processes import OPEN_MODULES, PeerFailed, guard
 
 from pymq.protocol.codes import MessageFlag
-from pymq.protocol.compression import decompress, is_compressed
+from pymq.protocol.compression import compression_of, decompress
 from pymq.protocol.message import UNIQUE_KEY, decode_properties
 from pymq.protocol.record import (
     Record,
@@ -489,7 +489,7 @@ class StoreWitness:
 def message_line(record: Record) -> str:
     """Return the line of a stored message."""
     body = record.body
-    if is_compressed(record.sys_flag):
+    if compression_of(record.sys_flag) is not None:
         body = decompress(body, record.sys_flag)
     properties = decode_properties(record.properties)
     own_id = properties.get(UNIQUE_KEY)

@@ -166,11 +166,6 @@ class Server:
         self._tasks.repeat("deadlines", self.enforce_deadlines, min(self.config.frame_s, 5.0))
         self._tasks.repeat("buffers", self.buffers.drop_unused, BUFFERS_KEPT_S)
 
-    @property
-    def connection_count(self) -> int:
-        """How many connections are open."""
-        return len(self._connections)
-
     def accepted(self, connection: ServerConnection) -> None:
         """Take a new connection, or refuse it above the limit."""
         self._connections.add(connection)

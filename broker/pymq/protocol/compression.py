@@ -40,11 +40,6 @@ class Compression(IntEnum):
     ZLIB = 3
 
 
-def is_compressed(sys_flag: int) -> bool:
-    """Is the body of a message with this system flag compressed?"""
-    return bool(sys_flag & _COMPRESSED)
-
-
 def compression_flags(kind: Compression) -> int:
     """Return the system-flag bits that announce a body compressed this way."""
     return _COMPRESSED | kind << 8

@@ -26,9 +26,7 @@ DELAY = "DELAY"
 UNIQUE_KEY = "UNIQ_KEY"
 RETRY_TOPIC = "RETRY_TOPIC"
 REAL_TOPIC = "REAL_TOPIC"
-REAL_QUEUE_ID = "REAL_QID"
 TRANSACTION_PREPARED = "TRAN_MSG"
-PRODUCER_GROUP = "PGROUP"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
@@ -37,13 +35,10 @@ TRACE_ON = "TRACE_ON"
 CLUSTER = "CLUSTER"
 TRANSACTION_ID = "__transactionId__"
 TRANSACTION_CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
-TRANSACTION_PREPARED_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-CHECK_IMMUNITY_TIME = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 SHARDING_KEY = "__SHARDINGKEY"
 CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TTL = "TTL"
-MESSAGE_TYPE = "MSG_TYPE"
 TIMER_DELAY_S = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVERY_MS = "TIMER_DELIVER_MS"
@@ -149,21 +144,6 @@ def without_property(text: str, name: str) -> str:
     """Return a properties text, as some client wrote it, without one property."""
     pieces = text.split("\x02")
     return "\x02".join(piece for piece in pieces if piece.partition("\x01")[0] != name)
-
-
-def append_properties(properties: bytes, more: Mapping[str, str]) -> bytes:
-    """Return a text, as some client wrote it, with more properties behind it.
-
-    Raises:
-        LocalProtocolError: ``more`` cannot be encoded, or the whole exceeds 32767 bytes.
-    """
-    gap = b"\x02" if properties and properties[-1] != 2 else b""
-    whole = properties + gap + encode_properties(more)
-    if len(whole) > PROPERTIES_BYTES_MAX:
-        raise LocalProtocolError(
-            f"properties of {len(whole)} B, expected at most {PROPERTIES_BYTES_MAX}"
-        )
-    return whole
 
 
 # ---------------------------------------------------------------------------------- messages

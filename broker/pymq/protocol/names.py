@@ -76,11 +76,6 @@ BUILT_IN_GROUPS = {
 }
 
 DEFAULT_PRODUCER_GROUP = "DEFAULT_PRODUCER"
-#: The producer group every client instance announces.
-INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
-
-#: Name server namespace of order topics (100, 101, 219).
-ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+")
 _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")

@@ -12,7 +12,6 @@ from pymq.protocol.message import (
     Message,
     ReceivedMessage,
     UniqueKeys,
-    append_properties,
     decode_properties,
     encode_properties,
     find_property,
@@ -123,14 +122,6 @@ def test_properties_limit_counts_bytes() -> None:
         encode_properties({"a": "x" * 32765})
     with pytest.raises(LocalProtocolError):
         encode_properties({"a": "é" * 16383})
-
-
-@pytest.mark.parametrize("raw", [b"", b"a\x011", b"a\x011\x02"])
-def test_append_properties(raw: bytes) -> None:
-    whole = append_properties(raw, {"CLUSTER": "C"})
-    assert whole == (b"a\x011\x02" if raw else b"") + b"CLUSTER\x01C\x02"
-    with pytest.raises(LocalProtocolError):
-        append_properties(b"x" * 32767, {"a": "b"})
 
 
 # ----------------------------------------------------------------------------------- message
