@@ -504,7 +504,13 @@ def test_brokers_are_listed_and_shown(name_server: str) -> None:
         assert int(found["putMessageTimesTotal"]) >= 1
     text = pymq("cluster", "state", broker["broker"], "-n", name_server).stdout
     assert any(line.split()[0] == "runtime" for line in text.splitlines())
-    for verb in ("state", "clean"):
+    stats = array(pymq("cluster", "stats", broker["broker"], *where))
+    (sends,) = [row for row in stats if row["request"] == "SEND_MESSAGE_V2"]
+    assert sends["code"] == 310 and sends["count"] >= 1 and sends["errors"] == 0
+    assert 0 < sends["meanMs"] <= sends["maxMs"]
+    table = pymq("cluster", "stats", broker["address"], "-n", name_server).stdout.splitlines()
+    assert table[0].split()[:4] == ["REQUEST", "CODE", "COUNT", "ERRORS"]
+    for verb in ("state", "stats", "clean"):
         nobody = refusal(pymq("cluster", verb, "nobody", *where))
         assert nobody.status == 2 and broker["broker"] in nobody.line
 

@@ -31,6 +31,9 @@ class Outcome(Enum):
     FAILED = "failed"  #: a bug or a closed store; perhaps it was stored
 
 
+#: Looked up for every message; members of an enumeration are slow to find.
+_STORED, _REFUSED, _OK = Outcome.STORED, Outcome.REFUSED, PutStatus.OK
+
 #: What the log takes: one message, or several for one queue.
 Put: TypeAlias = NewRecord | NewRecords
 #: Gets the result of a put, and what it is worth; ``result.remark`` is the reason of anything but
@@ -97,16 +100,21 @@ class LogWriter:
             _log.exception("%d puts could not be stored", len(pending))
             failed = PutResult(PutStatus.NOT_WRITABLE, remark=str(error))
             for _, done, _ in pending:
-                _tell(done, failed, Outcome.FAILED)
+                try:
+                    done(failed, Outcome.FAILED)
+                except Exception:
+                    _log_untaken(Outcome.FAILED)
             return len(pending)
         waiting: list[tuple[Done, PutResult]] = []
         for (_, done, wait), result in zip(pending, results, strict=True):
-            if result.status is not PutStatus.OK:
-                _tell(done, result, Outcome.REFUSED)
-            elif wait and self._wait_flushed is not None:
+            outcome = _STORED if result.status is _OK else _REFUSED
+            if wait and outcome is _STORED and self._wait_flushed is not None:
                 waiting.append((done, result))
-            else:
-                _tell(done, result, Outcome.STORED)
+                continue
+            try:
+                done(result, outcome)
+            except Exception:
+                _log_untaken(outcome)
         if waiting:
             assert self._wait_flushed is not None
             physical_end = max(result.physical_end for _, result in waiting)
@@ -116,15 +124,15 @@ class LogWriter:
 
 def _flushed(waiting: list[tuple[Done, PutResult]], reason: str | None) -> None:
     for done, result in waiting:
-        if reason is None:
-            _tell(done, result, Outcome.STORED)
-        else:
+        outcome = _STORED
+        if reason is not None:
             result.remark = reason
-            _tell(done, result, Outcome.DISK_TIMEOUT)
+            outcome = Outcome.DISK_TIMEOUT
+        try:
+            done(result, outcome)
+        except Exception:
+            _log_untaken(outcome)
 
 
-def _tell(done: Done, result: PutResult, outcome: Outcome) -> None:
-    try:
-        done(result, outcome)
-    except Exception:
-        _log.exception("the outcome of a put (%s) was not taken", outcome.value)
+def _log_untaken(outcome: Outcome) -> None:
+    _log.exception("whoever appended did not take the outcome (%s)", outcome.value)

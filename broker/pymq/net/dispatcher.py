@@ -13,19 +13,20 @@ Source: RocketMQ NettyRemotingAbstract.processRequestCommand, RequestTask.
 """
 
 import logging
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, Protocol, TypeAlias
 
 from pymq.errors import BrokerError, ProtocolError, PymqError, refusal
 from pymq.net.server import ServerConnection
 from pymq.net.tasks import Tasks
-from pymq.protocol.codes import ResponseCode
+from pymq.protocol.codes import CommandFlag, ResponseCode
 from pymq.protocol.command import Command
 
 _log = logging.getLogger(__name__)
 
+_ONE_WAY, _RESPONSE = int(CommandFlag.ONE_WAY), int(CommandFlag.RESPONSE)
 #: Requests whose handlers wait at the same time.
 WAITING_COUNT_MAX = 10_000
 #: An unforeseen error's text in a remark.
@@ -116,16 +117,19 @@ class Request:
             code: the response code in it.
             frame: the whole frame.
         """
-        if not self.command.is_one_way:
+        command = self.command
+        if not command.flag & _ONE_WAY:
             self.connection.send(frame)
-        self._finished(code)
+        observer = self._dispatcher.observer  # as in _finished: once for every message sent
+        if observer is not None:
+            observer.finished(command.code, code, perf_counter() - self._begun_s)
 
     def resume(self, work: Callable[[], Answer]) -> None:
         """Go on with a request that was held: what ``work`` returns or raises is its answer.
 
         Its time counts from now on, because it was to be held.
         """
-        self._begun_s = time.perf_counter()
+        self._begun_s = perf_counter()
         self._dispatcher.run(self, work)
 
     def abandon(self) -> None:
@@ -135,7 +139,7 @@ class Request:
     def _finished(self, response_code: int | None) -> None:
         observer = self._dispatcher.observer
         if observer is not None:
-            elapsed_s = time.perf_counter() - self._begun_s
+            elapsed_s = perf_counter() - self._begun_s
             observer.finished(self.command.code, response_code, elapsed_s)
 
 
@@ -183,9 +187,9 @@ class Dispatcher:
     def on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
         """Handle commands that arrived together, in order."""
         handlers = self._handlers
-        begun_s = time.perf_counter()
+        begun_s = perf_counter()
         for command in commands:
-            if command.is_response:
+            if command.flag & _RESPONSE:
                 continue  # to a one-way notification: nobody waits for it
             request = Request(self, connection, command, begun_s)
             try:

@@ -58,7 +58,8 @@ from pymq.store import PutResult, PutStatus
 
 _WRITE = int(Permission.WRITE)
 _BATCH_CODES = frozenset((int(RequestCode.SEND_BATCH_MESSAGE), SEND_RECORDS))
-_FAILED = int(ResponseCode.SYSTEM_ERROR)
+_OK, _FAILED = int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)
+_STORED = Outcome.STORED
 _ERROR_FIELDS = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 _CODES = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
@@ -152,7 +153,7 @@ class SendHandlers:
             config = self._create_topic(header)
         queue_id = self._check(header, config)
         properties = parse_properties(header.properties)
-        wait = properties.get(WAIT, "").lower() != "false"
+        wait = WAIT not in properties or properties[WAIT].lower() != "false"
         if topic.startswith(names.RETRY_PREFIX):
             topic, queue_id = self._retry(header, queue_id)
         if command.code in _BATCH_CODES or header.batch:
@@ -282,9 +283,9 @@ class SendHandlers:
     def _stored(self, request: Request, put: Put, result: PutResult, outcome: Outcome) -> None:
         """Answer a send whose outcome is known."""
         command = request.command
-        if outcome is Outcome.STORED:
+        if outcome is _STORED:
             if command.is_one_way:
-                request.respond_encoded(ResponseCode.SUCCESS, b"")
+                request.respond_encoded(_OK, b"")
             elif command.form is HeaderForm.JSON and result.count == 1:
                 frame = encode_success(
                     command.opaque,
@@ -292,9 +293,9 @@ class SendHandlers:
                     put.queue_id,
                     result.queue_offset,
                 )
-                request.respond_encoded(ResponseCode.SUCCESS, frame)
+                request.respond_encoded(_OK, frame)
             else:
-                self._respond_stored(request, put, result, ResponseCode.SUCCESS)
+                self._respond_stored(request, put, result, _OK)
         elif outcome is Outcome.DISK_TIMEOUT:
             self._respond_stored(request, put, result, ResponseCode.FLUSH_DISK_TIMEOUT)
         else:
