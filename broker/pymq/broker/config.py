@@ -8,7 +8,6 @@ from pymq.protocol.codes import Permission
 from pymq.protocol.framing import FRAME_BYTES_MAX
 from pymq.settings import setting
 
-
 #: Plain numbers: combining flags of an enumeration costs a microsecond, and every send asks.
 _READ, _WRITE = int(Permission.READ), int(Permission.WRITE)
 
