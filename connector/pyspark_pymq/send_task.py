@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking import BlockingClient
+from pymq.client.message_ids import month_around
 from pymq.errors import LocalProtocolError
 from pyspark_pymq.encode import Encoded, Messages, encode_messages
 from pyspark_pymq.options import SinkOptions
@@ -103,10 +104,11 @@ class SendTask:
             number = self.rows + (row if order is None else int(order[row]))
             return f"row {number} of the task, for topic {name}"
 
+        now_ms = int(self._wall_s() * 1000)
         return encode_messages(
             columns,
             self._keys,
-            month_ms=month_ms(self._wall_s()),
+            month_ms=now_ms - month_around(now_ms)[0],
             message_bytes_max=self._options.message_bytes_max,
             place=place,
         )
@@ -187,10 +189,3 @@ def _joined_keys(lists: pa.Array) -> pa.Array:
         lists = pa.array(texts, pa.list_(pa.string()))
     # Spark's element type says "not null", which Arrow's function does not take.
     return pc.binary_join(lists.cast(pa.list_(pa.string())), " ")
-
-
-def month_ms(wall_s: float) -> int:
-    """Return milliseconds since the month began, local time; message ids count from there."""
-    now = time.localtime(wall_s)
-    start_s = time.mktime((now.tm_year, now.tm_mon, 1, 0, 0, 0, 0, 0, -1))
-    return int((wall_s - start_s) * 1000)

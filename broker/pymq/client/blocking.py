@@ -15,7 +15,6 @@ and after a timeout. In the last two cases the first try may have been stored: t
 is there twice, with the same message id (property ``UNIQ_KEY``), by which readers can tell.
 """
 
-import datetime
 import itertools
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +28,7 @@ from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking_pool import PASSING, BlockingPool, advertised, timed_out
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.finished import RecordsBody, send_records
-from pymq.client.home import Process
+from pymq.client.message_ids import MessageIds
 from pymq.client.operations import (
     SEND_RETRY_CODES,
     Operation,
@@ -62,7 +61,7 @@ from pymq.errors import (
 from pymq.filter.tags import check_tags
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.bodies import ClusterInfo, MessageQueue, Subscription
-from pymq.protocol.message import Message, UniqueKeys
+from pymq.protocol.message import Message
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, TOOLS_GROUP
 
 T = TypeVar("T")
@@ -616,36 +615,6 @@ class BlockingClient:
         if isinstance(batch, RecordsBody):
             return send_records(prepare, batch)
         return prepare(memoryview(batch).cast("B"))
-
-
-class MessageIds:
-    """Client message ids of this process, without knowing an address of ours."""
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._process = Process()
-        # An address of the loopback net, random: ids of processes must differ, and nothing
-        # else is read from it.
-        address = b"\x7f" + secrets.token_bytes(3)
-        self._keys = UniqueKeys(
-            address=address, pid=self._process.pid, salt=secrets.randbits(32), start_ms=0
-        )
-        self._until_ms = 0
-
-    def next(self, now_ms: int) -> str:
-        """Return a new id."""
-        if self._process.is_forked:
-            self._begin()
-        if now_ms >= self._until_ms:
-            # Tools read a message's time out of its id: ms since the month began, local time.
-            now = datetime.datetime.fromtimestamp(now_ms / 1000).astimezone()
-            start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-            following = (start + datetime.timedelta(days=32)).replace(day=1)
-            self._until_ms = int(following.timestamp() * 1000)
-            self._keys.restart(int(start.timestamp() * 1000))
-        return self._keys.next(now_ms)
 
 
 def _subscription(queue: MessageQueue, tags: str) -> Subscription:

@@ -10,7 +10,6 @@
 """
 
 import asyncio
-import datetime
 import ipaddress
 import itertools
 import logging
@@ -22,6 +21,7 @@ from typing import Any, TypeVar
 
 from pymq.client import operations
 from pymq.client.home import Home
+from pymq.client.message_ids import month_around
 from pymq.client.name_servers import NameServers
 from pymq.client.routes import MASTER_ID, Route, RouteTable, no_route
 from pymq.client.said_once import SaidOnce
@@ -105,7 +105,7 @@ class ClientPool:
         self._open = self._was_closed = False
         self._client_id = ""
         self._unique_keys: UniqueKeys | None = None
-        self._keys_until_s = 0.0
+        self._keys_until_ms = 0
         #: Where it was started, and the loop there.
         self.home: Home
         self.loop: asyncio.AbstractEventLoop
@@ -222,13 +222,9 @@ class ClientPool:
         return self._unique_keys
 
     def _restart_keys(self) -> None:
-        # Tools read a message's time out of its id: ms since the month began, local time.
-        now = datetime.datetime.now().astimezone()
-        start = now.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        following = (start + datetime.timedelta(days=32)).replace(day=1)
-        self._keys_until_s = following.timestamp()
         assert self._unique_keys is not None
-        self._unique_keys.restart(int(start.timestamp() * 1000))
+        start_ms, self._keys_until_ms = month_around(time.time_ns() // 1_000_000)
+        self._unique_keys.restart(start_ms)
 
     # --- connections
 
@@ -416,7 +412,7 @@ class ClientPool:
 
     async def refresh_routes(self) -> int:
         """Read the routes that are old or doubted again; return how many."""
-        if time.time() >= self._keys_until_s:
+        if time.time_ns() // 1_000_000 >= self._keys_until_ms:
             self._restart_keys()
         stale = self._routes.stale(self.clock.monotonic_s())
         for topic in stale:

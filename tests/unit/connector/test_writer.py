@@ -9,6 +9,7 @@ from pyspark.sql import datasource
 from tests.unit.connector.fake import FakeBroker
 
 from pymq.client import batch_targets
+from pymq.client.message_ids import month_around
 from pymq.errors import (
     BrokerError,
     ConfigurationError,
@@ -20,7 +21,7 @@ from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_record
 from pyspark_pymq import writer
 from pyspark_pymq.options import SinkOptions
-from pyspark_pymq.send_task import SendTask, month_ms
+from pyspark_pymq.send_task import SendTask
 from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter, Written
 
 OPTIONS = SinkOptions(name_servers=("a:1",), topic="orders", retry_timeout_s=0.1)
@@ -221,10 +222,15 @@ def test_commit_and_abort_never_raise() -> None:
     PymqStreamWriter(OPTIONS, {}).abort([], 3)
 
 
-def test_ids_know_their_month() -> None:
-    first_of_a_month_s = 1_698_796_800 - 3600 * 24  # whatever the zone, a day at most beside it
-    assert 0 <= month_ms(first_of_a_month_s) < 32 * 86_400_000
-    assert month_ms(first_of_a_month_s + 1.5) - month_ms(first_of_a_month_s) in (1500, 1499)
+def test_ids_have_the_time_since_the_month_began(broker: FakeBroker) -> None:
+    client = broker.client(("a:1",))
+    now_ms = 1_698_796_800_500
+    task = SendTask(client, OPTIONS, {"body": "body"}, wall_s=lambda: now_ms / 1000)  # type: ignore[arg-type]
+    task.run([pa.RecordBatch.from_pydict({"body": ["a"]})])
+    client.close()
+    ((message,),) = stored(broker).values()
+    unique_key = decode_properties(message.properties)["UNIQ_KEY"]
+    assert int(unique_key[20:28], 16) == now_ms - month_around(now_ms)[0]
 
 
 def test_send_task_numbers_queues_from_where_it_is_told(broker: FakeBroker) -> None:
