@@ -111,7 +111,7 @@ def fetch(
         except OffsetOutOfRange as error:
             found = _still_there(client, left, options, error)
             if found is None:
-                retries.after(_doubtful(client, part.queue, error))
+                retries.wait_after(_doubtful(client, part.queue, error))
             else:
                 left = found
             pieces = _pulled(client, left, options)
@@ -123,7 +123,7 @@ def fetch(
         records = read_columns(fetched.buffer)
         kept, lost = check_fetched(fetched, records.queue_offset, part, options)
         if lost is not None and not client.asks_master(part.queue):
-            retries.after(_doubtful(client, part.queue, OffsetOutOfRange(lost)))
+            retries.wait_after(_doubtful(client, part.queue, OffsetOutOfRange(lost)))
             pieces = _pulled(client, left, options)
             continue
         if lost is not None:

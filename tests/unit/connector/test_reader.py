@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from tests.unit.connector.fake import FakeBroker, FakeClient
 from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import reader as readers
-from pyspark_pymq import retrying, subscribed_topics
+from pyspark_pymq import subscribed_topics
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.options import source_options
 from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader, QueuesPartition
@@ -530,42 +529,3 @@ def test_partitions_know_nothing_but_offsets() -> None:
     assert planned(tasks) == [(0, 0, 3), (0, 3, 6), (1, 0, 3)]
     assert reader.partitions(offsets(0, 0), offsets(6, 3)) == tasks
     assert reader.partitions(offsets(4), offsets(4)) == []
-
-
-@pytest.fixture
-def no_pause(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-    pauses: list[float] = []
-    monkeypatch.setattr(retrying.select, "select", lambda r, w, x, pause: pauses.append(pause))
-    yield pauses
-
-
-def test_patience_has_an_end(no_pause: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Time()
-    monkeypatch.setattr(retrying.time, "monotonic", lambda: clock.now_s + sum(no_pause))
-
-    def never() -> None:
-        raise ConnectionFailed("away")
-
-    with pytest.raises(ConnectionFailed):
-        retrying.persist(never, limit_s=10, what="trying")
-    assert 9 <= sum(no_pause) <= 10
-    assert max(no_pause) == retrying.PAUSE_MAX_S
-
-
-def test_a_missing_route_passes_only_for_a_topic_that_exists(
-    no_pause: list[float], caplog: pytest.LogCaptureFixture
-) -> None:
-    answers: list[Exception] = []
-
-    def ask() -> str:
-        if answers:
-            raise answers.pop(0)
-        return "there"
-
-    answers = [RouteNotFound("no route")] * 3
-    with pytest.raises(RouteNotFound):
-        retrying.persist(ask, limit_s=10, what="asking")
-    answers = [RouteNotFound("no route")] * 3 + [ConnectionFailed("refused")] * 2
-    assert retrying.persist(ask, limit_s=10, what="asking", awaits_routes=True) == "there"
-    assert len(no_pause) == 5
-    assert caplog.text.count("no route") == caplog.text.count("refused") == 1
