@@ -53,7 +53,6 @@ UNUSED: dict[str, str] = {
     "pymq.protocol.headers.clients.HeartbeatResponse": _PEERS,
     "pymq.protocol.record.record_size": _PEERS,
     "pymq.store.retention.deleted_segments.DeletedSegments.held_count": "asked by tests",
-    "pyspark_pymq.retrying.persist": "tests only",
     "pymq.testing.faulty_files.FaultyFiles": _DISKS,
     "pymq.testing.faulty_files.FaultyFiles.fault_met": _DISKS,
     "pymq.testing.faulty_files.FaultyFiles.mend": _DISKS,
