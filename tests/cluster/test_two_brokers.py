@@ -45,15 +45,20 @@ class Group:
         self.members: list[Consumer] = []
         self._running: list[asyncio.Task[None]] = []
 
-    async def join(self, *, wait_for: str | None = None) -> Consumer:
-        """Add a member; wait until it has a queue of a broker, if that is named."""
+    async def join(self, *wait_for: str) -> Consumer:
+        """Add a member; wait until it has begun to read queues of the brokers named."""
         member = await Consumer(self._name_server, "g").subscribe("T").start()
         self.members.append(member)
         self._running.append(asyncio.ensure_future(member.run(self._handle)))
-        if wait_for:
-            await wait_until(
-                lambda: any(q.broker_name == wait_for for q in member.assignment), "assigned"
+
+        def has_begun() -> bool:
+            readers = [r for q, r in member._membership.readers.items() if q.topic == "T"]
+            begun = {r.queue.broker_name for r in readers if r.process_queue is not None}
+            return begun >= set(wait_for) and all(
+                r.process_queue is not None for r in readers if r.queue.broker_name in wait_for
             )
+
+        await wait_until(has_begun, f"it reads {wait_for}")
         return member
 
     async def _handle(self, message: ReceivedMessage) -> None:
@@ -124,7 +129,7 @@ def test_a_group_that_begins_while_a_broker_is_away_misses_nothing_that_comes_la
     async def test() -> None:
         await asyncio.to_thread(a.stop_broker)
         async with group_of(a.name_server) as group:
-            await group.join(wait_for="broker-b")
+            await group.join("broker-b")
             await asyncio.to_thread(a.start_broker)
             sent = await asyncio.to_thread(send_to_all, a, "broker-a", "new")
             group.read_routes()
@@ -159,7 +164,7 @@ def test_an_offset_that_its_broker_lost_is_known_to_the_member_that_read_the_que
 
     async def test() -> None:
         async with group_of(a.name_server) as group:
-            member = await group.join(wait_for="broker-a")
+            member = await group.join("broker-a")
             await group.wait_for(await asyncio.to_thread(send_to_all, a, "broker-a", "first"))
             await asyncio.to_thread(a.stop_broker)
             group.read_routes()
@@ -183,7 +188,7 @@ def test_a_queue_of_a_topic_that_was_made_again_is_read_from_its_beginning(
 
     async def test() -> None:
         async with group_of(a.name_server) as group:
-            member = await group.join(wait_for="broker-a")
+            member = await group.join("broker-a")
             for n in range(3):
                 await group.wait_for(
                     await asyncio.to_thread(send_to_all, a, "broker-a", f"first{n}")
@@ -260,14 +265,14 @@ def test_clients_that_start_while_a_broker_is_away_lose_nothing(
 
     async def test(bed: TwoBrokers) -> None:
         async with group_of(bed.name_server) as group:
-            await group.join(wait_for=other)
+            await group.join(name, other)
             producers = Producers(bed.name_server)
             await producers.start_one()
             await producers.wait_acknowledged(100)
             bring_back = await asyncio.to_thread(take_away, bed, name, how)
             # Everybody who starts now finds the broker away, and works with the other one.
             await producers.start_one()
-            await group.join(wait_for=other)
+            await group.join(other)
             await producers.wait_acknowledged(200)
             await asyncio.to_thread(bring_back)
             await producers.start_one()
@@ -286,7 +291,7 @@ def test_clients_that_start_while_a_broker_is_away_lose_nothing(
             assert all(not failure.outcome_known for failure in producers.failures)
             await group.wait_for(producers.acknowledged)
 
-    with TwoBrokers(tmp_path, flushConsumerOffsetInterval=60_000) as bed:
+    with TwoBrokers(tmp_path) as bed:
         bed.create_topic("T", queue_count=QUEUE_COUNT)
         run(test(bed))
     check_warnings(caplog, name)

@@ -392,6 +392,7 @@ class QueueReader:
             return FLOW_CONTROL_PAUSE_S
         if isinstance(error, (*AWAY, TopicNotExist)):
             self._pool.doubt(self.queue.topic)
+            self._told_offset = None  # A broker that was killed forgets what it had not saved.
             self._broker_id = MASTER_ID
         return FAILURE_PAUSE_S
 
