@@ -250,7 +250,7 @@ def test_a_bug_in_the_handler_ends_the_connection(
 
 def test_a_host_that_is_no_name_is_refused() -> None:
     server = Server(ServerConfig(host="a" * 70 + ".example"), lambda *_: None, lambda _: None)
-    with pytest.raises(ConfigurationError, match="no address is known for this host"):
+    with pytest.raises(ConfigurationError, match="the host cannot be resolved"):
         server.bind()
 
 

@@ -1,4 +1,4 @@
-"""Connections: bytes <-> commands over sockets, and the tasks of a component.
+"""Connections: bytes <-> commands over sockets; a component's background tasks.
 
 Knows frames, deadlines and back-pressure; does not know what a request means.
 """

@@ -3,13 +3,13 @@
 For one thread of one process. A child made by ``fork`` shares the socket with its parent and
 would steal its answers: connect after forking, or close in the child before use.
 
-What arrives is read by a small state machine, so that a deadline may fall anywhere: in a
-length, in a header, in the middle of a large body; the next call goes on there.
+Input is read by a small state machine, so that a deadline may fall anywhere: in a length, in a
+header, in the middle of a large body; the next call continues there.
 
-Bodies from ``VIEW_BYTES_MIN`` on are received straight into a buffer of the channel and handed
-out as a view on it, without a copy. A buffer is used again once no view on it is left
-(memoryview, numpy or Arrow array alike); while one is, another buffer is made. So a view
-stays valid for as long as somebody holds it, even after the channel is closed.
+Bodies of ``VIEW_BYTES_MIN`` or more are received straight into a buffer of the channel and handed
+out as a view on it, without a copy. A buffer is reused once no view on it is left (memoryview,
+numpy or Arrow array alike); until then another buffer is made. So a view stays valid for as long
+as it is referenced, even after the channel is closed.
 """
 
 import select
@@ -32,11 +32,11 @@ from pymq.protocol.command import Command, decode_header
 from pymq.protocol.connection import PENDING_MAX, RequestTable
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts, read_prefix
 
-#: Bodies from this size on are views on the channel's buffers; smaller ones are ``bytes``.
+#: Bodies of this size or more are views on the channel's buffers; smaller ones are ``bytes``.
 VIEW_BYTES_MIN = 64 << 10
 #: Buffers kept for large bodies.
 BUFFER_COUNT_MAX = 3
-#: Room for headers and small bodies; grows when one header needs more.
+#: Room for headers and small bodies; grows when a header needs more.
 INBOX_BYTES = 128 << 10
 #: A request of up to this many bytes is joined and sent in one piece.
 JOIN_BYTES_MAX = 64 << 10
@@ -49,7 +49,7 @@ assert INBOX_BYTES >= VIEW_BYTES_MIN + 4096
 
 @dataclass(slots=True)
 class _LargeBody:
-    """A frame whose body is on its way into a buffer."""
+    """A frame whose body is being received into a buffer."""
 
     form: int
     header: bytes
@@ -60,12 +60,12 @@ class _LargeBody:
 class BlockingChannel:
     """A connection to one name server or broker.
 
-    ``send`` gives a request its number and returns it; ``receive`` waits for the answer to
-    that number. Any number of requests may be on their way, and answers may come in any order.
+    ``send`` assigns a request its number and returns it; ``receive`` waits for the answer to
+    that number. Any number of requests may be in flight, and answers may come in any order.
     An answer that comes after its deadline is recognised and dropped. Requests of the peer
     (notifications to clients with consumers) are ignored.
 
-    Invariant: while a large body is on its way, the inbox is empty.
+    Invariant: while a large body is being received, the inbox is empty.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class BlockingChannel:
         """Take over a connected socket; ``connect`` makes one.
 
         Args:
-            peer: ``host:port``, for error texts.
+            peer: ``host:port``, for error messages.
             connection: is closed with the channel.
-            frame_bytes_max: largest frame sent or taken.
-            pending_max: most requests unanswered at a time.
+            frame_bytes_max: largest frame sent or accepted.
+            pending_max: most requests in flight at a time.
         """
         self.peer = peer
         # Non-blocking: while data is there, each read costs one system call, not three.
@@ -93,11 +93,11 @@ class BlockingChannel:
         self._writable = select.poll()
         self._writable.register(connection, select.POLLOUT)
         self._frame_bytes_max = frame_bytes_max
-        # Was a request given up without anything coming meanwhile, and has nothing come since?
+        # Was a request given up during which nothing was received, and has nothing come since?
         self._is_silent = False
         #: Code of each unanswered request.
         self._requests: RequestTable[int] = RequestTable(pending_max=pending_max)
-        #: Answers that came while another one was waited for.
+        #: Answers that came while waiting for another one.
         self._answers: dict[int, Command] = {}
         self._failure: PymqError | None = None
         self._inbox = memoryview(bytearray(INBOX_BYTES))
@@ -122,9 +122,9 @@ class BlockingChannel:
             host: name or address.
             port: 1..65535.
             timeout_s: for the connection to be made.
-            hint: who gave us the address and what to check, for the error's text.
-            frame_bytes_max: largest frame sent or taken.
-            pending_max: most requests unanswered at a time.
+            hint: who gave us the address and what to check, for the error message.
+            frame_bytes_max: largest frame sent or accepted.
+            pending_max: most requests in flight at a time.
 
         Raises:
             ConnectionFailed: nobody accepted in time.
@@ -133,7 +133,8 @@ class BlockingChannel:
         try:
             connection = socket.create_connection((host, port), timeout=timeout_s)
         except (OSError, UnicodeError) as error:
-            reason = f"none in {timeout_s:g} s" if isinstance(error, TimeoutError) else error
+            timed_out = isinstance(error, TimeoutError)
+            reason = f"no answer within {timeout_s:g} s" if timed_out else error
             raise ConnectionFailed(
                 f"no connection to {peer}: {reason}{'; ' + hint if hint else ''}"
             ) from error
@@ -149,22 +150,22 @@ class BlockingChannel:
 
     @property
     def pending_count(self) -> int:
-        """Requests that are unanswered and were not given up."""
+        """Requests that are neither answered nor given up."""
         return len(self._requests)
 
     def check_alive(self) -> bool:
-        """Is the connection open, after a look at whether the peer has ended it?
+        """Is the connection open? Checks whether the peer has closed it.
 
-        Worth it before a request goes out on a connection that was idle: nobody can tell what
-        became of a request that was written to a dead one. A connection on which nothing has
-        come since a request was given up is closed: a peer that lost power, or a firewall that
-        forgot the connection, does not say so, and the system may try for a quarter of an hour.
+        Worthwhile before a request goes out on an idle connection: the outcome of a request that
+        was written to a dead one is unknown. A connection on which nothing has been received
+        since a request was given up is closed: a peer that lost power, or a firewall that forgot
+        the connection, does not say so, and the system may retry for a quarter of an hour.
         """
         if self._failure is None and (self._is_silent or not self._requests):
             try:
                 self._read()
             except PymqError:
-                pass  # The channel has noted it.
+                pass  # The channel has recorded it.
         if self._is_silent:
             self._broken(f"{self.peer} was silent, the connection is given up")
         return self._failure is None
@@ -173,12 +174,12 @@ class BlockingChannel:
         """Send a request and return its number.
 
         Args:
-            request: gets its ``opaque`` here.
-            deadline_s: when it must be written, on the monotonic clock.
+            request: its ``opaque`` is set here.
+            deadline_s: by when it must be written, on the monotonic clock.
 
         Raises:
             TooManyPending: nothing was sent.
-            LocalProtocolError: it does not fit a frame; nothing was sent.
+            LocalProtocolError: it does not fit into a frame; nothing was sent.
             ConnectionFailed: the connection is gone.
         """
         if isinstance(self._failure, (ConnectionFailed, RemoteProtocolError)):
@@ -191,7 +192,7 @@ class BlockingChannel:
             self._requests.forget(opaque)
             raise
         except BaseException as error:
-            # Ctrl-C: part of the frame may be out, and what followed would be taken for its rest.
+            # Ctrl-C: part of the frame may be out; what follows would be taken for the rest of it.
             self._broken(f"a request to {self.peer} was interrupted: {type(error).__name__}")
             raise
         if request.is_one_way:
@@ -202,37 +203,36 @@ class BlockingChannel:
         """Wait for the answer to a request.
 
         Args:
-            opaque: what ``send`` returned; may be asked for once.
+            opaque: as returned by ``send``; each may be waited for once.
             deadline_s: when to give up, on the monotonic clock. While a large body keeps
-                coming in it is put off, up to ``SLOW_BODY_FACTOR`` times the wait.
+                coming in it is postponed, up to ``SLOW_BODY_FACTOR`` times the wait.
 
         Returns:
             The answer, whatever its code. A body of ``VIEW_BYTES_MIN`` or more is a
-            memoryview; see the module's text for how long it lives.
+            memoryview; the module's docstring says how long it stays valid.
 
         Raises:
             RequestTimeout: none came in time; when it comes it is dropped.
-            ConnectionFailed: the connection is gone, and it is not known what became of the
-                request.
+            ConnectionFailed: the connection is gone, and the outcome of the request is unknown.
             RemoteProtocolError: the peer sent something else; the connection is closed.
         """
-        patience_s = deadline_s - time.monotonic()
-        last_s = deadline_s + SLOW_BODY_FACTOR * patience_s
-        has_heard = False
+        wait_s = deadline_s - time.monotonic()
+        last_s = deadline_s + SLOW_BODY_FACTOR * wait_s
+        has_received = False
         while True:
             answer = self._answers.pop(opaque, None)
             if answer is not None:
                 return answer
             self._check_answerable()
             if self._read():
-                has_heard = True
+                has_received = True
                 if self._large is not None:
-                    # The peer has answered; how long the rest takes is the network's affair.
-                    deadline_s = min(max(deadline_s, time.monotonic() + patience_s), last_s)
+                    # The peer has answered; how long the rest takes depends on the network.
+                    deadline_s = min(max(deadline_s, time.monotonic() + wait_s), last_s)
                 continue
             remaining_s = deadline_s - time.monotonic()
             if remaining_s <= 0:
-                self._is_silent = not has_heard
+                self._is_silent = not has_received
                 code = self._requests.forget(opaque)
                 name = "a request" if code is None else f"request {request_name(code)}"
                 raise RequestTimeout(
@@ -247,16 +247,16 @@ class BlockingChannel:
         try:
             return self.receive(opaque, deadline_s)
         except BaseException:
-            self.forget(opaque)  # Ctrl-C: nobody will ask for the answer any more
+            self.forget(opaque)  # Ctrl-C: nobody waits for the answer any more
             raise
 
     def forget(self, opaque: int) -> None:
-        """Give a request up: its answer, come or still to come, is dropped."""
+        """Give up a request: its answer is dropped, whether it has come or not."""
         if self._requests.forget(opaque) is None:
             self._answers.pop(opaque, None)
 
     def close(self) -> None:
-        """Close the connection. Harmless when done twice."""
+        """Close the connection; idempotent."""
         self._fail(ClientClosed(f"the connection to {self.peer} was closed"))
 
     # --- writing
@@ -284,13 +284,13 @@ class BlockingChannel:
     def _wait_writable(self, deadline_s: float) -> None:
         remaining_s = deadline_s - time.monotonic()
         if remaining_s <= 0 or not self._writable.poll(remaining_s * 1000):
-            # Part of the frame is out: nothing can follow it on this connection.
+            # Part of the frame is out: nothing else can be sent on this connection.
             raise self._broken(f"{self.peer} does not read what is sent to it; connection closed")
 
     # --- reading
 
     def _read(self) -> bool:
-        """Read what there is, once; return whether there was something.
+        """Read what is available, once; return whether there was anything.
 
         Raises:
             ConnectionFailed, RemoteProtocolError: the connection is closed.
@@ -300,7 +300,7 @@ class BlockingChannel:
         except PymqError:
             raise
         except BaseException as error:
-            # Ctrl-C: what was read may not be accounted for, and the stream cannot be followed.
+            # Ctrl-C: bytes that were read may be lost, so the position in the stream is unknown.
             self._broken(f"reading from {self.peer} was interrupted: {type(error).__name__}")
             raise
 
@@ -329,13 +329,13 @@ class BlockingChannel:
                     self._large = None
                     self._take(large.form, large.header, large.view)
         except RemoteProtocolError as error:
-            failure = RemoteProtocolError(f"{self.peer} sent no RocketMQ answer: {error}")
+            failure = RemoteProtocolError(f"{self.peer} sent an invalid frame: {error}")
             self._fail(failure)
             raise failure from error
         return True
 
     def _unpack(self) -> None:
-        """Take the frames in the inbox; keep the start of one that is not complete."""
+        """Take the frames in the inbox; keep the start of an incomplete one."""
         inbox, end = self._inbox, self._inbox_end
         position = needed_bytes = 0
         while end - position >= 8:
@@ -351,10 +351,10 @@ class BlockingChannel:
             header = bytes(inbox[position + 8 : body_at])
             if is_large:
                 view = self._buffers.take(body_bytes)
-                there = min(end, frame_end) - body_at
-                view[:there] = inbox[body_at : body_at + there]
-                if there < body_bytes:
-                    self._large = _LargeBody(form, header, view, there)
+                received = min(end, frame_end) - body_at
+                view[:received] = inbox[body_at : body_at + received]
+                if received < body_bytes:
+                    self._large = _LargeBody(form, header, view, received)
                     position = end
                     break
                 self._take(form, header, view)
@@ -364,10 +364,10 @@ class BlockingChannel:
         self._keep(position, needed_bytes)
 
     def _keep(self, position: int, needed_bytes: int) -> None:
-        """Move what is left from ``position`` on to the inbox's front, and make room."""
+        """Move what is left after ``position`` to the front of the inbox, and make room."""
         rest = bytes(self._inbox[position : self._inbox_end])
         if needed_bytes > len(self._inbox):
-            # A batch of thousands is answered with that many ids in the header.
+            # The answer to a batch of thousands has that many ids in its header.
             self._inbox = memoryview(bytearray(needed_bytes))
         if position or needed_bytes:
             self._inbox[: len(rest)] = rest

@@ -1,16 +1,16 @@
-"""Buffers for large bodies, used again once nobody holds a view on them."""
+"""Buffers for large bodies, reused once no view on them is left."""
 
 _ROUND_BYTES = 1 << 20
 
 
 class BufferPool:
-    """Hands out memory for bodies, of connections that share it; for one thread.
+    """Hands out memory for bodies to the connections that share it; for one thread.
 
-    A fresh buffer costs several times what receiving into it does: each of its pages is cleared,
-    or even fetched from elsewhere, when it is touched first.
+    A fresh buffer costs several times as much as receiving into it: the system clears each of its
+    pages, or even fetches it from elsewhere, when it is first touched.
 
     Args:
-        count_max: buffers kept; more are made when all are in use, and then dropped.
+        count_max: buffers kept; while all are in use more are made, and dropped after use.
     """
 
     def __init__(self, *, count_max: int) -> None:
@@ -19,9 +19,9 @@ class BufferPool:
         self._used: set[int] = set()
 
     def take(self, size: int) -> memoryview:
-        """Return ``size`` bytes of a buffer that nobody holds a view on.
+        """Return ``size`` bytes of a buffer on which there is no view.
 
-        It stays the caller's for as long as a view on it, or on a part of it, exists
+        It belongs to the caller for as long as a view on it, or on a part of it, exists
         (memoryview, numpy or Arrow array alike).
         """
         free = [buffer for buffer in self._buffers if _is_free(buffer)]
@@ -29,9 +29,9 @@ class BufferPool:
             if len(buffer) >= size:
                 self._used.add(id(buffer))
                 return memoryview(buffer)[:size]
-        for buffer in free:  # Too small; let a larger one have the place.
+        for buffer in free:  # Too small; make room for a larger one.
             self._drop(buffer)
-        # Rounded up, so that the next body, a little larger, fits, too.
+        # Rounded up, so that a slightly larger body fits next time.
         buffer = bytearray((size + _ROUND_BYTES - 1) // _ROUND_BYTES * _ROUND_BYTES)
         if len(self._buffers) < self._count_max:
             self._buffers.append(buffer)
@@ -39,7 +39,7 @@ class BufferPool:
         return memoryview(buffer)[:size]
 
     def drop_unused(self) -> None:
-        """Give back the buffers that were not taken since this was called last."""
+        """Free the buffers that were not taken since the last call."""
         for buffer in list(self._buffers):
             if id(buffer) not in self._used:
                 self._drop(buffer)
@@ -51,7 +51,7 @@ class BufferPool:
 
 
 def _is_free(buffer: bytearray) -> bool:
-    """Does nobody hold a view on the buffer? A bytearray cannot be resized while somebody does."""
+    """Is there no view on the buffer? While there is one, a bytearray cannot be resized."""
     try:
         buffer.append(buffer.pop())
     except BufferError:

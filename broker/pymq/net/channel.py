@@ -1,7 +1,7 @@
 """One outgoing connection: requests that are answered in any order, each with a deadline.
 
-No task and no timer belongs to a single request. One timer per connection looks at the
-earliest deadline, so that a hundred thousand requests a second stay affordable.
+A single request has neither a task nor a timer of its own. One timer per connection watches the
+earliest deadline, which keeps a hundred thousand requests a second affordable.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
 
 _log = logging.getLogger(__name__)
 
-#: Deadlines are kept to within this.
+#: Precision of deadlines.
 SWEEP_S = 0.05
 _ONE_WAY = int(CommandFlag.ONE_WAY)
 
-#: Called once with the response or with why there is none; must not raise.
+#: Called once, with the response or with the reason why there is none; must not raise.
 OnAnswer = Callable[[Command | PymqError], None]
-#: Takes a request that the server sent over our connection.
+#: Handles a request that the server sent over our connection.
 OnRequest = Callable[["AsyncChannel", Command], None]
 
 
@@ -33,15 +33,15 @@ class AsyncChannel(Wire):
     """A connection to a server. For the event loop it was opened on.
 
     Args:
-        address: ``host:port``, for texts.
+        address: ``host:port``, for error messages.
         on_request: gets the server's own requests; without it they are logged and dropped.
         on_ended: called once when the connection is gone, after its requests have failed.
-        pending_max: requests that may be unanswered at a time.
+        pending_max: most requests in flight at a time.
         frame_bytes_max: largest frame accepted.
     """
 
-    #: Unlike a server's. If we did not, the peer could neither answer nor, therefore, read,
-    #: and both would wait for ever.
+    #: Unlike a server. Otherwise the peer could not answer and so would not read, and both ends
+    #: would wait for ever.
     READS_WHILE_STUCK = True
 
     def __init__(
@@ -53,7 +53,7 @@ class AsyncChannel(Wire):
         pending_max: int = PENDING_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
-        # Answers are kept for as long as their messages are: nothing to be used again.
+        # Answers live as long as their messages do, so there is no buffer to reuse.
         super().__init__(BufferPool(count_max=0), frame_bytes_max=frame_bytes_max)
         self.address = self.peer = address
         self._on_request = on_request
@@ -77,8 +77,8 @@ class AsyncChannel(Wire):
         """Open a connection.
 
         Raises:
-            ConfigurationError: ``address`` is no ``host:port``.
-            ConnectionFailed: nobody answers there within ``timeout_s``.
+            ConfigurationError: ``address`` is not ``host:port``.
+            ConnectionFailed: no connection was made within ``timeout_s``.
         """
         host, port = split_address(address)
         channel = AsyncChannel(
@@ -102,7 +102,7 @@ class AsyncChannel(Wire):
 
     @property
     def pending_count(self) -> int:
-        """Requests without an answer yet."""
+        """Requests in flight."""
         return len(self._table)
 
     @property
@@ -112,7 +112,7 @@ class AsyncChannel(Wire):
         return str(name[0]) if name else None
 
     def register(self, description: str, timeout_s: float, on_answer: OnAnswer) -> int:
-        """Return the ``opaque`` of a request that the caller sends itself, at once.
+        """Return the ``opaque`` for a request that the caller then sends itself, at once.
 
         Args:
             description: of the request, for error messages.
@@ -133,7 +133,7 @@ class AsyncChannel(Wire):
         return opaque
 
     def forget(self, opaque: int) -> None:
-        """Give a registered request up; its ``on_answer`` is not called."""
+        """Give up a registered request; its ``on_answer`` is not called."""
         self._table.forget(opaque)
 
     def request_nowait(
@@ -187,7 +187,7 @@ class AsyncChannel(Wire):
         return await self.request_nowait(command, timeout_s, description=description)
 
     def send_one_way(self, command: Command) -> None:
-        """Send a request that is never answered; it is lost silently if the connection is.
+        """Send a request that is never answered; if the connection is lost, so is it, silently.
 
         Raises:
             ConnectionFailed: the connection is closed; nothing was sent.
@@ -198,7 +198,7 @@ class AsyncChannel(Wire):
         self._send_command(command)
 
     def respond(self, request: Command, response: Command) -> None:
-        """Answer a request of the server's, unless it wants no answer."""
+        """Answer a request from the server, unless it is one-way."""
         if not request.is_one_way and self.is_open:
             self._send_command(response)
 
@@ -232,7 +232,7 @@ class AsyncChannel(Wire):
     # --- answers
 
     def commands_received(self, commands: list[Command]) -> None:
-        """Hand responses to those who wait for them, requests to ``on_request``."""
+        """Hand responses to their waiters, requests to ``on_request``."""
         resolve = self._table.resolve
         for command in commands:
             if command.flag & 1:
@@ -240,12 +240,12 @@ class AsyncChannel(Wire):
                 if token is not None:
                     token[0](command)
             elif self._on_request is None:
-                _log.debug("%s sent request %d; nobody takes it", self.peer, command.code)
+                _log.debug("%s sent request %d, which has no handler here", self.peer, command.code)
             else:
                 self._on_request(self, command)
 
     def connection_ended(self, error: Exception | None) -> None:
-        """Fail what is unanswered and tell the owner."""
+        """Fail the requests in flight and tell the owner."""
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None

@@ -1,13 +1,13 @@
-"""Requests to their handlers, and every answer back: the one way through a server.
+"""Takes requests to their handlers and every answer back: the only way through a server.
 
-A request meets, in this order: the guard (may its sender do this at all?), its handler, the
-translation of errors into responses, the connection, the observer (what was answered, after how
-long). A handler has three ways to answer:
+A request passes, in this order: the guard (may its sender do this at all?), its handler, the
+translation of errors into responses, the connection, the observer (what was answered, and how
+fast). A handler has three ways to answer:
 
 * it returns a response: the fast path;
-* it is a coroutine function: it may wait, for a disk or for a peer, in a task of its own;
-* it keeps the request and returns None: whoever has the answer calls ``Request.respond``, or
-  ``Request.resume`` with the work that is left to do.
+* it is a coroutine function: it may wait for a disk or a peer, in a task of its own;
+* it keeps the request and returns None: whoever gets the answer later calls ``Request.respond``,
+  or ``Request.resume`` with the work that is left to do.
 
 Source: RocketMQ NettyRemotingAbstract.processRequestCommand, RequestTask.
 """
@@ -27,15 +27,15 @@ from pymq.protocol.command import Command
 _log = logging.getLogger(__name__)
 
 _ONE_WAY, _RESPONSE = int(CommandFlag.ONE_WAY), int(CommandFlag.RESPONSE)
-#: Requests whose handlers wait at the same time.
+#: Most requests whose handlers wait at the same time.
 WAITING_COUNT_MAX = 10_000
-#: An unforeseen error's text in a remark.
+#: Of an unforeseen error's message in a remark.
 _REMARK_CHARACTERS_MAX = 1000
 
 
 @dataclass(slots=True)
 class PartedResponse:
-    """A response whose body is in pieces, which are sent as they are, without a copy.
+    """A response whose body is in pieces, which are sent without being copied.
 
     The pieces must stay valid until they are written.
     """
@@ -45,25 +45,25 @@ class PartedResponse:
 
 
 Response: TypeAlias = Command | PartedResponse
-#: What a handler returns: the response, something to wait for, or None: it comes later.
+#: What a handler returns: the response, a coroutine to wait for, or None: it comes later.
 Answer: TypeAlias = Response | Coroutine[Any, Any, Response | None] | None
 
 
 class Observer(Protocol):
-    """Learns of every request that is over."""
+    """Is told of every completed request."""
 
     def finished(self, code: int, response_code: int | None, elapsed_s: float) -> None:
-        """Record a request.
+        """Record a completed request.
 
         Args:
             code: of the request.
-            response_code: of its response; None if its sender went away while it was held.
+            response_code: of its response; None if its sender disconnected while it was held.
             elapsed_s: from its arrival to its response.
         """
 
 
 class Request:
-    """One request of one connection, and the way back for its answer."""
+    """One request of one connection, and the means to answer it."""
 
     __slots__ = ("_begun_s", "_dispatcher", "command", "connection")
 
@@ -96,11 +96,11 @@ class Request:
         fields: dict[str, str] | None = None,
         body: bytes | memoryview = b"",
     ) -> Command:
-        """Return a response to it, which is still to be sent."""
+        """Return a response to it, still to be sent."""
         return self.command.reply(code, remark, fields, body)
 
     def respond(self, response: Response) -> None:
-        """Answer; a request that wants no answer gets none."""
+        """Answer, unless the request is one-way."""
         command = self.command
         if isinstance(response, PartedResponse):
             head, parts = response.head, response.parts
@@ -111,7 +111,7 @@ class Request:
         self._finished(head.code)
 
     def respond_encoded(self, code: int, frame: bytes) -> None:
-        """Answer with a frame that was encoded by the caller.
+        """Answer with a frame that the caller encoded.
 
         Args:
             code: the response code in it.
@@ -125,15 +125,15 @@ class Request:
             observer.finished(command.code, code, perf_counter() - self._begun_s)
 
     def resume(self, work: Callable[[], Answer]) -> None:
-        """Go on with a request that was held: what ``work`` returns or raises is its answer.
+        """Continue a held request: what ``work`` returns or raises is its answer.
 
-        Its time counts from now on, because it was to be held.
+        Its time is measured from now on, because it was held on purpose.
         """
         self._begun_s = perf_counter()
         self._dispatcher.run(self, work)
 
     def abandon(self) -> None:
-        """Give up a request that was held, because its sender has gone."""
+        """Give up a held request, because its sender has disconnected."""
         self._finished(None)
 
     def _finished(self, response_code: int | None) -> None:
@@ -143,25 +143,25 @@ class Request:
             observer.finished(self.command.code, response_code, elapsed_s)
 
 
-#: Takes a request, and says no by raising a BrokerError (``errors.refusal``), whose code and
+#: Handles a request; refuses it by raising a BrokerError (``errors.refusal``), whose code and
 #: remark become the response.
 Handler: TypeAlias = Callable[[Request], Answer]
-#: Looks at a request before its handler does; says no as a handler does.
+#: Checks a request before its handler gets it; refuses it as a handler does.
 Guard: TypeAlias = Callable[[Request], None]
 
 
 class Dispatcher:
     """Hands the commands of every connection to their handlers.
 
-    Whatever goes wrong, the connection lives and a request that wants an answer gets one.
+    Whatever goes wrong, the connection stays open and a request that expects an answer gets one.
 
     Args:
         owner: whose requests these are, for logs.
-        tables: request code to handler. A code given twice is an error of ours.
+        tables: request code to handler. A code given twice is a bug.
         guard: access control; None lets everybody do everything.
         observer: told of every request.
-        waiting_count_max: handlers that may wait at the same time; beyond it requests that
-            would have to wait are refused as SYSTEM_BUSY.
+        waiting_count_max: most handlers that may wait at the same time; beyond it requests that
+            would have to wait are refused with SYSTEM_BUSY.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class Dispatcher:
         begun_s = perf_counter()
         for command in commands:
             if command.flag & _RESPONSE:
-                continue  # to a one-way notification: nobody waits for it
+                continue  # to a one-way notification: nothing waits for it
             request = Request(self, connection, command, begun_s)
             try:
                 handler = handlers.get(command.code)
@@ -227,7 +227,7 @@ class Dispatcher:
         elif answer is not None:
             if self._waiting_count >= self._waiting_count_max:
                 answer.close()
-                busy = f"{self._waiting_count} requests wait here already (waiting_count_max)"
+                busy = f"{self._waiting_count} requests are waiting already (waiting_count_max)"
                 request.respond(request.command.reply(ResponseCode.SYSTEM_BUSY, busy))
                 return
             self._waiting_count += 1
@@ -247,13 +247,13 @@ class Dispatcher:
             request.respond(response)
 
     async def close(self) -> None:
-        """Refuse what still comes, and give up what handlers wait for; idempotent."""
+        """Refuse further requests and cancel the handlers that wait; idempotent."""
         self._is_closed = True
         await self._tasks.close()
 
 
 def _error_response(request: Request, error: Exception) -> Command:
-    """Return the response to a request that failed; what is not the sender's fault is logged."""
+    """Return the response to a failed request; log what is not the sender's fault."""
     command = request.command
     if isinstance(error, BrokerError):
         return command.reply(error.code, error.remark or str(error))

@@ -19,22 +19,22 @@ from pymq.protocol.record import pack_host, unpack_host
 
 _log = logging.getLogger(__name__)
 
-#: Buffers for large requests that are kept while large requests come.
+#: Buffers for large requests, kept while large requests keep coming.
 BUFFER_COUNT_MAX = 8
 BUFFERS_KEPT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Where a server listens and how long it puts up with silence."""
+    """Where a server listens and how long it tolerates silence."""
 
     host: str = "127.0.0.1"
     port: int = 0  # 0: any free one
     frame_bytes_max: int = FRAME_BYTES_MAX
     connection_count_max: int = 20_000
     idle_s: float = 120.0  # RocketMQ serverChannelMaxIdleTimeSeconds
-    frame_s: float = 30.0  # a frame that has begun must be complete by then
-    write_stuck_s: float = 30.0  # a peer that does not read is closed after this
+    frame_s: float = 30.0  # a frame must be complete this long after its first byte
+    write_stuck_s: float = 30.0  # a peer that does not read is disconnected after this
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -70,12 +70,12 @@ class ServerConnection(Wire):
     def respond(
         self, request: Command, response: Command, parts: Sequence[memoryview] | None = None
     ) -> None:
-        """Send the answer to a request, unless the request wanted none.
+        """Send the answer to a request, unless it is one-way.
 
         Args:
-            request: what is answered.
+            request: to be answered.
             response: the answer.
-            parts: its body in pieces, sent without a copy, instead of the one it has.
+            parts: pieces of a body that replaces the body of ``response``; sent without a copy.
         """
         if request.is_one_way:
             return
@@ -101,7 +101,7 @@ class Server:
     Args:
         config: where and how.
         on_commands: gets the commands that arrived together on one connection.
-        on_ended: gets each connection once, when it is gone.
+        on_ended: called once per connection, when it is gone.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Server:
         self.port = config.port
 
     def bind(self) -> None:
-        """Take the port, without listening yet; ``port`` tells which one it is.
+        """Take the port, without listening yet; ``port`` is its number.
 
         Raises:
             ConfigurationError: the port is taken, or the address is not ours.
@@ -146,7 +146,7 @@ class Server:
         self.port = bound.getsockname()[1]
 
     async def start(self) -> None:
-        """Listen, on the port taken before or taken now.
+        """Listen, on the port that ``bind`` took or takes now.
 
         Raises:
             ConfigurationError: the port is taken, or the address is not ours.
@@ -167,7 +167,7 @@ class Server:
         self._tasks.repeat("buffers", self.buffers.drop_unused, BUFFERS_KEPT_S)
 
     def accepted(self, connection: ServerConnection) -> None:
-        """Take a new connection, or refuse it above the limit."""
+        """Accept a new connection, or refuse it above the limit."""
         self._connections.add(connection)
         if len(self._connections) > self.config.connection_count_max:
             _log.warning(
@@ -183,7 +183,7 @@ class Server:
         self._on_ended(connection)
 
     def enforce_deadlines(self) -> int:
-        """Close connections that are silent, stuck in a frame or never read; return how many."""
+        """Close connections that are silent, stuck in a frame or do not read; return how many."""
         now = asyncio.get_running_loop().time()
         closed = 0
         for connection in list(self._connections):
@@ -200,13 +200,13 @@ class Server:
         if stuck_at is not None and now - stuck_at > config.write_stuck_s:
             return f"it has not read for {config.write_stuck_s:g} s (write_stuck_s)"
         if connection.pending_bytes and now - connection.frame_begun_at > config.frame_s:
-            return f"half a frame for {config.frame_s:g} s (frame_s)"
+            return f"a frame was incomplete for {config.frame_s:g} s (frame_s)"
         if now - connection.read_at > config.idle_s:
             return f"silent for {config.idle_s:g} s (idle_s)"
         return None
 
     async def close(self) -> None:
-        """Stop listening and close every connection. Harmless when done twice."""
+        """Stop listening and close every connection; idempotent."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -216,14 +216,14 @@ class Server:
         for connection in list(self._connections):
             if connection.write_stuck_at is None:
                 connection.close()
-            else:  # it would stay until its peer reads
+            else:  # otherwise it would stay until its peer reads
                 connection.abort()
         await self._tasks.close()
 
 
 def _listen_error(error: OSError | UnicodeError) -> str:
     if isinstance(error, (socket.gaierror, UnicodeError)):
-        return "no address is known for this host; choose one of this machine's addresses"
+        return "the host cannot be resolved; choose one of this machine's addresses"
     if error.errno == errno.EADDRINUSE:
         return "the port is in use; stop the other program or choose another port"
     if error.errno == errno.EACCES:

@@ -1,4 +1,4 @@
-"""Supervised tasks: the only place in the house that starts one."""
+"""Supervised tasks: the only place in the package that starts any."""
 
 import asyncio
 import logging
@@ -48,7 +48,7 @@ class Tasks:
             _log.error("%s failed", task.get_name(), exc_info=error)
 
     async def close(self) -> None:
-        """Cancel what still runs and wait for its end. Harmless when done twice."""
+        """Cancel what still runs and wait for its end; idempotent."""
         self._closed = True
         running = [task for task in self._running if task is not asyncio.current_task()]
         for task in running:

@@ -17,21 +17,21 @@ _log = logging.getLogger(__name__)
 #: About this much is given to the transport at once, so that it copies little. Buffers are joined
 #: up to it; what is larger is passed on in pieces of this size, without a copy.
 WRITE_BYTES = 256 << 10
-#: So much of what arrived is handled in one turn of the event loop: some fifteen small requests.
-#: Then their answers can leave, and the peer work on them, while the next ones are handled;
-#: a window of a hundred requests would otherwise go back and forth as a whole, one side
-#: always waiting for the other.
+#: Bytes of input handled in one turn of the event loop: about fifteen small requests. Then their
+#: answers can leave, and the peer can work on them, while the next ones are handled; otherwise a
+#: window of a hundred requests would go back and forth as a whole, with one side always waiting
+#: for the other.
 TURN_BYTES = 8 << 10
-#: Nothing more is read while so much waits to be handled.
+#: Nothing more is read while more than this waits to be handled.
 BACKLOG_BYTES_MAX = 1 << 20
-#: What is read at once, but for large frames, which are read to where they belong.
+#: Bytes read at once, except for large frames, which are received straight into their buffers.
 READ_BYTES = 256 << 10
 #: The transport asks for a pause above this.
 WRITE_HIGH_BYTES = 1 << 20
 
 
 class _Inbox(threading.local):
-    """Where what is small arrives: of all connections of a thread, it is left at once."""
+    """Where small input of all connections of a thread is received; it is copied out at once."""
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(READ_BYTES))
@@ -43,25 +43,25 @@ _inbox = _Inbox()
 class Wire(asyncio.BufferedProtocol):
     """Base of both ends of a connection.
 
-    What is sent within one turn of the event loop leaves in one write. While the peer does
-    not read, nothing more is read from it either: its requests cannot pile up answers.
+    Everything sent within one turn of the event loop leaves in one write. While the peer does not
+    read, nothing more is read from it either: its requests cannot pile up answers.
 
-    Small frames are handled ``TURN_BYTES`` a turn; a frame larger than that is not cut.
+    Small frames are handled ``TURN_BYTES`` per turn; a frame larger than that is not split.
     """
 
-    #: Does this end go on reading while the peer does not read what we write?
+    #: Does this end keep reading while the peer does not read what we write?
     READS_WHILE_STUCK = False
 
     def __init__(self, buffers: BufferPool, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(frame_bytes_max=frame_bytes_max, memory=buffers.take)
         self._inbox = _inbox.view
-        self._is_large = False  # does what arrives now go to where it belongs?
+        self._is_large = False  # is input received straight into the buffer of a large frame?
         self._transport: asyncio.Transport | None = None
         self._outgoing: deque[bytes | memoryview] = deque()
         self._flush_scheduled = False
         self._paused = False
-        # What arrived and waits for its turn; while there is some, _read_on is scheduled.
+        # Input that waits for its turn; while there is any, _read_on is scheduled.
         self._backlog: deque[bytes | memoryview] = deque()
         self._backlog_bytes = 0
         #: Monotonic times for the deadlines that the owner enforces.
@@ -83,18 +83,18 @@ class Wire(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio."""
-        # uvloop's transports have all the methods, but are no subclass.
+        # uvloop's transports have all the methods, but are not a subclass.
         self._transport = stream = cast(asyncio.Transport, transport)
         stream.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Called by asyncio: return where to put what arrives next."""
+        """Called by asyncio: return where to put the next input."""
         room = None if self._backlog else self._decoder.room
         self._is_large = room is not None
         return self._inbox if room is None else room
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Called by asyncio: so much arrived."""
+        """Called by asyncio: ``nbytes`` arrived."""
         self.read_at = now = self._loop.time()
         if self._is_large:
             self._handle(lambda: self._decoder.filled(nbytes))
@@ -103,26 +103,26 @@ class Wire(asyncio.BufferedProtocol):
         if not self._decoder.pending_bytes:
             self.frame_begun_at = now
         if self._backlog:
-            self._put_off(data)
+            self._postpone(data)
         else:
             self._read(data)
 
     def _read(self, data: bytes | memoryview) -> bool:
-        """Handle one turn's share of what arrived, and put the rest off; False if it is foreign."""
+        """Handle one turn's share of the input, postpone the rest; False if it is invalid."""
         share = max(TURN_BYTES, self._decoder.missing_bytes)
         if len(data) > share:
             view = memoryview(data)
-            self._put_off(view[share:])
+            self._postpone(view[share:])
             data = view[:share]
         part = data if type(data) is bytes else bytes(data)
         return self._handle(lambda: self._decoder.feed(part))
 
     def _handle(self, decode: Callable[[], list[Command]]) -> bool:
-        """Handle the commands that are complete now; False if there is something foreign."""
+        """Handle the commands that are complete now; False if the input is invalid."""
         try:
             commands = decode()
         except RemoteProtocolError as error:
-            _log.warning("%s sent no RocketMQ frame, connection closed: %s", self.peer, error)
+            _log.warning("%s sent an invalid frame; connection closed: %s", self.peer, error)
             self._backlog.clear()
             self.abort()
             return False
@@ -131,14 +131,14 @@ class Wire(asyncio.BufferedProtocol):
             try:
                 self.commands_received(commands)
             except Exception:
-                # A bug. What it has left undone nobody knows; the peer sees the connection end.
-                _log.exception("%s: commands were not handled, connection closed", self.peer)
+                # A bug. What it left undone is unknown; the peer sees the connection end.
+                _log.exception("%s: commands were not handled; connection closed", self.peer)
                 self._backlog.clear()
                 self.abort()
                 return False
         return True
 
-    def _put_off(self, data: bytes | memoryview) -> None:
+    def _postpone(self, data: bytes | memoryview) -> None:
         if not self._backlog:
             self._loop.call_soon(self._read_on)
         self._backlog.append(data)
@@ -147,7 +147,7 @@ class Wire(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        """Handle the next turn's share of the backlog, now or when the peer reads again."""
+        """Handle the next turn's share of the backlog, unless reading is paused."""
         if not self._backlog or not self._may_read:
             return
         waiting, self._backlog = self._backlog, deque()
@@ -190,7 +190,7 @@ class Wire(asyncio.BufferedProtocol):
         """Called by asyncio."""
         self._transport = None
         self._paused = False
-        while self._backlog:  # what arrived before the end counts: a last commit, for one
+        while self._backlog:  # what arrived before the end still counts: a last commit, say
             self._read_on()
         self._outgoing.clear()
         self.connection_ended(exc)
@@ -204,14 +204,14 @@ class Wire(asyncio.BufferedProtocol):
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a frame that has begun to arrive and is not complete."""
+        """Bytes received of a frame that is not complete."""
         return self._decoder.pending_bytes
 
     def send(self, *buffers: bytes | memoryview) -> None:
         """Send buffers in order, gathered with whatever else is sent in this turn.
 
-        A memoryview must stay valid until it is written; it is not copied. What is sent on
-        a closed connection is dropped, as if the network had lost it.
+        A memoryview must stay valid until it is written; it is not copied. On a closed connection
+        everything is dropped, as if the network had lost it.
         """
         self._outgoing.extend(buffers)
         if not self._flush_scheduled:
@@ -229,7 +229,7 @@ class Wire(asyncio.BufferedProtocol):
             transport.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def close(self) -> None:
-        """Send what is pending, then close."""
+        """Write what is pending, then close."""
         self._flush()
         if self._transport is not None:
             self._transport.close()
@@ -240,7 +240,7 @@ class Wire(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def check_open(self) -> None:
-        """Raise ConnectionFailed when nothing can be sent any more."""
+        """Raise ConnectionFailed if nothing can be sent any more."""
         if not self.is_open:
             raise ConnectionFailed(f"connection to {self.peer} is closed")
 
