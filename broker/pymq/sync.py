@@ -8,6 +8,6 @@
         producer.send(Message("flights", b"..."))
 """
 
-from pymq.client.sync import Consumer, Producer
+from pymq.client.threaded import Consumer, Producer
 
 __all__ = ["Consumer", "Producer"]

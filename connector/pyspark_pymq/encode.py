@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pymq.client.batch_request import Batch
-from pymq.client.finished import RecordsBody
+from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import LocalProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
 from pymq.protocol.message import KEYS, TAGS, UNIQUE_KEY

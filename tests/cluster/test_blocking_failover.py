@@ -16,7 +16,7 @@ from tests.cluster.played import (
 
 from pymq.client.blocking import BlockingClient
 from pymq.client.config import ClientConfig
-from pymq.client.sending import encode_batches
+from pymq.client.send_encoding import encode_batches
 from pymq.errors import (
     BrokerSystemError,
     ConnectionFailed,

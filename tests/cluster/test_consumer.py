@@ -14,7 +14,7 @@ from tests.cluster import scenarios
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 from tests.cluster.test_producer import FakeBroker
 
-from pymq.client import operations, sync
+from pymq.client import operations, threaded
 from pymq.client.consumer import Consumer
 from pymq.client.inbox import FlowLimits
 from pymq.client.loop_thread import LoopThread
@@ -532,16 +532,16 @@ def test_all_name_servers_down() -> None:
 
 def test_blocking_consumer(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    with sync.Producer(name_server) as producer:
+    with threaded.Producer(name_server) as producer:
         for number in range(200):
             producer.send(Message("T", b"%d" % number))
-    with sync.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
+    with threaded.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
         numbers = []
         for message in consumer:
             numbers.append(int(message.body))
             if len(numbers) == 100:
                 break
-    with sync.Consumer(name_server, "g").subscribe("T") as consumer:
+    with threaded.Consumer(name_server, "g").subscribe("T") as consumer:
         rest = [int(message.body) for message in consumer.messages(timeout_s=1)]
         assert len(consumer.assignment) == 5
     assert sorted(numbers + rest) == list(range(200))
@@ -552,7 +552,7 @@ def test_blocking_consumer(pymq_cluster: Cluster) -> None:
 
 def test_blocking_consumer_gives_back_what_its_handler_refuses(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    with sync.Producer(name_server) as producer:
+    with threaded.Producer(name_server) as producer:
         for number in range(5):
             producer.send(Message("T", b"%d" % number))
     tries: dict[int, int] = {}
@@ -563,28 +563,28 @@ def test_blocking_consumer_gives_back_what_its_handler_refuses(pymq_cluster: Clu
         if number == 2 and tries[number] == 1:
             raise ValueError("not 2")
 
-    with sync.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
+    with threaded.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
         consumer.run(handler, timeout_s=1)
     assert tries == {0: 1, 1: 1, 2: 2, 3: 1, 4: 1}
 
 
 def test_blocking_consumer_whose_body_fails_gets_the_message_again(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    with sync.Producer(name_server) as producer:
+    with threaded.Producer(name_server) as producer:
         for number in range(5):
             producer.send(Message("T", b"%d" % number))
     with (
         pytest.raises(ZeroDivisionError),
-        sync.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer,
+        threaded.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer,
     ):
         for _ in consumer:
             raise ZeroDivisionError
-    with sync.Consumer(name_server, "g").subscribe("T") as consumer:
+    with threaded.Consumer(name_server, "g").subscribe("T") as consumer:
         assert sorted(int(m.body) for m in consumer.messages(timeout_s=1)) == list(range(5))
 
 
 def send_to_one_queue(name_server: str, count: int) -> None:
-    with sync.Producer(name_server) as producer:
+    with threaded.Producer(name_server) as producer:
         queue = producer.queues("T")[0]
         for number in range(count):
             producer.send(Message("T", b"%d" % number), queue=queue)
@@ -599,7 +599,7 @@ def test_ctrl_c_loses_nothing_that_was_taken(
 
     name_server = pymq_cluster.name_server
     send_to_one_queue(name_server, 20)
-    with sync.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
+    with threaded.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
         with monkeypatch.context() as patched:
             patched.setattr(LoopThread, "call", interrupted)
             with pytest.raises(KeyboardInterrupt):
@@ -608,7 +608,7 @@ def test_ctrl_c_loses_nothing_that_was_taken(
 
 
 def test_ctrl_c_interrupts_a_blocking_consumer(pymq_cluster: Cluster) -> None:
-    consumer = sync.Consumer(pymq_cluster.name_server, "g").subscribe("T")
+    consumer = threaded.Consumer(pymq_cluster.name_server, "g").subscribe("T")
     with pytest.raises(KeyboardInterrupt), consumer:
         interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
         interrupt.start()

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from pymq.client import sync
+from pymq.client import threaded
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.errors import ConfigurationError
@@ -23,14 +23,14 @@ def quick_local_retry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def send_numbers(name_server: str, count: int, *, to_one_queue: bool = False) -> None:
-    with sync.Producer(name_server, default_queue_count=8) as producer:
+    with threaded.Producer(name_server, default_queue_count=8) as producer:
         queue = producer.queues("T")[0] if to_one_queue else None
         for number in range(count):
             producer.send(Message("T", b"%d" % number), queue=queue)
 
 
-def consumer_of(name_server: str) -> sync.Consumer:
-    return sync.Consumer(name_server, "g", from_where="earliest").subscribe("T")
+def consumer_of(name_server: str) -> threaded.Consumer:
+    return threaded.Consumer(name_server, "g", from_where="earliest").subscribe("T")
 
 
 def lag(name_server: str) -> int:
@@ -38,7 +38,7 @@ def lag(name_server: str) -> int:
         return sum(queue.lag for queue in BlockingAdmin(client).group_lag("g", "T"))
 
 
-def numbers(consumer: sync.Consumer, count: int) -> list[int]:
+def numbers(consumer: threaded.Consumer, count: int) -> list[int]:
     """Take so many messages in a loop, and acknowledge the last one."""
     found = []
     for message in consumer:
@@ -56,7 +56,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def wait_acknowledged(consumer: sync.Consumer, handled: list[int], count: int) -> None:
+def wait_acknowledged(consumer: threaded.Consumer, handled: list[int], count: int) -> None:
     """Wait until so many messages were handled and nothing is left."""
     wait_until(lambda: len(handled) >= count and consumer.backlog_count == 0)
 
@@ -75,7 +75,7 @@ def test_the_lag_is_zero_when_all_threads_are_done(pymq_cluster: Cluster) -> Non
     only_one_is_left = threading.Event()
     slow_has_one = threading.Event()
 
-    def handle(consumer: sync.Consumer, *, is_slow: bool) -> None:
+    def handle(consumer: threaded.Consumer, *, is_slow: bool) -> None:
         for message in consumer:  # until it is closed
             if is_slow:
                 slow_has_one.set()
@@ -120,11 +120,11 @@ def test_what_a_thread_that_died_had_is_delivered_again(
     name_server = pymq_cluster.name_server
     send_numbers(name_server, 10, to_one_queue=True)
 
-    def die(consumer: sync.Consumer) -> None:
+    def die(consumer: threaded.Consumer) -> None:
         assert consumer.receive(DEADLINE_S) is not None
         raise RuntimeError("in the middle of its work")
 
-    def die_with_one(consumer: sync.Consumer) -> None:
+    def die_with_one(consumer: threaded.Consumer) -> None:
         with pytest.raises(RuntimeError, match="in the middle"):
             in_thread(lambda: die(consumer))
 
@@ -154,7 +154,7 @@ def test_a_thread_that_takes_one_message_acknowledges_it_itself(pymq_cluster: Cl
     send_numbers(name_server, 20)
     taken: list[int] = []
 
-    def take_one(consumer: sync.Consumer) -> None:
+    def take_one(consumer: threaded.Consumer) -> None:
         message = consumer.receive(DEADLINE_S)
         assert message is not None
         taken.append(int(message.body))
@@ -195,7 +195,7 @@ def test_threads_that_wait_for_messages_share_what_arrives(pymq_cluster: Cluster
     send_numbers(name_server, 1)
     all_have_one = threading.Barrier(3)
 
-    def take(consumer: sync.Consumer) -> int:
+    def take(consumer: threaded.Consumer) -> int:
         message = consumer.receive(DEADLINE_S)
         assert message is not None
         all_have_one.wait(DEADLINE_S)
@@ -205,7 +205,7 @@ def test_threads_that_wait_for_messages_share_what_arrives(pymq_cluster: Cluster
     with consumer_of(name_server) as consumer, ThreadPoolExecutor(3) as executor:
         assert consumer.receive(DEADLINE_S) is not None
         ends = [executor.submit(take, consumer) for _ in range(3)]
-        with sync.Producer(name_server) as producer:
+        with threaded.Producer(name_server) as producer:
             producer.send_batch([Message("T", b"%d" % number) for number in range(3)])
         assert sorted(end.result(DEADLINE_S) for end in ends) == [0, 1, 2]
     assert lag(name_server) == 0

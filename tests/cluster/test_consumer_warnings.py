@@ -101,7 +101,7 @@ def test_members_that_subscribe_differently(
             async with Consumer(pymq_cluster.name_server, "g").subscribe(*other) as second:
                 await wait_until(lambda: said(caplog, difference), "a member says so")
                 for member in (first, second):  # another rebalance
-                    member._membership.wake()
+                    member._rebalance.wake()
                 await wait_until(lambda: second.assignment, "it has queues")
                 texts = said(caplog, difference)
                 assert len(texts) == len(set(texts)) <= 4

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.cluster.scenarios import wait_until
 
-from pymq.client import sync
+from pymq.client import threaded
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
@@ -192,8 +192,8 @@ def test_a_loop_that_forks_delivers_to_the_parent_alone(pymq_cluster: Cluster) -
 def test_clients_with_a_thread_are_refused_after_a_fork(pymq_cluster: Cluster) -> None:
     message = Message("T", b"wrong")
     with (
-        sync.Producer(pymq_cluster.name_server) as producer,
-        sync.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
+        threaded.Producer(pymq_cluster.name_server) as producer,
+        threaded.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
             "T"
         ) as consumer,
     ):

@@ -11,7 +11,7 @@ from tests.cluster.broker_peer import Peer, fields, records, serve
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
-from pymq.client.finished import RecordsBody
+from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import BrokerError
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue

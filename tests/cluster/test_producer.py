@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tests.cluster import scenarios
 
-from pymq.client import sync
+from pymq.client import threaded
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.loop_thread import LoopThread
@@ -165,7 +165,7 @@ def test_a_topic_that_is_not_created_by_itself_says_what_to_do() -> None:
 
 
 def test_blocking_producer(pymq_cluster: Cluster) -> None:
-    producer = sync.Producer(pymq_cluster.name_server)
+    producer = threaded.Producer(pymq_cluster.name_server)
     with pytest.raises(ClientClosed, match="not open"):
         producer.send(Message("T", b"x"))
     with producer:
@@ -431,7 +431,7 @@ def test_a_cancelled_send_frees_its_place() -> None:
 
 def test_a_blocking_producer_may_be_started_before_its_block(pymq_cluster: Cluster) -> None:
     threads = threading.active_count()
-    with sync.Producer(pymq_cluster.name_server).start() as producer:
+    with threaded.Producer(pymq_cluster.name_server).start() as producer:
         assert threading.active_count() == threads + 1
         producer.send(Message("T", b"x"))
 

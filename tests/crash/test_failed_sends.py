@@ -22,7 +22,7 @@ from tests.crash.servers import ServerProcess, broker_process, name_server_proce
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.producer import Producer
-from pymq.client.sending import encode_batches
+from pymq.client.send_encoding import encode_batches
 from pymq.errors import PymqError
 from pymq.protocol.message import Message
 

@@ -13,8 +13,8 @@ from tests.interop.conftest import RealCluster
 
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
-from pymq.client.sync import Consumer as BlockingConsumer
-from pymq.client.sync import Producer as BlockingProducer
+from pymq.client.threaded import Consumer as BlockingConsumer
+from pymq.client.threaded import Producer as BlockingProducer
 from pymq.errors import ConfigurationError
 from pymq.protocol.message import Message
 

@@ -18,7 +18,7 @@ from tests.interop.peers import RealBroker, wait_for_route
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
-from pymq.client.finished import RecordsBody
+from pymq.client.preencoded_records import RecordsBody
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message

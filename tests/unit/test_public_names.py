@@ -119,7 +119,7 @@ def test_checkers_are_told_what_is_there() -> None:
 def test_the_blocking_clients_have_a_public_home() -> None:
     assert pymq.sync is sync
     for name in sync.__all__:
-        assert getattr(sync, name) is getattr(importlib.import_module("pymq.client.sync"), name)
+        assert getattr(sync, name) is getattr(importlib.import_module("pymq.client.threaded"), name)
 
 
 def test_a_misspelt_name_is_an_attribute_error() -> None:

@@ -70,7 +70,7 @@ def _join(
     shown: _Shown,
 ) -> None:
     """Share the topic with the other members of a group; a message that was printed is done."""
-    from pymq.client.sync import Consumer  # asyncio: only this way of reading needs it
+    from pymq.client.threaded import Consumer  # asyncio: only this way of reading needs it
 
     if isinstance(begin, int):
         raise ConfigurationError(

@@ -30,8 +30,8 @@ from pymq.client.batch_targets import (
     fitting,
 )
 from pymq.client.blocking_pool import BlockingPool, advertised, timed_out
-from pymq.client.finished import RecordsBody, as_batch
 from pymq.client.operations import SEND_RETRY_CODES, Send, SendResult
+from pymq.client.preencoded_records import RecordsBody, as_batch
 from pymq.client.routes import Route
 from pymq.errors import (
     BrokerError,

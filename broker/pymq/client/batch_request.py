@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymq.client.batch_targets import BatchTarget
-from pymq.client.finished import RecordsBody
 from pymq.client.operations import SendStatus
+from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import DurabilityUnknown, PymqError
 from pymq.protocol.bodies import MessageQueue
 

@@ -27,7 +27,6 @@ from pymq.client.batch_request import Batch
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking_pool import PASSING, BlockingPool, advertised, timed_out
 from pymq.client.config import ClientConfig, parse_name_servers
-from pymq.client.finished import RecordsBody, send_records
 from pymq.client.message_ids import MessageIds
 from pymq.client.operations import (
     SEND_RETRY_CODES,
@@ -38,10 +37,11 @@ from pymq.client.operations import (
     Send,
     SendResult,
 )
+from pymq.client.preencoded_records import RecordsBody, send_records
 from pymq.client.queue_bounds import BoundsAnswer, ask_bounds
 from pymq.client.ranges import Joiner, PullChunk, RangePlan
 from pymq.client.routes import Route, no_read_queue, pick_queue
-from pymq.client.sending import (
+from pymq.client.send_encoding import (
     batch_topic,
     check_flag,
     check_message,

@@ -8,9 +8,9 @@ from typing import TypeVar
 
 from pymq.client import operations
 from pymq.client.config import ClientConfig
-from pymq.client.finished import RecordsOffer
 from pymq.client.home import Process
 from pymq.client.operations import Operation, check_send_topic
+from pymq.client.preencoded_records import RecordsOffer
 from pymq.client.routes import Route, RouteTable, no_route, no_write_queue, not_a_name_server
 from pymq.errors import (
     BrokerError,

@@ -1,6 +1,6 @@
 """Consumer: a member of a consumer group that shares the messages (clustering).
 
-``Membership`` finds out which queues are ours and has one ``QueueReader`` for each, which pulls
+``Rebalance`` finds out which queues are ours and has one ``QueueReader`` for each, which pulls
 messages into the ``Inbox``; loops and handlers take them from there. Every 5 s the brokers are
 told how far each queue is.
 
@@ -18,13 +18,13 @@ from datetime import datetime
 from typing import Self, overload
 
 from pymq.client.config import ClientConfig, parse_name_servers
-from pymq.client.crew import Crew
 from pymq.client.home import Home
 from pymq.client.inbox import Delivery, FlowLimits, Inbox
-from pymq.client.membership import Membership
 from pymq.client.pool import ClientPool
 from pymq.client.queue_reader import StartPolicy
+from pymq.client.rebalance import Rebalance
 from pymq.client.retry import FailedMessages
+from pymq.client.workers import WorkerPool
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError, LocalProtocolError
 from pymq.filter.tags import check_tags
@@ -124,7 +124,7 @@ class Consumer:
         self._clock = clock or Clock()
         self._subscriptions: dict[str, Subscription] = {}
         self._inbox = Inbox(limits or FlowLimits())
-        self._crews: list[Crew] = []
+        self._worker_pools: list[WorkerPool] = []
         self._loops: list[MessageLoop] = []
         self._is_closing = False
         self._pool = ClientPool(
@@ -145,7 +145,7 @@ class Consumer:
             inbox=self._inbox,
             is_closing=lambda: self._is_closing,
         )
-        self._membership = Membership(
+        self._rebalance = Rebalance(
             group,
             self._subscriptions,
             start=self._start_policy,
@@ -176,18 +176,18 @@ class Consumer:
         check_topic(topic)
         check_tags(topic, tags)
         self._subscriptions[topic] = Subscription.of_tags(topic, tags, self._clock.wall_ms())
-        self._membership.subscriptions_changed()
+        self._rebalance.subscriptions_changed()
         return self
 
     def unsubscribe(self, topic: str) -> None:
         """Read a topic no more; its offsets are committed."""
         self._subscriptions.pop(topic, None)
-        self._membership.subscriptions_changed()
+        self._rebalance.subscriptions_changed()
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours at the moment."""
-        return sorted(self._membership.readers)
+        return sorted(self._rebalance.readers)
 
     @property
     def client_id(self) -> str:
@@ -219,7 +219,7 @@ class Consumer:
         retry = retry_topic(self.group)
         self._subscriptions[retry] = Subscription.of_tags(retry, "*", self._clock.wall_ms())
         await self._pool.start()
-        self._pool.spawn("rebalance", self._membership.run())
+        self._pool.spawn("rebalance", self._rebalance.run())
         self._pool.repeat("commit", self.commit_nowait, COMMIT_S)
         return self
 
@@ -234,10 +234,11 @@ class Consumer:
         self._pool.check_open()
         self._is_closing = True
         self._inbox.close()
-        self._membership.stop()
+        self._rebalance.stop()
         try:
-            await asyncio.gather(*(crew.close(self._close_timeout_s) for crew in self._crews))
-            await self._membership.close()
+            ends = [pool.close(self._close_timeout_s) for pool in self._worker_pools]
+            await asyncio.gather(*ends)
+            await self._rebalance.close()
         finally:
             await self._pool.close()
 
@@ -311,7 +312,7 @@ class Consumer:
         check_handler(handler, batch_size)
         if concurrency < 1:
             raise ConfigurationError(f"concurrency={concurrency}: expected at least 1")
-        crew = Crew(
+        workers = WorkerPool(
             self._inbox,
             handler,
             concurrency,
@@ -319,11 +320,11 @@ class Consumer:
             self.failed_messages.handler_failed,
             self._pool.spawn,
         )
-        self._crews = [*(other for other in self._crews if other.is_running), crew]
+        self._worker_pools = [*(other for other in self._worker_pools if other.is_running), workers]
         try:
-            await crew.wait_end()
+            await workers.wait_end()
         finally:
-            crew.stop()
+            workers.stop()
 
     @property
     def inbox(self) -> Inbox:
@@ -332,7 +333,7 @@ class Consumer:
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
-        for reader in self._membership.readers.values():
+        for reader in self._rebalance.readers.values():
             reader.commit_nowait()
 
     def _check_open(self) -> None:
@@ -355,10 +356,10 @@ class Consumer:
 
     def _members_changed(self, request: Command) -> None:
         if (request.fields or {}).get("consumerGroup") == self.group:
-            self._membership.wake()
+            self._rebalance.wake()
 
     def _route_changed(self, topic: str) -> None:
-        self._membership.wake()
+        self._rebalance.wake()
 
 
 class MessageLoop:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Self
 
-from pymq.client import sending
+from pymq.client import send_encoding
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.operations import (
     BODY_BYTES_MAX,
@@ -26,10 +26,10 @@ from pymq.client.operations import (
     read_send,
 )
 from pymq.client.pool import ClientPool
+from pymq.client.queue_selection import AvoidedBrokers, TopicQueues
 from pymq.client.routes import Route, no_write_queue
-from pymq.client.send import Send
-from pymq.client.sending import SendTemplate
-from pymq.client.targets import AvoidedBrokers, TopicQueues
+from pymq.client.send_attempt import SendAttempt
+from pymq.client.send_template import SendTemplate
 from pymq.clock import Clock
 from pymq.errors import (
     ConfigurationError,
@@ -324,11 +324,11 @@ class Producer:
 
     def _prepare(
         self, message: Message, queue: MessageQueue | None, sharding_key: str | None
-    ) -> Send:
+    ) -> SendAttempt:
         if not isinstance(message, Message):
-            sending.check_message(message)
+            send_encoding.check_message(message)
         if sharding_key is not None:
-            sending.check_sharding_key(sharding_key)
+            send_encoding.check_sharding_key(sharding_key)
         topic = message.topic
         if topic not in self._topics:
             check_send_topic(topic)
@@ -337,13 +337,13 @@ class Producer:
         body = message.body
         sys_flag = 0
         if type(body) is not bytes or not 0 < len(body) < self._plain_bytes:
-            body, sys_flag = sending.prepare_body(body, topic, self._config)
+            body, sys_flag = send_encoding.prepare_body(body, topic, self._config)
         if message.flag:
-            sending.check_flag(message.flag)
-        properties = sending.properties_json(
+            send_encoding.check_flag(message.flag)
+        properties = send_encoding.properties_json(
             message, key, sharding_key=sharding_key, wait_stored=self._wait_stored
         )
-        return Send(
+        return SendAttempt(
             self,
             self._pool.loop.create_future(),
             topic,
@@ -360,25 +360,25 @@ class Producer:
 
     def _prepare_batches(
         self, messages: list[Message], queue: MessageQueue | None
-    ) -> list[tuple[Send, int]]:
+    ) -> list[tuple[SendAttempt, int]]:
         """Return (send, number of its messages) for each request that is needed."""
-        topic = sending.batch_topic(messages)
+        topic = send_encoding.batch_topic(messages)
         born_ms = self._clock.wall_ms()
         make = self._pool.unique_keys().next
         keys = [make(born_ms) for _ in messages]
-        batches = sending.encode_batches(messages, keys, self._config.body_bytes_max)
+        batches = send_encoding.encode_batches(messages, keys, self._config.body_bytes_max)
         outer = '""' if self._wait_stored else '"WAIT\\u0001false\\u0002"'
         sends = []
         for batch in batches:
             future = self._pool.loop.create_future()
             ids = ",".join(batch.unique_keys)
-            send = Send(
+            send = SendAttempt(
                 self, future, topic, batch.body, outer, ids, born_ms, 0, 0, True, queue, None
             )
             sends.append((send, len(batch.unique_keys)))
         return sends
 
-    def _begin(self, send: Send) -> asyncio.Future[SendResult]:
+    def _begin(self, send: SendAttempt) -> asyncio.Future[SendResult]:
         """Make the first attempt: at once if route and connection are there."""
         queues = self._topics.get(send.topic)
         if queues is not None:
@@ -394,7 +394,7 @@ class Producer:
         self._pursue(send, None)
         return send.future
 
-    def retry(self, send: Send, error: PymqError) -> None:
+    def retry(self, send: SendAttempt, error: PymqError) -> None:
         """Go on with a send whose first attempt failed."""
         send.attempt_failed(error)
         if send.attempts_left and self._pool.is_open and send.may_retry(error):
@@ -402,11 +402,11 @@ class Producer:
         else:
             send.failed(error)
 
-    def _pursue(self, send: Send, error: PymqError | None) -> None:
+    def _pursue(self, send: SendAttempt, error: PymqError | None) -> None:
         task = self._pool.spawn("send", self._attempt_again(send, error))
         task.add_done_callback(send.abandoned)
 
-    async def _attempt_again(self, send: Send, error: PymqError | None) -> None:
+    async def _attempt_again(self, send: SendAttempt, error: PymqError | None) -> None:
         """Make attempts with waiting in between, until one succeeds or none is left."""
         while send.attempts_left and not send.future.done():
             if error is not None:
@@ -425,7 +425,7 @@ class Producer:
         if error is not None:
             send.failed(error)
 
-    async def _attempt(self, send: Send) -> SendResult:
+    async def _attempt(self, send: SendAttempt) -> SendResult:
         template = await self._choose(send)
         channel = await self._channel(template)
         future: asyncio.Future[Command] = self._pool.loop.create_future()
@@ -442,7 +442,7 @@ class Producer:
         send.request(channel, template, self._config.timeout_s, on_answer)
         return read_send(await future, template, send.message_id, peer=template.address)
 
-    async def _recover(self, send: Send, error: PymqError) -> None:
+    async def _recover(self, send: SendAttempt, error: PymqError) -> None:
         """Before a retry: read the route again if it may be wrong; pause if nothing else helps."""
         if isinstance(error, (TopicNotExist, ConnectionFailed)):
             try:
@@ -485,7 +485,7 @@ class Producer:
     def _route_changed(self, topic: str) -> None:
         self._topics.pop(topic, None)
 
-    async def _choose(self, send: Send) -> SendTemplate:
+    async def _choose(self, send: SendAttempt) -> SendTemplate:
         queues = await self._topic_queues(send.topic)
         return send.choose(queues, self._avoided.names)
 

@@ -59,7 +59,7 @@ def signature(function: typing.Any, leave_out: set[str]) -> tuple[list[inspect.P
 @pytest.mark.parametrize("name", PAIRS)
 def test_both_offer_the_same(name: str) -> None:
     ours, theirs = ({f"{name}.{member}" for member in members(owner)} for owner in PAIRS[name])
-    assert ours - theirs <= ONLY_ASYNCIO, "offer it in client/sync.py, too"
+    assert ours - theirs <= ONLY_ASYNCIO, "offer it in client/threaded.py, too"
     assert theirs - ours <= ONLY_BLOCKING
     assert not (ONLY_ASYNCIO | ONLY_BLOCKING) & ours & theirs, "both have it"
 

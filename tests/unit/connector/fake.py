@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pymq.client.batch_targets import BatchTarget, QueueChooser, fitting
-from pymq.client.finished import RecordsBody
+from pymq.client.preencoded_records import RecordsBody
 from pymq.client.queue_bounds import BoundsAnswer
 from pymq.client.routes import Route
 from pymq.errors import ConnectionFailed, OffsetOutOfRange, PymqError, RouteNotFound

@@ -5,7 +5,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from pymq.client.finished import RecordsBody
+from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import LocalProtocolError
 from pymq.protocol.batch_body import decode_batch
 from pymq.protocol.message import decode_properties

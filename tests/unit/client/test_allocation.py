@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from pymq.client.balance import allocate
+from pymq.client.allocation import allocate
 from pymq.protocol.bodies import MessageQueue
 
 

@@ -5,10 +5,10 @@ import string
 
 import pytest
 
-from pymq.client import sending
+from pymq.client import send_encoding
 from pymq.client.config import ClientConfig
 from pymq.client.operations import SendResult, SendStatus, read_send
-from pymq.client.sending import SendTemplate
+from pymq.client.send_template import SendTemplate
 from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError, TopicNotExist
 from pymq.protocol.batch_body import decode_batch
 from pymq.protocol.bodies import MessageQueue
@@ -24,7 +24,7 @@ CONFIG = ClientConfig(name_servers=("127.0.0.1:9876",))
 
 
 def sent(message: Message, *, batch: bool = False, **options: object) -> Command:
-    properties = sending.properties_json(
+    properties = send_encoding.properties_json(
         message,
         "KEY",
         sharding_key=None,
@@ -75,7 +75,7 @@ def test_the_short_way_to_properties_agrees_with_the_long_one(message: Message) 
 
 
 def test_sharding_key_and_wait_become_properties() -> None:
-    text = sending.properties_json(
+    text = send_encoding.properties_json(
         Message("T", b"b", tags="a"), "KEY", sharding_key="s", wait_stored=False
     )
     assert "__SHARDINGKEY\\u0001s" in text and "WAIT\\u0001false" in text
@@ -108,7 +108,7 @@ def test_properties_that_cannot_be_sent_are_refused(message: Message, reason: st
 @pytest.mark.parametrize("key", [5, 0, 1.5, "", b"k"])
 def test_sharding_keys_that_choose_no_queue_are_refused(key: object) -> None:
     with pytest.raises(LocalProtocolError, match="expected a str that is not empty"):
-        sending.check_sharding_key(key)
+        send_encoding.check_sharding_key(key)
 
 
 @pytest.mark.parametrize(
@@ -122,21 +122,21 @@ def test_sharding_keys_that_choose_no_queue_are_refused(key: object) -> None:
 )
 def test_bodies_that_cannot_be_sent_are_refused(body: object, reason: str) -> None:
     with pytest.raises(LocalProtocolError, match=reason):
-        sending.prepare_body(body, "T", CONFIG)
+        send_encoding.prepare_body(body, "T", CONFIG)
 
 
 def test_large_bodies_are_compressed_if_that_helps() -> None:
-    body, flags = sending.prepare_body(b"x" * 4096, "T", CONFIG)
+    body, flags = send_encoding.prepare_body(b"x" * 4096, "T", CONFIG)
     assert len(body) < 100
     assert decompress(body, flags) == b"x" * 4096
-    assert sending.prepare_body(b"x" * 4095, "T", CONFIG) == (b"x" * 4095, 0)
+    assert send_encoding.prepare_body(b"x" * 4095, "T", CONFIG) == (b"x" * 4095, 0)
     noise = random.Random(1).randbytes(5000)
-    assert sending.prepare_body(noise, "T", CONFIG) == (noise, 0)
+    assert send_encoding.prepare_body(noise, "T", CONFIG) == (noise, 0)
 
 
 def test_a_body_that_could_change_is_copied() -> None:
     changeable = bytearray(b"abc")
-    body, _ = sending.prepare_body(changeable, "T", CONFIG)
+    body, _ = send_encoding.prepare_body(changeable, "T", CONFIG)
     changeable[0] = 0
     assert body == b"abc"
 
@@ -144,7 +144,7 @@ def test_a_body_that_could_change_is_copied() -> None:
 @pytest.mark.parametrize("flag", [1 << 31, -(1 << 31) - 1, "1", 1.5])
 def test_flags_are_32_bits(flag: int) -> None:
     with pytest.raises(LocalProtocolError, match="32-bit"):
-        sending.check_flag(flag)
+        send_encoding.check_flag(flag)
 
 
 # ------------------------------------------------------------------------------------- batches
@@ -166,7 +166,7 @@ def test_batches_decode_to_their_messages_and_keep_the_limit(seed: int) -> None:
         ]
         ids = [f"ID{n}" for n in range(len(messages))]
         limit = rng.choice([500, 2000, 4 << 20])
-        batches = sending.encode_batches(messages, ids, limit)
+        batches = send_encoding.encode_batches(messages, ids, limit)
         assert all(0 < len(batch.body) <= limit for batch in batches)
         assert [key for batch in batches for key in batch.unique_keys] == ids
         entries = [entry for batch in batches for entry in decode_batch(batch.body)]
@@ -191,7 +191,7 @@ def test_batches_decode_to_their_messages_and_keep_the_limit(seed: int) -> None:
 )
 def test_messages_that_cannot_be_in_a_batch_are_refused(message: Message, reason: str) -> None:
     with pytest.raises(LocalProtocolError, match=reason):
-        sending.encode_batches([Message("T", b"good"), message], ["1", "2"], 1000)
+        send_encoding.encode_batches([Message("T", b"good"), message], ["1", "2"], 1000)
 
 
 # ------------------------------------------------------------------------------------- answers

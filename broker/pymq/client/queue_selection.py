@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 
-from pymq.client.sending import SendTemplate
+from pymq.client.send_template import SendTemplate
 from pymq.errors import LocalProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.hashes import java_hash

@@ -1,4 +1,4 @@
-"""Membership in a consumer group: which queues are ours, and one reader for each.
+"""A member of a consumer group: which queues are ours, and one reader for each.
 
 Every 20 s, when the broker says that members have come or gone, and when a route changes, the
 queues of each topic are divided among the members anew. A queue that became ours is read; one
@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pymq.client import operations
-from pymq.client.balance import allocate
+from pymq.client.allocation import allocate
 from pymq.client.group_watch import GroupWatch
 from pymq.client.inbox import Delivery, Inbox
 from pymq.client.pool import ClientPool
@@ -34,7 +34,7 @@ REBALANCE_S = 20.0
 REBALANCE_SOON_S = 1.0
 
 
-class Membership:
+class Rebalance:
     """Our part of a group's queues. For one event loop.
 
     Args:

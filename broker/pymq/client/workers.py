@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[Any], object]
 
 
-class Crew:
+class WorkerPool:
     """Several workers with one handler.
 
     Args:

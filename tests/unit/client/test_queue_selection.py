@@ -2,8 +2,8 @@
 
 import pytest
 
-from pymq.client.sending import SendTemplate
-from pymq.client.targets import AvoidedBrokers, TopicQueues
+from pymq.client.queue_selection import AvoidedBrokers, TopicQueues
+from pymq.client.send_template import SendTemplate
 from pymq.errors import LocalProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.hashes import java_hash

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pymq.client.operations import SEND_RETRY_CODES, SendResult, read_send
-from pymq.client.sending import SendTemplate
-from pymq.client.targets import TopicQueues
+from pymq.client.queue_selection import TopicQueues
+from pymq.client.send_template import SendTemplate
 from pymq.errors import BrokerError, ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import MessageQueue
@@ -22,14 +22,14 @@ class SendOwner(Protocol):
     def note_failure(self, template: SendTemplate, error: PymqError) -> None:
         """An attempt failed at a certain broker."""
 
-    def retry(self, send: "Send", error: PymqError) -> None:
+    def retry(self, send: "SendAttempt", error: PymqError) -> None:
         """The first attempt failed; try again, or call ``failed``."""
 
     def ended(self) -> None:
         """The future is done."""
 
 
-class Send:
+class SendAttempt:
     """One message, or batch, on its way: its bytes, and what is done with the answer."""
 
     __slots__ = (
