@@ -259,7 +259,7 @@ def test_runs_that_ended_are_forgotten(pymq_cluster: Cluster) -> None:
             for _ in range(5):
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(consumer.run(lambda message: None), 0.01)
-            assert len(consumer._crews) <= 2
+            assert len(consumer._worker_pools) <= 2
 
     run(test())
 
