@@ -1,28 +1,45 @@
-"""Option text -> values. Every error names the option in its usual spelling, and what is right."""
+"""What a user's options say: their names, and their text as values.
+
+Every error names the option in its usual spelling, what was given, and what would be right.
+"""
 
 import difflib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from pymq.client.config import parse_name_servers
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import check_group, check_topic
-from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, named, position_from_json
+from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, position_from_json
+
+#: Option -> the field of the dataclass it fills, and the function that reads its text.
+Table = Mapping[str, tuple[str, Callable[[str], Any]]]
 
 #: What Spark itself puts among the options of a source or sink.
 _SPARKS = {
     *("checkpointlocation", "path", "paths", "queryname", "outputmode", "mode", "trigger"),
     *("partitionby", "__paths__", "schema", "triggerinterval"),
 }
-#: Among the options that Spark hands over for CREATE TABLE: the table's own are all there twice.
+#: What Spark adds to the options of CREATE TABLE, which it then passes twice.
 _TABLE = "provider"
 _OF_TABLE = "option."
+#: What Spark 4.0 to 4.3 do with a table in a catalog.
+_NO_OPTIONS = (
+    ". There are no options at all: Spark does not pass those of CREATE TABLE to a Python data "
+    "source when the table is used. Use CREATE TEMPORARY VIEW v USING pymq OPTIONS (…) to read, or "
+    "add WITH (…) after the table's name"
+)
+_EXAMPLES = {
+    "nameServer": '.option("nameServer", "127.0.0.1:9876")',
+    "subscribe": '.option("subscribe", "orders")',
+}
+#: Clients wait less than a day.
+_DAY_MS = 86_400_000
 
-_REQUIRED: Any = object()
 
-
-def by_name(options: Mapping[str, str]) -> dict[str, str]:
+def given_options(options: Mapping[str, str]) -> dict[str, str]:
     """Return what the user gave, under lower-cased names.
 
     For ``CREATE TABLE … USING pymq OPTIONS (…)`` Spark mixes the table's properties (``provider``,
@@ -38,193 +55,183 @@ def by_name(options: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class GivenOptions:
-    """The options one side knows, by name; refuses all others."""
+def read_options(
+    options: Mapping[str, str],
+    table: Table,
+    *,
+    required: Collection[str],
+    side: str,
+    others: Collection[str] = (),
+) -> dict[str, Any]:
+    """Return the values of the options that are given, by field.
 
-    def __init__(
-        self,
-        options: Mapping[str, str],
-        known: tuple[str, ...],
-        *,
-        side: str,
-        others: tuple[str, ...],
-    ) -> None:
-        self._values = by_name(options)
-        self._side = side
-        spelling = {name.lower(): name for name in known}
-        of_others = {name.lower(): name for name in others}
-        for name, value in self._values.items():
-            if name in spelling or name in _SPARKS or name.startswith("spark."):
-                continue
-            other = of_others.get(name)
-            near = difflib.get_close_matches(name, spelling, n=1, cutoff=0.6)
-            if other is not None:
-                hint = f"{other} belongs to the {'sink' if side == 'source' else 'source'}"
-            elif near:
-                hint = f"did you mean {spelling[near[0]]}?"
-            else:
-                hint = "there is none like it"
+    Args:
+        options: what Spark passes.
+        table: all options there are.
+        required: those that must be given.
+        side: what they are options of, for errors.
+        others: options of the other side, for errors.
+
+    Raises:
+        ConfigurationError: an option is unknown, missing or malformed.
+    """
+    given = given_options(options)
+    _check_names(given, table, side=side, others=others)
+    found = {}
+    for name, (field, read) in table.items():
+        text = given.get(name.lower())
+        if text is not None:
+            try:
+                found[field] = read(text)
+            except (ValueError, PymqError) as error:
+                raise ConfigurationError(f"option {name}={text!r} is wrong: {error}") from error
+        elif name in required:
             raise ConfigurationError(
-                f"option {other or name}={value!r} is unknown to the pymq {side}: {hint}; "
-                f"it knows {', '.join(sorted(known))}"
+                f"option {name} is missing: the pymq {side} needs it, for example "
+                f"{_EXAMPLES[name]}{'' if given else _NO_OPTIONS}"
             )
-
-    def read(self, name: str, parse: Callable[[str], Any], default: Any = _REQUIRED) -> Any:
-        """Return an option's value.
-
-        Raises:
-            ConfigurationError: it is missing and has no default, or malformed.
-        """
-        text = self._values.get(name.lower())
-        if text is None:
-            if default is _REQUIRED:
-                raise ConfigurationError(
-                    f"option {name} is missing: the pymq {self._side} needs it, for example "
-                    f"{_EXAMPLES[name]}{'' if self._values else _NO_OPTIONS}"
-                )
-            return default
-        try:
-            return parse(text)
-        except (ValueError, PymqError) as error:
-            raise ConfigurationError(f"option {name}={text!r} is wrong: {error}") from error
+    return found
 
 
-#: What Spark 4.0 to 4.3 do with a table in a catalog.
-_NO_OPTIONS = (
-    ". There are no options at all: Spark does not hand those of CREATE TABLE to a Python data "
-    "source when the table is used. Use CREATE TEMPORARY VIEW v USING pymq OPTIONS (…) to read, or "
-    "add WITH (…) behind the table's name"
-)
-_EXAMPLES = {
-    "nameServer": '.option("nameServer", "127.0.0.1:9876")',
-    "subscribe": '.option("subscribe", "orders")',
-}
+def _check_names(
+    given: Mapping[str, str], known: Collection[str], *, side: str, others: Collection[str]
+) -> None:
+    spelling = {name.lower(): name for name in known}
+    of_others = {name.lower(): name for name in others}
+    for name, value in given.items():
+        if name in spelling or name in _SPARKS or name.startswith("spark."):
+            continue
+        other = of_others.get(name)
+        near = difflib.get_close_matches(name, spelling, n=1, cutoff=0.6)
+        if other is not None:
+            hint = f"{other} belongs to the {'sink' if side == 'source' else 'source'}"
+        elif near:
+            hint = f"did you mean {spelling[near[0]]}?"
+        else:
+            hint = "there is none like it"
+        raise ConfigurationError(
+            f"option {other or name}={value!r} is unknown to the pymq {side}: {hint}; "
+            f"it knows {', '.join(sorted(known))}"
+        )
+
+
+# ------------------------------------------------------------------------------ from text
 
 
 def name_servers(text: str) -> tuple[str, ...]:
-    addresses = tuple(filter(None, (part.strip() for part in text.replace(",", ";").split(";"))))
-    if not addresses:
-        raise ValueError("expected host:port, several separated by ; or ,")
-    for address in addresses:
-        host, colon, port = address.rpartition(":")
-        good = host and colon and port.isdecimal() and 0 < int(port) < 65536
-        if not good or "/" in host or (":" in host and not host.startswith("[")):
-            raise ValueError(
-                f"{address!r} is no address, expected host:port (9876 is the usual port), "
-                f"several separated by ; or ,"
-            )
-    return addresses
+    """``host:port``, several separated by ``;`` or ``,``."""
+    return parse_name_servers(text)
 
 
 def topic(text: str) -> str:
+    """A topic."""
     check_topic(text.strip())
     return text.strip()
 
 
+def topics(text: str) -> tuple[str, ...]:
+    """Topics, separated by ``,``."""
+    return tuple(topic(name) for name in _items(text, ",", "topics, separated by ,"))
+
+
 def group(text: str) -> str:
+    """A consumer group."""
     check_group(text.strip())
     return text.strip()
 
 
-def topics(text: str) -> tuple[str, ...]:
-    names = tuple(topic(part) for part in text.split(",") if part.strip())
-    if not names:
-        raise ValueError("expected topics, separated by ,")
-    return tuple(dict.fromkeys(names))
-
-
-def fail_or_null(text: str) -> bool:
-    match text.strip().lower():
-        case "fail":
-            return False
-        case "null":
-            return True
-    raise ValueError("expected fail or null")
-
-
 def brokers(text: str) -> tuple[str, ...]:
-    names = tuple(filter(None, (part.strip() for part in text.split(","))))
-    if not names:
-        raise ValueError("expected names of brokers, separated by ,")
-    return tuple(dict.fromkeys(names))
+    """Names of brokers, separated by ``,``."""
+    return _items(text, ",", "names of brokers, separated by ,")
 
 
 def tags(text: str) -> tuple[str, ...]:
-    tags = tuple(filter(None, (part.strip() for part in text.split("||"))))
-    if not tags:
-        raise ValueError("expected tags separated by ||, or * for all")
-    return () if "*" in tags else tuple(dict.fromkeys(tags))
+    """Tags, separated by ``||``; none for ``*``, which means all messages."""
+    found = _items(text, "||", "tags separated by ||, or * for all")
+    return () if "*" in found else found
+
+
+def _items(text: str, separator: str, expected: str) -> tuple[str, ...]:
+    """Return the different items of a list."""
+    found = tuple(filter(None, (part.strip() for part in text.split(separator))))
+    if not found:
+        raise ValueError(f"expected {expected}")
+    return tuple(dict.fromkeys(found))
 
 
 def flag(text: str) -> bool:
-    match text.strip().lower():
-        case "true":
-            return True
-        case "false":
-            return False
-    raise ValueError("expected true or false")
+    """``true`` or ``false``."""
+    return _one_of(text, {"true": True, "false": False})
+
+
+def null_or_fail(text: str) -> bool:
+    """``null`` (true) or ``fail``."""
+    return _one_of(text, {"fail": False, "null": True})
+
+
+def _one_of(text: str, meanings: Mapping[str, bool]) -> bool:
+    found = meanings.get(text.strip().lower())
+    if found is None:
+        raise ValueError(f"expected {' or '.join(meanings)}")
+    return found
 
 
 def count(least: int, most: int | None = None) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        wanted = f"expected a whole number, at least {least}"
-        if most is not None:
-            wanted = f"expected a whole number, {least}..{most}"
+    """Return what reads a whole number between two others."""
+    expected = f"expected a whole number, at least {least}"
+    if most is not None:
+        expected = f"expected a whole number, {least}..{most}"
+
+    def read(text: str) -> int:
         try:
             value = int(text)
         except ValueError as error:
-            raise ValueError(wanted) from error
+            raise ValueError(expected) from error
         if value < least or (most is not None and value > most):
-            raise ValueError(wanted)
+            raise ValueError(expected)
         return value
 
-    return parse
+    return read
 
 
-def bound(topics: tuple[str, ...], unnamed: int) -> Callable[[str], Bound]:
-    def parse(text: str) -> Bound:
-        match text.strip().lower():
-            case "earliest":
-                return Bound(EARLIEST)
-            case "latest":
-                return Bound(LATEST)
-        return Bound(unnamed, tuple(_offsets(text, topics)))
-
-    return parse
+def duration_s(least_ms: int) -> Callable[[str], float]:
+    """Return what reads milliseconds, as seconds."""
+    read_ms = count(least_ms, _DAY_MS - 1)
+    return lambda text: read_ms(text) / 1000
 
 
-def ending(topics: tuple[str, ...]) -> Callable[[str], Bound]:
-    def parse(text: str) -> Bound:
-        found = bound(topics, LATEST)(text)
-        if found == Bound(EARLIEST) or any(offset == EARLIEST for _, offset in found.named):
-            raise ValueError("nothing can end at the earliest message; expected latest or JSON")
-        return found
-
-    return parse
+def starting(text: str) -> Bound:
+    """Where to start; queues that JSON does not name start at their earliest message."""
+    return _bound(text, EARLIEST)
 
 
-def check_order(starting: Bound | None, ending: Bound | None) -> None:
-    starts = dict(starting.named if starting is not None else ())
-    for queue, end in ending.named if ending is not None else ():
-        if 0 <= end < starts.get(queue, 0):
-            raise ConfigurationError(
-                f"option endingOffsets: {named(queue)} ends at {end}, but startingOffsets begins "
-                f"there at {starts[queue]}; expected an end at or behind the start"
-            )
+def ending(text: str) -> Bound:
+    """Where to end; queues that JSON does not name end at their latest message."""
+    found = _bound(text, LATEST)
+    if found == Bound(EARLIEST) or any(offset == EARLIEST for _, offset in found.named):
+        raise ValueError("nothing can end at the earliest message; expected latest or JSON")
+    return found
 
 
-def _offsets(text: str, topics: tuple[str, ...]) -> list[tuple[MessageQueue, int]]:
-    wanted = 'expected earliest, latest or JSON like {"topic": {"broker": {"0": 17}}}'
+def _bound(text: str, unnamed: int) -> Bound:
+    match text.strip().lower():
+        case "earliest":
+            return Bound(EARLIEST)
+        case "latest":
+            return Bound(LATEST)
+    return Bound(unnamed, tuple(_offsets(text)))
+
+
+def _offsets(text: str) -> list[tuple[MessageQueue, int]]:
     try:
         value = json.loads(text)
     except ValueError as error:
-        raise ValueError(f"{wanted} ({error})") from error
-    position = position_from_json(value).offsets
-    for queue, offset in position.items():
-        if queue.topic not in topics:
-            raise ValueError(f"topic {queue.topic!r} is not among subscribe={','.join(topics)}")
+        expected = 'expected earliest, latest or JSON like {"topic": {"broker": {"0": 17}}}'
+        raise ValueError(f"{expected} ({error})") from error
+    offsets = position_from_json(value).offsets
+    for queue, offset in offsets.items():
         if offset < EARLIEST:
             raise ValueError(
                 f"offset {offset} of {queue}: expected 0 or more, -1 (latest) or -2 (earliest)"
             )
-    return sorted(position.items())
+    return sorted(offsets.items())

@@ -1,7 +1,4 @@
-"""Option text -> frozen dataclasses. No network: a typing error shows at ``load()``/``start()``.
-
-Spark hands options over as texts under lower-cased names. Every error names the option in its
-usual spelling, what was given, and what would be right.
+"""The options of source and sink. No network: a mistyped one is found at ``load()``/``start()``.
 
 Source                    default              meaning
 ------------------------  -------------------  --------------------------------------------------
@@ -9,76 +6,89 @@ nameServer                (required)           ``host:port``, several separated 
 subscribe                 (required)           topics, separated by ``,``
 startingOffsets           latest / earliest    stream / batch; or JSON, as below
 endingOffsets             latest               batch only; or JSON
-maxOffsetsPerTrigger      no limit             messages a micro-batch has at most
-failOnDataLoss            true                 false: log, go on at the next offset there is
+maxOffsetsPerTrigger      no limit             most messages of a micro-batch
+failOnDataLoss            true                 false: log, continue at the next offset there is
 tags                      ``*``                ``A || B``: only messages with one of these tags
 includeProperties         false                adds the column ``properties``
 corruptBodies             fail                 null: what cannot be decompressed is null
 expectedBrokers           none                 brokers, separated by ``,``, without whose queues
-                                               a batch, or a new stream, does not begin
+                                               a batch, or a new stream, does not start
 consumerGroup             TOOLS_CONSUMER       what the broker's permissions and statistics see
-minPartitions             1                    tasks a batch is cut into, if it has the rows
-maxPartitions             no limit
-pullBytes                 8388608              bytes asked for at once
+minPartitions             1                    fewest tasks of a batch, if it has as many rows
+maxPartitions             no limit             most tasks of a batch
+pullBytes                 8388608              bytes to ask for at once
 requestTimeoutMs          3000                 wait for one answer
 retryTimeoutMs            180000               keep trying this long while a broker is away;
                                                name servers forget a silent one after 120 s
 
 Sink                      default              meaning
 ------------------------  -------------------  --------------------------------------------------
-nameServer                (required)
+nameServer                (required)           as above
 topic                     column ``topic``     overrides the column
 maxMessageSize            4194304              as the broker's: bounds a message and a request
-requestTimeoutMs          10000
+requestTimeoutMs          10000                wait for one answer
 retryTimeoutMs            180000               keep trying this long while a broker is away, or does
                                                not secure what it stores
 
 Offsets in JSON: ``{"topic": {"broker": {"0": 17, "1": -2}}}``; -2 is the earliest, -1 the latest.
-What a query's progress shows as an end offset can be pasted. A queue that is not named starts
-at its earliest and ends at its latest message.
+An end offset from a query's progress can be pasted. A queue that is not named starts at its
+earliest message and ends at its latest one.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pymq.errors import ConfigurationError
+from pymq.errors import ConfigurationError, LocalProtocolError
+from pymq.filter.tags import check_tags
 from pymq.protocol.framing import FRAME_BYTES_MAX
 from pymq.protocol.names import TOOLS_GROUP
 from pyspark_pymq import option_values as values
-from pyspark_pymq.offsets import EARLIEST, Bound
-
-_SHARED = ("nameServer", "requestTimeoutMs", "retryTimeoutMs")
-SOURCE_OPTIONS = (
-    *_SHARED,
-    "subscribe",
-    "startingOffsets",
-    "endingOffsets",
-    "maxOffsetsPerTrigger",
-    "failOnDataLoss",
-    "corruptBodies",
-    "expectedBrokers",
-    "tags",
-    "includeProperties",
-    "consumerGroup",
-    "minPartitions",
-    "maxPartitions",
-    "pullBytes",
-)
-SINK_OPTIONS = (*_SHARED, "topic", "maxMessageSize")
+from pyspark_pymq.offsets import Bound, named
 
 #: Longer than the 120 s after which name servers drop a silent broker from their routes: rows of
 #: which only the number of the queue is given go to another one from then on.
-RETRY_MS = 180_000
+RETRY_S = 180.0
 #: RocketMQ ``maxMessageSize`` where nobody has changed it.
 MESSAGE_BYTES_DEFAULT = 4 << 20
 #: No peer takes a larger frame (RocketMQ ``com.rocketmq.remoting.frameMaxLength``), whatever the
 #: broker's maxMessageSize; the rest is for a frame's header, and for what a pull adds.
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - (64 << 10)
 
+_SHARED: values.Table = {
+    "nameServer": ("name_servers", values.name_servers),
+    "requestTimeoutMs": ("request_timeout_s", values.duration_s(1)),
+    "retryTimeoutMs": ("retry_timeout_s", values.duration_s(100)),
+}
+SOURCE_OPTIONS: values.Table = {
+    **_SHARED,
+    "subscribe": ("topics", values.topics),
+    "startingOffsets": ("starting", values.starting),
+    "endingOffsets": ("ending", values.ending),
+    "maxOffsetsPerTrigger": ("offsets_max", values.count(1)),
+    "failOnDataLoss": ("fail_on_data_loss", values.flag),
+    "corruptBodies": ("null_corrupt_bodies", values.null_or_fail),
+    "expectedBrokers": ("expected_brokers", values.brokers),
+    "tags": ("tags", values.tags),
+    "includeProperties": ("include_properties", values.flag),
+    "consumerGroup": ("consumer_group", values.group),
+    "minPartitions": ("partitions_min", values.count(1)),
+    "maxPartitions": ("partitions_max", values.count(1)),
+    "pullBytes": ("pull_bytes", values.count(1024, 64 << 20)),
+}
+SINK_OPTIONS: values.Table = {
+    **_SHARED,
+    "topic": ("topic", values.topic),
+    "maxMessageSize": ("message_bytes_max", values.count(1024, MESSAGE_BYTES_MAX)),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What the user asked of the source; see the table above."""
+    """What the user asked of the source; see the table above.
+
+    Raises:
+        ConfigurationError: two options contradict each other.
+    """
 
     name_servers: tuple[str, ...]
     topics: tuple[str, ...]
@@ -95,7 +105,38 @@ class SourceOptions:
     partitions_max: int | None = None
     pull_bytes: int = 8 << 20
     request_timeout_s: float = 3.0
-    retry_timeout_s: float = RETRY_MS / 1000
+    retry_timeout_s: float = RETRY_S
+
+    @property
+    def tag_expression(self) -> str:
+        """The tags as brokers are asked for them."""
+        return " || ".join(self.tags) or "*"
+
+    def __post_init__(self) -> None:
+        try:
+            check_tags(",".join(self.topics), self.tag_expression)
+        except LocalProtocolError as error:
+            raise ConfigurationError(f"option tags: {error}") from error
+        if self.partitions_max is not None and self.partitions_max < self.partitions_min:
+            raise ConfigurationError(
+                f"option maxPartitions={self.partitions_max} is below "
+                f"minPartitions={self.partitions_min}"
+            )
+        starts = dict(self.starting.named if self.starting is not None else ())
+        ends = dict(self.ending.named if self.ending is not None else ())
+        for option, queues in (("startingOffsets", starts), ("endingOffsets", ends)):
+            for queue in queues:
+                if queue.topic not in self.topics:
+                    raise ConfigurationError(
+                        f"option {option}: topic {queue.topic!r} is not among "
+                        f"subscribe={','.join(self.topics)}"
+                    )
+        for queue, end in ends.items():
+            if 0 <= end < starts.get(queue, 0):
+                raise ConfigurationError(
+                    f"option endingOffsets: {named(queue)} ends at {end}, but startingOffsets "
+                    f"begins there at {starts[queue]}; expected an end at or after the start"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +147,7 @@ class SinkOptions:
     topic: str | None = None
     message_bytes_max: int = MESSAGE_BYTES_DEFAULT
     request_timeout_s: float = 10.0
-    retry_timeout_s: float = RETRY_MS / 1000
+    retry_timeout_s: float = RETRY_S
 
 
 def source_options(options: Mapping[str, str]) -> SourceOptions:
@@ -115,35 +156,11 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
     Raises:
         ConfigurationError: an option is unknown, missing or malformed.
     """
-    given = values.GivenOptions(options, SOURCE_OPTIONS, side="source", others=SINK_OPTIONS)
-    topics = given.read("subscribe", values.topics)
-    partitions_min = given.read("minPartitions", values.count(1), 1)
-    partitions_max = given.read("maxPartitions", values.count(1), None)
-    if partitions_max is not None and partitions_max < partitions_min:
-        raise ConfigurationError(
-            f"option maxPartitions={partitions_max} is below minPartitions={partitions_min}"
-        )
-    starting = given.read("startingOffsets", values.bound(topics, EARLIEST), None)
-    ending = given.read("endingOffsets", values.ending(topics), None)
-    values.check_order(starting, ending)
-    return SourceOptions(
-        name_servers=given.read("nameServer", values.name_servers),
-        topics=topics,
-        starting=starting,
-        ending=ending,
-        offsets_max=given.read("maxOffsetsPerTrigger", values.count(1), None),
-        fail_on_data_loss=given.read("failOnDataLoss", values.flag, True),
-        null_corrupt_bodies=given.read("corruptBodies", values.fail_or_null, False),
-        expected_brokers=given.read("expectedBrokers", values.brokers, ()),
-        tags=given.read("tags", values.tags, ()),
-        include_properties=given.read("includeProperties", values.flag, False),
-        consumer_group=given.read("consumerGroup", values.group, TOOLS_GROUP),
-        partitions_min=partitions_min,
-        partitions_max=partitions_max,
-        pull_bytes=given.read("pullBytes", values.count(1024, 64 << 20), 8 << 20),
-        request_timeout_s=given.read("requestTimeoutMs", values.count(1), 3_000) / 1000,
-        retry_timeout_s=given.read("retryTimeoutMs", values.count(100), RETRY_MS) / 1000,
+    required = ("nameServer", "subscribe")
+    given = values.read_options(
+        options, SOURCE_OPTIONS, required=required, side="source", others=SINK_OPTIONS
     )
+    return SourceOptions(**given)
 
 
 def sink_options(options: Mapping[str, str]) -> SinkOptions:
@@ -152,35 +169,30 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     Raises:
         ConfigurationError: an option is unknown, missing or malformed.
     """
-    given = values.GivenOptions(options, SINK_OPTIONS, side="sink", others=SOURCE_OPTIONS)
-    return SinkOptions(
-        name_servers=given.read("nameServer", values.name_servers),
-        topic=given.read("topic", values.topic, None),
-        message_bytes_max=given.read(
-            "maxMessageSize", values.count(1024, MESSAGE_BYTES_MAX), MESSAGE_BYTES_DEFAULT
-        ),
-        request_timeout_s=given.read("requestTimeoutMs", values.count(1), 10_000) / 1000,
-        retry_timeout_s=given.read("retryTimeoutMs", values.count(100), RETRY_MS) / 1000,
+    given = values.read_options(
+        options, SINK_OPTIONS, required=("nameServer",), side="sink", others=SOURCE_OPTIONS
     )
+    return SinkOptions(**given)
 
 
 def check_options(options: Mapping[str, str]) -> None:
     """Check what can be checked before it is known whether to read or to write.
 
-    Spark tells a data source its options first, and its direction later, in some cases not
-    before the query runs; a misspelt option shall not wait for that.
+    Spark tells a data source its options first and its direction later, in some cases not before
+    the query runs; a misspelt option must not wait for that.
 
     Raises:
         ConfigurationError: an option is unknown, missing or malformed.
     """
-    names = values.by_name(options).keys()
-    for own, others, parse in (
-        (SOURCE_OPTIONS, SINK_OPTIONS, source_options),
-        (SINK_OPTIONS, SOURCE_OPTIONS, sink_options),
-    ):
-        if names & {name.lower() for name in own} - {name.lower() for name in others}:
-            parse(options)
-            return
-    both = (*SOURCE_OPTIONS, *SINK_OPTIONS)
-    given = values.GivenOptions(options, both, side="source or sink", others=())
-    given.read("nameServer", values.name_servers)
+    given = values.given_options(options).keys()
+    if given & _only_in(SOURCE_OPTIONS, SINK_OPTIONS):
+        source_options(options)
+    elif given & _only_in(SINK_OPTIONS, SOURCE_OPTIONS):
+        sink_options(options)
+    else:
+        both = {**SOURCE_OPTIONS, **SINK_OPTIONS}
+        values.read_options(options, both, required=("nameServer",), side="source or sink")
+
+
+def _only_in(table: values.Table, other: values.Table) -> set[str]:
+    return {name.lower() for name in table if name not in other}

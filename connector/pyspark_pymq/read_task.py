@@ -142,7 +142,7 @@ def _pulled(client: BlockingClient, part: QueueRange, options: SourceOptions) ->
         part.first,
         part.end,
         group=options.consumer_group,
-        tags=" || ".join(options.tags) or "*",
+        tags=options.tag_expression,
         bytes_max=options.pull_bytes,
         passes_gaps=True,  # ``check_fetched`` finds them
     ):

@@ -1,13 +1,22 @@
 """Option text -> options; every error names the option, what was given, and what is right."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
+from pyspark_pymq import options as module
 from pyspark_pymq.offsets import EARLIEST, LATEST, Bound
-from pyspark_pymq.options import check_options, sink_options, source_options
+from pyspark_pymq.options import (
+    SINK_OPTIONS,
+    SOURCE_OPTIONS,
+    check_options,
+    sink_options,
+    source_options,
+)
 
 NAMES = {"nameserver": "127.0.0.1:9876"}
 SOURCE = {**NAMES, "subscribe": "orders"}
@@ -106,6 +115,11 @@ def test_a_star_among_tags_means_all() -> None:
         ({"failondataloss": "no"}, ["failOnDataLoss", "'no'", "true or false"]),
         ({"includeproperties": "1"}, ["includeProperties", "true or false"]),
         ({"tags": " || "}, ["tags", "||"]),
+        # What the client refuses is refused before a task has begun.
+        ({"tags": "a > 5"}, ["option tags", "'a > 5'", "SQL"]),
+        ({"requesttimeoutms": "86400000"}, ["requestTimeoutMs", "1..86399999"]),
+        ({"retrytimeoutms": "604800000"}, ["retryTimeoutMs", "100..86399999"]),
+        ({"retrytimeoutms": "99"}, ["retryTimeoutMs", "100.."]),
         ({"consumergroup": "a b"}, ["consumerGroup", "letters"]),
         ({"minpartitions": "3", "maxpartitions": "2"}, ["maxPartitions=2", "minPartitions=3"]),
         ({"pullbytes": "10"}, ["pullBytes", "1024.."]),
@@ -179,3 +193,23 @@ def test_what_is_checked_before_the_direction_is_known() -> None:
     ):
         with pytest.raises(ConfigurationError):
             check_options(wrong)
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_the_readmes_name_every_option(name: str) -> None:
+    text = (Path(__file__).parents[3] / name).read_text(encoding="utf-8")
+    source, sink = (
+        set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE))
+        for part in re.split(r"^\| sink \|", text, flags=re.MULTILINE)
+    )
+    assert set(SOURCE_OPTIONS) <= source
+    assert set(SINK_OPTIONS) == sink
+
+
+def test_the_table_of_options_is_complete() -> None:
+    source, sink = (
+        set(re.findall(r"^([a-z]\w+)  ", part, re.MULTILINE))
+        for part in (module.__doc__ or "").split("\nSink ")
+    )
+    assert source == set(SOURCE_OPTIONS)
+    assert sink == set(SINK_OPTIONS)
