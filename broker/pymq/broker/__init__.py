@@ -1,7 +1,7 @@
 """The broker: stores what producers send and hands it to consumers.
 
-``broker.Broker`` builds the parts and owns their lifetime; ``requests`` maps request codes to
-``handlers``; ``state`` holds the tables that handlers read and write.
+``broker.Broker`` owns the lifetime of the parts that ``assembly`` makes; ``handlers`` answer
+requests; ``state`` holds the tables that handlers read and write.
 """
 
 from pymq import extras

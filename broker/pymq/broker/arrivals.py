@@ -1,7 +1,7 @@
-"""New messages that have become visible, for everybody who waits for such.
+"""Tells listeners which new messages have become visible.
 
-Listeners run after the acknowledgements of these messages have left, one after the other: what
-goes wrong in one of them delays neither producers nor the other listeners.
+Listeners run one after another, once the acknowledgements of these messages have left: an error in
+one of them delays neither producers nor the other listeners.
 
 Source: RocketMQ MessageArrivingListener, ReputMessageService.
 """
@@ -16,7 +16,7 @@ from pymq.store.dispatch import Dispatch
 
 _log = logging.getLogger(__name__)
 
-#: Takes what has become visible since it was called last, in log order.
+#: Gets what has become visible since its last call, in log order.
 Listener: TypeAlias = Callable[[list[Arrival]], None]
 
 
@@ -24,7 +24,7 @@ class Arrivals:
     """Hands arrivals of one store to listeners.
 
     Args:
-        dispatch: what makes messages of the store visible.
+        dispatch: makes messages of the store visible.
     """
 
     def __init__(self, dispatch: Dispatch) -> None:
@@ -37,7 +37,7 @@ class Arrivals:
         self._dispatch.listener = self._arrived
 
     async def close(self) -> None:
-        """Listen no more: the store makes the rest visible while it closes, in a thread."""
+        """Stop listening: while it closes, in a thread, the store makes the rest visible."""
         self._dispatch.listener = None
 
     def subscribe(self, listener: Listener) -> None:
@@ -54,11 +54,11 @@ class Arrivals:
         asyncio.get_running_loop().call_soon(self.deliver)
 
     def deliver(self) -> int:
-        """Hand out what has arrived; return how many pieces."""
+        """Hand out what has arrived; return the number of arrivals."""
         arrivals, self._pending = self._pending, []
         for listener in self._listeners:
             try:
                 listener(arrivals)
             except Exception:
-                _log.exception("%r failed to take %d arrivals", listener, len(arrivals))
+                _log.exception("%r failed to handle %d arrivals", listener, len(arrivals))
         return len(arrivals)

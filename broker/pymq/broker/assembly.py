@@ -1,6 +1,6 @@
-"""The parts of a broker, made and wired: tables, features, handlers. Read it from top to bottom.
+"""Makes and wires the parts of a broker: tables, features, handlers. Reads from top to bottom.
 
-Nothing here starts anything. The store is open already, and the address is known.
+Nothing is started here. The store is already open, and the address is known.
 """
 
 import functools
@@ -42,9 +42,9 @@ from pymq.clock import Clock
 from pymq.net.dispatcher import Dispatcher
 from pymq.store import FlushMode, MessageStore, StoreConfig
 
-#: How long administration waits for name servers to learn something.
+#: How long administrative requests wait until the name servers are informed.
 ANNOUNCE_WAIT_S = 1.0
-#: Share of the machine's memory that the end of the log is taken to occupy (RocketMQ
+#: Share of the machine's memory that the end of the log is assumed to occupy (RocketMQ
 #: accessMessageInMemoryMaxRatio).
 _MEMORY_RATIO = 0.4
 _LOCK_SCAN_INTERVAL_S = 60.0
@@ -53,12 +53,12 @@ _SAMPLE_INTERVAL_S = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What a broker stands on.
+    """What a broker is built on.
 
     Attributes:
         config, store_config: its settings.
-        clock: the time.
-        store: opened.
+        clock: tells the time.
+        store: is open.
         address: ``host:port`` at which clients reach it.
         store_host: the same, packed: part of every record and message id.
         writers, readers: executors for work on the disk; see ``Broker``.
@@ -76,12 +76,12 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembly:
-    """A broker's parts, as far as it has to do with them.
+    """The parts that a broker itself deals with.
 
     Attributes:
         dispatcher: takes all requests.
         duties: in the order in which they start.
-        clients, long_poll: hold connections, and are told when one has gone.
+        clients, long_poll: refer to connections, and are told when one is gone.
         registration: announces the broker.
     """
 
@@ -105,7 +105,7 @@ class _Tables:
 
 @dataclass(frozen=True, slots=True)
 class _Features:
-    """What a broker does, beside keeping messages."""
+    """What a broker does, apart from storing messages."""
 
     registration: Registration
     saving: StateSaving
@@ -295,7 +295,7 @@ def _list_duties(site: Site, tables: _Tables, features: _Features) -> list[Duty]
 
 
 def _memory_bytes(config: BrokerConfig) -> int:
-    """Return how much of the end of the log is taken to be in memory."""
+    """Return how much of the end of the log is assumed to be in memory."""
     if config.memory_bytes is not None:
         return config.memory_bytes
     try:

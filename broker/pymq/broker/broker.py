@@ -1,4 +1,4 @@
-"""Broker: opens the store, has the parts made, listens, and owns the lifetime of all."""
+"""Broker: opens the store, has its parts made, listens, and owns their lifetime."""
 
 import asyncio
 import logging
@@ -21,18 +21,18 @@ _log = logging.getLogger(__name__)
 #: The fast (VIP) port is this much below the main one.
 VIP_DISTANCE = 2
 _EPHEMERAL_TRIES = 50
-#: Threads, made when they are needed; see ``Broker``.
+#: Threads, started when they are needed; see ``Broker``.
 _WRITERS, _READERS = 9, 2
 
 
 class Broker:
     """A broker and its store. Its parts are made in ``assembly``; it answers nothing itself.
 
-    There are two executors, so that consumers who read old messages never keep producers
-    waiting. One writes: ``Flusher`` (flushes of log and queues, preparation of the next segment),
-    ``StateFile`` (three tables), ``Cleaner`` (deletions), opening and closing the store; it has
-    a thread for each of them. The other one reads for ``RecordResponses`` and ``QueryHandlers``
-    what is not in memory any more.
+    There are two executors, so that consumers that read old messages never delay producers. One
+    writes: ``Flusher`` (flushes of log and queues, preparation of the next segment), ``StateFile``
+    (three tables), ``Cleaner`` (deletions), opening and closing the store; it has a thread for
+    each of them. The other one reads what is no longer in memory, for ``RecordResponses`` and
+    ``QueryHandlers``.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Broker:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="pymq-read")
         self._parts: Assembly | None = None
         self._is_closed = False
-        #: Everything that is to be closed, from the last that was started to the first.
+        #: Everything that has to be closed, in reverse order of starting.
         self._duties = Duties()
         self._duties.on_close(self._shut_executors_down)
         self.address = ""
@@ -107,7 +107,7 @@ class Broker:
         )
 
         async def close() -> None:
-            await asyncio.wait([opening])  # a recovery under way ends early
+            await asyncio.wait([opening])  # a recovery in progress ends early
             if not opening.cancelled() and opening.exception() is None:
                 await loop.run_in_executor(self._writers, opening.result().close)
 
@@ -140,7 +140,7 @@ class Broker:
         except ConfigurationError as error:
             if self.config.listen_port:
                 _log.warning(
-                    "no VIP port: %s. Clients with the VIP channel switched on cannot send", error
+                    "no VIP port: %s. Clients with the VIP channel enabled cannot send", error
                 )
             return False
         self._servers.append(vip)
@@ -159,13 +159,13 @@ class Broker:
         if bind in ("127.0.0.1", "::1", "localhost") and host not in ("127.0.0.1", "::1"):
             _log.warning(
                 "clients are told to connect to %s (brokerIP1), but this broker listens on %s "
-                "only; set bindAddress to an address they reach",
+                "only; set bindAddress to an address that they can reach",
                 host,
                 bind,
             )
         elif bind not in ("127.0.0.1", "::1", "localhost"):
             _log.warning(
-                "listening on %s without access control: whoever reaches port %d can read, "
+                "listening on %s without access control: anybody who reaches port %d can read, "
                 "write and delete everything",
                 bind,
                 self.port,
@@ -188,10 +188,10 @@ class Broker:
         return self._servers[0].port
 
     async def close(self) -> None:
-        """Leave the name servers, answer who waits, flush and close; idempotent.
+        """Unregister, answer waiting clients, flush and close; idempotent.
 
         Raises:
-            StoreError: the last flush failed; everything is closed all the same.
+            StoreError: the last flush failed; everything is closed nevertheless.
         """
         if not self._is_closed:
             self._is_closed = True

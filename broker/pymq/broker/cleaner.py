@@ -1,4 +1,4 @@
-"""Keeps the disks from filling up: repeats the store's cleaning and watches how full they are.
+"""Keeps the disks from filling up: repeats the store's cleaning and monitors disk usage.
 
 Source: RocketMQ DefaultMessageStore.addScheduleTask.
 """
@@ -15,19 +15,19 @@ from pymq.store import Retention
 
 _log = logging.getLogger(__name__)
 
-#: The first pass comes this much after the start, as in RocketMQ: who opens an old store just to
-#: look at it still finds everything.
+#: Delay from the start to the first pass, as in RocketMQ: whoever opens an old store just to look
+#: at it still finds everything.
 FIRST_PASS_S = 60.0
-#: How often the disks are looked at; writing goes on this soon after there is space again.
+#: How often disk usage is checked; so writing resumes this soon after there is space again.
 WATCH_INTERVAL_S = 1.0
 
 
 class Cleaner:
-    """Deletes old files pass by pass, small piece by small piece.
+    """Deletes old files pass by pass, in small steps.
 
     Args:
         retention: of the store.
-        executor: where deletions run.
+        executor: runs the deletions.
         interval_s: from one pass to the next.
         pause_s: from one deletion to the next.
         first_s: from the start to the first pass.
@@ -60,24 +60,24 @@ class Cleaner:
         self._tasks.repeat("old files", self.run_pass, self._interval_s)
 
     def run_soon(self) -> None:
-        """Run a pass now, besides those that come at their time."""
-        self._tasks.start("old files, asked for", self.run_pass())
+        """Run a pass now, in addition to the regular ones."""
+        self._tasks.start("old files, requested", self.run_pass())
 
     async def run_pass(self) -> None:
-        """Run one pass, after the one that is under way."""
+        """Run one pass, after the one in progress."""
         async with self._one_pass:
             while await self.step():
                 await asyncio.sleep(self._pause_s)
 
     async def step(self) -> int:
-        """Do one piece of a pass; return how much got done, 0 at its end."""
+        """Do one step of a pass; return how much was done, 0 at its end."""
         job = self._retention.begin_clean()
         return await self._work.run(
             job.run, functools.partial(self._retention.finish_clean, job)
         )
 
     async def close(self) -> None:
-        """Stop when the disk work under way is over. Harmless when done twice."""
+        """Stop once the disk work in progress is done; idempotent."""
         await self._tasks.close()
         await self._work.close(_report)
 

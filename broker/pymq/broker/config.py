@@ -14,14 +14,14 @@ _READ, _WRITE = int(Permission.READ), int(Permission.WRITE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """RocketMQ BrokerConfig, as far as it applies, under the keys of its files."""
+    """RocketMQ BrokerConfig, as far as it applies, with the keys of its files."""
 
     name: str = setting("brokerName", default="broker-a")
     cluster: str = setting("brokerClusterName", default="DefaultCluster")
     broker_id: int = setting("brokerId", default=0)
     bind_address: str = setting("bindAddress", default="127.0.0.1")
     listen_port: int = setting("listenPort", default=10911)  # 0: any free one
-    #: What clients are told to connect to; ``bind_address`` where that is one address.
+    #: What clients are told to connect to; None: ``bind_address`` if that is a single address.
     advertised_address: str | None = setting("brokerIP1", default=None)
     name_servers: tuple[str, ...] = setting("namesrvAddr", default=())
     permission: int = setting("brokerPermission", default=6)
@@ -42,8 +42,8 @@ class BrokerConfig:
     #: Limits of a pull that does not ask for more (RocketMQ maxTransfer...OnMessageInMemory).
     pull_bytes_max: int = setting("maxTransferBytesOnMessageInMemory", default=262_144)
     pull_count_max: int = setting("maxTransferCountOnMessageInMemory", default=32)
-    #: How much of the end of the log is taken to be in memory; None: 40 % of the machine's
-    #: (RocketMQ accessMessageInMemoryMaxRatio). Older messages are read in a thread.
+    #: How much of the end of the log is assumed to be in memory; None: 40 % of the machine's
+    #: memory (RocketMQ accessMessageInMemoryMaxRatio). Older messages are read in a thread.
     memory_bytes: int | None = None
     #: Limits of a pull with the pymq extension.
     extended_pull_bytes_max: int = 8 << 20
@@ -84,12 +84,12 @@ class BrokerConfig:
         except ValueError as error:
             raise ConfigurationError(
                 f"advertised_address={address!r} (brokerIP1): expected an IP address, because "
-                "message ids hold it"
+                "message ids contain it"
             ) from error
         if ip.is_unspecified:
             raise ConfigurationError(
                 f"advertised_address={address} (brokerIP1): clients cannot connect to it; "
-                "name the address they reach this machine at"
+                "give the address at which they reach this machine"
             )
 
     @property

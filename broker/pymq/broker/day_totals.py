@@ -1,4 +1,4 @@
-"""Messages put and read by day, for the tools that show yesterday and today.
+"""Messages stored and read per day, for tools that show yesterday and today.
 
 Source: RocketMQ BrokerStats.
 """
@@ -7,12 +7,12 @@ from datetime import date, datetime
 
 
 class DayTotals:
-    """Remembers the totals as they were at the last two midnights, local time.
+    """Remembers the totals at the last two midnights, local time.
 
-    Totals are since the store was opened: a midnight before that counts as 0.
+    Totals count from the opening of the store: at a midnight before that they are 0.
 
     Attributes:
-        put_yesterday, put_today: messages stored up to yesterday's and to today's first moment.
+        put_yesterday, put_today: messages stored before yesterday and before today began.
         get_yesterday, get_today: messages read, likewise.
     """
 
@@ -22,13 +22,13 @@ class DayTotals:
         self.get_yesterday = self.get_today = 0
 
     def step(self, now_ms: int, *, put_count: int, get_count: int) -> int:
-        """Note the present totals when a new day has begun; return how many days did."""
+        """Record the current totals if a new day has begun; return the number of new days."""
         day = _day_of(now_ms)
         days = (day - self._day).days
         if days <= 0:  # also after the clock was set back
             return 0
         self._day = day
-        # Nothing ran at the midnights between, if there were any: all of that was yesterday.
+        # Nothing ran at the midnights between, if there were any: count all of it as yesterday.
         self.put_yesterday, self.put_today = self.put_today, put_count
         self.get_yesterday, self.get_today = self.get_today, get_count
         return days

@@ -1,4 +1,4 @@
-"""What a broker does all the time, beside answering requests."""
+"""What a broker does all the time, apart from answering requests."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -14,16 +14,16 @@ class Duty(Protocol):
         """Begin."""
 
     async def close(self) -> None:
-        """Stop, with everything done that must not be left; idempotent."""
+        """Finish what must not be left undone, and stop; idempotent."""
 
 
 class Periodic:
-    """A duty that calls a function again and again.
+    """A duty that calls a function periodically.
 
     Args:
         name: for logs.
         step: one bounded piece of work.
-        interval_s: from one call to the next; also before the first.
+        interval_s: before each call, including the first.
     """
 
     def __init__(self, name: str, step: Callable[[], object], interval_s: float) -> None:
@@ -42,25 +42,25 @@ class Periodic:
 
 
 class Duties:
-    """Duties and other things that have to be closed: in reverse, each even if another fails."""
+    """Duties and other things to close: in reverse order, each even if another one fails."""
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
 
     def start(self, *duties: Duty) -> None:
-        """Start duties, one after the other; each is closed before those that were earlier."""
+        """Start duties in order; each is closed before those started earlier."""
         for duty in duties:
             self.on_close(duty.close)
             duty.start()
 
     def on_close(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Call ``close`` when it is time, before everything that is here already."""
+        """Register ``close``, to be called before everything registered earlier."""
         self._stack.push_async_callback(close)
 
     async def close(self) -> None:
         """Close everything; idempotent.
 
         Raises:
-            Exception: the last one that a ``close`` raised; the others are its context.
+            Exception: the last one raised by a ``close``; the others are its context.
         """
         await self._stack.aclose()

@@ -1,7 +1,6 @@
-"""Indexes messages by their keys in the time that sending and reading leave.
+"""Indexes messages by their keys in the time that sending and reading leave over.
 
-Nobody waits for it but a query by key, which waits until what was visible when it came is
-indexed.
+Only a query by key waits for it: until everything that was visible when the query came is indexed.
 
 Source: RocketMQ IndexService, ReputMessageService.
 """
@@ -16,19 +15,19 @@ from pymq.store import Keys
 
 _log = logging.getLogger(__name__)
 
-#: A step costs about the same for one message as for a thousand: so they gather.
+#: A step costs about the same for one message as for a thousand, so they are gathered.
 GATHER_S = 0.2
 GATHER_BYTES = 1 << 19
-#: After the index could not be written.
+#: Pause after the index could not be written.
 RETRY_S = 1.0
-#: Share of the event loop's time that indexing may take, and from when on it may take more.
+#: Share of the event loop's time that indexing may take, and how far behind it may take more.
 BUSY_SHARE = 0.1
 FAR_BEHIND_BYTES = 1 << 30
 FAR_BEHIND_SHARE = 0.5
 
 
 class KeyIndexing:
-    """Brings the store's key index up to what is visible, a step of some milliseconds at a time.
+    """Brings the store's key index up to date with what is visible, a few milliseconds at a time.
 
     Args:
         keys: of the store.
@@ -57,7 +56,7 @@ class KeyIndexing:
             await asyncio.sleep(pause_s)
 
     def step(self) -> int:
-        """Do one step; return how many bytes of the log it took."""
+        """Do one step; return how many bytes of the log it covered."""
         try:
             done = self._keys.index_step()
         except StoreError as error:
@@ -85,5 +84,5 @@ class KeyIndexing:
             await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """Stop. Harmless when done twice."""
+        """Stop; idempotent."""
         await self._tasks.close()

@@ -1,8 +1,8 @@
-"""The one way for a message into the log, whoever writes it.
+"""The only way for a message into the log, whoever writes it.
 
-What is appended in one turn of the event loop, by any number of connections, becomes one append
-to the log. Who appended is told when the promise of the flush mode holds: at once, or after the
-flush that covers it.
+Everything that is appended in one turn of the event loop, by any number of connections, becomes one
+append to the log. The caller is told when the promise of the flush mode holds: at once, or after
+the flush that covers its message.
 
 Source: RocketMQ CommitLog.asyncPutMessage, handleDiskFlushAndHA.
 """
@@ -25,10 +25,10 @@ _log = logging.getLogger(__name__)
 class Outcome(Enum):
     """What became of a put (RocketMQ PutMessageStatus, as far as it is about durability)."""
 
-    STORED = "stored"  #: as safe as the flush mode promises, if its sender waits for that
+    STORED = "stored"  #: as safe as the flush mode promises, if the sender waits for that
     DISK_TIMEOUT = "disk timeout"  #: stored, but not proven to be on the disk
     REFUSED = "refused"  #: not stored; the result says why
-    FAILED = "failed"  #: a bug or a closed store; perhaps it was stored
+    FAILED = "failed"  #: a bug or a closed store; it may have been stored
 
 
 #: Looked up for every message; members of an enumeration are slow to find.
@@ -36,21 +36,21 @@ _STORED, _REFUSED, _OK = Outcome.STORED, Outcome.REFUSED, PutStatus.OK
 
 #: What the log takes: one message, or several for one queue.
 Put: TypeAlias = NewRecord | NewRecords
-#: Gets the result of a put, and what it is worth; ``result.remark`` is the reason of anything but
-#: STORED. Called once, on the event loop, and must not raise.
+#: Gets the result of a put and its outcome; ``result.remark`` is the reason for anything but
+#: STORED. Called once, on the event loop; must not raise.
 Done: TypeAlias = Callable[[PutResult, Outcome], None]
 #: Stores puts in one append; returns one result each.
 Append: TypeAlias = Callable[[Sequence[Put]], list[PutResult]]
-#: Calls back when the log is flushed up to a physical offset, or with the reason why it is not.
+#: Calls back when the log is flushed up to a physical offset, or with the reason why it cannot be.
 WaitFlushed: TypeAlias = Callable[[int, Callable[[str | None], None]], None]
 
 
 class LogWriter:
-    """Gathers puts and tells what became of them.
+    """Gathers puts and reports their outcomes.
 
     Args:
-        append: stores them, and makes visible what is visible at once.
-        wait_flushed: with SYNC_FLUSH, who to ask for the flush; None with ASYNC_FLUSH.
+        append: stores them, and makes them visible if they are visible at once.
+        wait_flushed: with SYNC_FLUSH, waits for the flush; None with ASYNC_FLUSH.
     """
 
     def __init__(self, append: Append, wait_flushed: WaitFlushed | None) -> None:
@@ -63,15 +63,15 @@ class LogWriter:
 
         Args:
             put: what to store; its buffers are kept until then.
-            done: told the outcome.
-            wait: whether ``done`` is to be told only when the flush mode's promise holds.
+            done: gets the outcome.
+            wait: whether to call ``done`` only when the flush mode's promise holds.
         """
         if not self._pending:
             asyncio.get_running_loop().call_soon(self.write)
         self._pending.append((put, done, wait))
 
     async def append_and_wait(self, put: Put) -> PutResult:
-        """Append, and return where it is once the flush mode's promise holds.
+        """Append, and return its place once the flush mode's promise holds.
 
         Raises:
             StoreError: it is not stored, or not proven to be.
@@ -135,4 +135,4 @@ def _flushed(waiting: list[tuple[Done, PutResult]], reason: str | None) -> None:
 
 
 def _log_untaken(outcome: Outcome) -> None:
-    _log.exception("whoever appended did not take the outcome (%s)", outcome.value)
+    _log.exception("the outcome of a put (%s) could not be handled", outcome.value)

@@ -22,9 +22,9 @@ from pymq.store import Arrival
 QueueKey = tuple[str, int]
 _Key = TypeVar("_Key")
 
-#: Pulls that were answered stay among the deadlines until there are so many more of them.
+#: Answered pulls stay among the deadlines until there are this many more of them than others.
 _ANSWERED_MAX = 1000
-#: How often deadlines are looked at.
+#: How often deadlines are checked.
 EXPIRE_INTERVAL_S = 0.1
 
 
@@ -33,7 +33,7 @@ class HeldPull:
     """One pull that waits.
 
     ``tag_codes`` is the sorted filter, or None for everything; ``pull_again`` executes the pull
-    once more, this time without waiting.
+    again, this time without waiting.
     """
 
     request: Request
@@ -60,7 +60,7 @@ class LongPoll:
         self._tasks = Tasks("held pulls")
 
     def start(self) -> None:
-        """Begin to answer pulls whose time is up."""
+        """Begin to answer pulls whose deadline has passed."""
         self._tasks.repeat("deadlines", self.expire, EXPIRE_INTERVAL_S)
 
     async def close(self) -> None:
@@ -85,7 +85,7 @@ class LongPoll:
         return True
 
     def take(self, arrivals: list[Arrival]) -> None:
-        """Answer the pulls that wait for what has arrived."""
+        """Answer the pulls that wait for these arrivals."""
         if self._count:
             for arrival in arrivals:
                 queue = (arrival.topic, arrival.queue_id)
@@ -98,9 +98,9 @@ class LongPoll:
         """Answer the pulls of a queue that has new messages for them; return how many.
 
         Args:
-            queue: whose.
+            queue: has the new messages.
             end_offset: the queue's new end.
-            tag_codes: of the new messages, or None when unknown (then everybody is woken).
+            tag_codes: of the new messages, or None when unknown (then all pulls are woken).
         """
         held = self._by_queue.get(queue)
         if not held:
@@ -108,7 +108,7 @@ class LongPoll:
         return self._answer([pull for pull in held if _concerns(pull, end_offset, tag_codes)])
 
     def expire(self) -> int:
-        """Answer the pulls whose time is up; return how many."""
+        """Answer the pulls whose deadline has passed; return how many."""
         now = self._clock.monotonic_s()
         due = []
         heap = self._by_deadline

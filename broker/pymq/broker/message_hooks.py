@@ -1,13 +1,13 @@
-"""What becomes of a message before it is stored, by what its properties ask for.
+"""Transforms special messages before they are stored, as their properties demand.
 
 A property may say that a message is not an ordinary one: that it is to be delivered later, or that
-it is one half of a transaction. Each such property has a hook, which returns the record to store in
-its place. Without one the message is refused: storing it as an ordinary message would deliver it
+it is one half of a transaction. Each such property has a hook, which returns the record to store
+instead. Without a hook the message is refused: stored as an ordinary message it would be delivered
 too early, or although it was never committed.
 
-A batch cannot hold such messages. RocketMQ refuses a batch as a whole that asks for a delay or a
-transaction, but stores what stands inside of it as ordinary messages; its clients never send
-that. Here it is refused, too.
+A batch cannot contain such messages. RocketMQ refuses a batch that as a whole asks for a delay or a
+transaction, but stores such messages inside of it as ordinary ones; its clients never send that.
+Here it is refused, too.
 
 Source: RocketMQ PutMessageHook, HookUtils, SendMessageProcessor.
 """
@@ -28,7 +28,7 @@ from pymq.protocol.message import (
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord
 
-#: Takes a record and its properties; returns what is to be stored, or raises a refusal.
+#: Gets a record and its properties; returns the record to store, or raises a refusal.
 Hook = Callable[[NewRecord, Mapping[str, str]], NewRecord]
 
 #: Bits of the system flag that an ordinary message does not have.
@@ -48,13 +48,13 @@ def _is_true(value: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """What a property asks for: its name, and whether a value asks for it at all."""
+    """The feature that a property asks for, and whether a value really asks for it."""
 
     feature: str
     is_meant: Callable[[str], bool]
 
 
-#: The names begin with D or T, but for the last: see ``PropertyTexts.rows_with``.
+#: All names but the last begin with D or T: see ``PropertyTexts.rows_with``.
 _REQUESTS = {
     DELAY: _Request("delayed messages", _is_above_zero),
     TIMER_DELAY_S: _Request("timer messages", _is_above_zero),
@@ -71,7 +71,7 @@ class MessageHooks:
     """The hooks of a broker.
 
     Args:
-        hooks: by the property that calls for them; what has none is refused.
+        hooks: by the property that calls for them; a message without its hook is refused.
     """
 
     def __init__(self, hooks: Mapping[str, Hook]) -> None:
@@ -79,14 +79,14 @@ class MessageHooks:
         self._hooks = dict(hooks)
 
     def apply(self, record: NewRecord, properties: Mapping[str, str]) -> NewRecord:
-        """Return what is to be stored in the place of a record.
+        """Return the record to store instead of a record.
 
         Args:
-            record: a message that came by itself.
+            record: a message that is not part of a batch.
             properties: its properties.
 
         Raises:
-            BrokerError: it asks for what this broker does not do.
+            BrokerError: it asks for something that this broker does not support.
         """
         if _NAMES.isdisjoint(properties) and not record.sys_flag & _SPECIAL_FLAGS:
             return record
@@ -100,19 +100,19 @@ class MessageHooks:
                 )
             record = hook(record, properties)
         if record.sys_flag & _SPECIAL_FLAGS:
-            # Stored like this, it would be acknowledged and never be delivered.
+            # Stored like this it would be acknowledged, but never delivered.
             raise refusal(ResponseCode.MESSAGE_ILLEGAL, _flags_remark(record.sys_flag))
         return record
 
     def check_batch(self, batch: NewRecords, properties: Mapping[str, str]) -> None:
-        """Refuse a batch with messages that are not ordinary ones.
+        """Refuse a batch with special messages.
 
         Args:
             batch: the messages.
             properties: those of the batch as a whole.
 
         Raises:
-            BrokerError: it holds such a message, or is to be treated as one.
+            BrokerError: it contains such a message, or is to be treated as one.
         """
         for name in _meant(properties):
             raise refusal(
@@ -126,7 +126,7 @@ class MessageHooks:
             for name in _meant(inner):
                 raise refusal(
                     ResponseCode.MESSAGE_ILLEGAL,
-                    f"a batch cannot hold {_REQUESTS[name].feature} (property {name} of message "
+                    f"a batch cannot contain {_REQUESTS[name].feature} (property {name} of message "
                     f"{number}, counted from 0); send them one by one",
                 )
 
@@ -142,6 +142,6 @@ def _meant(properties: Mapping[str, str]) -> list[str]:
 
 def _flags_remark(sys_flag: int) -> str:
     return (
-        f"system flag {sys_flag:#x} says transaction or inner batch, and the message's "
-        "properties do not; send it with a flag that fits"
+        f"system flag {sys_flag:#x} says transaction or inner batch, but the message's "
+        "properties do not; send it with a matching flag"
     )

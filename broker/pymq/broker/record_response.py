@@ -1,7 +1,7 @@
-"""Responses whose bodies are records out of the log, without copying them.
+"""Responses whose bodies are records of the log, without copying them.
 
-What is not in memory any more is read in a thread first: a page of the map that has to come from
-the disk would stop the loop, and with it everybody else.
+What is no longer in memory is first read in a thread: a page of the map that has to come from the
+disk would block the event loop, and with it everybody else.
 
 Source: RocketMQ ManyMessageTransfer, OneMessageTransfer, QueryMessageTransfer.
 """
@@ -24,8 +24,8 @@ class RecordResponses:
     """Makes responses whose bodies are records.
 
     Args:
-        executor: where records are read that may not be in memory any more.
-        memory_bytes: how much of the end of the log is taken to be in memory.
+        executor: reads records that may no longer be in memory.
+        memory_bytes: how much of the end of the log is assumed to be in memory.
     """
 
     def __init__(self, store: MessageStore, *, executor: Executor, memory_bytes: int) -> None:
@@ -40,16 +40,16 @@ class RecordResponses:
         starts: Sequence[int],
         check: Callable[[], None] | None = None,
     ) -> PartedResponse | Coroutine[Any, Any, PartedResponse]:
-        """Return a response, or what waits until the disk has given its records.
+        """Return a response, or a coroutine that first waits for the disk.
 
         Args:
             head: the response without its body.
             buffers: the body, as views on the log.
             starts: the physical offset of each buffer; the first is the lowest.
-            check: looks at the records once they are in memory; raises CorruptRecord.
+            check: verifies the records once they are in memory; raises CorruptRecord.
 
         Raises:
-            CorruptRecord: by ``check``.
+            CorruptRecord: raised by ``check``.
         """
         if starts and self._store.log_end - starts[0] > self._memory_bytes:
             return self._make_cold(head, buffers, starts, check)
@@ -67,7 +67,7 @@ class RecordResponses:
         try:
             job = self._store.begin_prefetch(buffers, starts)
         except StoreError as error:
-            _log.debug("not prefetched: %s", error)  # read when it is sent, if it can be
+            _log.debug("not prefetched: %s", error)  # it is read when it is sent, if possible
         else:
             await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
         if check is not None:

@@ -28,10 +28,10 @@ UNREGISTER_TIMEOUT_S = 1.0
 
 
 class Registration:
-    """Keeps every name server informed, each by itself.
+    """Keeps every name server informed, independently of the others.
 
     Args:
-        address: ``host:port`` at which clients reach us.
+        address: ``host:port`` at which clients reach this broker.
         topics: returns the table to announce.
     """
 
@@ -48,7 +48,7 @@ class Registration:
         ]
 
     async def start(self, wait_s: float) -> None:
-        """Register, waiting at most ``wait_s`` for each answer, and go on in the background."""
+        """Register, waiting at most ``wait_s`` for the answers, and continue in the background."""
         for announcer in self._announcers:
             self._tasks.start(
                 f"to {announcer.address}", announcer.run(self._config.register_interval_ms / 1000)
@@ -56,15 +56,15 @@ class Registration:
         await self.wait_announced(wait_s)
 
     def announce(self) -> None:
-        """Tell the name servers soon: something changed."""
+        """Inform the name servers of a change, soon."""
         for announcer in self._announcers:
             announcer.want()
 
     async def wait_announced(self, timeout_s: float) -> bool:
-        """Announce, and wait until every name server answered or the time is up.
+        """Announce, and wait until every name server has answered or the time is up.
 
         Returns:
-            Whether all of them took the present state.
+            Whether all of them accepted the current state.
         """
         outcomes = [announcer.expect() for announcer in self._announcers]
         if not outcomes:
@@ -80,7 +80,7 @@ class Registration:
             broker_address=self._address,
             cluster_name=config.cluster,
             broker_id=config.broker_id,
-            ha_server_address=None,  # nobody can replicate from this broker
+            ha_server_address=None,  # this broker has no slaves
             enable_acting_master=False,
             compressed=False,
             body_crc32=crc31(body),
@@ -90,7 +90,7 @@ class Registration:
         )
 
     async def close(self) -> None:
-        """Unregister everywhere, as far as name servers answer, and stop."""
+        """Unregister from all name servers that answer, and stop."""
         await self._tasks.close()
         request = UnregisterBrokerRequest(
             broker_name=self._config.name,
@@ -104,7 +104,7 @@ class Registration:
 
 
 class _NameServer:
-    """One name server: its connection and what it knows of us."""
+    """One name server: its connection, and whether it knows this broker."""
 
     def __init__(
         self, address: str, request: Callable[[], Command], timeout_s: float
@@ -121,14 +121,14 @@ class _NameServer:
         self._wanted.set()
 
     def expect(self) -> asyncio.Future[bool]:
-        """Announce anew; the future tells whether the name server took it."""
+        """Announce again; the future tells whether the name server accepted it."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._wanted.set()
         return waiter
 
     async def run(self, interval_s: float) -> None:
-        """Announce now, whenever wanted, and every ``interval_s``."""
+        """Announce now, on demand, and every ``interval_s``."""
         loop = asyncio.get_running_loop()
         while True:
             self._wanted.clear()
@@ -179,7 +179,7 @@ class _NameServer:
         try:
             await channel.request(command, UNREGISTER_TIMEOUT_S, description="unregistration")
         except PymqError as error:
-            _log.debug("name server %s was not told that we leave: %s", self.address, error)
+            _log.debug("could not unregister from name server %s: %s", self.address, error)
         channel.close()
 
 
@@ -187,7 +187,7 @@ def reachable_address(bind_address: str) -> str:
     """Return the IP address to advertise when none is configured.
 
     A broker that listens on one address advertises it; one that listens on all of them
-    advertises the one this machine would use to reach others. Nothing is sent for that.
+    advertises the one that this machine would use to reach others. Nothing is sent to find out.
     """
     try:
         ip = ipaddress.ip_address(bind_address)

@@ -1,4 +1,4 @@
-"""How many requests there were, how many failed, and how long they took, by code.
+"""Counts requests by code: how many, how many failed, and how long they took.
 
 Source: RocketMQ RemotingMetricsManager (rocketmq_rpc_latency), by request and response code.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.request_totals import RequestTotals
 
-#: Responses that say no more than that there is nothing, or nothing here.
+#: Responses that only say that there is nothing, or nothing here.
 _NOT_ERRORS = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -18,9 +18,7 @@ _NOT_ERRORS = frozenset(
         ResponseCode.QUERY_NOT_FOUND,
     }
 )
-
-
-#: Codes that are told apart; whoever sends numbers at random fills no memory.
+#: Codes counted separately: requests with random codes must not fill the memory.
 CODE_COUNT_MAX = 512
 OTHER_CODES = -1
 
@@ -28,7 +26,7 @@ OTHER_CODES = -1
 class RequestStatistics:
     """Counts and times requests; the observer of a dispatcher.
 
-    Beyond CODE_COUNT_MAX codes all others count as OTHER_CODES.
+    Beyond CODE_COUNT_MAX codes all others are counted as OTHER_CODES.
     """
 
     def __init__(self) -> None:
@@ -53,5 +51,5 @@ class RequestStatistics:
             totals.max_s = elapsed_s
 
     def __iter__(self) -> Iterator[RequestTotals]:
-        """Yield the totals of every code there was, by code."""
+        """Yield the totals of every code received, by code."""
         return iter(sorted(self._by_code.values(), key=lambda totals: totals.code))

@@ -1,7 +1,7 @@
-"""The tables that outlive the broker, on the disk: topics, groups, consumer offsets.
+"""Keeps the tables that outlive the broker on the disk: topics, groups, consumer offsets.
 
-What an administrator changes is on the disk, and known to the name servers, before it is
-acknowledged. What consumers commit is saved every few seconds, as in RocketMQ.
+An administrator's change is on the disk, and known to the name servers, before it is acknowledged.
+Committed offsets are saved every few seconds, as in RocketMQ.
 
 Source: RocketMQ ConfigManager, ConsumerOffsetManager.
 """
@@ -24,7 +24,7 @@ from pymq.protocol.command import Command
 
 _log = logging.getLogger(__name__)
 
-#: Waits until a change is on the disk and announced, then returns the response that says so.
+#: Waits until a change is on the disk and announced, then returns the response that confirms it.
 AnswerSaved: TypeAlias = Callable[[Request], Coroutine[Any, Any, Command]]
 
 
@@ -34,7 +34,7 @@ class StateSaving:
     Args:
         directory: of the files.
         topics, groups, offsets: the tables.
-        executor: where the disk work is done.
+        executor: does the disk work.
         offset_interval_s: how often committed offsets are saved.
         announced: waits until the name servers know the topics.
     """
@@ -72,7 +72,7 @@ class StateSaving:
         """Read the files into their tables.
 
         Raises:
-            StoreError: neither a file nor its backup can be read.
+            StoreError: a file and its backup cannot be read.
         """
         for file in self._files:
             file.load()
@@ -90,7 +90,7 @@ class StateSaving:
         self._save_soon(self._group_file)
 
     async def answer_saved(self, request: Request) -> Command:
-        """Return the response to an administrative change that has been made in memory.
+        """Save an administrative change that was made in memory; return the response to it.
 
         Raises:
             StoreError: it is not on the disk.

@@ -17,12 +17,12 @@ from pymq.store import MessageStore
 
 _log = logging.getLogger(__name__)
 
-#: Queues deleted before others have their turn on the event loop.
+#: Queues deleted before the event loop gets to do something else.
 _QUEUES_A_STEP = 16
 
 
 class CleaningHandlers:
-    """Deletes what is past its time, without waiting for the hour.
+    """Deletes what has expired, without waiting for the hour.
 
     Args:
         clean_soon: starts a pass over the log.
@@ -46,26 +46,26 @@ class CleaningHandlers:
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_log_files,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
         }
 
     def delete_log_files(self, request: Request) -> Command:
-        """DELETE_EXPIRED_COMMITLOG (329): this pass and the next need not wait for their hour.
+        """DELETE_EXPIRED_COMMITLOG (329): delete now and in the next pass, whatever the hour.
 
-        Answered at once, as in RocketMQ: it may take a while.
+        Answered at once, as in RocketMQ: deletion may take a while.
         """
         self._store.retention.clean_now()
         self._clean_soon()
         return request.response(ResponseCode.SUCCESS)
 
     async def clean_queues(self, request: Request) -> Command:
-        """CLEAN_EXPIRED_CONSUMEQUEUE (306): queues that hold nothing and belong to no topic.
+        """CLEAN_EXPIRED_CONSUMEQUEUE (306): delete queues that are empty and belong to no topic.
 
-        RocketMQ also deletes those of topics that are there and merely idle. Their offsets then
-        start from 0 again, and whoever had consumed more misses what comes next: so here they
+        RocketMQ also deletes those of existing topics that are merely idle. Their offsets then
+        start from 0 again, and a group with a higher offset misses what comes next: so here they
         stay, at one file each.
         """
         try:
@@ -73,7 +73,7 @@ class CleaningHandlers:
                 self._is_left_over, count_max=_QUEUES_A_STEP
             ):
                 for topic, queue_id in found:
-                    _log.info("queue %d of topic %s held nothing any more: gone", queue_id, topic)
+                    _log.info("queue %d of topic %s is empty: deleted", queue_id, topic)
                     self._offsets.delete_queue(topic, queue_id)
                 await asyncio.sleep(0)
         except StoreError as error:

@@ -20,7 +20,7 @@ from pymq.protocol.headers.groups import ConsumerGroupRequest
 
 
 class ClientHandlers:
-    """What clients tell about themselves."""
+    """Handles what clients report about themselves."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ClientHandlers:
         self._topics = topics
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.HEART_BEAT: self.heartbeat,
             RequestCode.UNREGISTER_CLIENT: self.unregister,
@@ -69,7 +69,7 @@ class ClientHandlers:
     ) -> None:
         config = self._groups.find(consumer.group)
         if config is None:
-            return  # The group is unknown and may not be created: its pulls will say so.
+            return  # The group is unknown and may not be created: its pulls will be refused.
         self._topics.create(
             names.retry_topic(consumer.group), queue_count=max(config.retry_queue_count, 1)
         )
@@ -100,7 +100,7 @@ class ClientHandlers:
         )
 
     def check_config(self, request: Request) -> Command:
-        """CHECK_CLIENT_CONFIG (46): asked for filters other than tags."""
+        """CHECK_CLIENT_CONFIG (46): sent for filters other than tags."""
         check = ClientConfigCheck.decode(request.body)
         kind = check.subscription.expression_type
         if kind not in ("", "TAG"):

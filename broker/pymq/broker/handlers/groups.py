@@ -40,7 +40,7 @@ from pymq.store import MessageStore
 
 
 class GroupHandlers:
-    """Creates, shows and deletes groups; tells who is online and how far they are."""
+    """Creates, shows and deletes groups; tells who is online, and their progress."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class GroupHandlers:
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
@@ -80,7 +80,7 @@ class GroupHandlers:
             names.check_group(config.group)
         except LocalProtocolError as error:
             raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        config.encode()  # One text that has no bytes, and no table would ever be saved again.
+        config.encode()  # One string that cannot be encoded, and the table could never be saved.
         self._groups.put(config)
         return self._answer_saved(request)
 
@@ -156,7 +156,7 @@ class GroupHandlers:
         for topic in topics:
             config = self._topics.find(topic)
             if config is None:
-                continue  # Tools ask for the route of every topic named here.
+                continue  # Tools look up the route of every topic named here.
             if online is not None and topic not in online.subscriptions and not header.topics:
                 continue
             for queue_id in range(config.read_queue_count):

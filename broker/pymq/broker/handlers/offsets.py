@@ -22,10 +22,10 @@ from pymq.store import MessageStore
 
 
 class OffsetHandlers:
-    """Where groups are, and where queues begin and end.
+    """Answers where groups are, and where queues begin and end.
 
     Args:
-        memory_bytes: how much of the end of the log is taken to be in memory.
+        memory_bytes: how much of the end of the log is assumed to be in memory.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class OffsetHandlers:
         self._memory_bytes = memory_bytes
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
@@ -57,9 +57,9 @@ class OffsetHandlers:
     def query(self, request: Request) -> Command:
         """QUERY_CONSUMER_OFFSET (14).
 
-        A group without offset in a queue that still has its first message, and that message
-        in memory, starts at 0 whatever the consumer would choose: messages sent before a new
-        group's first start are not skipped.
+        A group without an offset, in a queue whose first message still exists and is in memory,
+        starts at 0 whatever the consumer would choose: messages sent before a new group's first
+        start are not skipped.
         """
         header = QueryOffsetRequest.from_fields(request.fields)
         topic, queue_id = header.topic, header.queue_id
@@ -77,7 +77,7 @@ class OffsetHandlers:
         return _answer(request, offset)
 
     def _is_recent(self, topic: str, queue_id: int) -> bool:
-        """Is a queue's message 0 among what memory holds, or yet to come?"""
+        """Is a queue's message 0 in memory, or yet to come?"""
         start = self._store.physical_offset(topic, queue_id, 0)
         return start is None or self._store.log_end - start <= self._memory_bytes
 
@@ -87,8 +87,7 @@ class OffsetHandlers:
         if header.queue_id < 0 or header.commit_offset < 0:
             raise refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"queue {header.queue_id}, offset {header.commit_offset}: expected both "
-                "not to be negative",
+                f"queue {header.queue_id}, offset {header.commit_offset}: neither may be negative",
             )
         self._groups.require(header.consumer_group)
         self._topics.require(header.topic)

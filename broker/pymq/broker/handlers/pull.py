@@ -40,7 +40,7 @@ _CODES = {
 
 
 class PullHandlers:
-    """Hands out messages, at once or when they come."""
+    """Hands out messages, at once or when they arrive."""
 
     def __init__(
         self,
@@ -65,14 +65,14 @@ class PullHandlers:
         self._responses = responses
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.PULL_MESSAGE: self.pull,
             RequestCode.LITE_PULL_MESSAGE: self.pull,
         }
 
     def pull(self, request: Request) -> Answer:
-        """Answer a pull, or hold it until something comes."""
+        """Answer a pull, or hold it until a message arrives."""
         header = PullRequest.from_fields(request.fields)
         tag_codes = self._check(header)
         if header.sys_flag & PullFlag.COMMIT_OFFSET and header.commit_offset >= 0:
@@ -89,7 +89,7 @@ class PullHandlers:
     # --- checks
 
     def _check(self, header: PullRequest) -> TagCodes | None:
-        """Return the tag filter of a header that may be served; None: no filter."""
+        """Check that a pull may be served; return its tag filter, None if it has none."""
         config = self._config
         if not config.is_readable:
             raise refusal(
@@ -207,11 +207,11 @@ class PullHandlers:
         return self._responses.make(head, result.buffers, result.starts, result.check)
 
 
-def _response_code(result: ReadResult, asked_offset: int) -> int:
+def _response_code(result: ReadResult, requested_offset: int) -> int:
     code = _CODES.get(result.status)
     if code is None:  # no such queue, or nothing in it
         return (
-            ResponseCode.PULL_OFFSET_MOVED if asked_offset != 0 else ResponseCode.PULL_NOT_FOUND
+            ResponseCode.PULL_OFFSET_MOVED if requested_offset != 0 else ResponseCode.PULL_NOT_FOUND
         )
     return code
 

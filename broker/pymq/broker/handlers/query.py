@@ -20,20 +20,20 @@ from pymq.protocol.record import record_place
 from pymq.store import MessageStore
 from pymq.store.index.key_query import QueryResult
 
-#: What a query by the producer's id returns at most (RocketMQ defaultQueryMaxNum).
+#: Most messages that a query by the producer's id returns (RocketMQ defaultQueryMaxNum).
 UNIQUE_COUNT_MAX = 32
-#: How long a query waits for the key index to catch up: less than the patience of clients.
+#: How long a query waits for the key index to catch up: less than clients wait.
 INDEX_WAIT_S = 2.0
 
 
 class QueryHandlers:
-    """Looks messages up.
+    """Looks up messages.
 
     Args:
         responses: answers with records.
-        wait_indexed: returns when what is visible now can be found by its keys; raises
-            StoreError when that cannot be.
-        executor: where files are read.
+        wait_indexed: returns when everything that is visible now can be found by its keys; raises
+            StoreError if that is impossible.
+        executor: reads the files.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class QueryHandlers:
         self._executor = executor
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.VIEW_MESSAGE_BY_ID: self.view,
             RequestCode.QUERY_MESSAGE: self.query,
@@ -72,7 +72,7 @@ class QueryHandlers:
         try:
             await asyncio.wait_for(self._wait_indexed(), INDEX_WAIT_S)
         except TimeoutError:
-            pass  # Looks among what is indexed, and says so when that is not enough.
+            pass  # Searches what is indexed, and says so if that is not enough.
         behind_bytes = self._store.keys.behind_bytes
         try:
             found = await self._find(header)
@@ -109,8 +109,7 @@ def _not_found(header: QueryMessageRequest, behind_bytes: int) -> BrokerError:
     if behind_bytes:
         return refusal(
             ResponseCode.SYSTEM_BUSY,
-            f"{key} is not among what is indexed, and {behind_bytes} B of the log are not yet; "
-            "try again",
+            f"{key} was not found, but {behind_bytes} B of the log are not indexed yet; try again",
         )
     return refusal(
         ResponseCode.QUERY_NOT_FOUND,

@@ -11,14 +11,14 @@ from pymq.protocol.command import Command
 
 
 class QueueLockHandlers:
-    """Grants and takes back queue locks."""
+    """Grants and releases queue locks."""
 
     def __init__(self, config: BrokerConfig, locks: QueueLocks) -> None:
         self._config = config
         self._locks = locks
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.LOCK_BATCH_MQ: self.lock,
             RequestCode.UNLOCK_BATCH_MQ: self.unlock,

@@ -1,8 +1,8 @@
-"""What a broker says about itself: GET_BROKER_RUNTIME_INFO (28).
+"""A broker's report about itself: GET_BROKER_RUNTIME_INFO (28).
 
-The names are RocketMQ's, in both spellings where versions differ, and so is the form of each
-value, because tools take them apart. What this broker does not have (thread pools with limits,
-delay levels, timers on disk) is left out, unless a tool stumbles over what is missing.
+The names are RocketMQ's, in both spellings where versions differ, and so is the form of each value,
+because tools parse them. What this broker does not have (thread pools with limits, delay levels,
+timers on disk) is left out, unless a tool fails without it.
 
 Source: RocketMQ AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.getRuntimeInfo.
 """
@@ -23,7 +23,7 @@ from pymq.store import MessageStore, Rates, StatisticsSnapshot
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 _INT_MAX = (1 << 31) - 1
 
-#: Requests are handled as they are read: none waits in a queue, and no lock is fought over.
+#: Requests are handled as they are read: none waits in a queue or for a lock.
 _NOTHING_WAITS = {
     "sendThreadPoolQueueSize": "0",
     "sendThreadPoolQueueHeadWaitTimeMills": "0",
@@ -33,7 +33,7 @@ _NOTHING_WAITS = {
     "queryThreadPoolQueueHeadWaitTimeMills": "0",
     "pageCacheLockTimeMills": "0",
 }
-#: What a 5.x broker without its timer wheel says.
+#: Reported by a 5.x broker without its timer wheel.
 _NO_TIMERS = {
     "timerReadBehind": "0",
     "timerOffsetBehind": "0",
@@ -47,8 +47,8 @@ class RuntimeHandlers:
     """Shows the state of the broker and its store.
 
     Args:
-        requests: what was asked of this broker.
-        queues_path: which of the store's directories is that of the consume queues.
+        requests: counts the requests to this broker.
+        queues_path: the store's directory of consume queues.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RuntimeHandlers:
         self._queues_path = queues_path
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info}
 
     def runtime_info(self, request: Request) -> Command:
@@ -113,7 +113,7 @@ class RuntimeHandlers:
             "commitLogMaxOffset": str(store.log_end),
             "dispatchBehindBytes": str(store.dispatch.behind_bytes),
             "remainHowManyDataToFlush": size_text(store.durability.unflushed_bytes),
-            # RocketMQ says the greatest number when it has no pool.
+            # RocketMQ reports the largest number when it has no pool.
             "remainTransientStoreBufferNumbs": str(_INT_MAX if buffers is None else buffers),
             "earliestMessageTimeStamp": str(-1 if earliest_ms is None else earliest_ms),
         }
@@ -148,7 +148,7 @@ def _counts(found: StatisticsSnapshot) -> dict[str, str]:
         "putLatency99": f"{found.put_p99_ms:.2f}",
         "putLatency999": f"{found.put_p999_ms:.2f}",
         "getMessageEntireTimeMax": str(int(found.get_max_s * 1000)),
-        # Ours: what RocketMQ does not count.
+        # Our own: RocketMQ does not count these.
         "flushTimesTotal": str(found.flush_count),
         "flushEntireTimeMax": str(int(found.flush_max_s * 1000)),
         "flushFailedTimes": str(found.flush_failed_count),
@@ -167,7 +167,7 @@ def _rates_text(rates: Rates) -> str:
 
 
 def run_time_text(elapsed_ms: int) -> str:
-    """Return how long the broker runs as RocketMQ writes it."""
+    """Return how long the broker has been running, as RocketMQ writes it."""
     days, rest = divmod(max(elapsed_ms, 0), _DAY_MS)
     hours, rest = divmod(rest, _HOUR_MS)
     minutes, rest = divmod(rest, _MINUTE_MS)

@@ -73,10 +73,10 @@ class SendHandlers:
     """Checks, stores and acknowledges messages.
 
     Args:
-        hooks: what becomes of messages that are not ordinary ones.
+        hooks: transform special messages.
         log_writer: stores them.
         store_host: our packed address, part of every record and message id.
-        record_crc: whether records end with their checksum, as the store is set.
+        record_crc: whether records end with their checksum, according to the store's settings.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class SendHandlers:
         self._random = random.Random()
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.SEND_MESSAGE: self.send,
             RequestCode.SEND_MESSAGE_V2: self.send,
@@ -129,7 +129,7 @@ class SendHandlers:
         return None
 
     def _offer_records(self, request: Request) -> Command:
-        """Say whether this connection may send pre-encoded records: they have room for IPv4."""
+        """Say whether this connection may send pre-encoded records, which have IPv4 hosts."""
         if len(request.connection.packed_host) + len(self._store_host) == 16:
             return request.response(ResponseCode.SUCCESS)
         return request.response(
@@ -140,7 +140,7 @@ class SendHandlers:
     # --- checks
 
     def _accept(self, request: Request) -> tuple[Put, bool]:
-        """Return what is to be stored, and whether its sender waits for the flush."""
+        """Return what is to be stored, and whether the sender waits for the flush."""
         command = request.command
         fields = command.fields or {}
         if command.code == RequestCode.SEND_MESSAGE:
@@ -164,7 +164,7 @@ class SendHandlers:
         return self._hooks.apply(record, properties), wait
 
     def _check(self, header: SendRequest, config: TopicConfig) -> int:
-        """Return the queue of a send to a topic that may be written to."""
+        """Check that a topic may be written to; return the queue of a send."""
         if not (config.perm & _WRITE and self._config.is_writable):
             raise refusal(
                 ResponseCode.NO_PERMISSION,
@@ -203,13 +203,13 @@ class SendHandlers:
         if config is None:
             raise refusal(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{topic}] not exist, apply first please! Topics are not created by "
-                f"themselves on broker {self._config.name} (autoCreateTopicEnable)",
+                f"topic[{topic}] not exist, apply first please! Topics are not created "
+                f"automatically on broker {self._config.name} (autoCreateTopicEnable)",
             )
         return config
 
     def _retry(self, header: SendRequest, queue_id: int) -> tuple[str, int]:
-        """Return where a message for a retry topic goes: there, or to the dead letters."""
+        """Return where a message for a retry topic goes: there, or to the dead-letter topic."""
         group = header.topic[len(names.RETRY_PREFIX) :]
         config = self._groups.require(group)
         most = header.max_reconsume_times
@@ -313,7 +313,7 @@ class SendHandlers:
         request.respond(request.response(code, result.remark, fields))
 
     def _message_ids(self, put: Put, physical_offset: int) -> str:
-        if not isinstance(put, NewBatch):  # who sends pre-encoded records can count
+        if not isinstance(put, NewBatch):  # the sender of pre-encoded records can count
             return f"{self._id_prefix}{physical_offset:016X}"
         ids = (put.starts + physical_offset).astype(">i8").tobytes().hex(",", 8).upper()
         return self._id_prefix + ids.replace(",", f",{self._id_prefix}")

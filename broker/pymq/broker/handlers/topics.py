@@ -32,7 +32,7 @@ from pymq.protocol.headers.topics import (
 )
 from pymq.store import MessageStore
 
-#: Queues of one topic on one broker.
+#: Most queues of one topic on one broker.
 QUEUE_COUNT_MAX = 65_536
 
 
@@ -54,7 +54,7 @@ class TopicHandlers:
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
@@ -94,7 +94,7 @@ class TopicHandlers:
             order=header.order,
             attributes=attributes,
         )
-        config.encode()  # One text that has no bytes, and no table would ever be announced again.
+        config.encode()  # One string that cannot be encoded would stop every announcement.
         self._topics.put(config)
         return self._answer_saved(request)
 
@@ -174,7 +174,7 @@ def _version(text: str) -> DataVersion:
 
 
 def _apply_attributes(known: dict[str, str], changes: str | None) -> dict[str, str]:
-    """Return attributes after ``+key=value,-key`` changes, kept for the peers that use them."""
+    """Return attributes after ``+key=value,-key`` changes; peers may use them."""
     attributes = dict(known)
     for change in filter(None, (changes or "").split(",")):
         sign, (key, _, value) = change[0], change[1:].partition("=")

@@ -1,6 +1,6 @@
-"""Who is connected: producers and consumers by group, as their heartbeats tell.
+"""Who is connected: producers and consumers by group, according to their heartbeats.
 
-A client is known by the pair (connection, client id). It is gone when its connection closes,
+A client is identified by the pair (connection, client id). It is gone when its connection closes,
 when it unregisters, or when its heartbeats stop for the expiry time.
 
 Source: RocketMQ ConsumerManager, ConsumerGroupInfo, ProducerManager.
@@ -17,7 +17,8 @@ from pymq.protocol.names import is_retry_topic
 
 _log = logging.getLogger(__name__)
 
-#: What a member wants: topic, and tags or another expression. Equal for members that agree.
+#: What a member subscribes to: topics, each with tags or another expression. Equal for members
+#: that agree.
 Wanted = frozenset[tuple[str, frozenset[str] | str]]
 
 
@@ -42,7 +43,7 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     #: Of each member, as of its last heartbeat.
     wanted: dict[ServerConnection, Wanted] = field(default_factory=dict)
-    #: Was the log told that members subscribe differently, and do they still?
+    #: Do members subscribe differently, and has this been logged?
     is_divided: bool = False
 
     @property
@@ -55,7 +56,7 @@ class ConsumerGroup:
         return sorted({client.client_id for client in self.members.values()})
 
     def compare(self, name: str, connection: ServerConnection, wanted: Wanted) -> None:
-        """Say once when members that share the queues do not subscribe to the same."""
+        """Warn once when members that share the queues subscribe differently."""
         if self.wanted.get(connection) == wanted:
             return
         self.wanted[connection] = wanted
@@ -75,7 +76,7 @@ class ConsumerGroup:
         self.is_divided = other is not None
 
     def subscribe(self, subscriptions: list[Subscription]) -> bool:
-        """Take over what a member subscribes to; True when topics came or went."""
+        """Take over a member's subscriptions; return whether topics were added or removed."""
         table = self.subscriptions
         changed = False
         for subscription in subscriptions:
@@ -112,9 +113,9 @@ class ClientTable:
 
     Args:
         clock: for heartbeat times.
-        expiry_s: after so long without heartbeat a client is gone.
+        expiry_s: a client without a heartbeat for this long is gone.
         on_members_changed: called with (group, connections of its members) when members or
-            subscribed topics of a consumer group changed, so that they rebalance.
+            subscribed topics of a consumer group have changed, so that they rebalance.
     """
 
     def __init__(
@@ -133,7 +134,7 @@ class ClientTable:
     # --- consumers
 
     def consumer_group(self, group: str) -> ConsumerGroup | None:
-        """Return the live state of a consumer group, or None when nobody is there."""
+        """Return the live state of a consumer group, or None when it has no members."""
         return self._consumers.get(group)
 
     def register_consumer(
@@ -147,8 +148,8 @@ class ClientTable:
         """Take over one consumer group of a heartbeat.
 
         Args:
-            keep_subscriptions: the heartbeat left its subscriptions out (heartbeat V2); what
-                is known stays.
+            keep_subscriptions: the heartbeat came without subscriptions (heartbeat V2); those
+                that are known stay.
         """
         group = self._consumers.get(data.group)
         if group is None:
@@ -210,14 +211,14 @@ class ClientTable:
     # --- ends
 
     def drop(self, connection: ServerConnection) -> None:
-        """Forget a connection that is gone."""
+        """Remove a closed connection from all groups."""
         for group in [name for name, g in self._consumers.items() if connection in g.members]:
             self.unregister_consumer(connection, group)
         for group in [name for name, m in self._producers.items() if connection in m]:
             self.unregister_producer(connection, group)
 
     def expire(self) -> int:
-        """Drop clients whose heartbeats stopped, close their connections; return how many."""
+        """Drop clients whose heartbeats stopped and close their connections; return how many."""
         oldest = self._clock.monotonic_s() - self._expiry_s
         members = [group.members for group in self._consumers.values()]
         members += self._producers.values()

@@ -20,7 +20,7 @@ class GroupTable:
     """Group name -> settings.
 
     Attributes:
-        on_change: called after every change; whoever needs to know puts a function here.
+        on_change: called after every change; to be set by whoever needs to know.
     """
 
     def __init__(self, clock: Clock, *, auto_create: bool) -> None:
@@ -35,7 +35,7 @@ class GroupTable:
         }
 
     def find(self, group: str) -> GroupConfig | None:
-        """Return a group's settings, creating it where that is allowed; else None."""
+        """Return a group's settings, creating it if that is allowed; otherwise None."""
         config = self._groups.get(group)
         if config is None and self._auto_create and names.is_legal(group):
             config = GroupConfig(group=group)
@@ -47,7 +47,7 @@ class GroupTable:
         """Return a group's settings.
 
         Raises:
-            GroupNotExist: there is no such group, and none is created by itself.
+            GroupNotExist: there is no such group, and groups are not created automatically.
         """
         config = self.find(group)
         if config is None:
@@ -63,7 +63,7 @@ class GroupTable:
         self._changed()
 
     def delete(self, group: str) -> bool:
-        """Forget a group; False when there was none."""
+        """Delete a group; False if there was none."""
         if self._groups.pop(group, None) is None:
             return False
         self._changed()
@@ -80,7 +80,7 @@ class GroupTable:
         return fastjson.dump_pretty(self.body().to_json())
 
     def restore(self, value: object) -> None:
-        """Take over what ``subscriptionGroup.json`` holds."""
+        """Take over the contents of ``subscriptionGroup.json``."""
         body = GroupTableBody.from_json(value)
         self._groups |= body.groups
         self._forbidden = body.forbidden

@@ -1,4 +1,4 @@
-"""How far each consumer group is in each queue.
+"""The committed offset of each consumer group in each queue.
 
 Source: RocketMQ ConsumerOffsetManager.
 """
@@ -14,7 +14,7 @@ _SEPARATOR = "@"
 class OffsetTable:
     """(topic, group) -> queue id -> next queue offset to consume.
 
-    A lower offset than the stored one is taken too: consumers may be set back.
+    An offset below the stored one is accepted, too: consumers may be reset.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class OffsetTable:
             self.is_changed = True
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Return the committed offset, or None where there is none."""
+        """Return the committed offset, or None if there is none."""
         queues = self._offsets.get((topic, group))
         return None if queues is None else queues.get(queue_id)
 
@@ -74,7 +74,7 @@ class OffsetTable:
         return fastjson.dump_pretty(self.body().to_json())
 
     def restore(self, value: object) -> None:
-        """Take over what ``consumerOffset.json`` holds."""
+        """Take over the contents of ``consumerOffset.json``."""
         for key, queues in ConsumerOffsetTable.from_json(value).offsets.items():
             topic, separator, group = key.partition(_SEPARATOR)
             if separator:

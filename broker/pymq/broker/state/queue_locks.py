@@ -29,7 +29,7 @@ class QueueLocks:
         self._locks: dict[str, dict[QueueKey, _Lock]] = {}
 
     def lock(self, group: str, client_id: str, queues: list[QueueKey]) -> list[QueueKey]:
-        """Lock what can be locked for a client, or refresh it; return what the client holds."""
+        """Lock free queues for a client and refresh its own; return those it holds."""
         now = self._clock.monotonic_s()
         table = self._locks.setdefault(group, {})
         held = []
@@ -62,7 +62,7 @@ class QueueLocks:
         )
 
     def expire(self) -> int:
-        """Forget locks nobody refreshes any more; return how many."""
+        """Forget locks that are no longer refreshed; return how many."""
         now = self._clock.monotonic_s()
         count = 0
         for group, table in list(self._locks.items()):

@@ -1,4 +1,4 @@
-"""Where tables are kept: one small JSON file each, replaced as a whole."""
+"""The files of the tables: one small JSON file each, replaced as a whole."""
 
 import asyncio
 import logging
@@ -19,9 +19,9 @@ class StateFile:
     Args:
         path: such as ``config/topics.json``.
         to_text: returns what to write.
-        restore: takes over what was read; raises a PymqError, and changes nothing, where that
-            is not what belongs there.
-        executor: where the disk work is done.
+        restore: takes over what was read; if that is invalid, raises a PymqError and changes
+            nothing.
+        executor: does the disk work.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class StateFile:
         self._table.load(lambda text: self._restore(fastjson.parse(text)))
 
     def changed(self) -> None:
-        """Take note that the file is out of date."""
+        """Record that the file is out of date."""
         self._is_changed = True
 
     async def save(self) -> None:
-        """Write the file if the table changed; returns once that is on the disk.
+        """Write the file if the table has changed; return once it is on the disk.
 
         Raises:
             StoreError: it could not be written; the file is as before, and the next save

@@ -1,4 +1,4 @@
-"""The topics of this broker, and how new ones come into being.
+"""The topics of this broker, and how new ones are created.
 
 Source: RocketMQ TopicConfigManager.
 """
@@ -21,10 +21,10 @@ _INHERIT = int(Permission.INHERIT)
 
 
 class TopicTable:
-    """Topic name -> settings, with a version that tells name servers when to look again.
+    """Topic name -> settings, with a version that tells name servers when they have changed.
 
     Attributes:
-        on_change: called after every change; whoever needs to know puts a function here.
+        on_change: called after every change; to be set by whoever needs to know.
     """
 
     def __init__(self, config: BrokerConfig, clock: Clock) -> None:
@@ -39,7 +39,7 @@ class TopicTable:
         return topic in self._topics
 
     def find(self, topic: str) -> TopicConfig | None:
-        """Return a topic's settings, or None where there is no such topic."""
+        """Return a topic's settings, or None if there is no such topic."""
         return self._topics.get(topic)
 
     def require(self, topic: str) -> TopicConfig:
@@ -63,7 +63,7 @@ class TopicTable:
         self._changed()
 
     def delete(self, topic: str) -> bool:
-        """Forget a topic; False when there was none."""
+        """Delete a topic; False if there was none."""
         if self._topics.pop(topic, None) is None:
             return False
         self._changed()
@@ -76,10 +76,10 @@ class TopicTable:
     def create_for_send(
         self, topic: str, default_topic: str, queue_count: int
     ) -> TopicConfig | None:
-        """Create a topic that somebody sends to, from a template topic that may be inherited.
+        """Create a topic for a send, from a template topic that may be inherited.
 
         Returns:
-            Its settings, or None where no template allows it.
+            Its settings, or None if no template allows it.
         """
         template = self._topics.get(default_topic)
         if template is None or not template.perm & _INHERIT:
@@ -93,7 +93,7 @@ class TopicTable:
     def create(
         self, topic: str, *, queue_count: int, perm: int = _READ_WRITE
     ) -> TopicConfig:
-        """Return a topic's settings, creating it with so many queues where it is missing."""
+        """Return a topic's settings; create it with this many queues if it does not exist."""
         config = self._topics.get(topic)
         if config is None:
             config = TopicConfig(
@@ -107,7 +107,7 @@ class TopicTable:
         return config
 
     def adopt(self, queues: list[tuple[str, int]]) -> None:
-        """Create the topics of queues that the store holds but the table does not know.
+        """Create the topics of queues that are in the store but not in the table.
 
         A crash can lose the last change of the table, never the messages.
         """
@@ -128,7 +128,7 @@ class TopicTable:
         return fastjson.dump_pretty(self.body().to_json())
 
     def restore(self, value: object) -> None:
-        """Take over what ``topics.json`` holds; system topics keep what the file says."""
+        """Take over the contents of ``topics.json``, its system topics included."""
         body = TopicTableBody.from_json(value)
         self._topics |= body.topics
         self.version = body.version
