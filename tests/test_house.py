@@ -1,6 +1,7 @@
 """The rules of the house that a machine can see: see ``tests/house``."""
 
 import configparser
+import re
 import subprocess
 import sys
 import textwrap
@@ -184,6 +185,16 @@ def test_packages_match_when_each_has_its_directory(tree: Callable[[str, str], P
     assert package_findings(root) == []  # git keeps no empty folder: in a clone there is none
     (root / "broker/pymq/cli").rmdir()
     assert package_findings(root) == ["setup.cfg: pymq.cli is listed, but there is none"]
+
+
+def test_the_files_that_the_architecture_names_are_there() -> None:
+    text = (PROJECT / "docs/architecture.md").read_text(encoding="utf-8")
+    roots = [PROJECT, PROJECT / "broker/pymq", PROJECT / "broker/pymq/broker"]
+    roots.append(PROJECT / "connector/pyspark_pymq")
+    named = set(re.findall(r"`([\w/]+(?:\.py|/))`", text))
+    assert len(named) > 30
+    missing = [name for name in sorted(named) if not any((root / name).exists() for root in roots)]
+    assert not missing, f"docs/architecture.md names what is not there: {missing}"
 
 
 # ------------------------------------------------------------------------------- what may shrink

@@ -23,7 +23,6 @@ LONG_MODULES: dict[str, int] = {
     "pymq.client.blocking": 687,
     "pymq.client.pool": 515,
     "pymq.client.producer": 537,
-    "pymq.client.queue_reader": 424,
     "pymq.net.blocking": 410,
     "pymq.protocol.bodies": 511,
     "pymq.store.files": 558,

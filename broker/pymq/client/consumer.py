@@ -21,9 +21,9 @@ from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.home import Home
 from pymq.client.inbox import Delivery, FlowLimits, Inbox
 from pymq.client.pool import ClientPool
-from pymq.client.queue_reader import StartPolicy
 from pymq.client.rebalance import Rebalance
 from pymq.client.retry import FailedMessages
+from pymq.client.start_policy import StartPolicy
 from pymq.client.workers import WorkerPool
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError, LocalProtocolError

@@ -15,9 +15,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Self
 
 from pymq.client import operations
 from pymq.client.inbox import Delivery, Inbox
@@ -27,6 +24,7 @@ from pymq.client.process_queue import ProcessQueue
 from pymq.client.retry import visible_topic
 from pymq.client.routes import MASTER_ID
 from pymq.client.said_once import SaidOnce
+from pymq.client.start_policy import StartPolicy
 from pymq.errors import (
     BrokerError,
     ConfigurationError,
@@ -38,10 +36,9 @@ from pymq.errors import (
     TopicNotExist,
 )
 from pymq.net.channel import AsyncChannel
-from pymq.protocol.bodies import ConsumeFromWhere, MessageQueue, Subscription
+from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.message import ReceivedMessage
-from pymq.protocol.names import is_retry_topic
 from pymq.protocol.record import Record, decode_records
 
 _log = logging.getLogger(__name__)
@@ -54,8 +51,6 @@ PULL_TIMEOUT_S = 30.0
 FAILURE_PAUSE_S = 1.0
 FLOW_CONTROL_PAUSE_S = 0.02
 FLOW_CONTROL = 215
-#: How much the clock of a broker may be behind ours.
-CLOCK_SKEW_MS = 10_000
 #: A queue that may not pull because of one unfinished message says so after this: when the
 #: message holds back others that were handled, and when it is only slow.
 HELD_BACK_S = 10.0
@@ -68,58 +63,6 @@ PULL_BYTES = 4 << 20
 
 #: The broker is away, or seems so: all its queues fail for one reason.
 AWAY = (ConnectionFailed, RequestTimeout, RouteNotFound)
-
-_WORDS: dict[str, ConsumeFromWhere] = {
-    "latest": ConsumeFromWhere.LAST_OFFSET,
-    "earliest": ConsumeFromWhere.FIRST_OFFSET,
-    ConsumeFromWhere.LAST_OFFSET: ConsumeFromWhere.LAST_OFFSET,
-    ConsumeFromWhere.FIRST_OFFSET: ConsumeFromWhere.FIRST_OFFSET,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class StartPolicy:
-    """Where a group begins in a queue for which it has no committed offset."""
-
-    where: ConsumeFromWhere
-    #: For ``TIMESTAMP``: the first message stored at this time or later.
-    timestamp_ms: int = 0
-
-    @classmethod
-    def of(cls, value: object) -> Self:
-        """Return the policy that a user's value means.
-
-        Raises:
-            ConfigurationError: it is no datetime, and none of the words.
-        """
-        if isinstance(value, datetime):
-            return cls(ConsumeFromWhere.TIMESTAMP, int(value.timestamp() * 1000))
-        where = _WORDS.get(value) if isinstance(value, str) else None
-        if where is None:
-            raise ConfigurationError(
-                f"from_where={value!r}, expected 'latest', 'earliest' or a datetime"
-            )
-        return cls(where)
-
-    def for_later_queues(self, since_ms: int) -> "StartPolicy":
-        """Return where to begin in queues that are found some time after the others.
-
-        The end of such a queue would be behind the messages that came before it was found.
-
-        Args:
-            since_ms: when the others were found, ms since 1970.
-        """
-        if self.where is not ConsumeFromWhere.LAST_OFFSET:
-            return self
-        return StartPolicy(ConsumeFromWhere.TIMESTAMP, since_ms - CLOCK_SKEW_MS)
-
-    def operation(self, queue: MessageQueue) -> operations.Operation[int]:
-        """Return what to ask the broker. Retry topics are read from their beginning."""
-        if self.where is ConsumeFromWhere.FIRST_OFFSET or is_retry_topic(queue.topic):
-            return operations.min_offset(queue)
-        if self.where is ConsumeFromWhere.LAST_OFFSET:
-            return operations.max_offset(queue)
-        return operations.offset_by_time(queue, self.timestamp_ms)
 
 
 def say_unread(
