@@ -1,13 +1,13 @@
 """RocketMQ for Python and Spark: broker, name server, client, embedded broker for tests.
 
-What applications use, loaded when first touched::
+What applications use, loaded on first access::
 
     from pymq import Consumer, Message, Producer          # asyncio
     from pymq import sync                                 # sync.Consumer, sync.Producer: blocking
     from pymq import BlockingAdmin, BlockingClient        # request and response only
     from pymq.testing import Cluster                      # name server and broker in-process
 
-Every exception is here, too, and every class that a signature of these needs. Importing this
+Every exception is here, too, and every class that appears in their signatures. Importing this
 package needs the standard library only.
 """
 

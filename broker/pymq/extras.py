@@ -1,25 +1,25 @@
-"""Packages that an installation without extras lacks, and the extra that brings each."""
+"""Packages that an installation without extras lacks, and the extra that installs each."""
 
 import importlib
 
-#: Package -> our extra. What only one function can do without says so itself.
+#: Package -> our extra. Functions that need a package of their own report it themselves.
 _EXTRAS = {"numpy": "broker", "typer": "cli", "click": "cli", "rich": "cli"}
 
 
 class ExtraMissing(ModuleNotFoundError):
-    """A package is not installed; the text names it and the command that brings it."""
+    """A package is not installed; the message names it and the command that installs it."""
 
 
 def require(package: str, *, by: str) -> None:
-    """Import a package that one of our extras brings.
+    """Import a package that one of our extras installs.
 
     Args:
         package: its name.
-        by: who needs it, for the text.
+        by: who needs it, for the message.
 
     Raises:
         ExtraMissing: it is not installed.
-        ModuleNotFoundError: it is, but lacks something itself.
+        ModuleNotFoundError: it is, but something that it needs is not.
     """
     try:
         importlib.import_module(package)
@@ -28,11 +28,11 @@ def require(package: str, *, by: str) -> None:
 
 
 def named(error: ModuleNotFoundError, *, by: str) -> ModuleNotFoundError:
-    """Return the error that also says what to install; the same one if nothing of ours brings it.
+    """Return an error that also says what to install; the same one if no extra of ours helps.
 
     Args:
         error: a failed import.
-        by: who needed it, for the text.
+        by: who needed it, for the message.
     """
     extra = _EXTRAS.get(error.name or "")
     if extra is None or isinstance(error, ExtraMissing):

@@ -1,4 +1,4 @@
-"""Every key that some RocketMQ from 4.5.1 to 5.4.0 reads from its properties files.
+"""Every key that a RocketMQ release from 4.5.1 to 5.4.0 reads from its properties files.
 
 RocketMQ fills its configuration beans by their setters, so the keys are the properties of
 BrokerConfig (with BrokerIdentity), MessageStoreConfig (the tiered store's, too), NettyServerConfig,
@@ -6,7 +6,7 @@ NettyClientConfig, NamesrvConfig, ControllerConfig, JraftConfig and AuthConfig. 
 union over the releases 4.5.1, 4.9.7, 5.3.3 and 5.4.0, taken from their classes by reflection,
 and the two keys of the address server that its start-up code reads by name.
 
-``settings.review_keys`` tells by it a key that pymq does not need from a slip of the pen.
+``settings.review_keys`` uses it to tell a key that pymq does not need from a typing error.
 """
 
 ROCKETMQ_KEYS = frozenset(

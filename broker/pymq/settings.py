@@ -9,9 +9,9 @@ A component's configuration names the key of each field that a file may set::
         segment_bytes: int = setting("mappedFileSizeCommitLog", "mapedFileSizeCommitLog", ...)
 
 Fields without a key are set by code only. Several components may be filled from one file: each
-takes its own keys, and ``review_keys`` says what nobody took.
+takes its own keys, and ``review_keys`` reports those that nobody took.
 
-Text is read by the rules of ``java.util.Properties``: ``#`` and ``!`` begin a comment line; a
+Text is parsed by the rules of ``java.util.Properties``: ``#`` and ``!`` begin a comment line; a
 key ends at the first ``=``, ``:`` or blank; a backslash at the end of a line continues it and
 elsewhere escapes (``\\t \\n \\r \\f \\uXXXX``, any other character stands for itself).
 """
@@ -47,16 +47,16 @@ _LIST_SEPARATOR = re.compile(r"[;,]")
 
 
 def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]:
-    """Return the keys and values of a properties text; the last of equal keys wins.
+    """Return the keys and values of a properties text; the last of several equal keys wins.
 
     Values keep their trailing blanks, as in Java.
 
     Args:
         text: the whole text.
-        source: where it is from, for the text of errors.
+        source: where it comes from, for error messages.
 
     Raises:
-        ConfigurationError: a ``\\u`` without four hexadecimal digits, or half a character.
+        ConfigurationError: a ``\\u`` without four hexadecimal digits, or half a surrogate pair.
     """
     properties: dict[str, str] = {}
     lines = iter(enumerate(_LINE_END.split(text), 1))
@@ -68,7 +68,7 @@ def parse_properties(text: str, *, source: str = "properties") -> dict[str, str]
             _, following = next(lines, (0, ""))
             line = line[:-1] + following.lstrip(_BLANKS)
         key = _KEY.match(line)
-        assert key is not None  # it matches the empty text, too
+        assert key is not None  # it matches the empty string, too
         try:
             properties[_unescape(key[1])] = _unescape(line[key.end() :])
         except ValueError as error:
@@ -88,7 +88,7 @@ def _unescape(text: str) -> str:
         # Java escapes UTF-16 units: two of them may make one character.
         return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{text!r:.80} holds half a UTF-16 surrogate pair") from error
+        raise ValueError(f"{text!r:.80} contains half a UTF-16 surrogate pair") from error
 
 
 def _unescape_one(found: re.Match[str]) -> str:
@@ -97,14 +97,14 @@ def _unescape_one(found: re.Match[str]) -> str:
         return chr(int(escaped[1:], 16))
     if escaped == "u":
         rest = found.string[found.start() : found.start() + 6]
-        raise ValueError(f"{rest!r} is no \\u and four hexadecimal digits")
+        raise ValueError(f"{rest!r}: expected \\u and four hexadecimal digits")
     return _SPECIAL.get(escaped, escaped)
 
 
 def format_properties(properties: Mapping[str, str]) -> str:
     """Return the text of ``key=value`` lines, in the mapping's order, that reads back the same.
 
-    Pure ASCII: Java brokers read files as Latin-1, and what is escaped is safe with both.
+    Pure ASCII: Java brokers read files as Latin-1, and escapes are safe with both.
     """
     return "".join(
         f"{_escape_key(key)}={_escape_value(value)}\n" for key, value in properties.items()
@@ -143,10 +143,10 @@ def setting(
     Args:
         key: RocketMQ's name for it.
         aliases: older spellings, read but never written.
-        parse: text to value, for types ``from_properties`` does not know or values that are
-            written otherwise; raises ValueError saying what it expected.
-        format: the way back.
-        options: ``dataclasses.field``'s.
+        parse: text to value, for types that ``from_properties`` does not know or values that are
+            written in another way; raises ValueError saying what it expected.
+        format: the inverse of ``parse``.
+        options: those of ``dataclasses.field``.
     """
     metadata: dict[str, Any] = {"key": key, "aliases": aliases}
     if parse is not None:
@@ -165,7 +165,7 @@ def _keyed_fields(config_class: Any) -> list[tuple[dataclasses.Field[Any], str]]
 
 
 def keys_of(*config_classes: type) -> set[str]:
-    """Return every key, aliases too, that the configuration classes read."""
+    """Return every key, with aliases, that the configuration classes read."""
     return {
         name
         for config_class in config_classes
@@ -179,12 +179,12 @@ def from_properties(
 ) -> Config:
     """Return the configuration that the properties describe; absent keys keep the default.
 
-    Blanks around a value are dropped. Where a key and its alias are both there, the key wins.
+    Blanks around a value are dropped. A key wins over its alias.
 
     Args:
         config_class: a dataclass whose fields were made by ``setting``, or carry its metadata.
-        properties: what ``parse_properties`` returned; keys of others are left alone.
-        source: file name, for the text of errors.
+        properties: as returned by ``parse_properties``; other keys are ignored.
+        source: file name, for error messages.
 
     Raises:
         ConfigurationError: a value is not of its field's type, or the class refuses it.
@@ -231,7 +231,7 @@ def _format(value: Any) -> str:
 
 
 def _parser(annotation: Any) -> Callable[[str], Any]:
-    """Return text -> value for a field's type; what it raises says what would be right."""
+    """Return text -> value for a field's type; its errors say what they expected."""
     if isinstance(annotation, types.UnionType):
         (kind,) = (a for a in typing.get_args(annotation) if a is not types.NoneType)
         parse = _parser(kind)
@@ -259,7 +259,7 @@ def _parse_float(text: str) -> float:
 
 
 def _parse_bool(text: str) -> bool:
-    # Java takes everything else as false, silently: `yes` would switch the thing off.
+    # Java silently takes everything else as false: `yes` would disable the setting.
     if text.lower() not in ("true", "false"):
         raise ValueError("expected true or false")
     return text.lower() == "true"
@@ -296,21 +296,21 @@ _PARSERS: dict[Any, Callable[[str], Any]] = {
 }
 
 
-# ------------------------------------------------------------------------------ what is left over
+# ------------------------------------------------------------------------------ remaining keys
 
 
 def review_keys(
     properties: Collection[str], used: set[str]
 ) -> tuple[list[str], list[tuple[str, str | None]]]:
-    """Sort out the keys of a file that no configuration class takes.
+    """Classify the keys of a file that no configuration class takes.
 
     Args:
-        properties: the keys of the file (a mapping will do).
-        used: what ``keys_of`` returned for all classes filled from the file.
+        properties: the keys of the file, or a mapping with these keys.
+        used: as returned by ``keys_of`` for all classes filled from the file.
 
     Returns:
-        (ignored, unknown): keys that RocketMQ has and we do not use; and keys that nobody
-        knows, each with the nearest key that somebody does, ``None`` where none is near.
+        (ignored, unknown): keys that RocketMQ has but pymq does not use; and keys that neither
+        knows, each with the closest known key, ``None`` if none is close.
     """
     left = sorted(set(properties) - used)
     ignored = [key for key in left if key in ROCKETMQ_KEYS]

@@ -1,8 +1,8 @@
 """The name server: brokers announce themselves, clients ask where a topic lives.
 
 ``routes`` is the table, a pure value; ``kv`` keeps the key-value configuration; ``handlers``
-turns requests into answers; ``server`` puts them behind a port. Name servers know nothing of
-one another: every broker registers with each, every client asks one.
+answer requests; ``server`` listens on a port. Name servers do not know one another: every broker
+registers with all of them, every client asks one.
 """
 
 from typing import TYPE_CHECKING

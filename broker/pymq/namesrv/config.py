@@ -19,28 +19,28 @@ CHANGEABLE_KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesrvConfig:
-    """How one name server behaves; the keys are RocketMQ's but for those that begin ``pymq``.
+    """How one name server behaves; the keys are RocketMQ's, except those that begin with ``pymq``.
 
     Source: RocketMQ NamesrvConfig, NettyServerConfig.
     """
 
     host: str = setting("bindAddress", default="127.0.0.1")
     port: int = setting("listenPort", default=9876)  # 0: any free one
-    #: A connection on which nothing arrives for so long is closed.
+    #: A connection on which nothing arrives for this long is closed.
     idle_s: int = setting("serverChannelMaxIdleTimeSeconds", default=120)
-    #: Where PUT_KV_CONFIG survives a restart; None: it does not.
+    #: Where the effect of PUT_KV_CONFIG is kept across restarts; None: nowhere.
     kv_config_path: Path | None = setting("kvConfigPath", default=None)
     #: Do routes carry the order-topic configuration?
     order_message_enable: bool = setting("orderMessageEnable", default=False)
-    #: Are brokers told, when they register, which topics are order topics?
+    #: Are brokers told which topics are order topics when they register?
     return_order_topic_config: bool = setting("returnOrderTopicConfigToBroker", default=True)
-    #: May clients list all topics, or those of a cluster and of the system?
+    #: May clients list all topics? May they list the topics of a cluster, and system topics?
     enable_all_topic_list: bool = setting("enableAllTopicList", default=True)
     enable_topic_list: bool = setting("enableTopicList", default=True)
     scan_interval_ms: int = setting("scanNotActiveBrokerInterval", default=5_000)
-    #: A broker not heard of for so long is gone, unless it asked for another time itself.
+    #: A broker that is silent for this long is gone, unless it registered with a time of its own.
     broker_expiry_s: float = setting("pymqBrokerExpirySeconds", default=120.0)
-    #: May UPDATE_NAMESRV_CONFIG change ``CHANGEABLE_KEYS``? Nobody is asked who they are.
+    #: May UPDATE_NAMESRV_CONFIG change ``CHANGEABLE_KEYS``? Senders are not authenticated.
     allow_config_update: bool = setting("pymqAllowConfigUpdate", default=False)
 
     def __post_init__(self) -> None:

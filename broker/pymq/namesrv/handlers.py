@@ -1,7 +1,7 @@
 """The name server's answers: one method per request code.
 
-Nothing here waits, and nothing but the key-value file is touched: a request is answered in
-the turn of the event loop in which it came.
+Nothing here waits, and the only file is that of the key-value configuration: a request is answered
+in the turn of the event loop in which it arrived.
 
 Source: RocketMQ DefaultRequestProcessor, ClientRequestProcessor.
 """
@@ -71,7 +71,7 @@ class Handlers:
         self._clock = clock
 
     def table(self) -> Mapping[int, Handler]:
-        """Return what each code leads to."""
+        """Return the handler of each request code."""
         return {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._read_kv,
@@ -130,7 +130,7 @@ class Handlers:
         return request.response(_OK, None, answer.to_fields(), self._order_topics())
 
     def _order_topics(self) -> bytes:
-        """Return what a broker is told of order topics when it registers; empty for nothing."""
+        """Return what a registering broker is told about order topics; empty: nothing."""
         table = self._kv.table(ORDER_TOPIC_CONFIG)
         if table is None or not self._config.return_order_topic_config:
             return b""
@@ -204,7 +204,7 @@ class Handlers:
         header = TopicRequest.from_fields(request.fields)
         queues = TopicRoute.decode(request.body).queues
         if not self._routes.register_topic(header.topic, queues):
-            # As in Java the answer is "done": the sender repeats it with its next registration.
+            # SUCCESS, as in RocketMQ: the sender repeats it with its next registration.
             _log.warning("topic %s of unknown brokers was not registered", header.topic)
         return request.response(_OK)
 
@@ -227,7 +227,7 @@ class Handlers:
         return self._topic_list(request, self._routes.system_topics())
 
     def _no_topics(self, request: Request) -> Command:
-        """Answer for topics of deployment units, of which pymq has none."""
+        """Answer a request for topics of deployment units, which pymq does not have."""
         return self._topic_list(request, TopicList())
 
     def _topic_list(self, request: Request, topics: TopicList) -> Command:

@@ -1,4 +1,4 @@
-"""The key-value configuration: namespace -> key -> text, kept in one small JSON file.
+"""The key-value configuration: namespace -> key -> string, kept in one small JSON file.
 
 ::
 
@@ -17,7 +17,7 @@ from pymq.protocol import fastjson
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
 
-#: Topic -> ``broker:queue count`` pairs that an ordered topic is to have, joined by ``;``.
+#: Topic -> the ``broker:queue count`` pairs of an order topic, joined by ``;``.
 ORDER_TOPIC_CONFIG = "ORDER_TOPIC_CONFIG"
 
 _Tables = dict[str, dict[str, str]]
@@ -30,10 +30,10 @@ class _KVFile(JsonObject):
 
 @dataclass(slots=True)
 class KVConfig:
-    """The tables of all namespaces; every change is on disk before it counts.
+    """The tables of all namespaces; every change is on disk before it takes effect.
 
-    A change writes and syncs the whole file (some KB) on the caller's thread: administrators
-    make a handful of them, and an answer must not promise what a crash could take back.
+    A change writes and flushes the whole file (a few KB) on the caller's thread: administrators
+    make a handful of changes, and an answer must not promise what a crash could undo.
     """
 
     path: Path | None = None
@@ -41,11 +41,11 @@ class KVConfig:
 
     @classmethod
     def load(cls, path: Path | None) -> "KVConfig":
-        """Return what the file holds; empty when there is no file, or no path.
+        """Return the contents of the file; empty without a file, or without a path.
 
         Raises:
-            ConfigurationError: the file is there and cannot be read. It is never replaced by
-                an empty one.
+            ConfigurationError: the file exists but cannot be read. It is never replaced by an
+                empty one.
         """
         if path is None:
             return cls(path)
@@ -56,15 +56,15 @@ class KVConfig:
         except (OSError, RemoteProtocolError) as error:
             raise ConfigurationError(
                 f"cannot read the key-value configuration {path}: {error}; "
-                "mend it, or move it away to start with an empty one"
+                "repair it, or move it away to start with an empty one"
             ) from error
 
     def value(self, namespace: str, key: str) -> str | None:
-        """Return what is stored under a key, ``None`` for nothing."""
+        """Return the value of a key, ``None`` if it has none."""
         return self._tables.get(namespace, {}).get(key)
 
     def table(self, namespace: str) -> Mapping[str, str] | None:
-        """Return all keys of a namespace, ``None`` where there was never one."""
+        """Return all keys of a namespace, ``None`` if it never had any."""
         return self._tables.get(namespace)
 
     def put(self, namespace: str, key: str, value: str) -> None:
@@ -76,7 +76,7 @@ class KVConfig:
         self._replace({**self._tables.get(namespace, {}), key: value}, namespace)
 
     def delete(self, namespace: str, key: str) -> None:
-        """Forget a value, if there is one.
+        """Delete a value, if there is one.
 
         Raises:
             BrokerSystemError: the file cannot be written; nothing has changed.
@@ -97,7 +97,7 @@ class KVConfig:
 
 
 def _replace_file(path: Path, text: str) -> None:
-    """Write a file so that, whatever happens, the old or the new content is there whole."""
+    """Replace a file atomically: whatever happens, either the old or the new content is there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(path.name + ".tmp")
     with fresh.open("w", encoding="utf-8") as file:

@@ -2,16 +2,14 @@
 
 A pure value: no clock, no socket; time is an argument. Invariants:
 
-* an address stands under one id of its broker at most;
-* a broker without an address is not there, nor is a cluster without a broker, nor a topic
-  without queues;
+* an address has at most one id of its broker;
+* there is no broker without an address, no cluster without a broker, and no topic without queues;
 * every broker address has a liveness entry, made by its registration; an address that registers
-  under another broker name or cluster leaves the one before.
+  under another broker name or cluster leaves its previous one.
 
-Queue data come from the master (id 0); while there is none, also from the slave with the
-smallest id, if it is 5.x; without the permission to write when it may act as master.
-``BrokerData`` and ``QueueData`` are replaced, never modified, so that a route handed out stays
-what it was.
+Queue data come from the master (id 0); while there is none, also from the slave with the smallest
+id, if it is a 5.x broker; without write permission if it may act as master. ``BrokerData`` and
+``QueueData`` are replaced, never modified, so that a route handed out does not change.
 
 Source: RocketMQ RouteInfoManager.
 """
@@ -42,7 +40,7 @@ _READ_WRITE = int(Permission.READ | Permission.WRITE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker says of itself (REGISTER_BROKER)."""
+    """What a broker announces about itself (REGISTER_BROKER)."""
 
     cluster: str
     broker_name: str
@@ -57,7 +55,7 @@ class Registration:
     zone_name: str | None = None
     #: Seconds without a sign of life after which the broker is gone; ``None``: the table's.
     expiry_s: float | None = None
-    #: Identity of the connection that it came over; the broker goes when that one does.
+    #: Identifies the connection it came over; when that ends, the broker is removed.
     connection: object = None
 
 
@@ -80,14 +78,14 @@ class _Live:
         return self.broker.topics.version
 
     def moved(self, broker: Registration) -> bool:
-        """Does the address register as somebody else now?"""
+        """Does the address now register as another broker?"""
         now = (broker.broker_name, broker.cluster)
         return (self.broker.broker_name, self.broker.cluster) != now
 
 
 @dataclass(slots=True)
 class RouteTable:
-    """All brokers and topics that this name server knows.
+    """All brokers and topics known to this name server.
 
     Args:
         expiry_s: seconds without a sign of life after which a broker is gone.
@@ -98,21 +96,21 @@ class RouteTable:
     _topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)  # by broker name
     _live: dict[str, _Live] = field(default_factory=dict)  # by address
 
-    # --- brokers come and go
+    # --- brokers
 
     def register(self, broker: Registration, now_s: float) -> MasterAddresses | None:
-        """Enter a broker, or renew it.
+        """Add a broker, or renew it.
 
         Args:
-            broker: what it says of itself.
+            broker: what it announces.
             now_s: monotonic seconds, as everywhere in this class.
 
         Returns:
             The master's addresses, for a slave whose master is known.
 
         Raises:
-            BrokerSystemError: a new broker announces one topic only. That is an incremental
-                registration, and taken for the whole table it would hide all other topics.
+            BrokerSystemError: a new broker announces a single topic. That is an incremental
+                registration; taken for the whole table it would hide all other topics.
         """
         known = self._live.get(broker.address)
         if known is not None and known.moved(broker):
@@ -142,7 +140,7 @@ class RouteTable:
         return self._master_of(broker, addresses)
 
     def _addresses_without(self, broker: Registration) -> dict[int, str]:
-        """Return the addresses under this broker's name, without its own under another id."""
+        """Return the addresses of this broker's name, without its own under another id."""
         known = self._brokers.get(broker.broker_name)
         return {
             broker_id: address
@@ -151,7 +149,7 @@ class RouteTable:
         }
 
     def _is_outdated(self, broker: Registration, holder: str | None) -> bool:
-        """Does the present holder of the id stem from a later election than the newcomer?"""
+        """Was the current holder of the id elected later than the newcomer?"""
         live = self._live.get(holder or "")
         if live is None or live.version.state_version <= broker.topics.version.state_version:
             return False
@@ -189,7 +187,7 @@ class RouteTable:
         return MasterAddresses(master, live.broker.ha_address) if live else None
 
     def unregister(self, *, broker_name: str, address: str) -> None:
-        """Remove one address of a broker, and with the last one the broker and its queues."""
+        """Remove one address of a broker; with the last one also the broker and its queues."""
         live = self._live.get(address)
         if live is not None and live.broker.broker_name == broker_name:
             del self._live[address]
@@ -206,7 +204,7 @@ class RouteTable:
                 self._change_permission(broker_name, lambda perm: perm & ~_WRITE)
 
     def heard_of(self, address: str, now_s: float) -> bool:
-        """Take a sign of life; returns whether such a broker is registered."""
+        """Record a sign of life; return whether the address is registered."""
         live = self._live.get(address)
         if live is None:
             return False
@@ -214,18 +212,18 @@ class RouteTable:
         return True
 
     def version_of(self, address: str) -> DataVersion | None:
-        """Return the version of the topics that an address registered last."""
+        """Return the version of the topics that an address last registered."""
         live = self._live.get(address)
         return live.version if live else None
 
     def expire(self, now_s: float) -> list[Registration]:
-        """Remove the brokers that were silent for too long, and return them."""
+        """Remove and return the brokers that were silent for too long."""
         late = [live.broker for live in self._live.values() if now_s - live.seen_s > live.expiry_s]
         self._remove(late)
         return late
 
     def connection_ended(self, connection: object) -> list[Registration]:
-        """Remove the brokers that registered last over this connection, and return them."""
+        """Remove and return the brokers whose last registration came over this connection."""
         gone = [live.broker for live in self._live.values() if live.broker.connection is connection]
         self._remove(gone)
         return gone
@@ -237,7 +235,7 @@ class RouteTable:
     # --- topics
 
     def register_topic(self, topic: str, queues: list[QueueData]) -> bool:
-        """Enter a topic's queues; refuses (returns False) when a broker is unknown."""
+        """Add a topic's queues; False, and nothing is added, if a broker is unknown."""
         if not queues or any(queue.broker_name not in self._brokers for queue in queues):
             return False
         self._topics.setdefault(topic, {}).update({queue.broker_name: queue for queue in queues})
@@ -258,11 +256,11 @@ class RouteTable:
                 del self._topics[topic]
 
     def wipe_write_permission(self, broker_name: str) -> int:
-        """Forbid writing to a broker's queues, until its topics change; returns how many topics."""
+        """Forbid writing to a broker's queues until its topics change; return how many topics."""
         return self._change_permission(broker_name, lambda perm: perm & ~_WRITE)
 
     def add_write_permission(self, broker_name: str) -> int:
-        """Make all queues of a broker readable and writable; returns how many topics."""
+        """Make all queues of a broker readable and writable; return how many topics."""
         return self._change_permission(broker_name, lambda perm: _READ_WRITE)
 
     def _change_permission(self, broker_name: str, change: Callable[[int], int]) -> int:
@@ -274,10 +272,10 @@ class RouteTable:
                 changed += 1
         return changed
 
-    # --- questions
+    # --- queries
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return where a topic lives, ``None`` when no live broker has it."""
+        """Return the route of a topic, ``None`` if no live broker has it."""
         queues = self._topics.get(topic)
         if not queues:
             return None
@@ -321,7 +319,7 @@ class RouteTable:
         return TopicList(topics=list(self._topics))
 
     def topics_of_cluster(self, cluster: str) -> TopicList:
-        """Return the names of the topics that the brokers of a cluster have."""
+        """Return the names of the topics on the brokers of a cluster."""
         members = set(self._by_cluster().get(cluster, ()))
         return TopicList(
             topics=[topic for topic, queues in self._topics.items() if members & queues.keys()]
@@ -349,6 +347,6 @@ def _queue_data(broker_name: str, topic: TopicConfig, *, read_only: bool) -> Que
 def _refused(broker: Registration) -> BrokerSystemError:
     text = (
         f"register broker failed: {broker.broker_name} (id {broker.broker_id}, {broker.address}) "
-        f"is not known here yet and announces one topic only; register the whole topic table first"
+        "is not known here yet and announces a single topic; register the whole topic table first"
     )
     return BrokerSystemError(text, code=1, remark=text)

@@ -1,4 +1,4 @@
-"""NameServer: the route table behind a port."""
+"""NameServer: serves the route table on a port."""
 
 import ipaddress
 import logging
@@ -21,7 +21,7 @@ class NameServer:
 
     Args:
         config: how it behaves.
-        clock: the time; tests bring their own.
+        clock: tells the time; tests pass their own.
 
     Raises:
         ConfigurationError: the key-value file cannot be read.
@@ -44,12 +44,12 @@ class NameServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on; known once it was started."""
+        """The port it listens on; known once it has been started."""
         return self._server.port
 
     @property
     def address(self) -> str:
-        """``host:port`` for those on this machine, or on the network it is bound to."""
+        """``host:port`` for clients on this machine, or on the network it is bound to."""
         host = self._config.host
         if host == "0.0.0.0":
             host = "127.0.0.1"
@@ -58,7 +58,7 @@ class NameServer:
         return join_address(host, self.port)
 
     async def start(self) -> None:
-        """Listen, and look for silent brokers from now on.
+        """Listen, and begin to look for silent brokers.
 
         Raises:
             ConfigurationError: the port is taken, or the address is not ours.
@@ -66,29 +66,29 @@ class NameServer:
         await self._server.start()
         if not _is_loopback(self._config.host):
             _log.warning(
-                "name server listens on %s: whoever reaches it can change routes",
+                "name server listens on %s: anybody who reaches it can change routes",
                 self._config.host,
             )
         self._tasks.repeat("expiry scan", self.expire_brokers, self._config.scan_interval_ms / 1000)
 
     async def close(self) -> None:
-        """Stop. Harmless when done twice."""
+        """Stop; idempotent."""
         await self._tasks.close()
         await self._server.close()
         await self._dispatcher.close()
 
     def expire_brokers(self) -> int:
-        """Remove brokers that were silent for too long, close their connections; how many."""
+        """Remove brokers that were silent for too long, with their connections; return how many."""
         late = self._routes.expire(self._clock.monotonic_s())
         for broker in late:
-            _log.warning("broker %s was silent for too long, removed", _named(broker))
+            _log.warning("broker %s was silent for too long: removed", _named(broker))
             if isinstance(broker.connection, ServerConnection):
                 broker.connection.close()
         return len(late)
 
     def _connection_ended(self, connection: ServerConnection) -> None:
         for broker in self._routes.connection_ended(connection):
-            _log.info("broker %s closed its connection, removed", _named(broker))
+            _log.info("broker %s closed its connection: removed", _named(broker))
 
 
 def _named(broker: Registration) -> str:

@@ -7,8 +7,8 @@
     with Cluster() as cluster:
         producer = Producer(cluster.name_server)
 
-In pytest the fixture ``pymq_cluster`` gives every test one of its own. pytest imports this package
-in every run of everybody who has pymq installed, so nothing is loaded before it is asked for.
+In pytest the fixture ``pymq_cluster`` gives every test a cluster of its own. pytest imports this
+package in every run wherever pymq is installed, so nothing is loaded before it is used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""A name server and a broker inside this process, on a thread and an event loop of their own."""
+"""A name server and a broker inside this process, with a thread and an event loop of their own."""
 
 import asyncio
 import dataclasses
@@ -19,9 +19,9 @@ from pymq.store import FlushMode, StoreConfig
 
 _T = TypeVar("_T")
 
-#: Small enough that starting is quick wherever the temporary directory is.
+#: Small enough for a quick start wherever the temporary directory is.
 SEGMENT_BYTES = 64 << 20
-#: A test must not be refused, nor its messages deleted, because the developer's disk is well used.
+#: On a developer's well-filled disk sends must not be refused, nor messages deleted.
 DISK_FREE_ENOUGH_BYTES = 256 << 20
 _STOP_TIMEOUT_S = 30.0
 
@@ -34,11 +34,11 @@ class Cluster:
 
     Args:
         store: directory of the store, kept when the cluster stops; by default a temporary one
-            that goes with it.
+            that is deleted with it.
         flush: ``"async"`` or ``"sync"``: how durable an acknowledged message is.
         broker: settings of the broker, as fields of ``BrokerConfig``.
         store_settings: settings of the store, as fields of ``StoreConfig``.
-        clock: what the broker takes for the time.
+        clock: tells the broker the time.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class Cluster:
     # --- life
 
     def start(self) -> Self:
-        """Start both; returns when the broker is registered and takes messages.
+        """Start both; return when the broker is registered and accepts messages.
 
         Raises:
-            PymqError: what the name server, the broker or the store says.
+            PymqError: the name server, the broker or the store could not be started.
         """
         if self._thread is not None:
             return self
@@ -91,7 +91,7 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Stop both cleanly. Idempotent."""
+        """Stop both cleanly; idempotent."""
         if self._thread is None or self._loop is None:
             return
         try:
@@ -109,11 +109,11 @@ class Cluster:
         self._run(self._restart_broker())
 
     def stop_broker(self) -> None:
-        """Stop the broker cleanly; the name server goes on."""
+        """Stop the broker cleanly; the name server keeps running."""
         self._run(self._close_broker())
 
     def start_broker(self) -> None:
-        """Start the broker again on its store and its port. Does nothing while it runs."""
+        """Start the broker again on its store and its port; does nothing while it runs."""
         self._run(self._open_broker())
 
     def __enter__(self) -> Self:
@@ -166,7 +166,7 @@ class Cluster:
         broker = Broker(self._broker_config, store_config, self._clock)
         await broker.start()
         self._broker = broker
-        # A restarted broker stays where clients know it to be.
+        # A restarted broker keeps the port that clients know.
         self._broker_config = dataclasses.replace(self._broker_config, listen_port=broker.port)
 
     async def _close_broker(self) -> None:

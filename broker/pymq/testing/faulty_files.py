@@ -1,16 +1,16 @@
 """A ``Files`` whose disk crashes, fails or loses power at a chosen moment.
 
-Every call that changes something, or syncs it, is an *operation*; operations are counted from 1
+Every call that changes something, or flushes it, is an *operation*; operations are counted from 1
 and are single system calls. ``Fault`` says what happens at which of them::
 
     FaultyFiles(Fault(at=7))                           the process dies before the 7th operation
     FaultyFiles(Fault(at=7, keep=Keep.SECTORS))        ... in the middle of it, if it is a write
     FaultyFiles(Fault(at=7, code=errno.EIO))           the 7th fails, and nothing happens
     FaultyFiles(Fault(at=7, code=errno.ENOSPC, count=50))   ... and so do the next 49
-    FaultyFiles(disk=Disk(root))                       unsynced changes are known: see lost_power
+    FaultyFiles(disk=Disk(root))                       unflushed changes are tracked: see lost_power
 
-The files are real ones, so that maps and holes are real too. What a process that died had written
-stays; ``abandon`` gives back its descriptors and locks, as the system does.
+The files are real, so maps and holes are real too. What a dead process had written stays;
+``abandon`` releases its descriptors and locks, as the system does.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _Result = TypeVar("_Result")
 
 
 class Crashed(BaseException):
-    """The process is dead, and whatever it asks for does not happen.
+    """The process is dead, and nothing that it asks for happens.
 
-    Not an ``Exception``: nothing may take it for an error, handle it and go on.
+    Not an ``Exception``, so that nothing takes it for an error, handles it and continues.
     """
 
 
 class Keep(Enum):
-    """How much of the operation with the fault is done."""
+    """How much of the faulty operation is done."""
 
     NOTHING = "nothing of it"
-    BYTES = "of a write the first few bytes, of others nothing"
-    SECTORS = "of a write the first few sectors of 512 B, of others nothing"
-    PAGES = "of a write the first few pages of 4 KiB, of others nothing"
+    BYTES = "the first few bytes of a write, nothing of other operations"
+    SECTORS = "the first few sectors of 512 B of a write, nothing of other operations"
+    PAGES = "the first few pages of 4 KiB of a write, nothing of other operations"
     ALL = "all of it"
 
 
@@ -58,8 +58,8 @@ class Fault:
     Attributes:
         at: number of the operation, the first is 1.
         code: the ``errno`` it fails with; None: the process dies.
-        keep: what is done of it.
-        count: so many operations in a row fail.
+        keep: how much of it is done.
+        count: this many operations in a row fail.
     """
 
     at: int
@@ -72,9 +72,9 @@ class FaultyFiles(Files):
     """Counts operations and has a fault at one of them.
 
     Attributes:
-        operations: (method, path) of every operation that began.
-        crashed: whether the process is dead. Everything but ``close`` and ``unmap`` raises
-            ``Crashed`` then.
+        operations: (method, path) of every operation that has begun.
+        crashed: whether the process is dead. Then everything but ``close`` and ``unmap`` raises
+            ``Crashed``.
     """
 
     def __init__(self, fault: Fault | None = None, *, disk: Disk | None = None) -> None:
@@ -91,7 +91,7 @@ class FaultyFiles(Files):
         return self._fault is not None and len(self.operations) >= self._fault.at
 
     def mend(self) -> None:
-        """Have no fault from now on: the disk was replaced, or somebody made room."""
+        """Have no more faults: the disk was replaced, or there is space again."""
         self._fault = None
 
     def abandon(self) -> None:
@@ -116,15 +116,15 @@ class FaultyFiles(Files):
         kind: type[StoreError] = StoreError,
         full: type[StoreError] = DiskFull,
     ) -> _Result:
-        """Do an operation, unless it is the fault's turn.
+        """Do an operation, unless it is the faulty one.
 
         Args:
             name: of the method.
             path: of the file or directory.
             do: all of it.
-            partly: that of a write which has to end at a multiple of so many bytes.
-            kind: of the error, unless it says that the disk is full.
-            full: of the error that says so.
+            partly: the start of a write that ends at a multiple of this many bytes.
+            kind: class of the error, unless the disk is full.
+            full: class of the error for a full disk.
         """
         self._check_alive()
         self.operations.append((name, path))
@@ -147,7 +147,7 @@ class FaultyFiles(Files):
             self._nodes[fd] = self._disk.opened(path)
         return fd
 
-    def _note(self, fd: int, change: int | tuple[int, bytes]) -> None:
+    def _record(self, fd: int, change: int | tuple[int, bytes]) -> None:
         node = self._nodes.get(fd)
         if node is not None:
             node.pending.append(change)
@@ -178,7 +178,7 @@ class FaultyFiles(Files):
 
         def do() -> int:
             fd = self._opened(open_emptied(path), path)
-            self._note(fd, 0)
+            self._record(fd, 0)
             return fd
 
         return self._operate("open_emptied", path, do)
@@ -188,7 +188,7 @@ class FaultyFiles(Files):
 
         def do() -> None:
             resize(fd, size_bytes)
-            self._note(fd, size_bytes)
+            self._record(fd, size_bytes)
 
         self._operate("resize", self._paths[fd], do)
 
@@ -197,7 +197,7 @@ class FaultyFiles(Files):
 
         def do() -> None:
             reserve(fd, size_bytes)
-            self._note(fd, max(size_bytes, os.fstat(fd).st_size))
+            self._record(fd, max(size_bytes, os.fstat(fd).st_size))
 
         self._operate("reserve", self._paths[fd], do)
 
@@ -220,10 +220,10 @@ class FaultyFiles(Files):
         def write(part: bytes | memoryview) -> None:
             if len(part):
                 pwrite(fd, part, position)
-                self._note(fd, (position, bytes(part)))
+                self._record(fd, (position, bytes(part)))
 
         def partly(unit: int) -> None:
-            # Where it ends differs from write to write, and is the same in every run.
+            # The end differs from write to write, but is the same in every run.
             stop = position + random.Random(len(self.operations)).randrange(len(data))
             write(data[: max(0, stop - stop % unit - position)])
 
@@ -269,7 +269,7 @@ class FaultyFiles(Files):
 
     def give_back_blocks(self, fd: int, size_bytes: int) -> bool:
         self._check_alive()
-        return super().give_back_blocks(fd, size_bytes)  # of a file whose name is gone
+        return super().give_back_blocks(fd, size_bytes)  # of a file without a name
 
     def data_ranges(self, fd: int, first: int, end: int) -> list[tuple[int, int]]:
         self._check_alive()
@@ -284,12 +284,12 @@ class FaultyFiles(Files):
             fsync(fd)
             node = self._nodes.get(fd)
             if node is not None:
-                node.sync()
+                node.make_durable()
 
         self._operate("fsync", self._paths[fd], do, kind=FlushFailed, full=FlushFailed)
 
     def start_writeback(self) -> None:
-        # It promises nothing, and would make the machine's other work wait.
+        # It promises nothing, and would slow down everything else on the machine.
         self._check_alive()
 
     def fsync_directory(self, path: Path) -> None:
@@ -298,7 +298,7 @@ class FaultyFiles(Files):
         def do() -> None:
             fsync_directory(path)
             if self._disk is not None and self._disk.holds(path):
-                self._disk.synced_directory(path)
+                self._disk.flushed_directory(path)
 
         self._operate("fsync_directory", path, do, kind=FlushFailed, full=FlushFailed)
 

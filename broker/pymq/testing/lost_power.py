@@ -1,22 +1,22 @@
-"""What a disk may hold after the power went: a model beside real files.
+"""What a disk may hold after a power loss: a model beside real files.
 
-The real files are the page cache: they hold all that was written. The model holds what is on the
-disk for certain (the *durable* state), and what was changed since (*pending*). Losing power makes
-one possible disk of the two:
+The real files are the page cache: they hold everything that was written. The model holds what is
+certainly on the disk (the *durable* state), and what has changed since (*pending*). Losing power
+makes one possible disk out of the two:
 
-* A 4 KiB page that was written since its file was synced is on the disk in any of its versions
-  since then, whatever became of other pages. The newest version may be torn: some of its 512 B
+* A 4 KiB page that was written since its file was flushed is on the disk in any of its versions
+  since then, independently of other pages. The newest version may be torn: some of its 512 B
   sectors are there, the others are of an older version.
-* A file's length, unsynced, is any of those it had. Bytes that never got there read as zeros.
-* A file whose cut to length 0 is not on the disk has all its old content; what was written after
-  the cut is not in it.
-* Names in a directory (creations, renames, removals) are durable once that directory was synced.
-  Unsynced, each may have happened or not; a rename happens as one. A file with data that was
-  synced, under a name that was not, may be gone.
-* Whatever was synced is there as it was.
+* A file's length, unflushed, is any of those it had. Bytes that were never written read as zeros.
+* A file whose truncation to length 0 is not on the disk has all its old content; what was written
+  after the truncation is not in it.
+* Names in a directory (creations, renames, removals) are durable once that directory was flushed.
+  Unflushed, each may have happened or not; a rename happens as a whole. A file whose data was
+  flushed may be gone if its name was not.
+* Whatever was flushed is there as it was.
 
-This allows more than file systems do, which write a journal in order and some of which sync a
-new file's name with it; what survives here needs none of that.
+This allows more than file systems do: they write a journal in order, and some flush a new file's
+name with the file. What survives here relies on none of that.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ SECTOR_BYTES = 512
 class FileNode:
     """One file, whatever its names.
 
-    ``pending`` are the changes since the last sync, in order: a new length, or bytes at a
+    ``pending`` are the changes since the last flush, in order: a new length, or bytes at a
     position.
     """
 
     durable: bytes = b""
     pending: list[int | tuple[int, bytes]] = field(default_factory=list)
 
-    def sync(self) -> None:
-        """Make all of it durable."""
+    def make_durable(self) -> None:
+        """Make the whole content durable."""
         self.durable = _applied(self.durable, self.pending)
         self.pending.clear()
 
 
 @dataclass(slots=True, eq=False)
 class DirectoryNode:
-    """One directory: the names on the disk for certain, and those of now.
+    """One directory: the names that are certainly on the disk, and the current ones.
 
-    ``pending`` are the changes since the last sync, in order; a name that goes becomes None.
+    ``pending`` are the changes since the last flush, in order; a removed name becomes None.
     """
 
     durable: dict[str, Node] = field(default_factory=dict)
@@ -59,11 +59,11 @@ class DirectoryNode:
     pending: list[dict[str, Node | None]] = field(default_factory=list)
 
     def change(self, names: dict[str, Node | None]) -> None:
-        """Change names, as one change."""
+        """Change names, as a single change."""
         _rename(self.current, names)
         self.pending.append(names)
 
-    def sync(self) -> None:
+    def make_durable(self) -> None:
         """Make all names durable."""
         self.durable = dict(self.current)
         self.pending.clear()
@@ -73,14 +73,14 @@ Node = FileNode | DirectoryNode
 
 
 class Disk:
-    """The disk below a directory; whoever changes a file there tells it.
+    """The disk below a directory; whoever changes a file there reports it.
 
-    Processes come and go, unsynced changes stay with the machine: one model serves them all,
+    Processes come and go, but unflushed changes stay with the machine: one model serves them all,
     until power is lost.
     """
 
     def __init__(self, root: Path) -> None:
-        """Begin with what is there, all of it durable; ``root`` exists."""
+        """Begin with the current files, all of them durable; ``root`` exists."""
         self._root = root
         self._top = DirectoryNode()
         _adopt(root, self._top)
@@ -90,7 +90,7 @@ class Disk:
         return path.is_relative_to(self._root)
 
     def file(self, path: Path) -> FileNode:
-        """Return the file that has this name now."""
+        """Return the file that currently has this name."""
         node = self._directory(path.parent).current[path.name]
         assert isinstance(node, FileNode), path
         return node
@@ -106,39 +106,39 @@ class Disk:
     # -- what was done ------------------------------------------------------------------------
 
     def opened(self, path: Path) -> FileNode:
-        """Return the file of a name; a new one is noted."""
+        """Return the file of a name; record a new one."""
         directory = self._directory(path.parent)
         if path.name not in directory.current:
             directory.change({path.name: FileNode()})
         return self.file(path)
 
     def made_directory(self, path: Path) -> None:
-        """Note a new directory."""
+        """Record a new directory."""
         self._directory(path.parent).change({path.name: DirectoryNode()})
 
     def renamed(self, source: Path, target: Path) -> None:
-        """Note a rename within one directory."""
-        assert source.parent == target.parent, f"{source} to {target}: only one change in one place"
+        """Record a rename within one directory."""
+        assert source.parent == target.parent, f"{source} to {target}: only within a directory"
         directory = self._directory(source.parent)
         directory.change({source.name: None, target.name: directory.current[source.name]})
 
     def removed(self, path: Path) -> None:
-        """Note that a name is gone."""
+        """Record that a name was removed."""
         self._directory(path.parent).change({path.name: None})
 
-    def synced_directory(self, path: Path) -> None:
-        """Note that a directory's names were synced."""
-        self._directory(path).sync()
+    def flushed_directory(self, path: Path) -> None:
+        """Record that a directory's names were flushed."""
+        self._directory(path).make_durable()
 
     # -- what is left -------------------------------------------------------------------------
 
     def lose_power(self, chance: random.Random, target: Path) -> None:
-        """Lay one possible disk down at ``target``, which must not exist."""
+        """Write one possible disk to ``target``, which must not exist."""
         _Loss(chance).directory(self._top, target)
 
 
 class _Loss:
-    """One loss of power, with its own likelihood that something unsynced got to the disk."""
+    """One power loss, with its own likelihood that unflushed changes reached the disk."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -167,7 +167,7 @@ class _Loss:
         pending = node.pending
         if not pending:
             return node.durable
-        # The length first: it decides which cuts to a lower length have happened.
+        # The length first: it decides which truncations have happened.
         lengths = [len(node.durable)]
         cuts = []
         for index, change in enumerate(pending):
@@ -194,7 +194,7 @@ class _Loss:
         return bytes(content[:size])
 
     def _version(self, count: int) -> int:
-        """Return a version of something with so many changes: often the last, or the first."""
+        """Return a version of something with ``count`` changes: often the last, or the first."""
         if self._chance.random() < self._kept:
             return count
         return self._chance.choice((0, self._chance.randint(0, count)))
@@ -230,7 +230,7 @@ def _adopt(path: Path, node: DirectoryNode) -> None:
         else:
             child = FileNode((path / entry.name).read_bytes())
         node.current[entry.name] = child
-    node.sync()
+    node.make_durable()
 
 
 def _rename(names: dict[str, Node], change: dict[str, Node | None]) -> None:
