@@ -223,7 +223,7 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues, as last seen, for the query's progress."""
-        bounds = self._topics.known()
+        bounds = self._topics.known_bounds()
         if not bounds:
             return None
         return position_to_json(Position({queue: end for queue, (_, end) in bounds.items()}))
@@ -273,7 +273,7 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         What was known before is enough when the query ends there (AvailableNow), or when it
         fills a batch up to its cap.
         """
-        known = self._topics.known()
+        known = self._topics.known_bounds()
         topics = self._options.topics
         is_complete = all(q in known for q in position.offsets if q.topic in topics)
         if known and self._target is not None and is_complete:

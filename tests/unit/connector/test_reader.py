@@ -8,7 +8,14 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.unit.connector.fake import FakeBroker, FakeClient
 
-from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange, RouteNotFound
+from pymq.errors import (
+    BrokerError,
+    ConfigurationError,
+    ConnectionFailed,
+    OffsetOutOfRange,
+    PymqError,
+    RouteNotFound,
+)
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import reader as readers
 from pyspark_pymq import subscribed_topics
@@ -242,7 +249,7 @@ def test_a_start_without_a_cluster_fails_soon(
 ) -> None:
     with pytest.raises(RouteNotFound, match="topic nowhere"):
         stream(subscribe="nowhere").initialOffset()
-    monkeypatch.setattr(subscribed_topics, "START_PATIENCE_S", 0.2)
+    monkeypatch.setattr(subscribed_topics, "START_DEADLINE_S", 0.2)
     broker.errors = [ConnectionFailed("refused")] * 100
     with pytest.raises(ConnectionFailed, match="refused"):
         stream().initialOffset()
@@ -320,7 +327,7 @@ def test_a_broker_that_is_gone_for_good_can_be_left_behind(
     for _ in range(100):
         clock.now_s += 10
         assert reader.latestOffset(both(15, 10, 3)) == both(15, 10, 3)
-    assert caplog.text.count("going on without them") == 1
+    assert caplog.text.count("continuing without them") == 1
 
 
 def test_a_silent_broker_is_asked_rarely(
@@ -402,12 +409,15 @@ def test_a_queue_whose_start_cannot_be_asked_for_is_met_later(
     reader = stream()
     before = both(15, 10, None, since=SINCE)
 
-    def fails(*_: Any) -> int:
-        raise ConnectionFailed("refused")
+    starting = BrokerError.of(14, "starting", peer="b:1", request="the offset")
+    for failure in (ConnectionFailed("refused"), starting):
 
-    with monkeypatch.context() as patch:
-        patch.setattr(FakeClient, "offset_by_time", fails)
-        assert reader.latestOffset(before) == before
+        def fails(*_: Any, error: PymqError = failure) -> int:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr(FakeClient, "offset_by_time", fails)
+            assert reader.latestOffset(before) == before
     assert reader.latestOffset(before) == both(15, 10, 0, since=SINCE)
 
 
