@@ -456,7 +456,7 @@ def test_group(name_server: str) -> None:
         assert [json.loads(member.line())["body"] for _ in range(3)] == ["3", "4", "5"]
         assert {"group": "crew", "members": 1} in array(pymq("group", "list", *where))
         busy = refusal(pymq(*drain, *where))
-        assert busy.status == 1 and "1 members" in busy.line
+        assert busy.status == 1 and "are connected (1)" in busy.line
         assert member.stop(signal.SIGINT)[0] == 130
     assert rows(pymq(*drain, *where)) == []
     text = pymq("group", "lag", "crew", "-n", name_server).stdout

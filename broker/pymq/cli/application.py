@@ -1,6 +1,6 @@
-"""The typer application: every command but the servers, which it only lists and hands over.
+"""The typer application: every command except the servers, which it only lists and passes on.
 
-Rich stays out of help and usage errors, for the sake of the time they take.
+Help and usage errors do not use rich, because importing it takes time.
 """
 
 import os
@@ -16,14 +16,14 @@ from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
 from pymq.cli.summaries import SERVERS, version_text
 from pymq.errors import PymqError
 
-# A line that holds only \b keeps the lines below it as they are.
+# A line that consists of \b keeps the lines below it from being rewrapped.
 _EPILOG = "\b\nExit status:\n" + "\n".join(
     f"  {int(code):<5}{text}" for code, text in EXIT_TEXTS.items()
 )
 
 
 class _Commands(typer.core.TyperGroup):
-    """Turns what a command raises into one line and an exit status."""
+    """Turns the errors of commands into one line and an exit status."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -33,7 +33,7 @@ class _Commands(typer.core.TyperGroup):
             sys.stderr.write(f"pymq {ctx.invoked_subcommand}: {error}\n")
             raise typer.Exit(exit_for(error)) from error
         except BrokenPipeError as error:
-            # Whoever read our output has enough. Python flushes again at exit: to nowhere.
+            # The reader of our output has closed it. Python flushes again at exit: into nothing.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(Exit.OK) from error
         except KeyboardInterrupt as error:

@@ -1,4 +1,4 @@
-"""Options that the client commands share, and the client they make."""
+"""Options that the client commands share, and the client made from them."""
 
 import functools
 import inspect
@@ -70,7 +70,7 @@ Cluster = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The options that every client command has."""
+    """The options of every client command."""
 
     name_server: NameServer = "127.0.0.1:9876"
     form: Output = Form.TEXT
@@ -82,9 +82,9 @@ class Shared:
         """Return a client that gives up after ``timeout_s``; use it in a ``with`` statement.
 
         Raises:
-            ConfigurationError: ``name_server`` is no list of addresses.
+            ConfigurationError: ``name_server`` is not a list of addresses.
         """
-        from pymq.client.blocking import BlockingClient  # here, as in all of these: --help is quick
+        from pymq.client.blocking import BlockingClient  # here: --help is to be quick
         from pymq.client.config import ClientConfig, parse_name_servers
 
         name_servers = parse_name_servers(self.name_server)
@@ -98,10 +98,10 @@ class Shared:
 
     @contextmanager
     def admin(self) -> "Iterator[BlockingAdmin]":
-        """Give the administration over a ``client`` that is closed behind it.
+        """Yield the administration over a ``client`` that is closed afterwards.
 
         Raises:
-            ConfigurationError: ``name_server`` is no list of addresses.
+            ConfigurationError: ``name_server`` is not a list of addresses.
         """
         from pymq.client.admin import BlockingAdmin
 
@@ -115,8 +115,8 @@ _OPTIONS = inspect.signature(Shared).parameters
 def with_shared(command: Callable[Concatenate[Shared, P], None]) -> Callable[..., None]:
     """Return a command that also has the shared options, and passes them on as first argument.
 
-    Typer reads the options of a command from its signature: the one it sees is the command's own
-    with the shared options in place of that argument, behind all others.
+    Typer reads a command's options from its signature. It gets the command's own signature with
+    the shared options instead of that argument, after all others.
     """
     own = list(inspect.signature(command).parameters.values())[1:]
 

@@ -18,7 +18,7 @@ commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 @commands.command("list")
 @arguments.with_shared
 def list_brokers(shared: arguments.Shared) -> None:
-    """List all brokers: version, messages a second over the last 10 s, messages today."""
+    """List all brokers: version, messages per second over the last 10 s, messages today."""
     rows = []
     failure: PymqError | None = None
     with shared.admin() as admin:
@@ -71,7 +71,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _first_rate(text: str | None) -> float | None:
-    """Return the rate of the last 10 s; official brokers have none in their first 10 s."""
+    """Return the rate of the last 10 s, which official brokers lack for their first 10 s."""
     try:
         return round(float((text or "").split(" ")[0]), 1)
     except ValueError:
@@ -94,14 +94,14 @@ def _address(admin: "BlockingAdmin", broker: str) -> str:
         return broker
     masters = admin.masters()
     if broker not in masters:
-        raise ConfigurationError(f"broker {broker!r} has no master here, found {sorted(masters)}")
+        raise ConfigurationError(f"no broker {broker!r} has a master, found {sorted(masters)}")
     return masters[broker]
 
 
 @commands.command()
 @arguments.with_shared
 def state(shared: arguments.Shared, broker: Broker) -> None:
-    """Show what a broker says about itself, under RocketMQ's names."""
+    """Show what a broker reports about itself, under RocketMQ's names."""
     with shared.admin() as admin:
         found = admin.broker_state(_address(admin, broker))
     output.details(shared.form, dict(sorted(found.items())))
@@ -116,7 +116,7 @@ def stats(shared: arguments.Shared, broker: Broker) -> None:
     if not found:
         raise ConfigurationError(
             f"broker {broker} does not count its requests: it is not a pymq broker, or an old "
-            "one; `pymq cluster state` shows what it tells"
+            "one; `pymq cluster state` shows what it reports"
         )
     rows = [
         {
@@ -151,12 +151,12 @@ def clean(
         bool,
         typer.Option(
             "--queues",
-            help="Also queues that hold nothing any more. Official brokers let those of idle "
-            "topics begin at offset 0 again: their consumers then miss messages.",
+            help="Also delete empty queues. On official brokers those of idle topics then start at "
+            "offset 0 again, and their consumers miss messages.",
         ),
     ] = False,
 ) -> None:
-    """Let a broker delete what is past its time (fileReservedTime) now, not at deleteWhen."""
+    """Let a broker delete what has expired (fileReservedTime) now, not at deleteWhen."""
     with shared.admin() as admin:
         address = _address(admin, broker)
         admin.delete_expired_log(address)

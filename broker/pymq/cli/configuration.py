@@ -1,12 +1,12 @@
 """RocketMQ's properties files and environment -> configurations of name server and broker.
 
-What wins, from the last resort on: the default, ``NAMESRV_ADDR`` of the environment, the file,
-the argument. Two defaults differ from RocketMQ's, both to the safe side:
+In ascending order of precedence: the default, ``NAMESRV_ADDR`` of the environment, the file, the
+argument. Two defaults differ from RocketMQ's, both for safety:
 
-* ``flushDiskType`` is ``SYNC_FLUSH`` (there: ``ASYNC_FLUSH``), so that what was acknowledged
-  survives a power loss;
-* ``bindAddress`` is ``127.0.0.1`` (there: ``0.0.0.0``), so that the network gets in only when it
-  is let in.
+* ``flushDiskType`` is ``SYNC_FLUSH`` (there: ``ASYNC_FLUSH``), so that acknowledged messages
+  survive a power loss;
+* ``bindAddress`` is ``127.0.0.1`` (there: ``0.0.0.0``), so that nothing is reachable from the
+  network by default.
 """
 
 import ipaddress
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
 
-#: Read here, besides what the configuration classes read.
+#: Read here, in addition to the keys of the configuration classes.
 _ROLE = "brokerRole"
 _NO_FILE = "defaults"
 
@@ -46,10 +46,11 @@ def _is_true(value: str) -> bool:
     return value.strip().lower() == "true"
 
 
-#: Keys that promise something this broker does not do: when they do, and what happens instead.
+#: Keys that may promise something this broker does not do: the test for that, and what it does
+#: instead.
 _UNKEPT: dict[str, tuple[Callable[[str], bool], str]] = {
     "aclEnable": (_is_true, "there is no access control: every client may do everything"),
-    "authenticationEnabled": (_is_true, "there is no access control: every client is let in"),
+    "authenticationEnabled": (_is_true, "there is no access control: every client is admitted"),
     "authorizationEnabled": (_is_true, "there is no access control: everything is allowed"),
     "enableDLegerCommitLog": (_is_true, "there is no DLedger: this broker keeps one copy"),
     "enableControllerMode": (_is_true, "there is no controller: this broker keeps one copy"),
@@ -65,10 +66,10 @@ _UNKEPT: dict[str, tuple[Callable[[str], bool], str]] = {
 def read_properties(path: Path) -> dict[str, str]:
     """Return the keys and values of a properties file.
 
-    UTF-8 is expected; what is not is read as Latin-1, as Java would read all of it.
+    A file that is not UTF-8 is read as Latin-1, as Java reads every file.
 
     Raises:
-        ConfigurationError: it cannot be read, or is no properties text.
+        ConfigurationError: it cannot be read, or is not a properties file.
     """
     try:
         raw = path.read_bytes()
@@ -121,7 +122,7 @@ def broker_configs(
     Raises:
         ConfigurationError: the file cannot be read, or a value in it is wrong.
     """
-    from pymq.broker.config import BrokerConfig  # here: a name server does without numpy
+    from pymq.broker.config import BrokerConfig  # here, because a name server works without numpy
     from pymq.store import StoreConfig
 
     properties = {} if file is None else read_properties(file)
@@ -150,12 +151,12 @@ def broker_configs(
 
 
 def store_config(file: Path | None, *, root: Path) -> "StoreConfig":
-    """Return the settings of a store that is looked at without its broker.
+    """Return the settings of a store that is inspected without its broker.
 
     Args:
         file: RocketMQ's ``broker.conf``, if there is one.
         root: the store directory. If the file names another one, this is a copy, and its own
-            commit log counts, if it has one.
+            commit log is used, if it has one.
 
     Raises:
         ConfigurationError: the file cannot be read, or a value in it is wrong.
@@ -181,12 +182,12 @@ def _source(file: Path | None) -> str:
 
 
 def _review(properties: Mapping[str, str], used: set[str], file: Path | None) -> None:
-    """Note keys that are not used, by name only: their values may be secrets."""
+    """Log keys that are not used, by name only: their values may be secrets."""
     ignored, unknown = review_keys(properties, used)
     if ignored:
         _log.debug("%s: RocketMQ's keys that pymq does not use: %s", file, ", ".join(ignored))
     for key, nearest in unknown:
-        hint = f"did you mean {nearest}?" if nearest else "RocketMQ has none of that name"
+        hint = f"did you mean {nearest}?" if nearest else "RocketMQ has no such key"
         _log.warning("%s: unknown key %s is ignored; %s", file, key, hint)
 
 
@@ -220,8 +221,8 @@ def _with_address(settings: dict[str, str], source: str) -> dict[str, str]:
         address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"{source}: brokerIP1={host!r}: no address is known for this host; name the IP address "
-            "at which clients reach this machine"
+            f"{source}: brokerIP1={host!r}: the host cannot be resolved; give the IP address at "
+            "which clients reach this machine"
         ) from error
     _log.warning(
         "%s: brokerIP1=%s is a host name; clients are told its address, %s", source, host, address

@@ -1,4 +1,4 @@
-"""What ``pymq consume`` does, apart from its arguments."""
+"""Implements ``pymq consume``; its arguments are in ``messages``."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -22,11 +22,11 @@ def consume(
     count: int | None,
     show: Callable[[ReceivedMessage], None],
 ) -> None:
-    """Show messages as they come, or those that are there.
+    """Show messages as they arrive, or those that are there.
 
     Raises:
-        ConfigurationError: ``start`` is not understood, or does not go with the rest.
-        PymqError: there is no such topic, it could not be read, or has less than ``count``.
+        ConfigurationError: ``start`` is invalid, or cannot be combined with the rest.
+        PymqError: the topic does not exist, could not be read, or has less than ``count``.
     """
     begin = reading.parse_start(
         start or ("latest" if follow else "earliest"), now=datetime.now().astimezone()
@@ -43,7 +43,7 @@ def consume(
     else:
         _drain(client, topic, group, begin, tags, shown)
     if count is not None and shown.count < count:
-        raise PymqError(f"topic {topic!r} has {shown.count} messages, --count wanted {count}")
+        raise PymqError(f"topic {topic!r} has {shown.count} messages, --count asked for {count}")
 
 
 class _Shown:
@@ -55,7 +55,7 @@ class _Shown:
         self.count = 0
 
     def add(self, message: ReceivedMessage) -> bool:
-        """Show one, and return whether another is wanted."""
+        """Show a message, and return whether another one is wanted."""
         self._show(message)
         self.count += 1
         return self.count != self._count_max
@@ -69,15 +69,15 @@ def _join(
     tags: str,
     shown: _Shown,
 ) -> None:
-    """Share the topic with the other members of a group; a message that was printed is done."""
-    from pymq.client.threaded import Consumer  # asyncio: only this way of reading needs it
+    """Share the topic with the other members of a group; a printed message is acknowledged."""
+    from pymq.client.threaded import Consumer  # needs asyncio, unlike the other ways
 
     if isinstance(begin, int):
         raise ConfigurationError(
-            f"--from {begin} with --group: expected earliest, latest or a time; an offset goes "
-            "without --group, or with --no-follow"
+            f"--from {begin} with --group: expected earliest, latest or a time; an offset needs "
+            "--no-follow, or no --group"
         )
-    client.route(topic)  # a consumer would wait for a topic that is not there, in silence
+    client.route(topic)  # a consumer would silently wait for a topic that does not exist
     moment = begin.astimezone() if isinstance(begin, datetime) else begin
     with Consumer(client.name_servers, group, from_where=moment).subscribe(topic, tags) as consumer:
         for message in consumer.messages():
@@ -93,12 +93,12 @@ def _drain(
     tags: str,
     shown: _Shown,
 ) -> None:
-    """Read what is there from where a group is, and commit for it; it must have no members."""
+    """Read what is there from a group's offsets on, and commit for it; it must have no members."""
     members = BlockingAdmin(client).consumer_connections(group).connections
     if members:
         raise PymqError(
-            f"group {group!r} has {len(members)} members that are connected: stop them, or leave "
-            "out --no-follow to join them"
+            f"members of group {group!r} are connected ({len(members)}): stop them, or leave out "
+            "--no-follow to join them"
         )
     positions = reading.committed_positions(client, topic, group, begin)
     try:

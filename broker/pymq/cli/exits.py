@@ -1,4 +1,4 @@
-"""What the exit status of ``pymq`` says, and which error ends with which."""
+"""The exit statuses of ``pymq``, and the one of each error."""
 
 from enum import IntEnum
 
@@ -26,14 +26,14 @@ class Exit(IntEnum):
 EXIT_TEXTS = {
     Exit.OK: "done; a server was stopped by SIGTERM or Ctrl-C",
     Exit.REFUSED: "the name server or the broker refused, or nothing was found",
-    Exit.USAGE: "wrong arguments or settings; a server could not start, or not end cleanly",
+    Exit.USAGE: "wrong arguments or settings; a server could not start or stop cleanly",
     Exit.UNREACHABLE: "not reachable, or no answer in time",
     Exit.INTERRUPTED: "interrupted by Ctrl-C",
 }
 
 
 def exit_for(error: PymqError) -> Exit:
-    """Return the status with which a client command ends because of an error."""
+    """Return the exit status of a client command that failed with an error."""
     if isinstance(error, ConfigurationError | LocalProtocolError):
         return Exit.USAGE
     if isinstance(error, ConnectionFailed | RequestTimeout | TooManyPending):

@@ -15,7 +15,7 @@ commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 def list_groups(
     shared: arguments.Shared,
     system: Annotated[
-        bool, typer.Option("--system", help="Also those that every broker has from the start.")
+        bool, typer.Option("--system", help="Also the built-in groups of every broker.")
     ] = False,
 ) -> None:
     """List all consumer groups and how many members of each are connected."""

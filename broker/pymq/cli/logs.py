@@ -3,12 +3,12 @@
 import logging
 import sys
 
-#: From the quietest to the most talkative; ``-q`` and ``-v`` go along it.
+#: From the quietest to the most verbose; ``-q`` and ``-v`` move along it.
 LEVELS = (logging.ERROR, logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 class OneLine(logging.Formatter):
-    """Time, level, logger and text; a traceback stays on the line of its event."""
+    """Time, level, logger and message; a traceback stays on the line of its event."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -19,7 +19,7 @@ class OneLine(logging.Formatter):
 
 
 def level_for(usual: int, *, verbose: int, quiet: int) -> int:
-    """Return the level that so many ``-v`` and ``-q`` ask for.
+    """Return the level that a number of ``-v`` and ``-q`` asks for.
 
     Args:
         usual: the level without any; one of ``LEVELS``.

@@ -31,11 +31,11 @@ def find(
         str | None, typer.Option("--to", metavar="TIME", help="Stored then or before.")
     ] = None,
     count: Annotated[
-        int, typer.Option("--count", min=1, max=64, help="The newest so many of them.")
+        int, typer.Option("--count", metavar="N", min=1, max=64, help="Only the N newest.")
     ] = 64,
 ) -> None:
-    """Print the messages that have a key, oldest first; none is exit status 1."""
-    from pymq.cli import reading  # what it stands on would delay --help
+    """Print the messages that have a key, oldest first; exit status 1 if there are none."""
+    from pymq.cli import reading  # its imports would delay --help
 
     now = datetime.now().astimezone()
     limits = {}
@@ -63,7 +63,7 @@ def show(
     ],
     topic: Annotated[str | None, typer.Option("--topic", help="The topic it is in.")] = None,
 ) -> None:
-    """Show all that is known of one message."""
+    """Show everything that is known about a message."""
     with shared.admin() as admin:
         message = admin.view_message(message_id, topic)
     output.details(shared.form, output.message_details(message))

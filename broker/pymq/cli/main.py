@@ -11,7 +11,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run one command and return its exit status.
 
     Args:
-        arguments: of the command line; the process's own unless given.
+        arguments: of the command line; None: those of the process.
     """
     given = sys.argv[1:] if arguments is None else arguments
     try:
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _without(missing: extras.ExtraMissing, given: list[str]) -> Exit:
-    """Do what can be done while a package is missing: say what there is."""
+    """Do what is possible without a missing package: show the version and the help."""
     if given == ["--version"]:
         sys.stdout.write(version_text())
         return Exit.OK

@@ -21,12 +21,12 @@ def send(
         str | None,
         typer.Argument(
             metavar="[BODY]",
-            help="The message. Without it and --file, each line of standard input is one.",
+            help="The message. Without it and --file, each line of standard input is a message.",
             show_default=False,
         ),
     ] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="Send what is in a file.")
+        Path | None, typer.Option("--file", metavar="FILE", help="Send the contents of a file.")
     ] = None,
     tags: Annotated[str | None, typer.Option("--tags", help="The tag.")] = None,
     keys: Annotated[
@@ -39,17 +39,17 @@ def send(
     queue: Annotated[
         str | None,
         typer.Option(
-            "--queue", metavar="[BROKER:]ID", help="Send to this queue; otherwise they take turns."
+            "--queue", metavar="[BROKER:]ID", help="Send to this queue; by default they take turns."
         ),
     ] = None,
-    count: Annotated[int, typer.Option("--count", min=1, help="Send it so many times.")] = 1,
+    count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send it N times.")] = 1,
 ) -> None:
     """Send messages; print where each is stored.
 
-    A message is reported when its broker has acknowledged it. Status other than SEND_OK: it
+    A message is reported when its broker has acknowledged it. With a status other than SEND_OK it
     is stored, but not proven to be as safe as the broker's settings promise (exit status 1).
     """
-    from pymq.cli import sending  # what it stands on would delay --help
+    from pymq.cli import sending  # its imports would delay --help
 
     named = sending.parse_properties(properties or ())
     bodies = sending.bodies(body, file, count)
@@ -77,7 +77,7 @@ def consume(
         str | None,
         typer.Option(
             "--group",
-            help="Consume as a member of this group. Without it nobody's offsets are touched.",
+            help="Consume as a member of this group. Without it no offsets are committed.",
         ),
     ] = None,
     start: Annotated[
@@ -85,9 +85,9 @@ def consume(
         typer.Option(
             "--from",
             metavar="earliest|latest|OFFSET|TIME",
-            help="Where to begin; with --group, only where it has committed nothing. TIME is like "
-            "2026-01-31T12:00, or 15m for 15 minutes ago.  [default: latest; with --no-follow: "
-            "earliest]",
+            help="Where to begin; with --group, only where it has committed no offset. TIME is "
+            "like 2026-01-31T12:00, or 15m for 15 minutes ago.  [default: latest; with "
+            "--no-follow: earliest]",
             show_default=False,
         ),
     ] = None,
@@ -95,20 +95,20 @@ def consume(
         str, typer.Option("--tags", metavar="'A || B'", help="Only messages with these tags.")
     ] = "*",
     count: Annotated[
-        int | None, typer.Option("--count", min=1, help="End after so many messages.")
+        int | None, typer.Option("--count", metavar="N", min=1, help="End after N messages.")
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow/--no-follow", help="Wait for more, or end with what is there.")
+        bool, typer.Option("--follow/--no-follow", help="Wait for more, or end with the last one.")
     ] = True,
     body_only: Annotated[
-        bool, typer.Option("--body-only", help="Print the bodies as they are, and nothing else.")
+        bool, typer.Option("--body-only", help="Print the bodies unchanged, and nothing else.")
     ] = False,
 ) -> None:
-    """Print messages as they come (Ctrl-C ends), or those that are there.
+    """Print messages as they arrive (Ctrl-C ends), or those that are there.
 
-    With --no-follow and --count, fewer messages than that are exit status 1.
+    With --no-follow and --count, the exit status is 1 if there are fewer messages.
     """
-    from pymq.cli import consuming  # what it stands on would delay --help
+    from pymq.cli import consuming  # its imports would delay --help
 
     with shared.client() as client:
         consuming.consume(

@@ -1,4 +1,4 @@
-"""What commands print: a table or lines for people, JSON for programs."""
+"""The output of commands: a table or lines for people, JSON for programs."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pymq.client.operations import SendResult
     from pymq.protocol.message import ReceivedMessage
 
-#: Not a cell: terminals obey some of these, and a line must stay one.
+#: Not allowed in a cell: terminals obey some of them, and a line must stay a single line.
 _CONTROLS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u2028\u2029]")
 
 Row = dict[str, Any]
@@ -27,10 +27,10 @@ class Form(StrEnum):
 
 
 def table(form: Form, rows: Sequence[Row], columns: dict[str, str]) -> None:
-    """Print rows: a table of the columns named, or one JSON array of all there is.
+    """Print rows: a table of the given columns, or one JSON array of all members.
 
     Args:
-        form: which.
+        form: which of the two.
         rows: the same members in each; those that end in ``Timestamp`` are ms since 1970.
         columns: member -> heading.
     """
@@ -46,7 +46,7 @@ def table(form: Form, rows: Sequence[Row], columns: dict[str, str]) -> None:
         grid.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(_cell(member, row[member]) for member in columns))
-    # What goes into a pipe is not cut or folded at the width of a terminal.
+    # Into a pipe nothing is cut or folded at the width of a terminal.
     width = None if sys.stdout.isatty() else 10_000
     Console(markup=False, highlight=False, emoji=False, width=width).print(grid)
 
@@ -64,17 +64,17 @@ def line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Tell the person at the terminal something that is no result."""
+    """Tell the person at the terminal something that is not a result."""
     sys.stderr.write(text + "\n")
 
 
 def printable(text: str) -> str:
-    """Return a text with control characters written out (``\\n``, ``\\x1b``)."""
+    """Return a string with control characters escaped (``\\n``, ``\\x1b``)."""
     return _CONTROLS.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def time_text(timestamp_ms: int | None) -> str | None:
-    """Return a moment as local time, to the millisecond; ``None`` for none."""
+    """Return a timestamp as local time, to the millisecond; ``None`` for ``None`` or 0."""
     if not timestamp_ms:
         return None
     moment = datetime.fromtimestamp(timestamp_ms / 1000)
@@ -85,7 +85,7 @@ def time_text(timestamp_ms: int | None) -> str | None:
 
 
 def sent_rows(result: "SendResult") -> Iterable[Row]:
-    """Yield what is known of each message of a send or a batch."""
+    """Yield a row for each message of a send or a batch."""
     ids = (result.message_id or "").split(",")
     for index, message_id in enumerate(ids):
         yield {
@@ -99,12 +99,12 @@ def sent_rows(result: "SendResult") -> Iterable[Row]:
 
 
 def sent_text(row: Row) -> str:
-    """Return one line on a stored message."""
+    """Return one line about a stored message."""
     return f"{row['broker']}/{row['queue']} @{row['offset']} {row['id']} {row['status']}"
 
 
 def message_row(message: "ReceivedMessage") -> Row:
-    """Return a message for JSON; a body that is no UTF-8 is in base64, as ``bodyBase64``."""
+    """Return a message for JSON; a body that is not UTF-8 is in base64, as ``bodyBase64``."""
     row: Row = {
         "topic": message.topic,
         "broker": message.broker_name,
@@ -126,7 +126,7 @@ def message_row(message: "ReceivedMessage") -> Row:
 
 
 def message_details(message: "ReceivedMessage") -> Row:
-    """Return all that is known of a message, the body last; see ``message_row``."""
+    """Return everything known about a message, the body last; see ``message_row``."""
     row = message_row(message)
     body = {name: row.pop(name) for name in ("body", "bodyBase64") if name in row}
     more = {
@@ -170,7 +170,7 @@ def message_text(message: "ReceivedMessage") -> str:
 
 
 def message_printer(form: Form, *, body_only: bool) -> "Callable[[ReceivedMessage], None]":
-    """Return what prints each message of a stream."""
+    """Return a function that prints a message."""
     if body_only:
         return _print_body
     if form is Form.JSON:

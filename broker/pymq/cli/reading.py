@@ -1,7 +1,7 @@
-"""What ``pymq consume`` reads, and in which order: over a BlockingClient, without a group's help.
+"""What ``pymq consume`` reads, and in which order: over a BlockingClient, without joining a group.
 
-Pulls go out under RocketMQ's group for tools, and nothing is committed, so that nobody's offsets
-are disturbed. Messages of all queues are merged by the time they were stored.
+Pulls are sent under RocketMQ's group for tools, and nothing is committed, so that no other group's
+offsets change. Messages of all queues are merged by their store time.
 """
 
 import heapq
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 Start = Literal["earliest", "latest"] | int | datetime
 Positions = dict[MessageQueue, int]
 
-#: How often a tail looks for news: this, or longer for a topic of very many queues.
+#: How often a tail looks for new messages: this, or longer for a topic with very many queues.
 POLL_S = 0.2
 _POLL_S_PER_QUEUE = 0.005
 
@@ -34,12 +34,12 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def parse_start(text: str, *, now: datetime) -> Start:
-    """Return where a ``--from`` wants to begin.
+    """Return where ``--from`` says to begin.
 
     Args:
         text: ``earliest``, ``latest``, an offset, a time like ``2026-01-31T12:00``, or a time
             span like ``15m`` (s, m, h, d) back from now.
-        now: the present, in local time.
+        now: the current local time.
 
     Raises:
         ConfigurationError: it is none of these.
@@ -59,10 +59,10 @@ def parse_moment(option: str, text: str, *, now: datetime, also: str = "") -> da
     """Return a time like ``2026-01-31T12:00``, or a time span like ``15m`` back from now.
 
     Args:
-        option: which says so, for the error's text.
-        text: what it says.
-        now: the present, in local time.
-        also: what else the option takes, for the error's text.
+        option: its name, for the error message.
+        text: its value.
+        now: the current local time.
+        also: what else the option accepts, for the error message.
 
     Raises:
         ConfigurationError: it is neither.
@@ -85,7 +85,7 @@ def start_positions(client: BlockingClient, topic: str, start: Start) -> Positio
 
     Raises:
         RouteNotFound: there is no such topic.
-        PymqError: a broker could not be asked.
+        PymqError: a broker could not be reached.
     """
     bounds = client.bounds(client.read_queues(topic))
     if start == "earliest":
@@ -100,7 +100,7 @@ def start_positions(client: BlockingClient, topic: str, start: Start) -> Positio
 
 
 def committed_positions(client: BlockingClient, topic: str, group: str, start: Start) -> Positions:
-    """Return where a group goes on in each queue: behind what it committed, else at ``start``."""
+    """Return where a group continues in each queue: at its committed offset, else at ``start``."""
     positions = start_positions(client, topic, start)
     for queue in positions:
         committed = client.committed_offset(group, queue)
@@ -131,13 +131,13 @@ def backlog(
     tags: str = "*",
     group: str = TOOLS_GROUP,
 ) -> Iterator[ReceivedMessage]:
-    """Yield what is there now, in the order of storing, and move ``positions`` behind it.
+    """Yield what is there now, in the order of storing, and advance ``positions``.
 
-    A position stands behind every message that was yielded before the present one; when the
-    iteration ends by itself, at the end that each queue had at the beginning.
+    A position is after every message yielded before the current one; when the iteration ends by
+    itself, it is the end that the queue had at the beginning.
 
     Raises:
-        PymqError: a broker could not be asked.
+        PymqError: a broker could not be reached.
     """
     bounds = client.bounds(positions)
     matches = tag_filter(tags)
@@ -166,15 +166,15 @@ def _range(
 def tail(
     client: BlockingClient, positions: Positions, *, tags: str = "*"
 ) -> Iterator[ReceivedMessage]:
-    """Yield what is there and what comes, for ever; queues that the topic gets are read, too.
+    """Yield what is there and what arrives, for ever; queues added to the topic are read, too.
 
     Args:
-        client: asks.
-        positions: where to begin in each queue of one topic; is moved on.
+        client: to read with.
+        positions: where to begin in each queue of one topic; advanced.
         tags: ``*``, or tags joined by ``||``.
 
     Raises:
-        PymqError: a broker could not be asked for as long as the client is patient.
+        PymqError: a broker could not be reached until the client's deadline.
     """
     pause = threading.Event()
     topics = {queue.topic for queue in positions}
@@ -194,7 +194,7 @@ def _adopt_queues(client: BlockingClient, topic: str, positions: Positions) -> N
 
 
 def tag_filter(tags: str) -> Callable[[ReceivedMessage], bool]:
-    """Return what tells whether a message has one of the tags; brokers compare hashes only."""
+    """Return a test for messages with one of the tags; brokers only compare hashes."""
     wanted = {tag.strip() for tag in tags.split("||")} - {""}
     if not wanted or "*" in wanted:
         return lambda message: True
@@ -205,7 +205,7 @@ def commit(client: BlockingClient, group: str, positions: Mapping[MessageQueue, 
     """Commit positions of a group.
 
     Raises:
-        PymqError: a broker could not be asked, or refused.
+        PymqError: a broker could not be reached, or refused.
     """
     for queue, offset in positions.items():
         client.commit_offset(group, queue, offset)

@@ -12,11 +12,11 @@ from typing import Any
 
 _log = logging.getLogger(__name__)
 
-#: Within this a clean stop is done; a signal after it ends the process on the spot.
+#: A clean stop takes less than this; a signal after it ends the process at once.
 STOP_S = 3.0
-#: Objects made, less those gone, before the collector looks at the young ones.
+#: Allocations minus deallocations before the youngest generation is collected.
 _GC_ALLOCATIONS = 50_000
-#: glibc's mallopt: which parameter, and what for it.
+#: Parameters of glibc's mallopt, and their values.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 64 << 20
 _MAPPED_BYTES_MIN = 32 << 20
@@ -26,12 +26,12 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 def run(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run ``serve`` until it returns, or until a signal cancels it.
 
-    SIGTERM, Ctrl-C and the end of the terminal cancel it once; what it does then to close its
-    servers is not disturbed by further signals within ``STOP_S``, because shells and wrappers
-    tend to send the same signal twice.
+    SIGTERM, Ctrl-C and the end of the terminal cancel it once; further signals within ``STOP_S`` do
+    not disturb it while it closes its servers, because shells and wrappers tend to send the same
+    signal twice.
 
     Raises:
-        PymqError: what ``serve`` raises.
+        PymqError: raised by ``serve``.
     """
     _calm_collector()
     _keep_memory()
@@ -40,10 +40,10 @@ def run(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def _calm_collector() -> None:
-    """Let the garbage collector look rarely, and never at what was imported.
+    """Let the garbage collector run rarely, and never on what was imported.
 
-    A server makes a few objects per message and no cycles; with the usual thresholds looking
-    for some cost a batch of messages a fifth of its time.
+    A server makes a few objects per message and no cycles; with the default thresholds, looking for
+    cycles took a fifth of the time of a batch of messages.
     """
     gc.collect()
     gc.freeze()
@@ -53,8 +53,8 @@ def _calm_collector() -> None:
 def _keep_memory() -> None:
     """Let glibc keep the memory of one large request for the next.
 
-    It would give buffers of a MiB back to the kernel and get zeroed pages for the next ones,
-    which costs a batch of messages a fifth of its time. Other C libraries have no mallopt.
+    By default it returns buffers of a MiB to the kernel and gets zeroed pages for the next ones,
+    which takes a fifth of the time of a batch of messages. Other C libraries have no mallopt.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -77,7 +77,7 @@ async def _until_signal(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
             _log.info("%s: stopping", number.name)
             task.cancel()
         elif loop.time() - stopping_at > STOP_S:
-            _log.error("%s again: ending at once, the next start recovers the store", number.name)
+            _log.error("%s again: ending at once; the next start recovers the store", number.name)
             os._exit(128 + number)
 
     for number in _SIGNALS:
@@ -91,7 +91,7 @@ async def _until_signal(serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's where it is installed."""
+    """Return uvloop's if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -100,11 +100,11 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def raise_file_limit() -> None:
-    """Allow this process as many open files as the system lets it have."""
+    """Allow this process as many open files as the system permits."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         return
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # macOS reports a hard limit it does not grant
+    except (OSError, ValueError) as error:  # macOS reports a hard limit that it does not grant
         _log.debug("the limit of open files stays at %d: %s", soft, error)

@@ -1,4 +1,4 @@
-"""What ``pymq send`` does, apart from its arguments."""
+"""Implements ``pymq send``; its arguments are in ``messages``."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 
-#: Lines that arrive together are sent together, up to these.
+#: Lines that arrive together are sent together, up to these limits.
 BATCH_COUNT = 256
 BATCH_BYTES = 1 << 20
 _READ_BYTES = 1 << 20
@@ -53,13 +53,13 @@ def send(
             is_json = form is output.Form.JSON
             output.line(json.dumps(row) if is_json else output.sent_text(row))
     if not sent:
-        raise ConfigurationError("nothing to send: standard input has no line that is not empty")
+        raise ConfigurationError("nothing to send: standard input has only empty lines")
     if unproven:
         raise PymqError(f"{unproven} of {sent} messages are stored, but not proven to be safe")
 
 
 def parse_properties(pairs: Iterable[str]) -> dict[str, str]:
-    """Return the properties that ``NAME=VALUE`` texts give.
+    """Return the properties given as ``NAME=VALUE``.
 
     Raises:
         ConfigurationError: one is not of that form.
@@ -74,16 +74,16 @@ def parse_properties(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def bodies(body: str | None, file: Path | None, count: int) -> Iterator[list[bytes]]:
-    """Yield the bodies to send, those together that are there at the same time.
+    """Yield the bodies to send, together if they are available at the same time.
 
     Args:
         body: from the command line.
-        file: the file that holds it instead; without both, standard input has one on each line.
-        count: how often it is to be sent.
+        file: contains the body instead; without both, each line of standard input is a body.
+        count: how often to send it.
 
     Raises:
-        ConfigurationError: the three do not go together, the file cannot be read, or a line of
-            standard input is no message.
+        ConfigurationError: the three cannot be combined, the file cannot be read, or a line of
+            standard input is too long.
     """
     if body is not None and file is not None:
         raise ConfigurationError("BODY and --file: expected one of them")
@@ -105,7 +105,7 @@ def bodies(body: str | None, file: Path | None, count: int) -> Iterator[list[byt
 
 
 def _lines_of_input() -> Iterator[list[bytes]]:
-    """Yield lines of standard input as they arrive, without their ends; empty ones are skipped."""
+    """Yield lines of standard input as they arrive, without line ends; empty ones are skipped."""
     if sys.stdin.isatty():
         output.note("each line is a message; Ctrl-D ends")
     rest = b""
@@ -115,7 +115,7 @@ def _lines_of_input() -> Iterator[list[bytes]]:
         if len(rest) > BODY_BYTES_MAX:
             raise ConfigurationError(
                 f"standard input has a line of more than {BODY_BYTES_MAX} B, expected one message "
-                "on each line; send what is in a file with --file"
+                "per line; send the contents of a file with --file"
             )
     if rest:
         yield [rest]
@@ -140,8 +140,8 @@ def find_queue(client: BlockingClient, topic: str, text: str) -> MessageQueue:
     """Return the queue that ``--queue`` names.
 
     Raises:
-        ConfigurationError: it names none of the topic's, or several.
-        PymqError: the topic's route could not be had.
+        ConfigurationError: it names no queue of the topic, or several.
+        PymqError: there is no route to the topic.
     """
     broker, colon, number = text.rpartition(":")
     if not (number.isascii() and number.isdigit()):
@@ -155,5 +155,5 @@ def find_queue(client: BlockingClient, topic: str, text: str) -> MessageQueue:
     if len(found) == 1:
         return found[0]
     known = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in found or queues)
-    what = "is on several brokers, name one" if found else "is not writable"
+    what = "is on several brokers, choose one" if found else "is not writable"
     raise ConfigurationError(f"--queue {text!r} of topic {topic!r} {what}: {known}")

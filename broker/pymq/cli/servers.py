@@ -1,7 +1,7 @@
 """``pymq namesrv``, ``pymq broker`` and ``pymq up``.
 
-These three parse their arguments with argparse: typer would double the time to be ready that is
-ours to spend, and a machine that only serves need not have it.
+These three parse their arguments with argparse: typer would double our share of the start-up time,
+and a machine that only serves need not have it installed.
 """
 
 import argparse
@@ -23,7 +23,8 @@ _log = logging.getLogger(__name__)
 DEFAULT_STORE = "pymq-store"
 DEFAULT_NAMESRV_PORT = 9876
 DEFAULT_BROKER_PORT = 10911
-#: On a developer's well used disk ``pymq up`` goes on while so much is left, whatever the per cent.
+#: On a developer's well-filled disk ``pymq up`` keeps working while this much is free, whatever the
+#: percentage.
 DISK_FREE_ENOUGH_BYTES = 1 << 30
 
 #: What an acknowledged message survives, by flush mode.
@@ -35,7 +36,7 @@ DURABILITY = {
 
 
 class _OneLineParser(argparse.ArgumentParser):
-    """Says what is wrong with the arguments in one line."""
+    """Reports wrong arguments in one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(Exit.USAGE, f"{self.prog}: {message}; see {self.prog} --help\n")
@@ -47,10 +48,10 @@ def run(command: str, summary: str, arguments: Sequence[str]) -> Exit:
     Args:
         command: ``namesrv``, ``broker`` or ``up``.
         summary: what it does, for its ``--help``.
-        arguments: what stands behind the command.
+        arguments: those after the command.
 
     Returns:
-        ``Exit.OK``, or ``Exit.USAGE`` when it could not start; standard error says why.
+        ``Exit.OK``, or ``Exit.USAGE`` if it could not start; the reason is on standard error.
     """
     options = _parser(command, summary).parse_args(arguments)
     usual = logging.WARNING if command == "up" else logging.INFO
@@ -84,7 +85,7 @@ def _parser(command: str, summary: str) -> argparse.ArgumentParser:
         "--output",
         choices=("text", "json"),
         default="text",
-        help="form of what is printed once it is ready (default: text)",
+        help="form of the message that it is ready (default: text)",
     )
     parser.add_argument("-v", "--verbose", action="count", default=0, help="log more")
     parser.add_argument("-q", "--quiet", action="count", default=0, help="log less")
@@ -97,7 +98,7 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=Path(DEFAULT_STORE),
         metavar="DIR",
-        help=f"directory of the messages (default: ./{DEFAULT_STORE}), made when it is not there",
+        help=f"directory of the messages (default: ./{DEFAULT_STORE}), created if necessary",
     )
     for name, default in (
         ("--namesrv-port", DEFAULT_NAMESRV_PORT),
@@ -145,7 +146,7 @@ def _add_server_arguments(parser: argparse.ArgumentParser, command: str) -> None
 def _port(text: str) -> int:
     if text.isascii() and text.isdigit() and int(text) <= 65535:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no port, expected 0..65535")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port, expected 0..65535")
 
 
 # ----------------------------------------------------------------------------------- commands
@@ -188,8 +189,8 @@ def _broker(options: argparse.Namespace) -> None:
         async with _serving(Broker(config, store)) as broker:
             if not config.name_servers:
                 _log.warning(
-                    "no name server: clients find this broker's topics only where one knows "
-                    "them; give -n host:port, or namesrvAddr in the file"
+                    "no name server: clients cannot find this broker's topics; give -n host:port, "
+                    "or namesrvAddr in the file"
                 )
             _announce(
                 options.output,
@@ -277,8 +278,8 @@ async def _serving(server: _S) -> AsyncIterator[_S]:
 
 
 async def _forever() -> None:
-    """Wait for the cancellation that a signal brings."""
-    import asyncio  # here, as all that servers stand on: --help and refusals are quick
+    """Wait until a signal cancels it."""
+    import asyncio  # here, as everything that servers import, to keep --help quick
 
     await asyncio.get_running_loop().create_future()
 
@@ -288,7 +289,7 @@ def _store_facts(root: Path, flush: str) -> dict[str, str]:
 
 
 def _announce(form: str, facts: dict[str, str]) -> None:
-    """Print what listens where, and that it is ready."""
+    """Print the addresses, and that the server is ready."""
     if form == "json":
         _write(json.dumps({**facts, "ready": True}) + "\n")
         return
@@ -312,5 +313,5 @@ def _write(text: str) -> None:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except OSError as error:  # nobody reads it any more; the servers go on
+    except OSError as error:  # nobody reads it any more; the servers keep running
         _log.debug("standard output is closed: %s", error)

@@ -1,4 +1,4 @@
-"""``pymq store``: check, show, rebuild a store directory. No broker is asked."""
+"""``pymq store``: check, show, rebuild a store directory, without a broker."""
 
 import json
 import sys
@@ -31,15 +31,15 @@ ConfigFile = Annotated[
         "--config",
         "-c",
         metavar="FILE",
-        help="The broker's properties file: for delay levels, index sizes or a commit log "
-        "elsewhere, where they are not the usual ones.",
+        help="The broker's properties file: needed if delay levels, index sizes or the place of "
+        "the commit log are not the defaults.",
     ),
 ]
 
 
 @contextmanager
 def _looking(command: str) -> Iterator[None]:
-    """End with status 2 when the store could not be looked at."""
+    """End with status 2 if the store could not be inspected."""
     try:
         yield
     except PymqError as error:
@@ -55,7 +55,7 @@ def _store_config(directory: Path, file: Path | None) -> "StoreConfig":
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Give what shows (bytes done, bytes in all) on a terminal, and nothing elsewhere."""
+    """Yield a function that shows (bytes done, total bytes) on a terminal, if there is one."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
@@ -87,8 +87,8 @@ def check(
 ) -> None:
     """Read everything in a store, verify it and change nothing.
 
-    Ends with status 0 when all is well, 1 when something is damaged, 2 when the store could
-    not be read. What an unclean stop left and the next start repairs is no damage.
+    Exit status: 0 if all is well, 1 if something is damaged, 2 if the store could not be read.
+    What the next start repairs after an unclean stop does not count as damage.
     """
     with _looking("check"):
         from pymq.store.inspection import check_store
@@ -173,7 +173,7 @@ def _report_lines(report: "Report") -> Iterator[str]:
         for finding in kept:
             place = "" if finding.position is None else f" at {finding.position}"
             expected = f", expected {finding.expected}" if finding.expected else ""
-            alike = f" (and {finding.count - 1} more behind it)" if finding.count > 1 else ""
+            alike = f" (and {finding.count - 1} more after it)" if finding.count > 1 else ""
             yield f"  {finding.path}{place}: found {finding.found}{expected}{alike}"
         rest = count - sum(finding.count for finding in kept)
         if rest > 0:
@@ -204,7 +204,7 @@ def show(
     verbose: arguments.Verbose = 0,
     quiet: arguments.Quiet = 0,
 ) -> None:
-    """Show what is in a store: topics, queues, ranges, times, groups. Reads little."""
+    """Show the contents of a store: topics, queues, ranges, times, groups. Reads little."""
     with _looking("show"):
         from pymq.store.inspection import summarize
 
@@ -351,10 +351,10 @@ def rebuild(
     verbose: arguments.Verbose = 0,
     quiet: arguments.Quiet = 0,
 ) -> None:
-    """Make queues, index and checkpoint anew from the log; stop the broker first.
+    """Rebuild queues, index and checkpoint from the log; stop the broker first.
 
-    Log and state tables stay as they are. The old files are deleted when the new ones are
-    complete; until then there must be room for both. A damaged log is refused.
+    Log and state tables are not changed. The old files are deleted when the new ones are complete;
+    until then there must be space for both. A damaged log is refused.
     """
     from pymq.clock import Clock
     from pymq.store.rebuild import rebuild_store
@@ -367,4 +367,4 @@ def rebuild(
         return
     for label, text in _facts(summary):
         output.line(output.printable(f"{label:<12}{text}"))
-    output.line("queues, index and checkpoint were made anew from the log")
+    output.line("queues, index and checkpoint were rebuilt from the log")

@@ -1,8 +1,8 @@
-"""The commands that serve, and the version: known to the fast path and to the help alike."""
+"""The server commands and the version, for both the fast path and the help."""
 
 import pymq
 
-#: Handled by ``servers`` without the packages that the rest stands on; each with its summary.
+#: The commands that ``servers`` handles without the other commands' packages, and their summaries.
 SERVERS = {
     "up": "Run a name server and a broker in one process.",
     "namesrv": "Run a name server; takes RocketMQ's own properties file.",
@@ -11,5 +11,5 @@ SERVERS = {
 
 
 def version_text() -> str:
-    """Return what ``--version`` prints."""
+    """Return the output of ``--version``."""
     return f"pymq {pymq.__version__}\n"

@@ -17,7 +17,7 @@ Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")]
 def list_topics(
     shared: arguments.Shared,
     system: Annotated[
-        bool, typer.Option("--system", help="Also those of the system and of groups.")
+        bool, typer.Option("--system", help="Also system topics and those of groups.")
     ] = False,
 ) -> None:
     """List all topics."""
@@ -52,7 +52,7 @@ def delete(
     topic: Name,
     cluster: arguments.Cluster = None,
 ) -> None:
-    """Delete a topic and everything in it, without asking."""
+    """Delete a topic and everything in it, without confirmation."""
     with shared.admin() as admin:
         if topic not in admin.topics(with_system=True):
             raise RouteNotFound(f"there is no topic {topic!r} to delete; see `pymq topic list`")

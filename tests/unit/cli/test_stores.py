@@ -134,7 +134,7 @@ def test_show(capsys: pytest.CaptureFixture[str], root: Path) -> None:
 def test_rebuild(capsys: pytest.CaptureFixture[str], root: Path, levels: str) -> None:
     shutil.rmtree(root / "consumequeue" / "TopicTest" / "1")
     status, out, err = run(capsys, "rebuild", str(root), "-c", levels)
-    assert (status, err) == (0, "") and out.endswith("were made anew from the log\n")
+    assert (status, err) == (0, "") and out.endswith("were rebuilt from the log\n")
     status, report = run_json(capsys, "check", str(root), "-c", levels)
     assert status == 0 and not report["findings"]
     status, found = run_json(capsys, "rebuild", str(root), "-c", levels)
