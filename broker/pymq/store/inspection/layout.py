@@ -17,6 +17,7 @@ from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.files import DirectoryEntry, Files, ReadOnlyFiles
 from pymq.store.index.index_file import HEADER_BYTES, IndexHeader, IndexLayout, unpack_header
 from pymq.store.inspection.findings import Findings, Kind, Severity
+from pymq.store.inspection.reading import whole_record
 from pymq.store.log.commit_log import STORE_TIME_END, store_time_of
 from pymq.store.log.segment import parse_segment_name, segment_name
 from pymq.store.queues.consume_queue import ConsumeQueue, first_true
@@ -126,13 +127,10 @@ class StoreLayout:
         return store_time_of(data) or None
 
     def first_trusted(self, trusted_ms: int) -> int:
-        """Return where recovery starts if everything up to a store time is on the disk.
-
-        Source: as ``Recovery``, after an unclean stop.
-        """
+        """Return where ``Recovery`` starts if all up to a store time is on the disk."""
         for one in reversed(self.log_files[1:]):
-            stored_ms = self.store_time_at(one.first)
-            if stored_ms is not None and 0 < stored_ms <= trusted_ms:
+            record = whole_record(self.read_log, one.first, self.config.record_bytes_max)
+            if record is not None and 0 < record.store_timestamp <= trusted_ms:
                 return one.first
         return self.log_first
 

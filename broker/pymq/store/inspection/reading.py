@@ -1,8 +1,10 @@
-"""Reading from a disk that fails in places."""
+"""Reading from a disk that fails in places, and from a log that ends in the middle of a record."""
 
+from collections.abc import Callable
 from pathlib import Path
 
-from pymq.errors import StoreError
+from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreError
+from pymq.protocol.record import Record, decode_record
 from pymq.store.files import ReadOnlyFiles
 from pymq.store.inspection.findings import Findings, Kind, Severity
 
@@ -39,3 +41,23 @@ class PatientFiles(ReadOnlyFiles):
                     Kind.UNREADABLE, Severity.DAMAGE, self._paths[fd], at, str(error)
                 )
         return b"".join(pieces)
+
+
+def whole_record(
+    read: Callable[[int, int], bytes], physical_offset: int, bytes_max: int
+) -> Record | None:
+    """Return the record at a physical offset; None if a whole and valid one is not there.
+
+    What can be read of a record that was only begun, its time for one, says nothing.
+
+    Args:
+        read: returns bytes of the log, fewer at the end of a file.
+        physical_offset: where.
+        bytes_max: what a record may take.
+    """
+    try:
+        size = int.from_bytes(read(physical_offset, 4))
+        record = decode_record(read(physical_offset, min(size, bytes_max)))
+    except (OffsetOutOfRange, CorruptRecord):
+        return None
+    return record if record.physical_offset == physical_offset else None
