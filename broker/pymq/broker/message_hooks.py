@@ -54,7 +54,7 @@ class _Request:
     is_meant: Callable[[str], bool]
 
 
-#: All names but the last begin with D or T: see ``PropertyTexts.rows_with``.
+#: All names but the last begin with D or T: see ``BatchProperties.rows_with``.
 _REQUESTS = {
     DELAY: _Request("delayed messages", _is_above_zero),
     TIMER_DELAY_S: _Request("timer messages", _is_above_zero),

@@ -17,7 +17,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Return host and port of ``host:port``; an IPv6 address may be in brackets.
 
     Raises:
-        ConfigurationError: it is not of that form.
+        ConfigurationError: it does not have that form.
     """
     if url := _URL.fullmatch(address):
         scheme, host_port, path = url.groups()

@@ -2,7 +2,7 @@
 
 Per message, big-endian::
 
-    4  size of all of this, itself included   4      flag
+    4  size of all of it, itself included     4      flag
     4  magic, 0                               4 + n  body
     4  body CRC, 0                            2 + n  properties
 
@@ -10,7 +10,7 @@ Worked example, flag 0, body "b0" and properties ``TAGS 1 tagA 2`` (each number 
 
     00000022 00000000 00000000 00000000 00000002 6230 000a 54414753 01 74616741 02
 
-Encoded and decoded here one by one; ``new_batch`` reads all messages of a body together.
+This module encodes and decodes one by one; ``new_batch`` reads all messages of a body together.
 
 Source: RocketMQ MessageDecoder.encodeMessages, decodeMessages.
 """
@@ -24,7 +24,7 @@ from pymq.protocol.record import PROPERTIES_BYTES_MAX
 #: Everything in front of a message's body, and the length in front of its properties.
 BATCH_HEAD = struct.Struct(">IIIiI")
 BATCH_LENGTH = struct.Struct(">H")
-#: What a message of a batch takes beside its body and its properties.
+#: What a message of a batch takes in addition to its body and its properties.
 BATCH_OVERHEAD_BYTES = 22
 
 assert BATCH_HEAD.size + BATCH_LENGTH.size == BATCH_OVERHEAD_BYTES  # wire contract

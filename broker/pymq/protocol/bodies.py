@@ -1,9 +1,8 @@
 """JSON bodies and state-file objects of RocketMQ, as plain dataclasses.
 
-How a class becomes JSON and back is ``json_object``'s affair; here stands what there is. A
-member named otherwise than RocketMQ's carries its wire spelling. Defaults are Java's, except
-that names which identify something must be there. Members that only 5.x peers know are
-written always: older ones ignore what they do not know.
+``json_object`` converts them to JSON and back. A member whose name differs from RocketMQ's carries
+its wire spelling. Defaults are Java's, except that names which identify something are required.
+Members that only 5.x peers know are always written: older ones ignore what they do not know.
 
 Source: RocketMQ remoting/protocol/{body,heartbeat,route,subscription}, common/TopicConfig.
 """
@@ -24,7 +23,7 @@ from pymq.protocol.json_object import JsonObject
 #: What a compressed registration may inflate to.
 REGISTRATION_BYTES_MAX = 64 << 20
 
-#: Brokers from this version (5.0.0) on end a compressed registration with static-topic mappings.
+#: Since this version (5.0.0) brokers end a compressed registration with static-topic mappings.
 MQ_VERSION_MAPPINGS = 413
 
 _INT = struct.Struct(">i")
@@ -79,7 +78,7 @@ class BrokerData(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class QueueData(JsonObject):
-    """The queues one broker has of a topic."""
+    """The queues of a topic on one broker."""
 
     broker_name: str
     read_queue_count: int = wire("readQueueNums", default=0)
@@ -90,7 +89,7 @@ class QueueData(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class TopicRoute(JsonObject):
-    """Where a topic lives (TopicRouteData, 105). Written with quoted integer keys."""
+    """The route of a topic (TopicRouteData, 105). Written with quoted integer keys."""
 
     queues: list[QueueData] = wire("queueDatas", default_factory=list)
     brokers: list[BrokerData] = wire("brokerDatas", default_factory=list)
@@ -100,7 +99,7 @@ class TopicRoute(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class ClusterInfo(JsonObject):
-    """All brokers a name server knows (106)."""
+    """All brokers that a name server knows (106)."""
 
     #: broker name -> its addresses.
     brokers: dict[str, BrokerData] = wire("brokerAddrTable", default_factory=dict)
@@ -110,7 +109,7 @@ class ClusterInfo(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class DataVersion(JsonObject):
-    """Which state of a table: two are the same state when all three numbers agree."""
+    """Identifies the state of a table: two states are equal if all three numbers are."""
 
     timestamp_ms: int = wire("timestamp", default=0)
     counter: int = 0
@@ -152,11 +151,11 @@ class TopicConfig(JsonObject):
         """Return the topic of the blank-separated form, with (5.x) or without attributes.
 
         Raises:
-            RemoteProtocolError: it is no such text.
+            RemoteProtocolError: it does not have this form.
         """
         parts = text.split(" ", 5)
         if len(parts) < 5:
-            raise RemoteProtocolError(f"topic {text[:80]!r}, expected 5 or 6 parts, found less")
+            raise RemoteProtocolError(f"topic {text[:80]!r}, expected 5 or 6 parts, found fewer")
         names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
         members: dict[str, Any] = dict(zip(names, parts[:5], strict=True))
         if len(parts) == 6:
@@ -166,7 +165,7 @@ class TopicConfig(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class TopicTable(JsonObject):
-    """All topics of a broker: 21, ``topics.json`` and the heart of a registration."""
+    """All topics of a broker: 21, ``topics.json`` and the main part of a registration."""
 
     version: DataVersion = wire("dataVersion", default_factory=DataVersion)
     topics: dict[str, TopicConfig] = wire("topicConfigTable", default_factory=dict)
@@ -199,26 +198,26 @@ class TopicStats(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class KVTable(JsonObject):
-    """Names and texts (28, 219, answer of 103)."""
+    """Strings by name (28, 219, answer to 103)."""
 
     table: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class RegisterBrokerBody(JsonObject):
-    """What a broker tells a name server about itself (103).
+    """What a broker announces to a name server (103).
 
     The compressed form is a zlib stream of length-prefixed parts, big-endian int32 each::
 
         n, data version JSON | count, (n, topic text)* | n, filter servers JSON
-        | from broker version 5.0.0 on: count, (n, mapping JSON)*
+        | since broker version 5.0.0: count, (n, mapping JSON)*
     """
 
     topics: TopicTable = wire("topicConfigSerializeWrapper", default_factory=TopicTable)
     filter_servers: list[str] = wire("filterServerList", default_factory=list)
 
     def encode_compressed(self, version: int) -> bytes:
-        """Return the compressed form; ``version`` is the MQ version the request will report."""
+        """Return the compressed form; ``version`` is the MQ version that the request reports."""
         topics = [topic.to_text().encode() for topic in self.topics.topics.values()]
         parts = [_sized(self.topics.version.encode()), _INT.pack(len(topics))]
         parts += [_sized(topic) for topic in topics]
@@ -232,7 +231,7 @@ class RegisterBrokerBody(JsonObject):
         """Return the body of the compressed form sent by a broker of that MQ version.
 
         Raises:
-            RemoteProtocolError: the bytes are no such stream, or inflate to more than
+            RemoteProtocolError: the bytes are malformed, or inflate to more than
                 ``REGISTRATION_BYTES_MAX``.
         """
         parts = _Parts(inflate(data, bytes_max=REGISTRATION_BYTES_MAX))
@@ -244,7 +243,7 @@ class RegisterBrokerBody(JsonObject):
         body.topics = table
         if version >= MQ_VERSION_MAPPINGS and not parts.at_end:
             for _ in range(parts.count()):
-                parts.next()  # static topics: nothing of ours uses them
+                parts.next()  # static topics: pymq does not use them
         return body
 
 
@@ -307,7 +306,7 @@ class GroupConfig(JsonObject):
     retry_max_times: int = 16
     retry_policy: Any = wire("groupRetryPolicy", default_factory=_customized_retry)
     broker_id: int = 0
-    #: Broker id from which a group reads that lags too far behind its master.
+    #: Id of the broker that a group reads from when it lags too far behind.
     which_broker_when_consume_slowly: int = 1
     notify_consumer_ids_changed_enable: bool = True
     group_sys_flag: int = 0
@@ -322,7 +321,7 @@ class GroupTable(JsonObject):
 
     version: DataVersion = wire("dataVersion", default_factory=DataVersion)
     groups: dict[str, GroupConfig] = wire("subscriptionGroupTable", default_factory=dict)
-    #: group -> topic -> bit set of what is forbidden.
+    #: group -> topic -> bits of what is forbidden.
     forbidden: dict[str, dict[str, int]] = wire("forbiddenTable", default_factory=dict)
 
 
@@ -335,14 +334,14 @@ class GroupList(JsonObject):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription(JsonObject):
-    """What a consumer group wants of one topic (SubscriptionData)."""
+    """A consumer group's subscription to one topic (SubscriptionData)."""
 
     topic: str
     expression: str = wire("subString", default="*")
     #: ``TAG`` or ``SQL92``.
     expression_type: str = "TAG"
     tags: frozenset[str] = wire("tagsSet", default=frozenset())
-    #: Java hashes of ``tags``; what the broker compares with.
+    #: Java hashes of ``tags``, which the broker compares.
     tag_codes: frozenset[int] = wire("codeSet", default=frozenset())
     #: ms; a later one replaces an earlier one.
     version: int = wire("subVersion", default=0)
@@ -398,13 +397,13 @@ class ProducerData(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class Heartbeat(JsonObject):
-    """What a client tells a broker about itself every 30 s (34)."""
+    """What a client reports to a broker every 30 s (34)."""
 
     client_id: str = wire("clientID")
     producers: list[ProducerData] = wire("producerDataSet", default_factory=list)
     consumers: list[ConsumerData] = wire("consumerDataSet", default_factory=list)
     heartbeat_fingerprint: int = 0
-    #: Heartbeat V2: the empty subscription sets mean "as before", not "none".
+    #: Heartbeat V2: empty subscription sets mean "unchanged", not "none".
     without_sub: bool = False
 
 
@@ -417,7 +416,7 @@ class ConsumerIds(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class LockRequest(JsonObject):
-    """Queues a client wants to lock (41) or gives back (42)."""
+    """The queues that a client wants to lock (41) or to unlock (42)."""
 
     consumer_group: str
     client_id: str
@@ -427,14 +426,14 @@ class LockRequest(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class LockResponse(JsonObject):
-    """The queues that are locked for the caller now (41)."""
+    """The queues that are now locked for the caller (41)."""
 
     queues: list[MessageQueue] = wire("lockOKMQSet", default_factory=list)
 
 
 @dataclass(slots=True, kw_only=True)
 class ClientConfigCheck(JsonObject):
-    """A subscription the broker shall judge before a consumer starts (46)."""
+    """A subscription that the broker is to check before a consumer starts (46)."""
 
     client_id: str | None = None
     group: str | None = None
@@ -485,7 +484,7 @@ class ConsumerOffsetTable(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class DelayOffsetTable(JsonObject):
-    """How far each delay level was delivered: 45 and ``delayOffset.json``."""
+    """The progress of delivery for each delay level: 45 and ``delayOffset.json``."""
 
     #: delay level, from 1 -> next queue offset in the schedule topic.
     offsets: dict[int, int] = wire("offsetTable", default_factory=dict)
@@ -494,18 +493,18 @@ class DelayOffsetTable(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class QueueProgress(JsonObject):
-    """How far a group is in one queue (OffsetWrapper)."""
+    """The progress of a group in one queue (OffsetWrapper)."""
 
     broker_offset: int = 0
     consumer_offset: int = 0
     pull_offset: int = 0
-    #: Store time of the last message consumed, ms; 0 for none.
+    #: Store time of the last consumed message, ms; 0 if there is none.
     last_timestamp_ms: int = wire("lastTimestamp", default=0)
 
 
 @dataclass(slots=True, kw_only=True)
 class ConsumeStats(JsonObject):
-    """How far a group is in its queues (208)."""
+    """The progress of a group in its queues (208)."""
 
     offsets: dict[MessageQueue, QueueProgress] = wire("offsetTable", default_factory=dict)
     consumed_per_s: float = wire("consumeTps", default=0.0)

@@ -5,11 +5,11 @@ Source: RocketMQ RequestCode, ResponseCode, LanguageCode, PermName, MessageSysFl
 
 from enum import IntEnum, IntFlag
 
-#: What we report in every frame: V5_3_3 (MQVersion ordinal).
+#: The version that we report in every frame: V5_3_3 (MQVersion ordinal).
 MQ_VERSION = 479
 MQ_VERSION_TEXT = "V5_3_3"
 
-#: Route requests from this version (4.9.4) on are answered in strict JSON.
+#: Route requests of this version (4.9.4) or later are answered in strict JSON.
 MQ_VERSION_STRICT_JSON = 401
 
 
@@ -113,7 +113,7 @@ class ResponseCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """Implementation language of a frame's sender."""
+    """Implementation language of the sender of a frame."""
 
     JAVA = 0
     CPP = 1
@@ -139,7 +139,7 @@ class CommandFlag(IntFlag):
 
 
 class Permission(IntFlag):
-    """What may be done with a topic's queues, or with a broker (PermName)."""
+    """What is permitted on a topic's queues, or on a broker (PermName)."""
 
     INHERIT = 1
     WRITE = 2
@@ -179,20 +179,20 @@ class PullFlag(IntFlag):
     LITE_PULL = 0x10
 
 
-#: Extension of pymq: a pull request field that lifts RocketMQ's 32 messages / 256 KiB to
-#: the request's own maxMsgNums and this many bytes. Real brokers ignore it.
+#: Extension of pymq: a pull request field that raises RocketMQ's limit of 32 messages / 256 KiB to
+#: the request's own maxMsgNums and this many bytes. Official brokers ignore it.
 PULL_BYTES_FIELD = "pymqMaxBytes"
 
 #: Extension of pymq: a send whose body is pre-encoded records (``preencoded_records.py``), with
 #: the header of SEND_MESSAGE_V2 and the field below. A request without a body asks whether the
-#: broker takes such sends on this connection; real brokers answer REQUEST_CODE_NOT_SUPPORTED.
+#: broker takes such sends on this connection; official ones answer REQUEST_CODE_NOT_SUPPORTED.
 SEND_RECORDS = 479_001
 #: Sizes of the records, packed, in base64.
 RECORD_SIZES_FIELD = "pymqSizes"
 
 
 def request_name(code: int) -> str:
-    """Return the name of a request code, the number itself where it has none."""
+    """Return the name of a request code, or the number itself if it has none."""
     if code == SEND_RECORDS:
         return "SEND_RECORDS"
     try:

@@ -32,7 +32,7 @@ _INT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
 _LANGUAGE_NUMBERS = {code.name: int(code) for code in LanguageCode}
-_ONLY_TEXT = frozenset({str})
+_ONLY_STRINGS = frozenset({str})
 _scan_json = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # as json.decoder does
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -48,7 +48,7 @@ class HeaderForm(IntEnum):
 class Command:
     """A request or a response.
 
-    ``body`` belongs to the command; a memoryview lives as long as the command does.
+    ``body`` belongs to the command; a memoryview stays valid as long as the command exists.
     """
 
     code: int
@@ -68,7 +68,7 @@ class Command:
 
     @property
     def is_one_way(self) -> bool:
-        """Does the sender want no answer, not even an error?"""
+        """Does the sender expect no answer, not even an error?"""
         return bool(self.flag & _ONE_WAY)
 
     def reply(
@@ -89,7 +89,7 @@ def encode_header(command: Command) -> bytes:
     """Return the header bytes of a command, in the command's own form.
 
     Raises:
-        LocalProtocolError: a text or a number does not fit the form.
+        LocalProtocolError: a string or a number does not fit into the form.
     """
     if command.form is HeaderForm.BINARY:
         return _encode_binary(command)
@@ -106,7 +106,7 @@ def encode_header(command: Command) -> bytes:
     try:
         return _encode_json(header).encode()
     except UnicodeEncodeError as error:
-        raise LocalProtocolError(f"a header text is not Unicode: {error}") from error
+        raise LocalProtocolError(f"a string of the header is not Unicode: {error}") from error
 
 
 def decode_header(form: int, header: bytes, body: bytes | memoryview) -> Command:
@@ -124,7 +124,7 @@ def decode_header(form: int, header: bytes, body: bytes | memoryview) -> Command
 
 def _decode_json(header: bytes, body: bytes | memoryview) -> Command:
     try:
-        # The scanner behind json.loads, which spends as long on finding out encoding and end.
+        # The scanner of json.loads, which spends as long again on detecting encoding and end.
         text = header.decode().lstrip()
         found, end = _scan_json(text, 0)
         if end != len(text) and text[end:].strip():
@@ -152,26 +152,26 @@ def _decode_json(header: bytes, body: bytes | memoryview) -> Command:
             f"{version!r}, expected numbers"
         )
     if fields is not None:
-        fields = _text_map(fields)
+        fields = _string_map(fields)
     if remark is not None and type(remark) is not str:
-        raise RemoteProtocolError(f"JSON header's remark is {remark!r}, expected a text")
+        raise RemoteProtocolError(f"JSON header's remark is {remark!r}, expected a string")
     language = found.get("language")
     number = _LANGUAGE_NUMBERS.get(language, 7) if type(language) is str else 7
     return Command(code, fields, body, remark, opaque, flag, number, version, HeaderForm.JSON)
 
 
-def _text_map(fields: Any) -> dict[str, str]:
-    """Return extFields with every value a text; Java also takes bare numbers and booleans."""
+def _string_map(fields: Any) -> dict[str, str]:
+    """Return extFields with only strings as values; Java also accepts numbers and booleans."""
     if type(fields) is not dict:
         raise RemoteProtocolError(f"extFields is a {type(fields).__name__}, expected an object")
-    if _ONLY_TEXT.issuperset(map(type, fields.values())):
+    if _ONLY_STRINGS.issuperset(map(type, fields.values())):
         return fields
     texts = {}
     for key, value in fields.items():
         if value is None:
             continue
         if isinstance(value, (dict, list)):
-            raise RemoteProtocolError(f"extFields[{key!r}] is nested, expected a text")
+            raise RemoteProtocolError(f"extFields[{key!r}] is nested, expected a string")
         texts[key] = value if isinstance(value, str) else json.dumps(value)
     return texts
 
@@ -186,7 +186,7 @@ def _encode_binary(command: Command) -> bytes:
                 raise LocalProtocolError(f"field name of {len(raw_key)} B, expected 0..32767")
             entries += _SHORT.pack(len(raw_key)) + raw_key + _INT.pack(len(raw_value)) + raw_value
     except UnicodeEncodeError as error:
-        raise LocalProtocolError(f"a header text is not Unicode: {error}") from error
+        raise LocalProtocolError(f"a string of the header is not Unicode: {error}") from error
     code = ((command.code + 0x8000) & 0xFFFF) - 0x8000
     try:
         fixed = _BINARY_FIXED.pack(

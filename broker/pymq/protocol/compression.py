@@ -1,4 +1,4 @@
-"""Compression of message bodies, as the bits of a message's system flag name it.
+"""Compression of message bodies, according to the bits of a message's system flag.
 
 ====  ==================================================  ====================
 bits  format                                              needs
@@ -10,8 +10,8 @@ bits  format                                              needs
 300   zlib stream                                         standard library
 ====  ==================================================  ====================
 
-They count only together with bit 0x1, "compressed". Brokers store and return bodies as they
-came; consumers decompress. Source: RocketMQ common/CompressionType, MessageSysFlag.
+They are valid only together with bit 0x1, "compressed". Brokers store and return bodies unchanged;
+consumers decompress. Source: RocketMQ common/CompressionType, MessageSysFlag.
 """
 
 import importlib
@@ -22,10 +22,10 @@ from types import ModuleType
 from pymq.errors import ConfigurationError, LocalProtocolError, RemoteProtocolError
 from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
 
-#: What a body may be decompressed to, unless the caller says otherwise. Clients refuse to
-#: send more than 4 MiB, but that is their setting, and may have been raised.
+#: Largest decompressed body, by default. Clients refuse to send more than 4 MiB, but that is a
+#: setting of theirs, which may have been raised.
 DECOMPRESSED_BYTES_MAX = 64 << 20
-#: Java clients' ``compressMsgBodyOverHowmuch``: bodies from this size on are worth it.
+#: Java clients' ``compressMsgBodyOverHowmuch``: bodies of this size or more are compressed.
 COMPRESS_BYTES_MIN = 4096
 LEVEL_DEFAULT = 5
 
@@ -33,7 +33,7 @@ _COMPRESSED = int(MessageFlag.COMPRESSED)
 
 
 class Compression(IntEnum):
-    """Formats of a compressed body; the value is that of bits 8-10 of the system flag."""
+    """Formats of a compressed body; the value of bits 8-10 of the system flag."""
 
     LZ4 = 1
     ZSTD = 2
@@ -41,15 +41,15 @@ class Compression(IntEnum):
 
 
 def compression_flags(kind: Compression) -> int:
-    """Return the system-flag bits that announce a body compressed this way."""
+    """Return the system-flag bits for a body compressed this way."""
     return _COMPRESSED | kind << 8
 
 
 def compression_of(sys_flag: int) -> Compression | None:
-    """Return how a body is compressed, ``None`` when it is not.
+    """Return how a body is compressed, ``None`` if it is not.
 
     Raises:
-        RemoteProtocolError: the bits name no format.
+        RemoteProtocolError: the bits do not name a format.
     """
     if not sys_flag & _COMPRESSED:
         return None
@@ -76,7 +76,7 @@ def compress(
 
     Raises:
         LocalProtocolError: ``level`` is out of range.
-        ConfigurationError: the package the format needs is not installed.
+        ConfigurationError: the package that the format needs is not installed.
     """
     if not 1 <= level <= 9:
         raise LocalProtocolError(f"compression level {level}, expected 1..9")
@@ -100,12 +100,12 @@ def decompress(
 
     Args:
         body: the body as stored.
-        sys_flag: the message's; says whether and how the body is compressed.
-        bytes_max: more than this is not produced, whatever the input announces.
+        sys_flag: of the message; says whether and how the body is compressed.
+        bytes_max: the output is limited to this, whatever the input announces.
 
     Raises:
         RemoteProtocolError: the body is not what the flag says, or exceeds ``bytes_max``.
-        ConfigurationError: the package the format needs is not installed.
+        ConfigurationError: the package that the format needs is not installed.
     """
     kind = compression_of(sys_flag)
     if kind is None:
@@ -123,14 +123,14 @@ def deflate(data: bytes | memoryview, *, level: int = LEVEL_DEFAULT) -> bytes:
 
 
 def inflate(data: bytes | memoryview, *, bytes_max: int) -> bytes:
-    """Return what a zlib stream holds; bytes behind its end are ignored, as in Java.
+    """Return the contents of a zlib stream; bytes after its end are ignored, as in Java.
 
     Raises:
-        RemoteProtocolError: it is no whole stream, or holds more than ``bytes_max``.
+        RemoteProtocolError: it is not a complete stream, or contains more than ``bytes_max``.
     """
     stream = zlib.decompressobj()
     try:
-        # One byte more than wanted tells a full result from one that was cut.
+        # One byte more than the limit tells a complete result from a truncated one.
         result = stream.decompress(data, bytes_max + 1)
     except zlib.error as error:
         raise _malformed("zlib", data, str(error)) from error
@@ -154,7 +154,7 @@ def _unpack_zstd(body: bytes | memoryview, bytes_max: int) -> bytes:
         if announced > bytes_max:
             raise _bomb("Zstandard", body, bytes_max)
         if announced >= 0:
-            # One call on a frame that tells its size detects its truncation, too.
+            # One call on a frame that contains its size also detects truncation.
             result: bytes = zstandard.ZstdDecompressor().decompress(body)
             return result
         return _unpack_zstd_stream(zstandard, body, bytes_max)
@@ -167,8 +167,8 @@ def _unpack_zstd_stream(
 ) -> bytes:
     stream = zstandard.ZstdDecompressor().decompressobj()
     result = bytearray()
-    # One call cannot be given a bound. Small steps bound it: a block, of at least 4 B,
-    # expands to 128 KiB at most, so a step gives 16 MiB at most.
+    # A single call cannot be limited. Small steps limit it: a block, of at least 4 B, expands to at
+    # most 128 KiB, so a step yields at most 16 MiB.
     for start in range(0, len(body), 512):
         result += stream.decompress(body[start : start + 512])
         if len(result) > bytes_max or stream.eof:
@@ -188,7 +188,7 @@ def _checked(
 
 def _bomb(name: str, data: bytes | memoryview, bytes_max: int) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"{name} data of {len(data)} B holds more than {bytes_max} B (bytes_max)"
+        f"{name} data of {len(data)} B contains more than {bytes_max} B (bytes_max)"
     )
 
 

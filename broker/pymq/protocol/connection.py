@@ -1,8 +1,8 @@
-"""Matches responses to requests: what both the asyncio and the blocking channel lean on.
+"""Matches responses to requests, for both the asyncio and the blocking channel.
 
-A request carries a number, ``opaque``, that its response repeats; responses come in any
-order. Numbers run as Java's ``int`` does, from the largest on to the smallest. Requests of the
-peer, over the same connection, have numbers of their own that have nothing to do with these.
+A request carries a number, ``opaque``, that its response repeats; responses come in any order.
+Numbers wrap around as Java's ``int`` does, from the largest to the smallest. Requests of the peer,
+over the same connection, have numbers of their own, unrelated to these.
 """
 
 from typing import Generic, TypeVar
@@ -12,16 +12,16 @@ from pymq.protocol.command import Command
 
 T = TypeVar("T")
 
-#: Requests of one connection that may be unanswered at a time.
+#: Most requests in flight on one connection.
 PENDING_MAX = 65536
 
 _NEVER = float("inf")
 
 
 class RequestTable(Generic[T]):
-    """The unanswered requests of one connection; for one thread.
+    """The requests in flight on one connection; for one thread.
 
-    A *token* is whatever the owner wants back when the answer, or none, has come.
+    A *token* is whatever the owner wants back when a request is over.
 
     Invariant: ``_earliest_s`` is not later than any pending request's deadline.
     """
@@ -39,7 +39,7 @@ class RequestTable(Generic[T]):
 
     @property
     def earliest_s(self) -> float:
-        """No pending request expires before this moment; infinity when there is none."""
+        """No pending request expires before this time; infinity if there is none."""
         return self._earliest_s
 
     def register(self, deadline_s: float, token: T) -> int:
@@ -47,7 +47,7 @@ class RequestTable(Generic[T]):
 
         Args:
             deadline_s: when to give up, on the caller's monotonic clock.
-            token: given back by ``resolve``, ``expired`` or ``fail_all``, once.
+            token: returned once, by ``resolve``, ``forget``, ``expired`` or ``fail_all``.
 
         Raises:
             TooManyPending: ``pending_max`` requests are unanswered.
@@ -68,22 +68,22 @@ class RequestTable(Generic[T]):
         return opaque
 
     def resolve(self, response: Command) -> T | None:
-        """Return the token of the request a response belongs to.
+        """Return the token of the request that a response belongs to.
 
-        ``None`` when there is none: it expired, was given up, or never was. Peers drop such
-        responses, and so should the caller.
+        ``None`` if there is none: it has expired, was given up, or never existed. RocketMQ drops
+        such responses, and so should the caller.
         """
         return self.forget(response.opaque)
 
     def forget(self, opaque: int) -> T | None:
-        """Give a request up and return its token, ``None`` when it is not pending."""
+        """Give up a request and return its token, ``None`` if it is not pending."""
         entry = self._pending.pop(opaque, None)
         if not self._pending:
             self._earliest_s = _NEVER
         return None if entry is None else entry[1]
 
     def expired(self, now_s: float) -> list[T]:
-        """Remove the requests whose deadline is reached; return their tokens, oldest first."""
+        """Remove the requests whose deadline has passed; return their tokens, oldest first."""
         if now_s < self._earliest_s:
             return []
         late = [opaque for opaque, (deadline_s, _) in self._pending.items() if deadline_s <= now_s]
@@ -94,7 +94,7 @@ class RequestTable(Generic[T]):
         return tokens
 
     def fail_all(self) -> list[T]:
-        """Remove all requests, because the connection is gone; return their tokens."""
+        """Remove all requests because the connection is gone; return their tokens."""
         tokens = [token for _, token in self._pending.values()]
         self._pending.clear()
         self._earliest_s = _NEVER

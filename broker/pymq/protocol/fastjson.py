@@ -1,18 +1,18 @@
-"""JSON as RocketMQ's Java side writes it: standard JSON plus three liberties of fastjson.
+"""JSON as RocketMQ's Java side writes it: standard JSON plus three extensions of fastjson.
 
 ::
 
-    {0:"10.0.0.1:10911"}                     bare integer keys: read as the text "0"
+    {0:"10.0.0.1:10911"}                     bare integer keys: read as the string "0"
     {{"queueId":0,"topic":"T"}:{"n":5}}      objects as keys: read as an ``ObjectMap``
     {"$ref":"$.a[0]"}                        "the same object as there", also in key position
 
-We write integer keys quoted (every Java parser takes both), objects as keys (no Java parser
-surely takes anything else), and never a ``$ref``.
+We write integer keys quoted (every Java parser takes both), objects as keys (the only form that
+every Java parser takes), and never a ``$ref``.
 
-A ``$ref`` is replaced by the object it means when that object stands complete in front of it,
-which is the only case fastjson writes for a shared object. One to an enclosing object
-(``@``, ``..``, ``$``, a path to a parent) would make the value contain itself; it stays what
-it is on the wire, ``{"$ref": "..."}``, as does one to nothing.
+A ``$ref`` is replaced by the object that it refers to if that object is complete before it, the
+only case that fastjson writes for a shared object. A reference to an enclosing object (``@``,
+``..``, ``$``, a path to a parent) would make the value contain itself; it is left as it is on the
+wire, ``{"$ref": "..."}``, and so is a dangling one.
 
 Source: Alibaba fastjson 1.2, used by RocketMQ RemotingSerializable and ConfigManager.
 """
@@ -25,7 +25,7 @@ from typing import Any
 
 from pymq.errors import LocalProtocolError, RemoteProtocolError
 
-#: Objects and arrays inside one another that are read.
+#: Deepest nesting of objects and arrays that is read.
 DEPTH_MAX = 100
 
 _encode_compact = json.JSONEncoder(
@@ -44,7 +44,7 @@ _PATH_STEP = re.compile(r"\.([^.\[\]]+)|\[([0-9]+)\]")
 
 @dataclass(slots=True)
 class ObjectMap:
-    """A map whose keys are objects: (key, value) pairs in the order of the text."""
+    """A map whose keys are objects: (key, value) pairs in their order in the JSON text."""
 
     pairs: list[tuple[Any, Any]] = field(default_factory=list)
 
@@ -52,11 +52,11 @@ class ObjectMap:
 def parse(text: bytes | memoryview | str) -> Any:
     """Return the value of a JSON text in fastjson's dialect.
 
-    Objects come back as ``dict`` with text keys, except those with an object among their
-    keys: an ``ObjectMap``. An empty object is always a ``dict``.
+    Objects become a ``dict`` with string keys, except those with an object among their keys, which
+    become an ``ObjectMap``. An empty object is always a ``dict``.
 
     Raises:
-        RemoteProtocolError: the text is no such JSON, or nested deeper than ``DEPTH_MAX``.
+        RemoteProtocolError: the text is not such JSON, or nested deeper than ``DEPTH_MAX``.
     """
     try:
         plain = text if isinstance(text, str) else str(text, "utf-8")
@@ -82,9 +82,9 @@ def parse(text: bytes | memoryview | str) -> Any:
 
 
 def object_pairs(value: Any) -> Iterable[tuple[Any, Any]]:
-    """Return the (key object, value) pairs of what ``parse`` gave for an object-keyed map.
+    """Return the (key object, value) pairs of an object-keyed map, as ``parse`` returned it.
 
-    Also takes the variant in which each key is a string that holds the object's JSON.
+    Also takes the variant in which each key is a string that contains the object's JSON.
 
     Raises:
         RemoteProtocolError: the value is no map, or a key is no object.
@@ -92,7 +92,7 @@ def object_pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, ObjectMap):
         return value.pairs
     if not isinstance(value, dict):
-        raise RemoteProtocolError(f"{value!r:.80} where a map belongs")
+        raise RemoteProtocolError(f"{value!r:.80}, expected a map")
     return [(parse(key), member) for key, member in value.items()]
 
 
@@ -100,12 +100,12 @@ def dump(value: Any) -> bytes:
     """Return compact JSON: UTF-8, integer keys quoted, ``ObjectMap`` keys as bare objects.
 
     Raises:
-        LocalProtocolError: the value holds something JSON has no form for.
+        LocalProtocolError: the value contains something that has no form in JSON.
     """
     try:
         try:
             return _encode_compact(value).encode()
-        except TypeError:  # An ObjectMap somewhere, most likely; the C encoder is the fast path.
+        except TypeError:  # Most likely an ObjectMap; the C encoder is the fast path.
             parts: list[str] = []
             _write(value, parts)
             return "".join(parts).encode()
@@ -114,10 +114,10 @@ def dump(value: Any) -> bytes:
 
 
 def dump_pretty(value: Any) -> str:
-    """Return JSON as RocketMQ's state files have it: TAB indentation, no blank after a colon.
+    """Return JSON as in RocketMQ's state files: TAB indentation, no blank after a colon.
 
     Raises:
-        LocalProtocolError: the value holds something JSON has no form for.
+        LocalProtocolError: the value contains something that has no form in JSON.
     """
     try:
         return _encode_pretty(value)
@@ -138,7 +138,7 @@ def _write(value: Any, parts: list[str]) -> None:
     elif isinstance(value, dict):
         mark = "{"
         for key, member in value.items():
-            # The encoder turns a number used as key into text; let it.
+            # The encoder turns a number used as a key into a string.
             parts.append(mark + _encode_compact({key: 0})[1:-2])
             _write(member, parts)
             mark = ","
@@ -155,7 +155,7 @@ def _write(value: Any, parts: list[str]) -> None:
 
 
 class _Parser:
-    """Recursive descent over one text; raises ValueError where it is not the dialect."""
+    """Recursive-descent parser of one text; raises ValueError if it is not the dialect."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -170,7 +170,7 @@ class _Parser:
     def _next(self) -> str:
         """Skip blanks and return the character that follows, "" at the end."""
         found = _BLANK.match(self._text, self._at)
-        assert found is not None  # the pattern matches nothing, too
+        assert found is not None  # the pattern also matches the empty string
         self._at = found.end()
         return self._text[self._at : self._at + 1]
 
@@ -253,7 +253,7 @@ class _Parser:
 class _Resolver:
     """Replaces references, in the order of the text, by objects completed before them.
 
-    Only complete objects are handed out, so that the result cannot contain itself.
+    Only complete objects are inserted, so that the result cannot contain itself.
     """
 
     def __init__(self, root: Any) -> None:
@@ -296,6 +296,6 @@ class _Resolver:
         if isinstance(parent, dict):
             return parent.get(name)
         if isinstance(parent, ObjectMap) and name == "null" and len(parent.pairs) == 1:
-            # fastjson calls every object key "null" in paths: clear only when there is one.
+            # fastjson calls every object key "null" in paths: unambiguous only if there is one.
             return parent.pairs[0][0]
         return None

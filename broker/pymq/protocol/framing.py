@@ -22,10 +22,10 @@ from pymq.protocol.command import Command, decode_header, encode_header
 #: RocketMQ ``com.rocketmq.remoting.frameMaxLength``.
 FRAME_BYTES_MAX = 16 << 20
 
-#: Bodies of frames above this, when they came in pieces, are handed out as views.
+#: Larger frames that arrive in pieces have views as bodies.
 VIEW_BYTES_MIN = 64 << 10
-#: Memory for all of such a frame is taken when this share of it is there: a length alone,
-#: which costs a peer nothing, claims none.
+#: Memory for such a frame is allocated once this share of it has arrived: a mere length, which
+#: costs the peer nothing, does not claim any.
 _SHARE_BEFORE_MEMORY = 1 / 16
 
 _PREFIX = struct.Struct(">II")
@@ -39,12 +39,12 @@ def _fresh(size: int) -> memoryview:
 class FrameDecoder:
     """Turns a stream of bytes, cut anywhere, into commands. For one connection.
 
-    Bytes are fed, or received straight to where they belong: while a large frame is on its way
-    ``room`` says where, and ``filled`` how much came.
+    Bytes are fed, or received in place: while a large frame is being received, ``room`` says where
+    to put the bytes, and ``filled`` is told how many came.
 
     Args:
-        frame_bytes_max: largest frame taken.
-        memory: returns that many bytes for a large frame; who holds its body holds them.
+        frame_bytes_max: largest frame accepted.
+        memory: returns memory for a large frame; it stays in use while the body is referenced.
     """
 
     __slots__ = ("_filled_bytes", "_large", "_memory", "_pending", "_wanted", "frame_bytes_max")
@@ -64,25 +64,25 @@ class FrameDecoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of a frame that has begun and is not complete."""
+        """Bytes received of a frame that is not complete."""
         return len(self._pending) + self._filled_bytes
 
     @property
     def missing_bytes(self) -> int:
-        """How much the frame that has begun needs at least before it is complete."""
+        """Bytes that the incomplete frame needs at least."""
         pending_bytes = self.pending_bytes
         return self._wanted - pending_bytes if pending_bytes else 0
 
     @property
     def room(self) -> memoryview | None:
-        """Where the rest of the large frame that is on its way belongs; None when there is none."""
+        """Where to put the rest of the large frame being received; None if there is none."""
         return None if self._large is None else self._large[self._filled_bytes :]
 
     def filled(self, count: int) -> list[Command]:
-        """Take note of ``count`` bytes received into ``room``; return the command they complete.
+        """Record ``count`` bytes received into ``room``; return the command that they complete.
 
         Raises:
-            RemoteProtocolError: the frame's header is none.
+            RemoteProtocolError: the frame's header is malformed.
         """
         assert self._large is not None
         self._filled_bytes += count
@@ -92,10 +92,10 @@ class FrameDecoder:
         return [_decode_frame(frame)]
 
     def feed(self, data: bytes) -> list[Command]:
-        """Take the next bytes of the stream and return the commands they complete.
+        """Take the next bytes of the stream and return the commands that they complete.
 
         Raises:
-            RemoteProtocolError: the stream is no sequence of frames; it cannot be resumed.
+            RemoteProtocolError: the stream is not a sequence of frames; it cannot be resumed.
         """
         if self._large is not None:
             part = data[: self.missing_bytes]
@@ -109,7 +109,7 @@ class FrameDecoder:
                 return []
             whole, self._pending = self._pending, bytearray()
             if self._wanted > VIEW_BYTES_MIN:
-                # A large body is a view on what was gathered, not one more copy of it.
+                # A large body is a view on what was gathered, not another copy.
                 view = memoryview(whole)
                 first = _decode_frame(view[: self._wanted])
                 return [first, *self.feed(bytes(view[self._wanted :]))]
@@ -152,7 +152,7 @@ class FrameDecoder:
         self._take_memory()
 
     def _take_memory(self) -> None:
-        """Give the frame that has begun its place if it is a large one, and enough of it there."""
+        """Allocate memory for the incomplete frame if it is large and enough of it has arrived."""
         size = len(self._pending)
         if self._wanted > VIEW_BYTES_MIN and size >= self._wanted * _SHARE_BEFORE_MEMORY:
             self._large = self._memory(self._wanted)
@@ -179,9 +179,9 @@ def _decode_frame(frame: memoryview) -> Command:
 
 
 def _foreign(start: bytes) -> str:
-    """Say what the bytes look like when they are clearly another protocol."""
+    """Say what the bytes look like if they are clearly another protocol."""
     if start[:1] == b"\x16":
-        return ": a TLS handshake on a plain port; switch TLS off in the client"
+        return ": a TLS handshake on a plain port; disable TLS in the client"
     if start[:4] in (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP"):
         return ": HTTP, but this port speaks RocketMQ remoting"
     return ""
@@ -195,10 +195,10 @@ def read_prefix(
 ) -> tuple[int, int, int]:
     """Return (header form, where the header ends, where the frame ends) of the frame at a position.
 
-    For readers that place bodies themselves; needs the frame's first eight bytes only.
+    For readers that place bodies themselves; needs only the first eight bytes of the frame.
 
     Raises:
-        RemoteProtocolError: they are no start of a frame.
+        RemoteProtocolError: they are not the start of a frame.
     """
     length, word = _PREFIX.unpack_from(data, position)
     if length + 4 > frame_bytes_max or length < 4:

@@ -1,4 +1,4 @@
-"""The two checksums RocketMQ uses everywhere."""
+"""The two checksums that RocketMQ uses everywhere, and Java's way of decoding UTF-8."""
 
 import re
 
@@ -9,7 +9,7 @@ except ImportError:
 
 __all__ = ["crc31", "crc32", "decode_as_java", "java_hash"]
 
-#: A UTF-16 surrogate in the form of UTF-8, which is malformed.
+#: A UTF-16 surrogate encoded as UTF-8, which is malformed.
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
 
 
@@ -31,15 +31,15 @@ def java_hash(text: str) -> int:
 
 
 def crc31(data: bytes | memoryview) -> int:
-    """Return CRC-32 (IEEE) without its top bit, as Java keeps it in a signed int."""
+    """Return CRC-32 (IEEE) without its top bit, as RocketMQ keeps it in a signed int."""
     return crc32(data) & 0x7FFFFFFF
 
 
 def decode_as_java(data: bytes) -> str:
-    """Return UTF-8 bytes as Java's ``new String(data, UTF_8)`` has them.
+    """Decode UTF-8 bytes as Java's ``new String(data, UTF_8)`` does.
 
-    Malformed bytes become U+FFFD. Both languages replace the same stretches, except that Java
-    replaces a surrogate's three bytes by one character and Python each of them.
+    Malformed bytes become U+FFFD. Both languages replace the same sequences, except that Java
+    replaces the three bytes of a surrogate by one character, Python each of them.
     """
     try:
         return data.decode()

@@ -1,8 +1,8 @@
-"""What RocketMQ's key index knows of stored messages: a hash of each one's topic and key.
+"""What RocketMQ's key index keeps of stored messages: a hash of topic and key for each key.
 
 A message is found by its ``UNIQ_KEY`` property and by every blank-separated part of ``KEYS``.
-What is hashed is ``topic#key``, by Java's ``String.hashCode`` and without its sign; the hash
-and the number of the slot it falls into are on-disk contract. Example: ``TopicTest#k0`` hashes
+The hash is Java's ``String.hashCode`` of ``topic#key``, without its sign; the hash and the number
+of its slot are on-disk contract. Example: ``TopicTest#k0`` hashes
 to 2746023.
 
 Source: RocketMQ IndexService.buildIndex, IndexFile.indexKeyHashMethod.
@@ -39,7 +39,7 @@ class IndexKeys(NamedTuple):
 
 
 def key_hash(topic: str, key: str) -> int:
-    """Return what the index keeps of a key."""
+    """Return the hash that the index keeps of a key."""
     return _without_sign(java_hash(f"{topic}#{key}"))
 
 
@@ -79,7 +79,7 @@ def _parts(properties: PropertyIndex) -> tuple[Longs, Longs, Longs]:
     blanks = np.flatnonzero(properties.text == _BLANK)
     if not len(blanks) or not len(rows):
         return rows, starts, ends
-    # Every part ends at a blank inside its value or at the value's end; the next begins behind.
+    # Every part ends at a blank inside its value or at the value's end; the next begins after it.
     owner = np.searchsorted(starts, blanks, "right") - 1
     inside = (owner >= 0) & (blanks < ends[np.maximum(owner, 0)])
     blanks, owner = blanks[inside], owner[inside]
@@ -91,7 +91,7 @@ def _parts(properties: PropertyIndex) -> tuple[Longs, Longs, Longs]:
 
 
 def _after_topic(records: RecordColumns, rows: Longs, unit_count: Longs) -> Words:
-    """Return the hash of ``topic#`` followed by so many units that count nothing."""
+    """Return the hash of ``topic#`` followed by ``unit_count`` zero units."""
     if records.one_topic is not None:
         topic = records.one_topic.decode("utf-8", "replace")
         before = np.uint32(java_hash(topic + "#") & 0xFFFFFFFF)

@@ -1,9 +1,9 @@
-"""Java's ``String.hashCode`` of many texts at once.
+"""Java's ``String.hashCode`` of many strings at once.
 
-Texts of one length are the rows of a matrix, and their hashes its product with the powers of 31
-modulo 2**32. Texts that are not ASCII are hashed one by one: Java counts in UTF-16 units.
+Strings of one length are the rows of a matrix, and their hashes its product with the powers of 31
+modulo 2**32. Strings that are not ASCII are hashed one by one: Java counts in UTF-16 units.
 
-Source: java.lang.String.hashCode; ``hashes.java_hash`` is the same for one text.
+Source: java.lang.String.hashCode; ``hashes.java_hash`` is the same for one string.
 """
 
 import functools
@@ -15,15 +15,15 @@ from pymq.protocol.hashes import decode_as_java, java_hash
 from pymq.protocol.record_batch import Bytes, Longs, gather, spans
 
 Words = npt.NDArray[np.uint32]
-#: Powers are kept for so many lengths; a longer text's are computed when they are needed.
+#: Powers are cached for lengths up to this; for longer strings they are computed when needed.
 _KEPT_MAX = 256
 
 
 def java_hashes(data: Bytes, starts: Longs, lengths: Longs) -> Words:
-    """Return the hash of the UTF-8 text ``data[starts[i]:starts[i] + lengths[i]]`` for every i.
+    """Return the hash of the UTF-8 string ``data[starts[i]:starts[i] + lengths[i]]`` for every i.
 
     Returns:
-        uint32, shape (n,); ``.view(np.int32)`` is what Java has. Malformed bytes count as
+        uint32, shape (n,); ``.view(np.int32)`` is Java's value. Malformed bytes count as
         replacement characters, as when Java decodes them.
     """
     hashes = np.zeros(len(starts), np.uint32)
@@ -31,26 +31,26 @@ def java_hashes(data: Bytes, starts: Longs, lengths: Longs) -> Words:
         if not length:
             continue
         rows = np.flatnonzero(lengths == length)
-        texts = gather(data, starts[rows], f"V{length}").view(np.uint8).reshape(-1, length)
-        hashes[rows] = np.einsum("ij,j->i", texts, _powers(length), dtype=np.uint32)
-        odd = rows[texts.max(1) >= 0x80] if texts.max() >= 0x80 else rows[:0]
+        matrix = gather(data, starts[rows], f"V{length}").view(np.uint8).reshape(-1, length)
+        hashes[rows] = np.einsum("ij,j->i", matrix, _powers(length), dtype=np.uint32)
+        odd = rows[matrix.max(1) >= 0x80] if matrix.max() >= 0x80 else rows[:0]
         if len(odd):
             ends = starts[odd] + length
-            texts_odd = [data[span].tobytes() for span in spans(starts[odd], ends)]
-            known = {text: _hash(text) for text in set(texts_odd)}  # tags repeat
-            hashes[odd] = [known[text] for text in texts_odd]
+            strings = [data[span].tobytes() for span in spans(starts[odd], ends)]
+            known = {text: _hash(text) for text in set(strings)}  # tags repeat
+            hashes[odd] = [known[text] for text in strings]
     return hashes
 
 
 def powers_of_31(exponents: Longs) -> Words:
-    """Return 31 to these powers, modulo 2**32: what a text's hash counts before so many units."""
+    """Return 31 to these powers, modulo 2**32: the factor of a hash in front of this many units."""
     most = int(exponents.max(initial=0))
     found: Words = _powers(most + 1)[most - exponents]
     return found
 
 
 def unit_counts(data: Bytes, starts: Longs, lengths: Longs) -> Longs:
-    """Return how many UTF-16 units each of the texts has; arguments as ``java_hashes``."""
+    """Return how many UTF-16 units each string has; arguments as ``java_hashes``."""
     if not len(data) or data.max() < 0x80:
         return lengths
     counts = lengths.copy()

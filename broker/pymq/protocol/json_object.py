@@ -1,7 +1,7 @@
 """Dataclasses <-> the JSON objects of bodies and state files.
 
-A body is a dataclass whose fields name their wire spelling only where it is not the
-camelCase of their own name::
+A body is a dataclass whose fields give their wire spelling only if it is not the camelCase of their
+own name::
 
     @dataclass(slots=True, kw_only=True)
     class QueueData(JsonObject):
@@ -13,8 +13,8 @@ another ``JsonObject``, ``Any`` (as parsed), ``X | None``, ``list[X]``, ``tuple[
 ``frozenset[X]`` (written sorted), and ``dict[K, X]`` with ``K`` a ``str``, an ``int`` or a
 ``JsonObject`` (written as fastjson's object-keyed map).
 
-As in Java unknown members are ignored, a missing or null one keeps the default, and ``None``
-is never written. Members are written in alphabetical order, as fastjson does.
+As in Java, unknown members are ignored, missing and null ones keep the default, and ``None`` is
+never written. Members are written in alphabetical order, as fastjson does.
 """
 
 import dataclasses
@@ -42,21 +42,21 @@ class _Member:
 
 
 class JsonObject:
-    """What all bodies share: reading from and writing to JSON."""
+    """Base of all bodies: reads from and writes to JSON."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
-        """Return the object that a parsed JSON value holds.
+        """Return the object of a parsed JSON value.
 
         Raises:
-            RemoteProtocolError: it is no object, lacks a required member, or one has a
-                value of another type.
+            RemoteProtocolError: it is not an object, lacks a required member, or has a member
+                of the wrong type.
         """
         if type(value) is not dict:
-            raise RemoteProtocolError(f"{cls.__name__}: {value!r:.80} where an object belongs")
+            raise RemoteProtocolError(f"{cls.__name__}: {value!r:.80}, expected an object")
         values: dict[str, Any] = {}
         for member in _plan(cls):  # type: ignore[arg-type]  # a class is hashable
             found = value.get(member.wire)
@@ -84,7 +84,7 @@ class JsonObject:
 
     @classmethod
     def decode(cls, data: bytes | memoryview | str) -> Self:
-        """Return the object in a JSON text.
+        """Return the object of a JSON text.
 
         Raises:
             RemoteProtocolError: the text is not JSON, or not this object.
@@ -116,7 +116,7 @@ def _plan(kind: type[JsonObject]) -> tuple[_Member, ...]:
 
 
 def _wrong(found: Any, expected: str) -> RemoteProtocolError:
-    return RemoteProtocolError(f"{found!r:.80} where {expected} belongs")
+    return RemoteProtocolError(f"{found!r:.80}, expected {expected}")
 
 
 def _read_int(found: Any) -> int:
@@ -152,7 +152,7 @@ def _read_str(found: Any) -> str:
         return found
     if type(found) is int:
         return str(found)
-    raise _wrong(found, "a text")
+    raise _wrong(found, "a string")
 
 
 def _as_parsed(found: Any) -> Any:

@@ -1,8 +1,8 @@
 """Messages as users see them, and their properties.
 
-Properties travel and are stored as one text: name, U+0001, value, U+0002, for each. The last
-U+0002 is missing from what 4.9 writes, so readers take both. A piece without a name or
-without a value does not count; of two pieces with one name the later does.
+Properties are sent and stored as one string: name, U+0001, value, U+0002, for each. 4.9 leaves out
+the last U+0002, so readers accept both. A piece without a name or without a value is ignored; of
+two pieces with the same name the later one counts.
 
 Source: RocketMQ MessageDecoder, MessageConst, Message, MessageExt, MessageClientIDSetter.
 """
@@ -18,7 +18,7 @@ from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
 from pymq.protocol.compression import DECOMPRESSED_BYTES_MAX, decompress
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, Record, offset_message_id, unpack_host
 
-# Property names; what each means stands in RocketMQ's MessageConst.
+# Property names; RocketMQ's MessageConst says what each means.
 KEYS = "KEYS"
 TAGS = "TAGS"
 WAIT = "WAIT"
@@ -55,11 +55,11 @@ _SYSTEM_NAMES = """
     TIMER_DEQUEUE_MS TIMER_ROLL_TIMES TIMER_OUT_MS TIMER_DEL_UNIQKEY TIMER_DELAY_LEVEL
     __BORNHOST BORN_TIMESTAMP __CRC32#
 """
-#: Names that only clients and brokers set (MessageConst.STRING_HASH_SET). Users may set others
-#: that look alike: the check immunity time, the sharding key, ``TIMER_DELAY_MS``.
+#: Names that only clients and brokers set (MessageConst.STRING_HASH_SET). Users may set other,
+#: similar ones: the check immunity time, the sharding key, ``TIMER_DELAY_MS``.
 SYSTEM_PROPERTIES = frozenset(_SYSTEM_NAMES.split())
 
-#: System-flag bits that say nothing any more once a body is decompressed.
+#: System-flag bits that are cleared once a body is decompressed.
 _COMPRESSED = int(MessageFlag.COMPRESSED)
 _COMPRESSION_BITS = _COMPRESSED | COMPRESSION_MASK
 
@@ -68,7 +68,7 @@ _COMPRESSION_BITS = _COMPRESSED | COMPRESSION_MASK
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """Return the properties text, with U+0002 behind the last value as 5.x has it.
+    """Return the encoded properties, with U+0002 after the last value, as 5.x writes it.
 
     Raises:
         LocalProtocolError: a name or a value is empty or contains U+0001 or U+0002, or the
@@ -91,7 +91,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def _is_whole(piece: str) -> bool:
-    """Do a name and a value stand before and behind the separator?"""
+    """Are there a name before and a value after the separator?"""
     return piece[0] != "\x01" and piece[-2] != "\x01"
 
 
@@ -100,19 +100,19 @@ def _bad_property(properties: Mapping[str, str]) -> LocalProtocolError:
         for what, text in (("name", name), ("value", value)):
             if not text or "\x01" in text or "\x02" in text:
                 return LocalProtocolError(
-                    f"property {name!r:.80}: its {what} is {text!r:.80}, expected a text that "
-                    "is not empty and has no U+0001 or U+0002"
+                    f"property {name!r:.80}: its {what} is {text!r:.80}, expected a "
+                    "non-empty string without U+0001 or U+0002"
                 )
     raise AssertionError("no property is bad")
 
 
 def decode_properties(properties: bytes | memoryview) -> dict[str, str]:
-    """Return the properties of a text; never fails, malformed UTF-8 is replaced."""
+    """Decode properties; never fails, malformed UTF-8 is replaced."""
     return parse_properties(str(properties, "utf-8", "replace"))
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """Return the properties of a text that is decoded already, as request headers hold it."""
+    """Decode properties that are a string already, as in request headers."""
     found = {}
     for piece in text.split("\x02"):
         name, _, value = piece.partition("\x01")
@@ -122,14 +122,14 @@ def parse_properties(text: str) -> dict[str, str]:
 
 
 def find_property(properties: bytes, name: bytes) -> bytes | None:
-    """Return the value of one property, ``None`` if it is absent, without reading the rest."""
+    """Return the value of one property, ``None`` if it is absent, without decoding the rest."""
     needle = b"\x02" + name + b"\x01"
     end = len(properties)
     while (at := properties.rfind(needle, 0, end)) >= 0:
         value = _value_at(properties, at + len(needle))
         if value:
             return value
-        end = at  # An empty value does not count; an earlier one of this name does.
+        end = at  # An empty value is ignored; an earlier one of this name counts.
     if name and properties.startswith(needle[1:]):
         return _value_at(properties, len(needle) - 1) or None
     return None
@@ -141,7 +141,7 @@ def _value_at(properties: bytes, start: int) -> bytes:
 
 
 def without_property(text: str, name: str) -> str:
-    """Return a properties text, as some client wrote it, without one property."""
+    """Return encoded properties, as some client wrote them, without one property."""
     pieces = text.split("\x02")
     return "\x02".join(piece for piece in pieces if piece.partition("\x01")[0] != name)
 
@@ -153,14 +153,14 @@ def check_tag(tag: object) -> str:
     """Return the tag of a message to send.
 
     Raises:
-        LocalProtocolError: it is no text, or several tags.
+        LocalProtocolError: it is not a string, or several tags.
     """
     if not isinstance(tag, str):
         raise LocalProtocolError(f"tags is a {type(tag).__name__}, expected one tag, a str")
     if "||" in tag:
         raise LocalProtocolError(
             f"tags {tag[:80]!r}: a message has one tag, '||' joins those that a consumer wants; no "
-            "consumer of tags would get this message. Choose one, others may become properties"
+            "consumer of tags would get this message. Choose one; others may become properties"
         )
     return tag
 
@@ -169,12 +169,12 @@ def check_delay_level(level: object) -> int:
     """Return the delay level of a message to send.
 
     Raises:
-        LocalProtocolError: it is no whole number, or negative.
+        LocalProtocolError: it is not a whole number, or negative.
     """
     if not isinstance(level, int) or not 0 <= level < 1 << 31:
         raise LocalProtocolError(
-            f"delay_level={level!r}, expected 0 for no delay, or a level from 1 on: the place of "
-            "the delay in the broker's messageDelayLevel, 1 for 1 s, 2 for 5 s, 3 for 10 s, ..."
+            f"delay_level={level!r}, expected 0 for no delay, or a level of 1 or more: the place "
+            "of the delay in the broker's messageDelayLevel, 1 for 1 s, 2 for 5 s, 3 for 10 s, ..."
         )
     return level
 
@@ -184,10 +184,10 @@ class Message:
     """A message to send.
 
     Attributes:
-        topic: where to.
-        body: the payload; at most 4 MiB unless the broker was told otherwise.
-        tags: the tag, by which consumers filter; one in practice.
-        keys: what the message can be looked up by; no key contains a blank.
+        topic: where to send it.
+        body: the payload; at most 4 MiB, unless the broker is configured otherwise.
+        tags: the tag by which consumers filter; one in practice.
+        keys: for looking the message up; a key contains no blank.
         properties: the user's own; names of system properties are refused.
         flag: a number for the user's own purposes, 32 bits.
         delay_level: 0 for none, else 1.. as configured in the broker (1 s, 5 s, 10 s, ...).
@@ -204,14 +204,14 @@ class Message:
     def encode_properties(
         self, unique_key: str | None = None, system: Mapping[str, str] | None = None
     ) -> bytes:
-        """Return the text of all properties.
+        """Return all properties, encoded.
 
         Args:
             unique_key: the client's message id.
             system: further system properties, such as ``TRAN_MSG``.
 
         Raises:
-            LocalProtocolError: a property is one of the system's or cannot be encoded.
+            LocalProtocolError: a property is a system property or cannot be encoded.
         """
         found: dict[str, str] = {}
         if self.properties:
@@ -238,15 +238,15 @@ class Message:
                 )
             if not name.strip() or not value.strip():
                 raise LocalProtocolError(
-                    f"property {name!r:.80} is {value!r:.80}, expected a name and a value that "
-                    "are not blank"
+                    f"property {name!r:.80} is {value!r:.80}, expected a name and a value "
+                    "that are not blank"
                 )
 
     def _joined_keys(self) -> str:
         keys = self.keys or ()
         for key in keys:
             if not key or " " in key:
-                raise LocalProtocolError(f"key {key!r:.80}, expected no blank and not empty")
+                raise LocalProtocolError(f"key {key!r:.80}, expected a string without blanks")
         return " ".join(keys)
 
 
@@ -254,9 +254,9 @@ class Message:
 class ReceivedMessage:
     """A message as a consumer gets it.
 
-    ``topic`` is the one subscribed to, also for a message that comes back for a retry;
+    ``topic`` is the one subscribed to, also for a message that is delivered again as a retry;
     ``body`` is decompressed; times are ms since 1970. The hosts are kept packed, because most
-    consumers never look at them.
+    consumers never use them.
     """
 
     topic: str
@@ -287,14 +287,14 @@ class ReceivedMessage:
         """Return the message in a stored record.
 
         Args:
-            record: what the broker sent.
-            broker_name: where it came from.
-            topic: to be shown instead of the record's own.
-            body_bytes_max: what a compressed body may become.
+            record: sent by the broker.
+            broker_name: the broker.
+            topic: replaces the record's own.
+            body_bytes_max: largest decompressed body.
 
         Raises:
             RemoteProtocolError: the body cannot be decompressed.
-            ConfigurationError: the package its compression needs is not installed.
+            ConfigurationError: the package that its compression needs is not installed.
         """
         body, sys_flag = record.body, record.sys_flag
         if sys_flag & _COMPRESSED:
@@ -325,17 +325,17 @@ class ReceivedMessage:
 
     @property
     def keys(self) -> list[str]:
-        """The keys it can be looked up by."""
+        """The keys for looking it up."""
         return self.properties.get(KEYS, "").split()
 
     @property
     def message_id(self) -> str:
-        """The id its producer gave it, or ``offset_message_id`` if it gave none."""
+        """The id given by its producer, or ``offset_message_id`` if there is none."""
         return self.properties.get(UNIQUE_KEY) or self.offset_message_id
 
     @property
     def offset_message_id(self) -> str:
-        """The broker's id, made of its address and the physical offset."""
+        """The id given by its broker, made of the broker's address and the physical offset."""
         return offset_message_id(self.store_host_packed, self.physical_offset)
 
     @property
@@ -347,21 +347,21 @@ class ReceivedMessage:
 
     @property
     def born_host(self) -> str:
-        """Who sent it, ``address:port``; an IPv6 address is in brackets."""
+        """Address of the sender, ``address:port``; an IPv6 address is in brackets."""
         return join_address(*unpack_host(self.born_host_packed))
 
     @property
     def store_host(self) -> str:
-        """Who stored it, ``address:port``; an IPv6 address is in brackets."""
+        """Address of the broker, ``address:port``; an IPv6 address is in brackets."""
         return join_address(*unpack_host(self.store_host_packed))
 
 
 class UniqueKeys:
-    """Makes client message ids (UNIQ_KEY), unique among clients that are told apart.
+    """Makes client message ids (UNIQ_KEY), unique among clients with different arguments.
 
     Upper-case hex of: address (4 or 16 bytes), process id (2), salt (4), ms since ``start_ms``
-    (4), counter (2). The salt grows by one whenever the counter wraps, so that no id comes twice,
-    however many belong to one moment and wherever the clock is set to. Tools read the time back
+    (4), counter (2). The salt grows by one whenever the counter wraps, so that no id is repeated,
+    however many belong to one millisecond and however the clock is set. Tools reconstruct the time
     on the assumption that the start is the first midnight, local time, of the month; the owner
     calls ``restart`` when a month begins. ``next`` may be called from several threads.
     """
@@ -373,11 +373,11 @@ class UniqueKeys:
         self._salt = salt
         self._start_ms = start_ms
         self._counter = itertools.count()
-        # What the ids of one moment have in common. One value, so that threads see it whole.
+        # What the ids of one millisecond have in common. One value, so that threads see it whole.
         self._current = (-1, "")
 
     def restart(self, start_ms: int) -> None:
-        """Count milliseconds from another moment on."""
+        """Count milliseconds from another start."""
         self._start_ms = start_ms
 
     def next(self, now_ms: int) -> str:

@@ -1,7 +1,7 @@
-"""Names of topics and groups: what is legal, what is derived, what the system owns.
+"""Names of topics and groups: legal names, derived names, and those of the system.
 
-Legal characters are letters, digits, ``_``, ``-``, ``%`` and ``|``. Neither ``/`` nor ``.``
-is among them, so a topic's name is a file name that cannot leave its directory.
+Legal characters are letters, digits, ``_``, ``-``, ``%`` and ``|``, but neither ``/`` nor ``.``: so
+a topic's name is a file name that cannot leave its directory.
 
 Source: RocketMQ TopicValidator, Validators, MixAll, NamespaceUtil.
 """
@@ -11,7 +11,7 @@ import re
 from pymq.errors import LocalProtocolError
 
 TOPIC_BYTES_MAX = 127
-#: Topics derived from groups (retry, dead letter); above 127 only 5.x peers read them.
+#: Topics derived from groups (retry, dead letter); above 127 B only 5.x peers can read them.
 DERIVED_TOPIC_BYTES_MAX = 255
 GROUP_BYTES_MAX = 120
 
@@ -63,7 +63,7 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 #: Holds the cursors of the transaction topics.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 
-#: Consumer groups every broker knows; the value tells whether they may broadcast.
+#: Consumer groups known to every broker; the value tells whether they may broadcast.
 BUILT_IN_GROUPS = {
     TOOLS_GROUP: False,
     "FILTERSRV_CONSUMER": False,
@@ -82,7 +82,7 @@ _ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
 
 
 def check_topic(name: str) -> None:
-    """Accept a legal topic name.
+    """Check a topic name.
 
     Raises:
         LocalProtocolError: the name is empty, too long, or has an illegal character.
@@ -92,7 +92,7 @@ def check_topic(name: str) -> None:
 
 
 def check_group(name: str) -> None:
-    """Accept a legal producer or consumer group name.
+    """Check the name of a producer or consumer group.
 
     Raises:
         LocalProtocolError: the name is empty, too long, or has an illegal character.
@@ -101,7 +101,7 @@ def check_group(name: str) -> None:
 
 
 def is_legal(name: str) -> bool:
-    """Does the name consist of legal characters, at least one?"""
+    """Does the name consist of one or more legal characters?"""
     return _LEGAL.fullmatch(name) is not None
 
 

@@ -1,8 +1,8 @@
-"""A SEND_BATCH body that goes into the log; its layout is in ``batch_body``.
+"""A SEND_BATCH body on its way into the log; its layout is in ``batch_body``.
 
-Works on the whole body. Only three things are done message by message, all of them inside C
-loops (``map``): slicing bodies out, their CRC, and joining the pieces. (With checksums of whole
-records, these are the fourth.)
+Works on the whole body. Only three things are done message by message, all of them in C loops
+(``map``): cutting out bodies, their CRC, and joining the pieces. (Checksums of whole records, if
+wanted, are a fourth.)
 
 Source: RocketMQ MessageDecoder.encodeMessages, MessageExtEncoder (batch).
 """
@@ -33,22 +33,22 @@ assert _HEAD.itemsize == _HEAD_BYTES  # wire contract
 class NewBatch(NewRecords):
     """One SEND_BATCH body.
 
-    Messages of one shape (all bodies as long, all properties as long) are taken and laid out
-    as the rows of a matrix; others are cut into pieces and joined.
+    Messages of one shape (all bodies and all properties of the same length) are handled as the rows
+    of a matrix; others are cut into pieces and joined.
     """
 
     __slots__ = ("_bodies", "_layout", "_properties_lengths")
 
     def __init__(self, body: bytes, shared: SharedFields) -> None:
-        """Take a batch body apart.
+        """Parse a batch body.
 
         Args:
-            body: as it came over the wire.
+            body: as received.
             shared: what its messages have in common.
 
         Raises:
-            RemoteProtocolError: the body is not a sequence of messages, or the properties
-                of one of them are too long.
+            RemoteProtocolError: the body is not a sequence of messages, or the properties of one
+                of them are too long.
         """
         super().__init__(shared)
         data = np.frombuffer(body, np.uint8)
@@ -56,7 +56,7 @@ class NewBatch(NewRecords):
         if starts is None or not len(starts):
             raise RemoteProtocolError(f"batch body of {len(body)} B: a message's size is malformed")
         self.count = len(starts)
-        body_ends, ends = self._lay_out(data, starts)
+        body_ends, ends = self._parse(data, starts)
         stops = cut_record_crcs(data, body_ends + 2, ends)
         # 4.x clients leave out the terminator of the last property, 5.x ones write it.
         bare = (stops - body_ends > 2) & (data[stops - 1] != 2)
@@ -92,8 +92,8 @@ class NewBatch(NewRecords):
         self._bodies = self._layout.bodies()
         self._find_properties(data, body_ends + 2, stops)
 
-    def _lay_out(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
-        """Return where bodies and messages end, having checked that they fit."""
+    def _parse(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
+        """Check the sizes; return where bodies and messages end."""
         if starts[-1] + BATCH_OVERHEAD_BYTES > len(data):
             raise RemoteProtocolError(f"message of a batch at {starts[-1]} is cut short")
         heads = gather(data, starts, _HEAD)

@@ -1,4 +1,4 @@
-"""Several records on their way into the log: what all kinds of batches have in common.
+"""Several records on their way into the log: the base of all kinds of batches.
 
 Source: RocketMQ MessageExtBatch, MessageExtEncoder (batch).
 """
@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pymq.protocol.batch_properties import BatchProperties
 from pymq.protocol.hashes import crc32
-from pymq.protocol.property_texts import PropertyTexts
 from pymq.protocol.record import MAGIC_V1, host_flags
 from pymq.protocol.record_batch import HEAD, Bytes, Longs, head_layout, spans
 from pymq.protocol.record_crc_batch import write_record_crcs
 from pymq.protocol.tag_codes import tag_codes
 
-#: Bodies above this on average are cut out as views.
+#: Bodies that are larger than this on average are cut out as views.
 _VIEW_BODY_BYTES = 600
 
 
@@ -50,19 +50,19 @@ class NewRecords:
         topic, queue_id: where they go.
         sys_flag: of each, with the bits that say which hosts are IPv6.
         count: number of records.
-        record_bytes: what all of them take in the log.
-        sizes: int32, shape (count,): what each takes.
-        starts: int64, shape (count,): where each begins, counted from the first.
-        tag_codes: int64, shape (count,): Java hash of each one's tag, 0 without one.
-        host_bytes: what both hosts take together in each.
-        record_crc: whether each ends with its checksum, counted in its size.
+        record_bytes: size of all of them together.
+        sizes: int32, shape (count,): size of each.
+        starts: int64, shape (count,): where each begins, relative to the first.
+        tag_codes: int64, shape (count,): Java hash of each one's tag, 0 without a tag.
+        host_bytes: size of both hosts of a record together.
+        record_crc: whether each ends with its checksum, included in its size.
     """
 
     __slots__ = (
         "_body_lengths",
         "_flags",
+        "_properties",
         "_shared",
-        "_texts",
         "count",
         "host_bytes",
         "queue_id",
@@ -82,7 +82,7 @@ class NewRecords:
     tag_codes: Longs
     _body_lengths: Longs
     _flags: npt.NDArray[Any]
-    _texts: PropertyTexts
+    _properties: BatchProperties
 
     def __init__(self, shared: SharedFields) -> None:
         """Keep what is common to all; subclasses set the rest."""
@@ -94,17 +94,17 @@ class NewRecords:
         self.record_crc = shared.record_crc
 
     def records_with(self, names: frozenset[bytes]) -> list[tuple[int, dict[str, str]]]:
-        """Return (number, properties) of records that have one of some properties.
+        """Return (number, properties) of records that have one of the given properties.
 
         Args:
-            names: each begins with D or T; see ``PropertyTexts.rows_with``.
+            names: each begins with D or T; see ``BatchProperties.rows_with``.
         """
-        return self._texts.rows_with(names)
+        return self._properties.rows_with(names)
 
     def _find_properties(self, data: Bytes, starts: Longs, ends: Longs) -> None:
-        """Remember where the properties are in what came, and what the tags are."""
-        self._texts = PropertyTexts(data, starts, ends)
-        self.tag_codes = tag_codes(self._texts)
+        """Record where the properties are in the input, and compute the tag codes."""
+        self._properties = BatchProperties(data, starts, ends)
+        self.tag_codes = tag_codes(self._properties)
 
     def encode(
         self, *, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes
@@ -112,10 +112,10 @@ class NewRecords:
         """Return the records, ready for the log.
 
         Args:
-            physical_offset: where the first of them goes.
-            queue_offset: of the first; the others follow.
+            physical_offset: of the first record; the others follow.
+            queue_offset: of the first record; the others follow.
             store_timestamp: ms, common to all.
-            store_host: our packed address, as long as the one the batch was made with.
+            store_host: our packed address, of the same length as the one the batch was made with.
         """
         raise NotImplementedError
 
@@ -150,7 +150,7 @@ class NewRecords:
         return rows
 
     def _with_record_crcs(self, data: Bytes) -> memoryview:
-        """Fill in the checksums of records that are complete but for them."""
+        """Fill in the checksums of records that are otherwise complete."""
         write_record_crcs(data, self.starts, self.starts + self.sizes)
         return data.data
 
@@ -176,7 +176,7 @@ def cells(matrix: Bytes) -> list[bytes]:
 
 def cut(text: bytes, starts: Longs, ends: Longs) -> list[bytes | memoryview]:
     """Return ``text[starts[i]:ends[i]]`` for every i."""
-    # Copying a small piece costs less than a view on it, which the collector has to track.
+    # Copying a small piece costs less than a view on it, which the garbage collector tracks.
     is_large = len(text) > _VIEW_BODY_BYTES * len(starts)
     whole = memoryview(text) if is_large else text
     return list(map(whole.__getitem__, spans(starts, ends)))

@@ -1,15 +1,15 @@
-"""Records that their sender has laid out: the body of SEND_RECORDS, an extension of pymq.
+"""Records encoded by their sender: the body of SEND_RECORDS, an extension of pymq.
 
-The body is what a pull of the records will return: whole V1 records with IPv4 hosts, back to
-back. The sender leaves zeros where only a broker knows the value, and says the sizes of the
-records in the header; so a broker need not lay anything out, only check and fill in::
+The body is what a pull of the records will return: whole V1 records with IPv4 hosts, back to back.
+The sender leaves zeros where only a broker knows the value, and sends the sizes of the records in
+the header; so a broker does not encode anything, it only checks and fills in::
 
     from the sender     size, magic, flag, body, topic, properties
-    from the broker     everything else of the 88 bytes before the body, the body's CRC too
+    from the broker     everything else of the 88 bytes before the body, including the body's CRC
 
 That takes a broker a quarter of the time of SEND_BATCH_MESSAGE, whose entries lack half of a
-record. (Where records get a checksum at their end, they are laid out anew.) The sizes, in base64
-in a header field::
+record. (Records that get a checksum at their end are copied once more, to make room for it.) The
+sizes, in base64 in a header field::
 
     1      width w of the following: 1, 2 or 4
     4      smallest size
@@ -29,14 +29,14 @@ from pymq.protocol.record_batch import HEAD, Longs, gather, windows
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
 from pymq.protocol.record_crc_batch import cut_record_crcs
 
-#: What a record's size field can say.
+#: Largest value of a record's size field.
 _SIZE_MAX = (1 << 31) - 1
 _SIZES_HEAD = struct.Struct(">BI")
 _WIDTHS: dict[int, np.dtype[Any]] = {width: np.dtype(f">u{width}") for width in (1, 2, 4)}
 
 
 def pack_sizes(sizes: npt.NDArray[Any]) -> bytes:
-    """Return sizes, shape (n,), n > 0, as they travel."""
+    """Encode sizes, shape (n,), n > 0, for the header field."""
     smallest = int(sizes.min())
     larger = sizes - smallest
     most = int(larger.max())
@@ -45,10 +45,10 @@ def pack_sizes(sizes: npt.NDArray[Any]) -> bytes:
 
 
 def unpack_sizes(data: bytes) -> npt.NDArray[np.int32]:
-    """Return what ``pack_sizes`` was given.
+    """Decode what ``pack_sizes`` returned.
 
     Raises:
-        RemoteProtocolError: it cannot have been this.
+        RemoteProtocolError: it is malformed.
     """
     try:
         width, smallest = _SIZES_HEAD.unpack_from(data)
@@ -73,15 +73,15 @@ class PreencodedRecords(NewRecords):
         sizes: npt.NDArray[np.int32],
         shared: SharedFields,
     ) -> None:
-        """Check what came.
+        """Check a body.
 
         Args:
-            body: the records. If it can be written to it is filled in there, not copied.
-            sizes: int32, shape (n,), n > 0: bytes of each.
+            body: the records. If it is writable they are completed in place, not in a copy.
+            sizes: int32, shape (n,), n > 0: size of each.
             shared: what the records have in common; both hosts are IPv4.
 
         Raises:
-            RemoteProtocolError: the body is not what sizes and topic say.
+            RemoteProtocolError: the body does not agree with sizes and topic.
         """
         super().__init__(shared)
         if self.host_bytes != 16:
@@ -110,13 +110,13 @@ class PreencodedRecords(NewRecords):
         else:
             self._bodies = cut(bytes(body), body_starts, body_ends)
         if self.record_crc or stops is not ends:
-            self._lay_out_anew(properties_starts, stops)
+            self._rebuild(properties_starts, stops)
 
     def _check_heads(self, ends: Longs) -> tuple[Longs, Longs]:
         """Return where bodies begin and end."""
         heads = gather(self._data, self.starts, HEAD)
         if not ((heads["magic"] == MAGIC_V1) & (heads["size"] == self.sizes)).all():
-            raise RemoteProtocolError("a record begins with another size, or is not of version 1")
+            raise RemoteProtocolError("a record begins with a wrong size, or is not of version 1")
         self._flags = heads["flag"]
         self._body_lengths = heads["body_bytes"].astype(np.int64)
         body_starts = self.starts + HEAD_BYTES
@@ -142,8 +142,8 @@ class PreencodedRecords(NewRecords):
             raise RemoteProtocolError("a record's fields miss its end")
         return properties_starts
 
-    def _lay_out_anew(self, properties_starts: Longs, stops: Longs) -> None:
-        """Let the records end at ``stops`` and, where they get a checksum, with room for it."""
+    def _rebuild(self, properties_starts: Longs, stops: Longs) -> None:
+        """Copy the records so that they end at ``stops``, plus room for a checksum if wanted."""
         room = RECORD_CRC_ROOM if self.record_crc else b""
         suffixes = [room] * self.count
         if room:
@@ -170,7 +170,7 @@ class PreencodedRecords(NewRecords):
     def encode(
         self, *, physical_offset: int, queue_offset: int, store_timestamp: int, store_host: bytes
     ) -> bytes | memoryview:
-        """Fill in what only the broker knows; see ``NewRecords``."""
+        """Fill in what only the broker knows; see ``NewRecords.encode``."""
         if not self._data.flags.writeable:
             self._data = self._data.copy()
         heads = self._heads(

@@ -1,12 +1,12 @@
-"""Properties of many messages at once: where names and values stand in their texts.
+"""Properties of many messages at once: the positions of names and values.
 
-A properties text is ``name 0x01 value 0x02`` repeated; the last 0x02 may be missing (4.9 leaves
-it out). Pieces without 0x01, without a name or without a value count as absent, and the first
-0x01 of a piece separates. Nearly always every text alternates strictly, and three vector
-operations find all entries; texts that do not are parsed one by one.
+Encoded properties are ``name 0x01 value 0x02`` repeated; the last 0x02 may be missing (4.9 leaves
+it out). Pieces without 0x01, without a name or without a value are ignored, and the first 0x01 of a
+piece separates. Nearly always the two separators alternate strictly in every message, and three
+vector operations find all entries; other messages are parsed one by one.
 
-Mostly all texts have the same names in the same order, too: then a name is looked for once, and
-what it is checked against is a column of a table.
+Usually all messages also have the same names in the same order: then a name is searched once, by
+comparing it with the columns of a table.
 
 Source: RocketMQ MessageDecoder.string2messageProperties.
 """
@@ -27,10 +27,10 @@ _BEHIND = 2  # value 0x02
 
 
 class Entries(NamedTuple):
-    """All entries of n texts, in the order they stand there.
+    """All entries of n messages, in order.
 
     ``name_start``, ``name_end``, ``value_start``, ``value_end`` have shape (m,) and are positions
-    in the text; ``first_entry`` has shape (n + 1,): the index of each row's first entry.
+    in the text; ``first_entry`` has shape (n + 1,): the index of each message's first entry.
     """
 
     name_start: Longs
@@ -41,11 +41,11 @@ class Entries(NamedTuple):
 
 
 class PropertyIndex:
-    """Entries of n properties texts.
+    """The properties of n messages, one row each.
 
     Attributes:
-        text: all texts back to back.
-        row_start: shape (n + 1,): where in ``text`` each of them starts.
+        text: the encoded properties of all messages, back to back.
+        row_start: shape (n + 1,): where in ``text`` each row starts.
     """
 
     def __init__(self, text: Bytes, row_start: Longs) -> None:
@@ -69,14 +69,14 @@ class PropertyIndex:
 
     @cached_property
     def is_ascii(self) -> bool:
-        """Whether no text has a byte beyond ASCII."""
+        """Are all rows ASCII?"""
         return not len(self.text) or bool(self.text.max() < 0x80)
 
     def find(self, name: bytes) -> tuple[npt.NDArray[np.bool_], Longs, Longs]:
         """Return (is it there, start of its value, end) for every row, shape (n,) each.
 
-        Where a row has no such property, start and end are where the row starts. Where it
-        has several, the last one counts, as when a map is filled.
+        If a row has no such property, start and end are where the row starts. If it has several,
+        the last one counts, as when a map is filled.
         """
         found = None if self._table is None else self._table.find(self.text, name)
         return found or self._find_anywhere(name)
@@ -97,7 +97,7 @@ class PropertyIndex:
 
 
 class _Table:
-    """Marks of texts that all have the same number of entries, none of them empty.
+    """Separators of rows that all have the same number of entries, none of them empty.
 
     Args:
         marks: shape (n, 2 * entries).
@@ -113,7 +113,7 @@ class _Table:
     def find(
         self, text: Bytes, name: bytes
     ) -> tuple[npt.NDArray[np.bool_], Longs, Longs] | None:
-        """Return what ``PropertyIndex.find`` does; None where only some rows have the name."""
+        """Return what ``PropertyIndex.find`` does; None if only some rows have the name."""
         hit = None
         for column in range(self._marks.shape[1] // 2):
             size = self._size_in(column)
@@ -135,7 +135,7 @@ class _Table:
         return self._marks[:, 2 * column - 1] + 1 if column else self._row_start
 
     def _size_in(self, column: int) -> int | None:
-        """Return how long all names of a column are; None where they differ."""
+        """Return the length of all names of a column; None if they differ."""
         if column not in self._name_bytes:
             sizes = self._marks[:, 2 * column] - self._starts(column)
             first = int(sizes[0])
@@ -143,7 +143,7 @@ class _Table:
         return self._name_bytes[column]
 
     def _name_in(self, column: int, text: Bytes) -> bytes | None:
-        """Return the name that all rows have in a column of names of one size, else None."""
+        """Return the name of all rows in a column with names of one size; None if they differ."""
         if column not in self._names:
             starts = self._starts(column)
             first = text[starts[0] : self._marks[0, 2 * column]].tobytes()
@@ -152,9 +152,9 @@ class _Table:
 
 
 def _alternating_marks(text: Bytes, row_start: Longs) -> Longs | None:
-    """Return where the marks of all entries stand; None where a text does not alternate.
+    """Return the positions of all separators; None if they do not alternate in some row.
 
-    Where the last mark of a text is missing, it is as if it stood behind the text.
+    A missing last separator of a row counts as if it came after the row.
     """
     marks = np.flatnonzero(text <= _BEHIND)
     kinds = text[marks]
@@ -172,26 +172,26 @@ def _alternating_marks(text: Bytes, row_start: Longs) -> Longs | None:
 
 
 def _table(marks: Longs, row_start: Longs) -> _Table | None:
-    """Return the table of marks if all rows have the same number of entries, none of them empty."""
+    """Return the table of separators if all rows have equally many entries, none of them empty."""
     rows = len(row_start) - 1
     if not rows or not len(marks) or len(marks) % (2 * rows):
         return None
     table = marks.reshape(rows, -1)
-    # The mark that ends as many entries is each row's last one, or stands behind the row.
+    # The separator after that many entries is the last one of each row, or comes after the row.
     if ((row_start[1:] - table[:, -1]).view(np.uint64) > 1).any():
         return None
     if (table[:, 0] == row_start[:-1]).any() or (marks[1:] - marks[:-1] == 1).any():
-        return None  # an empty one; or a name of one letter behind a mark that is not there
+        return None  # an empty entry; or a one-letter name after a missing separator
     return _Table(table, row_start[:-1])
 
 
 def _between_marks(marks: Longs, row_start: Longs) -> tuple[Longs, Longs, Longs]:
-    """Return (name starts, name ends, value ends) of texts that alternate."""
+    """Return (name starts, name ends, value ends) of rows whose separators alternate."""
     name_end, value_end = marks[0::2], marks[1::2]
     name_start = np.empty_like(name_end)
     name_start[:1] = 0
     name_start[1:] = value_end[:-1] + 1
-    # The first entry of a row whose predecessor's mark is missing starts where that would be.
+    # The first entry after a row without its last separator starts where that would be.
     first = np.searchsorted(name_end, row_start[:-1])
     row = np.flatnonzero((first < len(name_end)) & (row_start[1:] > row_start[:-1]))
     name_start[first[row]] = row_start[row]
@@ -199,7 +199,7 @@ def _between_marks(marks: Longs, row_start: Longs) -> tuple[Longs, Longs, Longs]
 
 
 def _with_exceptions(text: Bytes, row_start: Longs) -> tuple[Longs, Longs, Longs]:
-    """Return the same as ``_between_marks``, rows that do not alternate parsed one by one."""
+    """Return the same as ``_between_marks``; rows that do not alternate are parsed one by one."""
     marks = np.flatnonzero((text == _BETWEEN) | (text == _BEHIND))
     row = np.searchsorted(row_start, marks, side="right") - 1
     place = np.arange(len(marks)) - np.searchsorted(marks, row_start)[row]

@@ -15,10 +15,10 @@ Big-endian, no padding, no trailer::
     40      8       born timestamp, ms
 
 B and S are 8 for IPv4, 20 for IPv6 (bits 0x10 and 0x20 of the system flag). With two IPv4
-hosts everything in front of the body is 88 bytes, and a record 91 + body + topic +
-properties. V2 exists for topics above 127 bytes only; 4.x peers cannot read it, so we write
-V1. The body's CRC covers the body as stored (compressed or not), nothing else; a checksum of the
-whole record is a matter of its properties, see ``record_crc.py``.
+hosts everything before the body takes 88 bytes, and a record 91 + body + topic + properties. V2
+only exists for topics above 127 bytes; 4.x peers cannot read it, so we write V1. The body's CRC
+covers only the body as stored (compressed or not); a checksum of the whole record is one of its
+properties, see ``record_crc.py``.
 
 Source: RocketMQ CommitLog, MessageDecoder, MessageExtEncoder.
 """
@@ -44,9 +44,9 @@ MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
 BLANK_BYTES = 8
 
-#: Bytes in front of the body when both hosts are IPv4.
+#: Bytes before the body if both hosts are IPv4.
 HEAD_BYTES = 88
-#: What a V1 record with IPv4 hosts takes beside body, topic and properties.
+#: Size of a V1 record with IPv4 hosts without body, topic and properties.
 OVERHEAD_BYTES = 91
 PROPERTIES_BYTES_MAX = 32767
 TOPIC_BYTES_MAX_V1 = 127
@@ -67,7 +67,7 @@ assert _FIXED.size == 48 and _HEAD_V4.size == HEAD_BYTES  # on-disk contract
 class NewRecord:
     """A message on its way into a commit log, which adds offsets, time and its own address.
 
-    ``properties`` is the encoded text; ``born_host`` a packed host; ``tag_code`` the Java
+    ``properties`` are encoded; ``born_host`` is a packed host; ``tag_code`` the Java
     hash of the tag (0 without one).
     """
 
@@ -86,7 +86,7 @@ class NewRecord:
 
 @dataclass(slots=True)
 class Record:
-    """A stored message. ``body`` and ``properties`` are what is stored, undecoded."""
+    """A stored message. ``body`` and ``properties`` are as stored, not decoded."""
 
     topic: str
     queue_id: int
@@ -131,7 +131,7 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
     """Return (packed host, physical offset) of a broker's message id.
 
     Raises:
-        LocalProtocolError: the text is no such id.
+        LocalProtocolError: it is not such an id.
     """
     try:
         raw = bytes.fromhex(text)
@@ -143,7 +143,7 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
-    """Return the system-flag bits that tell which hosts are IPv6."""
+    """Return the system-flag bits that say which hosts are IPv6."""
     return (len(born_host) == 20 and _BORN_V6) | (len(store_host) == 20 and _STORE_V6)
 
 
@@ -168,8 +168,8 @@ def encode_record(
         new: the message; its limits were checked.
         topic: its topic, encoded, at most 127 bytes.
         size: ``record_size`` of it.
-        queue_offset: its place in its queue.
-        physical_offset: its place in the log.
+        queue_offset: its position in its queue.
+        physical_offset: its position in the log.
         store_timestamp: ms.
         store_host: our packed address.
     """
@@ -222,7 +222,7 @@ def decode_record(
         verify: also check the body's CRC, and the record's if it ends with one.
 
     Raises:
-        CorruptRecord: no whole, well-formed V1 or V2 record stands there.
+        CorruptRecord: there is no complete, well-formed V1 or V2 record.
     """
     try:
         return _decode(buffer, position, verify)
@@ -307,7 +307,7 @@ def record_place(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
     """Return (size, physical offset) of the record at a position, by its first 48 bytes.
 
     Raises:
-        CorruptRecord: no whole V1 or V2 record can start there.
+        CorruptRecord: no complete V1 or V2 record can start there.
     """
     try:
         size, magic, _, _, _, _, physical_offset, _, _ = _FIXED.unpack_from(buffer, position)
@@ -328,7 +328,7 @@ def decode_records(buffer: bytes | memoryview, *, verify: bool = False) -> Itera
     """Yield the records that fill the buffer, in order.
 
     Raises:
-        CorruptRecord: something in the buffer is no record.
+        CorruptRecord: something in the buffer is not a record.
     """
     position, end = 0, len(buffer)
     while position < end:
@@ -338,5 +338,5 @@ def decode_records(buffer: bytes | memoryview, *, verify: bool = False) -> Itera
 
 
 def encode_blank(size: int) -> bytes:
-    """Return the eight bytes that pad a segment whose last ``size`` bytes stay unused."""
+    """Return the eight bytes that mark the last ``size`` bytes of a segment as unused."""
     return _SIZE_MAGIC.pack(size, MAGIC_BLANK)

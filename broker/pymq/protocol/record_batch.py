@@ -1,4 +1,4 @@
-"""Many records at once: numpy columns out of one buffer, without a Python loop per record.
+"""Many records at once: numpy columns of one buffer, without a Python loop over the records.
 
 Worked example: a pull response of three records of 269 B is one buffer of 807 B;
 ``read_columns`` finds starts [0, 269, 538] with one strided comparison (all records have the
@@ -65,15 +65,15 @@ assert HEAD.itemsize == HEAD_BYTES and _PREFIX.itemsize == 48  # on-disk contrac
 
 _INT = struct.Struct(">i")
 _BORN_V6, _STORE_V6 = int(MessageFlag.BORN_HOST_IPV6), int(MessageFlag.STORE_HOST_IPV6)
-#: Lanes of one walk, and how many items each should have, so that finding their beginnings
-#: and stepping all of them costs less than walking alone.
+#: Lanes of one walk, and how many items each should have, so that finding their starts and
+#: advancing all of them costs less than a single walk.
 _LANES_MIN, _LANES_MAX, _LANE_ITEMS_MIN = 256, 512, 32
-#: Where an item should begin after any place, usually.
+#: Distance within which an item usually begins after any position.
 _MARK_WITHIN_BYTES = 8192
 
 
 def _converted(name: str, dtype: type) -> "functools.cached_property[npt.NDArray[Any]]":
-    """Return a property that converts a field when it is first asked for."""
+    """Return a property that converts a field on first access."""
     return functools.cached_property(lambda columns: columns._field(name).astype(dtype))
 
 
@@ -82,13 +82,13 @@ class RecordColumns:
 
     ``body_start``/``body_end``, ``topic_...`` and ``properties_...`` are positions in
     ``buffer``; the hosts (8 or 20 bytes) lie at ``born_host_start`` and ``store_host_start``.
-    Fields of fixed size are converted when they are first asked for.
+    Fields of fixed size are converted on first access.
 
     Attributes:
         buffer: the records, back to back.
         starts: where each starts.
         ends: where each ends.
-        one_topic: the topic when all have the same and that is known already, else None.
+        one_topic: the topic of all records, if they are already known to have the same; else None.
     """
 
     def __init__(self, buffer: Bytes, starts: Longs) -> None:
@@ -131,7 +131,7 @@ class RecordColumns:
     body_crc = _converted("body_crc", np.int32)
 
     def properties_text(self) -> tuple[Bytes, Longs]:
-        """Return all properties texts back to back, and where each starts (n + 1 positions)."""
+        """Return all encoded properties back to back, and where each starts (n + 1 positions)."""
         texts = map(self.buffer.data.__getitem__, spans(self.properties_start, self.ends))
         row_start = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.ends - self.properties_start, out=row_start[1:])
@@ -149,17 +149,17 @@ class RecordColumns:
         return self._prefix[name]
 
     def _find_versions(self) -> npt.NDArray[np.bool_] | None:
-        """Return which records are of version 2, None when none is."""
+        """Return which records are of version 2; None if there are none."""
         magic = self._prefix["magic"]
         old = magic == MAGIC_V1
         if old.all():
             return None
         wide: npt.NDArray[np.bool_] = magic == MAGIC_V2
-        self._require(old | wide, "its magic is no record's")
+        self._require(old | wide, "its magic is not that of a record")
         return wide
 
     def _find_hosts(self) -> None:
-        """Find the hosts and the body behind them: one gather where all hosts are IPv4."""
+        """Find the hosts and the body after them, without another gather if all hosts are IPv4."""
         self.born_host_start = self.starts + _PREFIX.itemsize
         if not (self.sys_flag & HOST_IPV6_MASK).any():
             self.store_host_start = self.starts + 64
@@ -172,7 +172,7 @@ class RecordColumns:
         self.body_start = suffix_at + _SUFFIX.itemsize
 
     def _find_one_topic(self) -> bool:
-        """Find topics and properties if all records have the first one's topic, as usual."""
+        """Find topics and properties if all records have the topic of the first one, as usual."""
         if not len(self) or self.body_end[0] + 3 > self.ends[0]:
             return False
         at = int(self.body_end[0])
@@ -221,7 +221,7 @@ def read_columns(
 
     Args:
         buffer: concatenated records; the columns keep it alive.
-        sizes: their sizes, when somebody knows them already (a consume queue does).
+        sizes: their sizes, if they are already known (a consume queue has them).
 
     Raises:
         CorruptRecord: the buffer is not filled exactly by well-formed records.
@@ -255,9 +255,9 @@ def windows(data: Bytes, width: int) -> npt.NDArray[np.void]:
 
 
 def equal_at(data: Bytes, positions: Longs, wanted: bytes) -> npt.NDArray[np.bool_]:
-    """Say for each position whether ``wanted`` stands there; ``data`` reaches that far.
+    """Say for each position whether ``wanted`` is there; ``data`` reaches that far.
 
-    Compares words, the last of which may overlap the one before: several times faster than
+    Compares words, the last of which may overlap the previous one: several times faster than
     comparing rows of a matrix of bytes.
     """
     equal = np.ones(len(positions), np.bool_)
@@ -268,7 +268,7 @@ def equal_at(data: Bytes, positions: Longs, wanted: bytes) -> npt.NDArray[np.boo
 
 
 def equal_every(data: Bytes, step: int, wanted: bytes) -> bool:
-    """Say whether ``wanted``, at most ``step`` bytes, stands at 0, step, 2 * step ..."""
+    """Say whether ``wanted``, at most ``step`` bytes, is at 0, step, 2 * step ..."""
     count = len(data) // step
     return all(
         (np.ndarray((count,), word.dtype, data, at, (step,)) == word).all()
@@ -277,7 +277,7 @@ def equal_every(data: Bytes, step: int, wanted: bytes) -> bool:
 
 
 def _words(text: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the largest words that cover a text, and where they stand in it."""
+    """Yield the largest words that cover a byte string, and their positions."""
     word_bytes = max(size for size in (1, 2, 4, 8) if size <= len(text))
     for at in {*range(0, len(text) - word_bytes + 1, word_bytes), len(text) - word_bytes}:
         yield at, np.frombuffer(text, f"u{word_bytes}", 1, at)[0]
@@ -294,7 +294,7 @@ def _record_starts(data: Bytes, sizes: npt.NDArray[Any] | None) -> Longs:
         return starts
     found = item_starts(data, second=MAGIC_V1)
     if found is None:
-        raise CorruptRecord(f"buffer of {len(data)} B is not filled by whole records")
+        raise CorruptRecord(f"buffer of {len(data)} B does not consist of whole records")
     return found
 
 
@@ -303,11 +303,11 @@ def item_starts(data: Bytes, *, second: int) -> Longs | None:
 
     Args:
         data: the items, back to back.
-        second: the 4-byte word that usually follows the size; lets items of one size be
-            recognised with one strided comparison.
+        second: the 4-byte word that usually follows the size; with it one strided comparison
+            recognises items of one size.
 
     Returns:
-        int64 array, or None when the sizes do not lead exactly to the end.
+        int64 array, or None if the sizes do not lead exactly to the end.
     """
     total = len(data)
     if total == 0:
@@ -324,11 +324,11 @@ def item_starts(data: Bytes, *, second: int) -> Longs | None:
 
 
 def _walk_in_lanes(data: Bytes, size: int, mark: bytes) -> Longs | None:
-    """Follow the sizes from many places at a time; None where that is not possible.
+    """Follow the sizes from many positions at a time; None if that is not possible.
 
-    A lane begins where ``mark``, which stands behind a size, is found next. That may be inside
-    an item; but if every lane ends exactly where the next one begins, and the first begins at
-    0, all of them began rightly.
+    A lane begins where ``mark``, which follows a size, is found next. That may be inside an item;
+    but if every lane ends exactly where the next one begins, and the first begins at 0, all of them
+    began at an item.
 
     Args:
         size: of the first item, a guess for all.
@@ -338,7 +338,7 @@ def _walk_in_lanes(data: Bytes, size: int, mark: bytes) -> Longs | None:
     lane_count = min(_LANES_MAX, total // (size * _LANE_ITEMS_MIN))
     if lane_count < _LANES_MIN:
         return None
-    # The last byte of a size, then the mark: a mark of zeros must not be met half way.
+    # The last byte of a size, then the mark: a mark of zeros must not match one byte early.
     search = re.compile(rb"[^\x00]" + re.escape(mark), re.DOTALL).search
     view = data.data
     begins = [0]

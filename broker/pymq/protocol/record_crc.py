@@ -4,26 +4,26 @@
 
     8   name    __CRC32#
     1   0x01
-    10  digits  the checksum, least significant digit first, filled up with '0'
+    10  digits  the checksum, least significant digit first, padded with '0'
     1   0x02
 
-The checksum is ``crc31`` of everything in front of the 20 bytes, so it covers what the body's
-CRC does not: offsets, times, hosts, flags, topic, properties. 1867854957 is ``7594587681``.
-Readers take the property for one like any other; the last of several counts.
+The checksum is ``crc31`` of everything before the 20 bytes, so it covers what the body's CRC does
+not: offsets, times, hosts, flags, topic, properties. 1867854957 is ``7594587681``. To readers of
+properties it is a property like any other; the last of several counts.
 
-**What a wrong one means.** A broker writes this property to every record or, by default, to
-none. But any client may send a property of this name. Honest ones do: a message that is
-forwarded or put again carries the checksum of the record it was read from, and RocketMQ stores
-what it gets unless it writes checksums itself. So:
+**What a wrong one means.** A broker writes this property to every record or, by default, to none.
+But any client may send a property of this name, and honest ones do: a forwarded message carries the
+checksum of the record that it was read from, and RocketMQ stores what it gets unless it writes
+checksums itself. So:
 
 * A checksum that fits is the broker's: a client does not know the offsets and the store time.
-* One that does not fit is damage in a log whose broker writes them, else a foreign property. A
-  reader of single records (``decode_record``) has to call it damage; a reader of logs tells the
-  two apart by the records around it (``store.scan``).
-* In what we store, nobody's checksum but our own stands at the end: a foreign one is cut off
-  before, whether we write them or not.
-* 19 bytes of the right kind claim a checksum. If it took all 20, a flipped bit among them would
-  hide the property from the check.
+* One that does not fit is damage in a log whose broker writes checksums, else a foreign property.
+  A reader of single records (``decode_record``) has to treat it as damage; a reader of logs tells
+  the two apart by the records around it (``store.log.log_scan``).
+* What we store never ends with anybody else's checksum: a foreign one is cut off first, whether we
+  write checksums or not.
+* 19 bytes of the right kind claim a checksum. If all 20 were required, a flipped bit in one of them
+  would hide the property from the check.
 
 Source: RocketMQ CommitLog (CRC32_RESERVED_LEN), MessageDecoder.createCrc32.
 """
@@ -34,12 +34,12 @@ from enum import IntEnum
 from pymq.protocol.hashes import crc31
 
 RECORD_CRC_BYTES = 20
-#: How many of them have to be as in a checksum to claim one.
+#: How many of them have to match to claim a checksum.
 RECORD_CRC_CLAIM_BYTES = 19
 RECORD_CRC_NAME = "__CRC32#"
-#: What stands in front of the digits.
+#: What precedes the digits.
 RECORD_CRC_PREFIX = RECORD_CRC_NAME.encode() + b"\x01"
-#: Keeps the place of a checksum until the rest of its record is known.
+#: Placeholder of a checksum until the rest of its record is known.
 RECORD_CRC_ROOM = bytes(RECORD_CRC_BYTES)
 assert len(RECORD_CRC_PREFIX) + 10 + 1 == RECORD_CRC_BYTES  # on-disk contract
 
@@ -49,7 +49,7 @@ _ANYWHERE = re.compile(rb"(?:\A|(?<=\x02))" + RECORD_CRC_PREFIX + rb"[^\x02]*(?:
 
 
 class RecordCrc(IntEnum):
-    """What the end of a record says about its checksum."""
+    """Result of checking the end of a record for a checksum."""
 
     WRONG = -1  #: claims one that does not fit
     NONE = 0
@@ -79,17 +79,17 @@ def _is_claim(end: bytes) -> bool:
 
 
 def ends_with_record_crc(properties: bytes) -> bool:
-    """Say whether a properties text ends with a checksum, right or wrong."""
+    """Say whether encoded properties end with a checksum, right or wrong."""
     return _AT_END.search(properties, max(0, len(properties) - RECORD_CRC_BYTES)) is not None
 
 
 def cut_record_crc(properties: bytes) -> bytes:
-    """Return a properties text without the checksums that it ends with."""
+    """Return encoded properties without the checksums at their end."""
     return _AT_END.sub(b"", properties)
 
 
 def with_record_crc_room(properties: bytes) -> bytes:
-    """Return a properties text with room for a checksum at its end, and no other one.
+    """Return encoded properties with room for a checksum at their end, and no other one.
 
     Source: RocketMQ MessageUtils.deleteProperty, MessageExtEncoder.encode.
     """

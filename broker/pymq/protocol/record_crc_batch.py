@@ -1,4 +1,4 @@
-"""The checksums of many records at once; see ``record_crc.py`` for what they are."""
+"""Checksums of many records at once; ``record_crc.py`` explains them."""
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,7 @@ def write_record_crcs(data: Bytes, starts: Longs, ends: Longs) -> None:
 
     Args:
         data: the records; written to.
-        starts, ends: where each begins and ends, its checksum included.
+        starts, ends: where each begins and ends, including its checksum.
     """
     ends = ends - RECORD_CRC_BYTES
     rows = encode_record_crcs(_crcs(data, starts, ends))
@@ -44,7 +44,7 @@ def write_record_crcs(data: Bytes, starts: Longs, ends: Longs) -> None:
 def check_record_crcs(
     data: Bytes, starts: Longs, ends: Longs, properties_starts: Longs
 ) -> npt.NDArray[np.int8]:
-    """Say of each whole record what ``check_record_crc`` says, shape (n,).
+    """Return for each whole record what ``check_record_crc`` returns, shape (n,).
 
     Args:
         data: the records.
@@ -61,16 +61,16 @@ def check_record_crcs(
 
 
 def cut_record_crcs(data: Bytes, properties_starts: Longs, ends: Longs) -> Longs:
-    """Return where properties texts end without the checksums at their end.
+    """Return where encoded properties end without the checksums at their end.
 
     Args:
-        data: holds the texts; not less than 20 bytes stand in front of each end.
+        data: contains the properties; there are at least 20 bytes before each end.
         properties_starts, ends: where each begins and ends.
 
     Returns:
-        ``ends`` itself where, as almost always, no text ends with one.
+        ``ends`` itself if, as almost always, none end with a checksum.
     """
-    # Mostly no text does; on the way of every batch, one look at one byte has to be enough.
+    # Usually none do. As every batch comes through here, checking one byte has to be enough.
     while (data[ends - RECORD_CRC_BYTES] == _FIRST).any():
         picked, _ = _find_claims(data, properties_starts, ends, RECORD_CRC_BYTES)
         if not len(picked):
@@ -83,14 +83,14 @@ def cut_record_crcs(data: Bytes, properties_starts: Longs, ends: Longs) -> Longs
 def _find_claims(
     data: Bytes, properties_starts: Longs, ends: Longs, bytes_min: int
 ) -> tuple[Longs, Bytes]:
-    """Return which texts end with a checksum, shape (m,), and these ends, shape (m, 20).
+    """Return which properties end with a checksum, shape (m,), and these ends, shape (m, 20).
 
     Args:
-        data: holds the texts.
+        data: contains the properties.
         properties_starts, ends: where each begins and ends.
-        bytes_min: how many of 20 bytes have to be as in a checksum; 19 or 20.
+        bytes_min: how many of the 20 bytes have to match; 19 or 20.
     """
-    # Mostly there is none. One of these two bytes is right in each, whatever is damaged.
+    # Usually there are none. Whatever is damaged, each claim has one of these two bytes right.
     like = data[ends - RECORD_CRC_BYTES] == _FIRST
     like |= data[ends - RECORD_CRC_BYTES + _DIGITS.start - 1] == 1
     picked = np.flatnonzero(like)

@@ -1,8 +1,8 @@
-"""How many requests a broker has answered, and how: lines of its run-time info, ours alone.
+"""Statistics of a broker's requests: lines of its run-time info, an extension of pymq.
 
-A line for each request code: ``pymqRequests.10``, and as its value five numbers with blanks
-between them: all requests, those that failed, those whose sender went away while they were held,
-seconds from arrival to response of all of them together, and of the slowest one.
+A line for each request code: ``pymqRequests.10``, with five numbers separated by blanks: all
+requests, those that failed, those whose sender disconnected while they were held, seconds from
+arrival to response of all of them together, and of the slowest one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,15 +15,15 @@ _PREFIX = "pymqRequests."
 
 @dataclass(slots=True)
 class RequestTotals:
-    """The requests of one code that are over.
+    """The completed requests of one code.
 
     Attributes:
         code: request code.
-        count: all of them.
+        count: number of all of them.
         error_count: those that were refused or failed.
-        abandoned_count: those whose sender went away while they were held.
-        total_s, max_s: from arrival to response, all together and the slowest one. A pull that
-            was held counts from the end of its waiting.
+        abandoned_count: those whose sender disconnected while they were held.
+        total_s, max_s: from arrival to response, of all together and of the slowest one. A held
+            pull counts from the end of its waiting.
     """
 
     code: int
@@ -35,7 +35,7 @@ class RequestTotals:
 
     @property
     def mean_s(self) -> float | None:
-        """Mean time of those that were answered; None if there are none."""
+        """Mean time of the answered requests; None if there are none."""
         answered = self.count - self.abandoned_count
         return self.total_s / answered if answered else None
 
@@ -50,10 +50,10 @@ def encode_request_totals(requests: Iterable[RequestTotals]) -> dict[str, str]:
 
 
 def decode_request_totals(table: Mapping[str, str]) -> list[RequestTotals]:
-    """Return what the lines of a run-time info say, by code; nothing if there are none.
+    """Return the totals in a run-time info, by code; an empty list if there are none.
 
     Raises:
-        RemoteProtocolError: such a line cannot be read.
+        RemoteProtocolError: such a line is malformed.
     """
     found = []
     for key, value in table.items():

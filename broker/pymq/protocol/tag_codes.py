@@ -1,11 +1,11 @@
-"""Tag codes: what an entry of a consume queue says about its message's tag.
+"""Tag codes: what an entry of a consume queue contains about its message's tag.
 
-The code is the Java hash of the TAGS property, 0 without one. Of several TAGS the last one that
-is not empty counts, as for every reader of properties. A delayed message's code is the time of
-its delivery instead.
+The code is the Java hash of the TAGS property, 0 without one. Of several TAGS the last non-empty
+one counts, as for every reader of properties. The code of a delayed message is its delivery time
+instead.
 
-Whoever needs a tag code gets it here: ``tag_code`` for a tag that is known, ``tag_codes`` for
-the properties of many messages, ``entry_tag_codes`` for stored records.
+All tag codes are computed here: ``tag_code`` for a known tag, ``tag_codes`` for the properties of
+many messages, ``entry_tag_codes`` for stored records.
 
 Source: RocketMQ MessageExtBrokerInner.tagsString2tagsCode, CommitLog.checkMessageAndReturnSize.
 """
@@ -14,17 +14,17 @@ import functools
 
 import numpy as np
 
+from pymq.protocol.batch_properties import BatchProperties
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.java_hashes import java_hashes
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.property_index import PropertyIndex
-from pymq.protocol.property_texts import PropertyTexts
 from pymq.protocol.record_batch import Longs, RecordColumns, equal_at, gather
 
 _TAGS = b"TAGS"
-#: How a text begins as pymq's clients write it.
+#: How properties written by pymq's clients begin.
 _FIRST = b"TAGS\x01"
-#: How many bytes of a text are looked at when its tag should stand first, and be short.
+#: How many bytes are inspected if the tag should come first and be short.
 _WINDOW_BYTES = 24
 _DELAY = b"DELAY"
 #: Delay of a level that is not configured, ms.
@@ -33,7 +33,7 @@ _UNKNOWN_DELAY_MS = 1000
 
 @functools.lru_cache(4096)
 def tag_code(tag: str) -> int:
-    """Return the code of one tag; that of no tag, or of an empty one, is 0."""
+    """Return the code of one tag; 0 for an empty one, which stands for none."""
     return java_hash(tag)
 
 
@@ -45,7 +45,7 @@ def entry_tag_codes(records: RecordColumns, delay_levels_ms: tuple[int, ...]) ->
         delay_levels_ms: delays of levels 1, 2, ...
     """
     text, row_start = records.properties_text()
-    codes = tag_codes(PropertyTexts(text, row_start[:-1], row_start[1:]))
+    codes = tag_codes(BatchProperties(text, row_start[:-1], row_start[1:]))
     delayed = _delayed(records)
     if delayed:
         found, start, end = PropertyIndex(text, row_start).find(_DELAY)
@@ -58,7 +58,7 @@ def entry_tag_codes(records: RecordColumns, delay_levels_ms: tuple[int, ...]) ->
 
 
 def _delayed(records: RecordColumns) -> list[int]:
-    """Return which records belong to the schedule topic; usually none does."""
+    """Return which records belong to the schedule topic; usually none do."""
     topic = SCHEDULE_TOPIC.encode()
     if records.one_topic is not None:
         return list(range(len(records))) if records.one_topic == topic else []
@@ -74,23 +74,23 @@ def _delay_ms(level: int, levels_ms: tuple[int, ...]) -> int:
     return levels_ms[min(level, len(levels_ms)) - 1]
 
 
-def tag_codes(texts: PropertyTexts) -> Longs:
+def tag_codes(properties: BatchProperties) -> Longs:
     """Return the tag codes of messages, int64, shape (n,)."""
-    codes = np.zeros(len(texts), np.int64)
-    if not len(texts):
+    codes = np.zeros(len(properties), np.int64)
+    if not len(properties):
         return codes
-    if not texts.has_later_names and _set_first_codes(codes, texts):
+    if not properties.has_later_names and _set_first_codes(codes, properties):
         return codes
     codes[:] = 0
-    row, start, end = texts.values_of(_TAGS)
+    row, start, end = properties.values_of(_TAGS)
     if len(row):
-        codes[row] = java_hashes(texts.data, start, end - start).view(np.int32)
+        codes[row] = java_hashes(properties.data, start, end - start).view(np.int32)
     return codes
 
 
-def _set_first_codes(codes: Longs, texts: PropertyTexts) -> bool:
-    """Set the codes if every text begins with a tag, and a short one; say whether it is so."""
-    data, starts = texts.data, texts.starts
+def _set_first_codes(codes: Longs, properties: BatchProperties) -> bool:
+    """Set the codes if all properties begin with a short tag; return whether they do."""
+    data, starts = properties.data, properties.starts
     if starts[-1] + _WINDOW_BYTES > len(data):
         return False
     if data[starts[0] : starts[0] + len(_FIRST)].tobytes() != _FIRST:
@@ -99,8 +99,8 @@ def _set_first_codes(codes: Longs, texts: PropertyTexts) -> bool:
     columns = np.ascontiguousarray(windows.T)
     if not (columns[: len(_FIRST)] == np.frombuffer(_FIRST, np.uint8)[:, np.newaxis]).all():
         return False
-    lengths = texts.ends - starts
-    # Where the tags end is found in the same walk: ``java_hashes`` would want to know it before.
+    lengths = properties.ends - starts
+    # The same pass finds the ends of the tags, which ``java_hashes`` would need beforehand.
     hashes = np.zeros(len(starts), np.uint32)
     going = np.ones(len(starts), np.bool_)
     for step in range(len(_FIRST), _WINDOW_BYTES):

@@ -5,9 +5,9 @@ import random
 import numpy as np
 import pytest
 
+from pymq.protocol.batch_properties import BatchProperties
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import find_property
-from pymq.protocol.property_texts import PropertyTexts
 from pymq.protocol.tag_codes import tag_codes
 
 
@@ -20,7 +20,7 @@ def check(texts: list[bytes], between: bytes = b"") -> None:
     for text in texts:
         tag = find_property(text, b"TAGS")
         expected.append(java_hash(tag.decode("utf-8", "replace")) if tag else 0)
-    found = tag_codes(PropertyTexts(np.frombuffer(data, np.uint8), starts, starts + lengths))
+    found = tag_codes(BatchProperties(np.frombuffer(data, np.uint8), starts, starts + lengths))
     assert found.tolist() == expected
 
 

@@ -1,4 +1,4 @@
-"""Headers of the registration of clients.
+"""Headers for the registration of clients.
 
 GET_CONSUMER_LIST_BY_GROUP (38) and NOTIFY_CONSUMER_IDS_CHANGED (40) carry a
 ``groups.ConsumerGroupRequest``.

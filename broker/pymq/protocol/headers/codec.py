@@ -1,7 +1,7 @@
-"""Typed headers <-> the flat string map that travels as ``extFields``.
+"""Typed headers <-> the flat string map that is sent as ``extFields``.
 
-A header is a dataclass whose fields name their wire spelling only where it is not the
-camelCase of their own name::
+A header is a dataclass whose fields give their wire spelling only if it is not the camelCase of
+their own name::
 
     @dataclass(slots=True, kw_only=True)
     class QueueRequest(Header):
@@ -27,7 +27,7 @@ INT64_MAX = (1 << 63) - 1
 
 
 def wire(name: str, **options: Any) -> Any:
-    """Return a dataclass field that travels as ``name``; options are ``dataclasses.field``'s."""
+    """Return a dataclass field that is sent as ``name``; options as for ``dataclasses.field``."""
     return dataclasses.field(metadata={"wire": name}, **options)
 
 
@@ -35,12 +35,12 @@ def parse_int(text: str) -> int:
     """Return a wire integer; raises ValueError outside a signed 64-bit range."""
     number = int(text)
     if not INT64_MIN <= number <= INT64_MAX:
-        raise ValueError(f"{number} does not fit 64 bits")
+        raise ValueError(f"{number} does not fit into 64 bits")
     return number
 
 
 def parse_bool(text: str) -> bool:
-    """Return a wire boolean; Java's ``Boolean.parseBoolean`` takes everything else as false."""
+    """Return a wire boolean; everything but "true" is false, as in Java's ``parseBoolean``."""
     return text.lower() == "true"
 
 
@@ -83,17 +83,17 @@ def _plan(kind: type["Header"]) -> tuple[_Field, ...]:
 
 
 class Header:
-    """What all typed headers share: reading from and writing to the string map."""
+    """Base of all typed headers: reads from and writes to the string map."""
 
     __slots__ = ()
     __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, str] | None) -> Self:
-        """Return the header that the string map holds.
+        """Return the header in a string map.
 
         Raises:
-            RemoteProtocolError: a required field is missing, or a number is none.
+            RemoteProtocolError: a required field is missing, or a number is malformed.
         """
         source = fields or {}
         values: dict[str, object] = {}

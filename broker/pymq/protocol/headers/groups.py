@@ -1,4 +1,4 @@
-"""Headers of the broker's codes that deal with consumer groups."""
+"""Headers of the broker's codes for consumer groups."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class DeleteGroupRequest(Header):
 
     @property
     def forget_offsets(self) -> bool:
-        """Shall the committed offsets go, too?"""
+        """Are the committed offsets to be deleted, too?"""
         return bool(self.clean_offset or self.remove_offset)
 
 
@@ -60,6 +60,6 @@ class ConsumeStatsRequest(Header):
 
     @property
     def topics(self) -> list[str]:
-        """The topics asked for; empty: all."""
+        """The requested topics; empty: all."""
         several = (self.topic_list or "").split(";")
         return [topic for topic in (self.topic, *several) if topic]

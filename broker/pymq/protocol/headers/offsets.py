@@ -1,4 +1,4 @@
-"""Headers of consumer offsets and of the bounds of queues."""
+"""Headers for consumer offsets and the bounds of queues."""
 
 from dataclasses import dataclass
 
@@ -68,6 +68,6 @@ class QueueRequest(Header):
 
 @dataclass(slots=True, kw_only=True)
 class TimestampResponse(Header):
-    """When the earliest message was stored, ms; -1 for none (32)."""
+    """When the earliest message was stored, ms; -1 if there is none (32)."""
 
     timestamp_ms: int = wire("timestamp")

@@ -29,7 +29,7 @@ class PullRequest(Header):
 
 @dataclass(slots=True, kw_only=True)
 class PullResponse(Header):
-    """Where to go on reading (PullMessageResponseHeader); sent with codes 0, 19, 20 and 21."""
+    """Where to continue reading (PullMessageResponseHeader); sent with codes 0, 19, 20 and 21."""
 
     suggest_which_broker_id: int
     next_begin_offset: int

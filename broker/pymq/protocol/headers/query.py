@@ -10,7 +10,7 @@ class ViewMessageRequest(Header):
     """VIEW_MESSAGE_BY_ID (33)."""
 
     physical_offset: int = wire("offset")
-    topic: str | None = None  # 5.x; not looked at
+    topic: str | None = None  # 5.x; not used
 
 
 @dataclass(slots=True, kw_only=True)
@@ -22,7 +22,7 @@ class QueryMessageRequest(Header):
     count_max: int = wire("maxNum")
     begin_ms: int = wire("beginTimestamp", default=0)
     end_ms: int = wire("endTimestamp", default=INT64_MAX)
-    #: The key is the id that the producer gave (UNIQ_KEY).
+    #: Is the key the id that the producer gave (UNIQ_KEY)?
     is_unique_key: bool = wire("_UNIQUE_KEY_QUERY", default=False)
 
 

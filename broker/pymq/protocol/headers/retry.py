@@ -12,7 +12,7 @@ class SendBackRequest(Header):
     #: Physical offset of the message.
     offset: int
     group: str
-    #: 0: the broker chooses, longer each time; below 0: dead letter at once.
+    #: 0: the broker chooses, longer each time; below 0: to the dead letters at once.
     delay_level: int = 0
     origin_message_id: str | None = wire("originMsgId", default=None)
     origin_topic: str | None = None

@@ -1,6 +1,6 @@
 """Headers of the name server's codes.
 
-Fields that some supported version does not send are optional here, whatever newer ones do.
+Fields that some supported version does not send are optional here, even if newer ones require them.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from pymq.protocol.headers.codec import Header, wire
 
 @dataclass(slots=True, kw_only=True)
 class RegisterBrokerRequest(Header):
-    """REGISTER_BROKER (103): here I am, and these are my topics (body)."""
+    """REGISTER_BROKER (103): announces a broker and its topics (body)."""
 
     broker_name: str
     broker_address: str = wire("brokerAddr")
@@ -22,7 +22,7 @@ class RegisterBrokerRequest(Header):
     #: Its absence marks a broker older than 5.0.
     enable_acting_master: bool | None = None
     compressed: bool = False
-    #: Over the body as sent, 31 bits; 0: not to be checked.
+    #: Of the body as sent, 31 bits; 0: not to be checked.
     body_crc32: int = 0
 
 
@@ -71,7 +71,7 @@ class KVKeyRequest(Header):
 
 @dataclass(slots=True, kw_only=True)
 class KVValueResponse(Header):
-    """What is stored under a key (101)."""
+    """The value of a key (101)."""
 
     value: str | None = None
 
@@ -99,7 +99,7 @@ class WipeWritePermResponse(Header):
 
 @dataclass(slots=True, kw_only=True)
 class AddWritePermResponse(Header):
-    """How many topics got their write permission back (327)."""
+    """How many topics regained their write permission (327)."""
 
     add_topic_count: int
 
@@ -123,7 +123,7 @@ class DataVersionResponse(Header):
 
 @dataclass(slots=True, kw_only=True)
 class DeleteTopicRoutesRequest(Header):
-    """DELETE_TOPIC_IN_NAMESRV (216); without a cluster, everywhere."""
+    """DELETE_TOPIC_IN_NAMESRV (216); without a cluster: from all clusters."""
 
     topic: str
     cluster_name: str | None = None
@@ -131,7 +131,7 @@ class DeleteTopicRoutesRequest(Header):
 
 @dataclass(slots=True, kw_only=True)
 class BrokerHeartbeatRequest(Header):
-    """BROKER_HEARTBEAT (904): still alive."""
+    """BROKER_HEARTBEAT (904): a broker is still alive."""
 
     cluster_name: str
     broker_address: str = wire("brokerAddr")

@@ -1,8 +1,7 @@
 """Headers of the send family: SEND_MESSAGE (10), _V2 (310), SEND_BATCH_MESSAGE (320).
 
-The V2 and batch forms carry the same fields under single letters. These two directions are
-on the hot path of broker and client, so they are spelled out instead of going through the
-generic codec.
+The V2 and batch forms carry the same fields under single letters. Reading and writing them is on
+the hot path of broker and client, so it is spelled out instead of using the generic codec.
 """
 
 import struct
@@ -38,7 +37,7 @@ class SendRequest:
         """Read the single-letter form (310, 320).
 
         Raises:
-            RemoteProtocolError: a required letter is missing or a number is none.
+            RemoteProtocolError: a required letter is missing, or a number is malformed.
         """
         get = fields.get
         try:
@@ -70,7 +69,7 @@ class SendRequest:
         """Read the long form (10).
 
         Raises:
-            RemoteProtocolError: a required field is missing or a number is none.
+            RemoteProtocolError: a required field is missing, or a number is malformed.
         """
         return cls.from_v2(
             {letter: fields[name] for name, letter in LETTERS.items() if name in fields}
@@ -130,9 +129,7 @@ class SendResponse(Header):
     trace_on: bool | None = wire("TRACE_ON", default=None)
 
 
-
-
-#: What official brokers name as region unless told otherwise.
+#: The region that official brokers send by default.
 REGION = "DefaultRegion"
 
 _PREFIX = struct.Struct(">II")

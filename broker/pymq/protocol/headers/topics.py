@@ -1,10 +1,10 @@
-"""Headers of the broker's codes that deal with topics."""
+"""Headers of the broker's codes for topics."""
 
 from dataclasses import dataclass
 
 from pymq.protocol.headers.codec import Header, wire
 
-#: Topics or groups in one page, whatever the request asks for.
+#: Most topics or groups in one page, whatever the request asks for.
 PAGE_COUNT_MAX = 2000
 
 
@@ -46,7 +46,7 @@ class TopicPageRequest(Header):
 
     #: Index of the first topic wanted.
     first: int | None = wire("topicSeq", default=None)
-    #: JSON of the version of which earlier pages were read; blank on the first.
+    #: JSON of the table version that earlier pages were read from; blank for the first page.
     data_version: str | None = None
     count_max: int | None = wire("maxTopicNum", default=None)
 

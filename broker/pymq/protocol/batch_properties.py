@@ -1,13 +1,13 @@
 """The properties of many messages that are about to be stored, without parsing each of them.
 
-Two questions are asked of every batch on its way into the log: what are the tag codes, and is
-there a property that makes a message special (a delay, half of a transaction). The answers are
-nearly always "a short tag, which stands first" and "no", and have to be cheap: so a batch is
-looked at as a whole for places where a name may begin, and only what is found there is read.
+Two questions have to be answered for every batch before it is stored: what are the tag codes, and
+is there a property that makes a message special (a delay, half of a transaction)? The answers are
+nearly always "a short tag, which comes first" and "no", and have to be cheap: so the whole batch is
+searched for places where a name may begin, and only what is found there is read.
 
-Worked example: three texts ``TAGS 1 a 2 KEYS 1 k 2``. Each begins with a short tag, and nowhere
-in the batch does a mark 2 stand in front of a D or a T: so these tags are the only ones, and no
-text has a property DELAY, TIMER_... or TRAN_MSG.
+Worked example: three messages with ``TAGS 1 a 2 KEYS 1 k 2``. Each begins with a short tag, and
+nowhere in the batch is a separator 2 followed by a D or a T: so these tags are the only ones, and
+no message has a property DELAY, TIMER_... or TRAN_MSG.
 """
 
 from functools import cached_property
@@ -25,12 +25,12 @@ _BEHIND_D = np.frombuffer(b"\x02D", np.uint16)[0]
 _ALL_BUT_D_FROM_T = np.frombuffer(bytes((0xFF, 0xFF & ~(ord("D") ^ ord("T")))), np.uint16)[0]
 
 
-class PropertyTexts:
-    """Properties texts in one buffer, with anything between them.
+class BatchProperties:
+    """The encoded properties of n messages in one buffer, with anything between them.
 
     Args:
         data: the buffer.
-        starts, ends: int64, shape (n,): where text i begins and ends in it; ascending.
+        starts, ends: int64, shape (n,): where those of message i begin and end in it; ascending.
     """
 
     def __init__(self, data: Bytes, starts: Longs, ends: Longs) -> None:
@@ -43,12 +43,12 @@ class PropertyTexts:
 
     @cached_property
     def has_later_names(self) -> bool:
-        """Does a name that begins with D or T stand behind the first property of any text?"""
+        """Does any message have a name that begins with D or T after its first property?"""
         size = len(self.data)
         for at in range(min(2, size - 1)):
             words = np.frombuffer(self.data, np.uint16, (size - at) // 2, at)
             hits = (words & _ALL_BUT_D_FROM_T) == _BEHIND_D
-            if hits.any():  # perhaps in a body
+            if hits.any():  # though perhaps in a body
                 marks = np.flatnonzero(hits) * 2 + at
                 row = self._rows_at(marks)
                 if ((marks >= self.starts[row]) & (marks < self.ends[row])).any():
@@ -57,15 +57,14 @@ class PropertyTexts:
 
     @cached_property
     def _betweens(self) -> Longs:
-        """Where the marks between names and values stand; bytes of bodies are among them."""
+        """Where the separators between names and values are; some are bytes of bodies."""
         found: Longs = np.flatnonzero(self.data == _BETWEEN)
         return found
 
     def values_of(self, name: bytes) -> tuple[Longs, Longs, Longs]:
-        """Return (row, start, end) of each value that is not empty, in order.
+        """Return (row, start, end) of each non-empty value, in order.
 
-        A row with several properties of this name is there several times, the one that counts
-        last.
+        A row with several properties of this name occurs several times; the last one counts.
         """
         data, starts, ends = self.data, self.starts, self.ends
         at = self._betweens
@@ -82,10 +81,10 @@ class PropertyTexts:
         return row[there], start[there], end[there]
 
     def rows_with(self, names: frozenset[bytes]) -> list[tuple[int, dict[str, str]]]:
-        """Return (row, its properties) of every text that has one of some properties.
+        """Return (row, properties) of every message that has one of the given properties.
 
         Args:
-            names: each begins with D or T, is in ASCII, and has more than one letter.
+            names: each begins with D or T, is ASCII, and has more than one letter.
         """
         assert all(name[:1] in (b"D", b"T") for name in names), names
         wanted = {name.decode() for name in names}
@@ -97,7 +96,7 @@ class PropertyTexts:
         return found
 
     def _candidates(self, names: frozenset[bytes]) -> Longs:
-        """Return the rows that have one of these names, and perhaps others; usually none."""
+        """Return the rows that have one of these names, and perhaps some others; usually none."""
         if not self.has_later_names:
             rows = np.flatnonzero(self.ends - self.starts > 2)
             first_letters = gather(self.data, self.starts[rows], np.uint16)
@@ -108,13 +107,13 @@ class PropertyTexts:
         return np.unique(self._rows_at(at))
 
     def _rows_at(self, at: Longs) -> Longs:
-        """Return for each place the row whose text it is in, if it is in any."""
+        """Return for each position the row that it belongs to, if it belongs to one."""
         rows: Longs = np.minimum(self.ends.searchsorted(at, "right"), len(self.ends) - 1)
         return rows
 
 
 def _is_any(words: npt.NDArray[Any], wanted: set[bytes]) -> npt.NDArray[np.bool_]:
-    """Say which words, made of two letters in the machine's order, are wanted."""
+    """Say which words, of two letters in the machine's byte order, are wanted."""
     found = np.zeros(len(words), np.bool_)
     for word in wanted:
         found |= words == np.frombuffer(word, words.dtype)[0]

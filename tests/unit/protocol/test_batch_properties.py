@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
+from pymq.protocol.batch_properties import BatchProperties
 from pymq.protocol.message import decode_properties
-from pymq.protocol.property_texts import PropertyTexts
 
 NAMES = frozenset({b"DELAY", b"TRAN_MSG", b"TIMER_DELAY_SEC"})
 PIECES = [
@@ -15,11 +15,11 @@ PIECES = [
 ]
 
 
-def texts_of(texts: list[bytes], between: bytes) -> PropertyTexts:
+def texts_of(texts: list[bytes], between: bytes) -> BatchProperties:
     data = between + b"".join(text + between for text in texts)
     lengths = np.array([len(text) for text in texts], np.int64)
     starts = np.cumsum(lengths + len(between)) - lengths
-    return PropertyTexts(np.frombuffer(data, np.uint8), starts, starts + lengths)
+    return BatchProperties(np.frombuffer(data, np.uint8), starts, starts + lengths)
 
 
 def check(texts: list[bytes], between: bytes) -> None:
