@@ -232,7 +232,7 @@ class HangingDisk:
         self.goes_on = threading.Event()
         self.goes_on.set()
 
-    def sync_data(self, fd: int) -> None:
+    def fdatasync(self, fd: int) -> None:
         if "commitlog" in Path(f"/proc/self/fd/{fd}").resolve().parts:
             assert self.goes_on.wait(DEADLINE_S)
         os.fdatasync(fd)
@@ -241,7 +241,7 @@ class HangingDisk:
 def test_a_disk_that_does_not_confirm_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows are stored and not secured: that is no success, and few copies are made."""
     disk = HangingDisk()
-    monkeypatch.setattr(Files, "sync_data", lambda _, fd: disk.sync_data(fd))
+    monkeypatch.setattr(Files, "fsync", lambda _, fd: disk.fdatasync(fd))
     monkeypatch.setattr(batch_pipeline, "UNSECURED_PAUSE_S", 0.05)
     with Cluster(flush="sync", broker={"sync_flush_timeout_ms": 50}) as cluster:
         options = {"nameServer": cluster.name_server, "topic": "T", "retryTimeoutMs": "1000"}
