@@ -33,6 +33,8 @@ VERSION = 1
 TASK_ROWS_MIN = 20_000
 #: A task above this is cut, so that several cores, and a retry, have less to do.
 TASK_ROWS_MAX = 1_000_000
+#: Queues of which an error says what was lost.
+LOSSES_TOLD_MAX = 4
 
 Offsets = dict[MessageQueue, int]
 Bounds = Mapping[MessageQueue, tuple[int, int]]  # first offset kept, end (next to be assigned)
@@ -254,21 +256,29 @@ def losses(offsets: Mapping[MessageQueue, int], bounds: Bounds) -> dict[MessageQ
         elif offset > end:
             found[queue] = (
                 f"{named(queue)}: offset {offset} is expected next, but the queue ends at {end}: "
-                f"the topic was deleted and made again, or its broker lost its latest messages"
+                f"the topic was deleted and created again, or its broker lost its latest messages"
             )
     return found
 
 
-def refuse_losses(found: Mapping[MessageQueue, str]) -> None:
+def told(losses_by_queue: Mapping[MessageQueue, str]) -> str:
+    """Return losses as errors and logs tell them: of many queues some."""
+    texts = list(losses_by_queue.values())
+    if len(texts) > LOSSES_TOLD_MAX:
+        texts[LOSSES_TOLD_MAX:] = [f"and likewise {len(texts) - LOSSES_TOLD_MAX} more queues"]
+    return "; ".join(texts)
+
+
+def refuse_losses(losses_by_queue: Mapping[MessageQueue, str]) -> None:
     """Raise what was lost, with the ways out.
 
     Raises:
         OffsetOutOfRange: something was.
     """
-    if found:
+    if losses_by_queue:
         raise OffsetOutOfRange(
-            f"{'; '.join(found.values())}. To go on at the next message there is, set the "
-            f"option failOnDataLoss to false; to start from scratch, use another checkpoint"
+            f"{told(losses_by_queue)}. To continue at the next message there is, set the option "
+            f"failOnDataLoss to false; to start from scratch, use another checkpoint"
         )
 
 

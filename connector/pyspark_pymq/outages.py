@@ -1,14 +1,16 @@
-"""Brokers that have queues of a query and do not answer: since when, and when to ask them again.
+"""Queues of a query about which their brokers give no answer: since when, and when to ask again.
 
-An outage is logged once. Its broker is asked again now and then; one that is silent must not
-keep the others' answers back.
+Mostly a whole broker is away. But a topic that has lost its route, or a slave that lags behind,
+concerns some of a broker's queues only, and the others are read on. An outage is logged once. Its
+queues are asked about again now and then; a broker that is silent must not keep the others'
+answers back.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from pymq.errors import ConnectionFailed, PymqError
+from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import listed
 
@@ -24,25 +26,32 @@ ASK_AGAIN_TIMEOUT_S = 0.5
 
 @dataclass(slots=True)
 class Outage:
-    """A broker that gives no answer about its queues. Times are monotonic.
+    """Queues of one broker about which there is no answer. Times are monotonic.
 
     Attributes:
+        queues: those.
+        reason: why, as of the last question.
         since_s: when it was first noticed.
-        reason: why there is no answer, as of the last question.
-        ask_at_s: when to ask it again.
+        ask_at_s: when to ask again.
         timeout_s: how long to wait for that answer.
-        is_accepted: it lasted too long, and the query continues without the broker.
+        is_accepted: it lasted too long, and the query continues without these queues.
     """
 
-    since_s: float
+    queues: frozenset[MessageQueue]
     reason: PymqError
+    since_s: float
     ask_at_s: float
     timeout_s: float
     is_accepted: bool = False
 
+    def concerns(self, queue: MessageQueue) -> bool:
+        """Say whether to leave out a queue of this broker for the moment."""
+        is_silent = isinstance(self.reason, (ConnectionFailed, RequestTimeout))
+        return is_silent or queue in self.queues
+
 
 class Outages:
-    """The outages of one query's brokers.
+    """The outages of one query, one for each broker concerned.
 
     Args:
         request_timeout_s: the longest wait for an answer.
@@ -54,60 +63,81 @@ class Outages:
         self._monotonic_s = monotonic_s
         self._by_broker: dict[str, Outage] = {}
 
-    def __contains__(self, broker_name: object) -> bool:
-        return broker_name in self._by_broker
-
     def __bool__(self) -> bool:
         return bool(self._by_broker)
 
-    def due(self) -> dict[str, float]:
-        """Return the brokers to ask again now, and how long to wait for each one's answer."""
+    def brokers(self) -> set[str]:
+        """Return the names of the brokers concerned."""
+        return set(self._by_broker)
+
+    def without(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Return the queues that no outage concerns."""
+        return [
+            queue
+            for queue in queues
+            if queue.broker_name not in self._by_broker
+            or not self._by_broker[queue.broker_name].concerns(queue)
+        ]
+
+    def due(self, queues: Collection[MessageQueue]) -> dict[str, tuple[list[MessageQueue], float]]:
+        """Return what to ask again now, and how long to wait for the answer, by broker."""
         now_s = self._monotonic_s()
         return {
-            name: outage.timeout_s
+            name: (
+                [q for q in queues if q.broker_name == name and outage.concerns(q)],
+                outage.timeout_s,
+            )
             for name, outage in self._by_broker.items()
             if outage.ask_at_s <= now_s
         }
 
     def wait_for(self, queues: Iterable[MessageQueue]) -> bool:
-        """Say whether one of the queues is on a broker that is away and not given up."""
-        names = {name for name, outage in self._by_broker.items() if not outage.is_accepted}
-        return any(queue.broker_name in names for queue in queues)
+        """Say whether one of the queues has no answer, and is not given up."""
+        found = ((self._by_broker.get(queue.broker_name), queue) for queue in queues)
+        return any(
+            outage is not None and not outage.is_accepted and outage.concerns(queue)
+            for outage, queue in found
+        )
 
     def ended(self, broker_name: str) -> None:
         """Record that a broker answers again."""
-        LOG.info("broker %s is back", broker_name)
+        LOG.info("broker %s answers again", broker_name)
         del self._by_broker[broker_name]
 
     def failed(
-        self, failures: Mapping[str, PymqError], queues: Iterable[MessageQueue], asked_s: float
+        self,
+        failures: Mapping[str, PymqError],
+        unanswered: Collection[MessageQueue],
+        asked_s: float,
     ) -> None:
-        """Record the brokers that did not answer a question.
+        """Record the brokers that did not answer a question, or not all of it.
 
         Args:
             failures: broker name -> why.
-            queues: all that were asked about.
+            unanswered: all queues of the query without an answer.
             asked_s: when the question began.
         """
         now_s = self._monotonic_s()
         again_s = min(max(10 * (now_s - asked_s), ASK_AGAIN_MIN_S), ASK_AGAIN_MAX_S)
         for name, reason in failures.items():
+            queues = frozenset(queue for queue in unanswered if queue.broker_name == name)
             known = self._by_broker.get(name)
-            if known is not None:
-                known.reason, known.ask_at_s = reason, now_s + again_s
+            if known is None or not queues <= known.queues:
+                LOG.warning(
+                    "broker %s gives no answer about %s, which are read as soon as it does: %s",
+                    name,
+                    listed(sorted(queues)),
+                    reason,
+                )
+            if known is None:
+                timeout_s = min(ASK_AGAIN_TIMEOUT_S, self._request_timeout_s)
+                self._by_broker[name] = Outage(queues, reason, now_s, now_s + again_s, timeout_s)
+            else:
+                known.queues, known.reason, known.ask_at_s = queues, reason, now_s + again_s
                 known.timeout_s = min(2 * known.timeout_s, self._request_timeout_s)
-                continue
-            timeout_s = min(ASK_AGAIN_TIMEOUT_S, self._request_timeout_s)
-            self._by_broker[name] = Outage(now_s, reason, now_s + again_s, timeout_s)
-            LOG.warning(
-                "broker %s is away, and with it %s, which are read when it is back: %s",
-                name,
-                listed([queue for queue in queues if queue.broker_name == name]),
-                reason,
-            )
 
     def longer_than(self, limit_s: float) -> list[str]:
-        """Return the brokers that have been away for longer than a limit, and are not given up."""
+        """Return the brokers whose outage is longer than a limit, and is not accepted."""
         before_s = self._monotonic_s() - limit_s
         return [
             name
@@ -116,29 +146,30 @@ class Outages:
         ]
 
     def accept(self, names: Iterable[str]) -> None:
-        """Give up brokers: the query continues without them."""
+        """Give up what some brokers do not answer about: the query continues without it."""
         for name in names:
             self._by_broker[name].is_accepted = True
 
-    def error(
-        self, queues: Iterable[MessageQueue], names: Iterable[str] | None = None
-    ) -> ConnectionFailed:
-        """Return what to raise or log about brokers that are away.
+    def told(self, names: Iterable[str] | None = None) -> str:
+        """Return outages as errors and logs tell them.
 
         Args:
-            queues: of the query.
-            names: of the brokers; None: all that are away.
+            names: of their brokers; None: all.
         """
         now_s = self._monotonic_s()
         parts = []
         for name in sorted(self._by_broker if names is None else names):
             outage = self._by_broker[name]
-            missing = sorted(queue for queue in queues if queue.broker_name == name)
             parts.append(
-                f"broker {name} has been away for {now_s - outage.since_s:.0f} s, and with it "
-                f"{listed(missing)} ({outage.reason})"
+                f"broker {name} has given no answer about {listed(sorted(outage.queues))} for "
+                f"{now_s - outage.since_s:.0f} s ({outage.reason})"
             )
+        return "; ".join(parts)
+
+    def error(self, names: Iterable[str] | None = None) -> ConnectionFailed:
+        """Return what to raise about outages; the argument is that of ``told``."""
         return ConnectionFailed(
-            f"{'; '.join(parts)}. Start it, or wait longer for it (option retryTimeoutMs). With "
-            f"failOnDataLoss=false, a stream continues without a broker that is gone for good"
+            f"{self.told(names)}. Start the broker, or wait longer for it (option "
+            f"retryTimeoutMs). With failOnDataLoss=false, a stream continues without what is gone "
+            f"for good, be it a broker or a deleted topic"
         )

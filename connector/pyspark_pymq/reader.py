@@ -36,6 +36,7 @@ from pyspark_pymq.offsets import (
     ranges,
     refuse_losses,
     resolve,
+    told,
     within,
 )
 from pyspark_pymq.options import SourceOptions
@@ -113,8 +114,12 @@ class _Source:
                     found[queue] += " (so says a slave, which may lag behind its master)"
             if self._options.fail_on_data_loss:
                 refuse_losses(found)
-            for text in found.values():
-                LOG.warning("data loss accepted (failOnDataLoss=false): %s", text)
+            if found:
+                LOG.warning(
+                    "data loss accepted (failOnDataLoss=false), reading continues at the first "
+                    "message kept, or at the end of a queue that is shorter now: %s",
+                    told(found),
+                )
         return bounds
 
 

@@ -86,10 +86,10 @@ class SubscribedTopics:
                 missing = expected - {queue.broker_name for queue in bounds}
                 if not missing and not self._outages:
                     return bounds
-                if any(name not in self._outages for name in missing):
+                if missing - self._outages.brokers():
                     failure, limit_s = _not_there(missing, bounds), self._options.retry_timeout_s
                 else:
-                    failure, limit_s = self._outages.error(self._queues), START_BROKER_DEADLINE_S
+                    failure, limit_s = self._outages.error(), START_BROKER_DEADLINE_S
             except RouteNotFound as error:
                 if not expected:
                     raise
@@ -169,7 +169,7 @@ class SubscribedTopics:
         )
 
     def waits_for(self, queues: Iterable[MessageQueue]) -> bool:
-        """Say whether one of the queues is on a broker that is away and is waited for."""
+        """Say whether there is no answer about one of the queues, and it is waited for."""
         return self._outages.wait_for(queues)
 
     def close(self) -> None:
@@ -194,11 +194,10 @@ class SubscribedTopics:
     def _ask(self, client: BlockingClient, position: Mapping[MessageQueue, int]) -> Bounds:
         queues = self._current_queues(client, position)
         asked_s = self._monotonic_s()
-        answer = client.try_bounds(q for q in queues if q.broker_name not in self._outages)
+        due = self._outages.due(queues)
+        answer = client.try_bounds(self._outages.without(queues))
         found, failed = dict(answer.found), dict(answer.failed)
-        due = self._outages.due()
-        for name, timeout_s in due.items():
-            of_broker = [queue for queue in queues if queue.broker_name == name]
+        for of_broker, timeout_s in due.values():
             answer = client.try_bounds(of_broker, timeout_s=timeout_s)
             found |= answer.found
             failed |= answer.failed
@@ -214,7 +213,7 @@ class SubscribedTopics:
                 failed.setdefault(queue.broker_name, lagging)
         for name in set(due) - set(failed):
             self._outages.ended(name)
-        self._outages.failed(failed, queues, asked_s)
+        self._outages.failed(failed, [queue for queue in queues if queue not in found], asked_s)
         return found
 
     def _current_queues(
@@ -238,11 +237,10 @@ class SubscribedTopics:
         names = self._outages.longer_than(self._options.retry_timeout_s)
         if not names:
             return
-        failure = self._outages.error(self._queues, names)
         if self._options.fail_on_data_loss:
-            raise failure
+            raise self._outages.error(names)
         self._outages.accept(names)
-        LOG.warning("continuing without them (failOnDataLoss=false): %s", failure)
+        LOG.warning("continuing (failOnDataLoss=false), although %s", self._outages.told(names))
 
     def _warn_of_slave(self, name: str) -> None:
         if name not in self._warned_of_slaves:

@@ -78,6 +78,7 @@ class FakeBroker:
     only_slaves: set[str] = field(default_factory=set)  # brokers whose master is away
     away: set[str] = field(default_factory=set)  # brokers that do not answer
     unrouted: set[str] = field(default_factory=set)  # brokers that no name server knows
+    deleted: set[str] = field(default_factory=set)  # topics
     offset_at: dict[int, int] = field(default_factory=dict)  # by time, ms; of every queue
 
     def add(self, queue: MessageQueue, *messages: tuple[bytes, dict[str, str]]) -> None:
@@ -137,7 +138,10 @@ class FakeClient:
         self._broker.calls.append(("doubt", topic))
 
     def _is_routed(self, queue: MessageQueue) -> bool:
-        return queue.broker_name not in self._broker.unrouted
+        return (
+            queue.broker_name not in self._broker.unrouted
+            and queue.topic not in self._broker.deleted
+        )
 
     def asks_master(self, queue: MessageQueue) -> bool:
         return queue.broker_name not in self._broker.only_slaves
@@ -156,7 +160,10 @@ class FakeClient:
         except PymqError as error:
             return BoundsAnswer(failed=dict.fromkeys((q.broker_name for q in asked), error))
         for queue in asked:
-            if queue.broker_name in self._broker.away:
+            if queue.topic in self._broker.deleted:
+                missing = RouteNotFound(f"no name server knows topic {queue.topic}")
+                answer.failed.setdefault(queue.broker_name, missing)
+            elif queue.broker_name in self._broker.away:
                 answer.failed[queue.broker_name] = ConnectionFailed(f"{queue.broker_name} is away")
             else:
                 answer.found[queue] = self._bounds(queue)
