@@ -256,7 +256,7 @@ def losses(offsets: Mapping[MessageQueue, int], bounds: Bounds) -> dict[MessageQ
         elif offset > end:
             found[queue] = (
                 f"{named(queue)}: offset {offset} is expected next, but the queue ends at {end}: "
-                f"the topic was deleted and created again, or its broker lost its latest messages"
+                f"the topic was deleted, or created again, or its broker lost its latest messages"
             )
     return found
 

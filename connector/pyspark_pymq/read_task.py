@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from pymq.client.blocking import BlockingClient
 from pymq.client.routes import Route
-from pymq.errors import OffsetOutOfRange, RemoteProtocolError
+from pymq.errors import BrokerError, OffsetOutOfRange, PymqError, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.record_batch import RecordColumns, read_columns
 from pyspark_pymq.decode import record_batches
@@ -24,6 +24,7 @@ from pyspark_pymq.offsets import QueueRange, named
 from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.retrying import Retries
 from pyspark_pymq.source_columns import arrow_schema
+from pyspark_pymq.unrouted_queues import UNROUTED, master_bounds
 from pyspark_pymq.worker_gc import spare_imports
 
 LOG = logging.getLogger(__name__)
@@ -77,8 +78,9 @@ def read_ranges(
         routes=routes,
     )
     try:
+        unrouted: set[str] = set()
         for part in ranges:
-            for records, kept in fetch(client, part, options):
+            for records, kept in fetch(client, part, options, unrouted):
                 yield from record_batches(
                     records,
                     part.queue,
@@ -92,18 +94,26 @@ def read_ranges(
 
 
 def fetch(
-    client: BlockingClient, part: QueueRange, options: SourceOptions
+    client: BlockingClient, part: QueueRange, options: SourceOptions, unrouted: set[str]
 ) -> Iterator[tuple[RecordColumns, Kept]]:
     """Yield a range's records in order, without gap or overlap, and which of them to keep.
 
     Messages are lost when a master says so. What only a slave lacks its master may have; and a
     broker that contradicts itself, as during recovery, is asked again.
 
+    Args:
+        client: open.
+        part: the range.
+        options: of the source.
+        unrouted: topics whose route was waited for in vain; added to.
+
     Raises:
         OffsetOutOfRange, PymqError: as ``read_ranges``.
     """
-    left = part
+    left, topic = part, part.queue.topic
     retries = Retries(options.retry_timeout_s, f"reading {named(part.queue)}")
+    if topic in unrouted:
+        left = _kept_by_master(client, left, options) or left
     pieces = _pulled(client, left, options)
     while len(left):
         try:
@@ -116,6 +126,19 @@ def fetch(
                 left = found
             pieces = _pulled(client, left, options)
             continue
+        except UNROUTED as error:
+            unrouted.add(topic)
+            found = _kept_by_master(client, left, options, error)
+            if found is None:
+                raise
+            left, pieces = found, _pulled(client, found, options)
+            continue
+        except BrokerError as error:
+            error.add_note(
+                f"this was about messages {left.first}..{left.end - 1} of {named(part.queue)}; if "
+                f"the topic has fewer queues now, raise its readQueueNums until they are read"
+            )
+            raise
         if fetched is None:
             raise RemoteProtocolError(
                 f"{named(part.queue)}: the answers end at {left.first}, expected {left.end}"
@@ -202,14 +225,43 @@ def _still_there(
 
     None: that cannot be known now.
     """
-    first, end = client.bounds([left.queue])[left.queue]
-    there = QueueRange(left.queue, min(max(left.first, first), left.end), left.end)
+    bounds = client.bounds([left.queue])[left.queue]
+    if _within(left, *bounds) == left or not client.asks_master(left.queue):
+        return None
+    return _without_loss(left, bounds, options, error)
+
+
+def _kept_by_master(
+    client: BlockingClient,
+    left: QueueRange,
+    options: SourceOptions,
+    error: PymqError | None = None,
+) -> QueueRange | None:
+    """Return what there is of a range of a topic without a route, such as a deleted one.
+
+    None: all of it, or that cannot be known now.
+    """
+    bounds = master_bounds(client, [left.queue]).get(left.queue)
+    if bounds is None or _within(left, *bounds) == left:
+        return None
+    return _without_loss(left, bounds, options, error)
+
+
+def _within(left: QueueRange, first: int, end: int) -> QueueRange:
+    """Return the part of a range that lies between a queue's bounds."""
+    start = min(max(left.first, first), left.end)
+    return QueueRange(left.queue, start, max(start, min(left.end, end)))
+
+
+def _without_loss(
+    left: QueueRange, bounds: tuple[int, int], options: SourceOptions, error: PymqError | None
+) -> QueueRange:
+    """Return the part of a range that is there, having reported what is not."""
+    first, end = bounds
+    there = _within(left, first, end)
     lost = f"messages {left.first}..{there.first - 1} are gone, the first is {first}"
     if end < left.end:
-        there = QueueRange(left.queue, there.first, max(there.first, end))
         lost = f"the queue ends at {end}, messages were expected up to {left.end}"
-    if there == left or not client.asks_master(left.queue):
-        return None
     _report_loss(f"{named(left.queue)}: {lost}", options, error)
     return there
 
@@ -229,11 +281,11 @@ def _doubtful(
 
 
 def _report_loss(
-    text: str, options: SourceOptions, cause: OffsetOutOfRange | None = None
+    text: str, options: SourceOptions, cause: PymqError | None = None
 ) -> None:
     if options.fail_on_data_loss:
         raise OffsetOutOfRange(
-            f"{text}. To go on at the next message there is, set the option failOnDataLoss "
+            f"{text}. To continue at the next message there is, set the option failOnDataLoss "
             f"to false"
         ) from cause
     LOG.warning("data loss accepted (failOnDataLoss=false): %s", text)

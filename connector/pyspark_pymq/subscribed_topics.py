@@ -24,6 +24,7 @@ from pyspark_pymq.offsets import Bounds, Offsets, named
 from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.outages import Outages
 from pyspark_pymq.retrying import pause
+from pyspark_pymq.unrouted_queues import UNROUTED, UnroutedQueues
 
 LOG = logging.getLogger(__name__)
 
@@ -64,6 +65,8 @@ class SubscribedTopics:
         self._asked_at: float | None = None
         self._pause_s = PAUSE_MIN_S
         self._outages = Outages(options.request_timeout_s, monotonic_s)
+        self._unrouted = UnroutedQueues(monotonic_s)
+        self._from_masters: set[MessageQueue] = set()
         self._warned_of_slaves: set[str] = set()
 
     # --- asking
@@ -163,10 +166,7 @@ class SubscribedTopics:
 
     def asks_master(self, queue: MessageQueue) -> bool:
         """Say whether a queue's bounds are its master's; a slave may lag behind."""
-        return any(
-            route.topic == queue.topic and queue.broker_name in route.masters()
-            for route in self._routes
-        )
+        return queue in self._from_masters
 
     def waits_for(self, queues: Iterable[MessageQueue]) -> bool:
         """Say whether there is no answer about one of the queues, and it is waited for."""
@@ -192,18 +192,56 @@ class SubscribedTopics:
         return self._client
 
     def _ask(self, client: BlockingClient, position: Mapping[MessageQueue, int]) -> Bounds:
-        queues = self._current_queues(client, position)
+        queues, routed = self._current_queues(client, position)
         asked_s = self._monotonic_s()
+        by_masters = dict(self._unrouted.known(routed))
         due = self._outages.due(queues)
-        answer = client.try_bounds(self._outages.without(queues))
-        found, failed = dict(answer.found), dict(answer.failed)
+        rest = [queue for queue in queues if queue not in by_masters]
+        answer = client.try_bounds(self._outages.without(rest))
+        found, failed = by_masters | answer.found, dict(answer.failed)
         for of_broker, timeout_s in due.values():
             answer = client.try_bounds(of_broker, timeout_s=timeout_s)
             found |= answer.found
             failed |= answer.failed
+        by_masters |= self._ask_masters(client, queues, found, failed)
+        self._from_masters = {
+            queue for queue in found if queue in by_masters or client.asks_master(queue)
+        }
+        self._check_slaves(client, position, found, failed)
+        for name in set(due) - set(failed):
+            self._outages.ended(name)
+        self._outages.failed(failed, [queue for queue in queues if queue not in found], asked_s)
+        return found
+
+    def _ask_masters(
+        self,
+        client: BlockingClient,
+        queues: Iterable[MessageQueue],
+        found: dict[MessageQueue, tuple[int, int]],
+        failed: dict[str, PymqError],
+    ) -> Bounds:
+        """Ask masters about queues that have no route; add to what is found, and clear failures."""
+        brokers = {name for name, reason in failed.items() if isinstance(reason, UNROUTED)}
+        missing = [q for q in queues if q.broker_name in brokers and q not in found]
+        if not missing:
+            return {}
+        answers = self._unrouted.ask(client, missing)
+        found |= answers
+        for name in brokers - {queue.broker_name for queue in missing if queue not in answers}:
+            del failed[name]
+        return answers
+
+    def _check_slaves(
+        self,
+        client: BlockingClient,
+        position: Mapping[MessageQueue, int],
+        found: dict[MessageQueue, tuple[int, int]],
+        failed: dict[str, PymqError],
+    ) -> None:
+        """Take the answers of slaves that lag behind the query for none."""
         for queue in list(found):
             first, end = found[queue]
-            if client.asks_master(queue):
+            if queue in self._from_masters:
                 self._warned_of_slaves.discard(queue.broker_name)
             elif first <= position.get(queue, first) <= end:
                 self._warn_of_slave(queue.broker_name)
@@ -211,26 +249,27 @@ class SubscribedTopics:
                 client.doubt_route(queue.topic)
                 lagging = _lagging(queue, position[queue], found.pop(queue))
                 failed.setdefault(queue.broker_name, lagging)
-        for name in set(due) - set(failed):
-            self._outages.ended(name)
-        self._outages.failed(failed, [queue for queue in queues if queue not in found], asked_s)
-        return found
 
     def _current_queues(
         self, client: BlockingClient, position: Mapping[MessageQueue, int]
-    ) -> list[MessageQueue]:
-        """Return the queues of all topics: those that have a route, and those that had one."""
+    ) -> tuple[list[MessageQueue], set[MessageQueue]]:
+        """Return the queues of all topics, those that have lost their route included.
+
+        Returns:
+            All of them, sorted; those that have a route.
+        """
         queues = {queue for queue in position if queue.topic in self._options.topics}
+        routed: set[MessageQueue] = set()
         for topic in self._options.topics:
             try:
-                queues.update(client.read_queues(topic))
+                routed.update(client.read_queues(topic))
             except PASSING:
                 before = {queue for queue in self._queues if queue.topic == topic}
                 if not before and not any(queue.topic == topic for queue in queues):
                     raise
                 queues |= before  # Asking them says why there is no answer.
-        self._queues = queues
-        return sorted(queues)
+        self._queues = queues | routed
+        return sorted(self._queues), routed
 
     def _end_outages(self) -> None:
         """Fail when a broker has been away for too long, or continue without it."""

@@ -5,11 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pymq.client.batch_targets import BatchTarget, QueueChooser, fitting
+from pymq.client.operations import Operation
 from pymq.client.preencoded_records import RecordsBody
 from pymq.client.queue_bounds import BoundsAnswer
 from pymq.client.routes import Route
 from pymq.errors import ConnectionFailed, OffsetOutOfRange, PymqError, RouteNotFound
-from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.bodies import BrokerData, ClusterInfo, MessageQueue
+from pymq.protocol.codes import RequestCode
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import encode_properties, find_property
 from pymq.protocol.new_batch import NewBatch
@@ -78,6 +80,7 @@ class FakeBroker:
     only_slaves: set[str] = field(default_factory=set)  # brokers whose master is away
     away: set[str] = field(default_factory=set)  # brokers that do not answer
     unrouted: set[str] = field(default_factory=set)  # brokers that no name server knows
+    registered: set[str] = field(default_factory=set)  # and of those, known without topics
     deleted: set[str] = field(default_factory=set)  # topics
     offset_at: dict[int, int] = field(default_factory=dict)  # by time, ms; of every queue
 
@@ -134,6 +137,30 @@ class FakeClient:
             raise RouteNotFound(f"no name server knows topic {topic}")
         return queues
 
+    def cluster_info(self) -> ClusterInfo:
+        self._called("cluster_info")
+        unknown = self._broker.unrouted - self._broker.registered
+        names = {queue.broker_name for queue in self._broker.queues} - unknown
+        slaves = self._broker.only_slaves
+        return ClusterInfo(
+            brokers={
+                name: BrokerData(broker_name=name, addresses={int(name in slaves): f"{name}:1"})
+                for name in names
+            }
+        )
+
+    def ask(self, address: str, operation: Operation[int]) -> int:
+        """Answer what is asked about the bounds of a queue; one of a deleted topic is empty."""
+        self._called("ask", address)
+        fields, code = operation.request.fields, operation.request.code
+        name = address.removesuffix(":1")
+        if name in self._broker.away:
+            raise ConnectionFailed(f"{name} is away")
+        queue = MessageQueue(str(fields["topic"]), name, int(fields["queueId"]))
+        if queue.topic in self._broker.deleted:
+            return 0
+        return self._bounds(queue)[code == RequestCode.GET_MAX_OFFSET]
+
     def doubt_route(self, topic: str) -> None:
         self._broker.calls.append(("doubt", topic))
 
@@ -162,6 +189,9 @@ class FakeClient:
         for queue in asked:
             if queue.topic in self._broker.deleted:
                 missing = RouteNotFound(f"no name server knows topic {queue.topic}")
+                answer.failed.setdefault(queue.broker_name, missing)
+            elif queue.broker_name in self._broker.registered:
+                missing = RouteNotFound(f"topic {queue.topic} has no route")
                 answer.failed.setdefault(queue.broker_name, missing)
             elif queue.broker_name in self._broker.away:
                 answer.failed[queue.broker_name] = ConnectionFailed(f"{queue.broker_name} is away")
