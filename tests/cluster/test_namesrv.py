@@ -14,10 +14,11 @@ from pymq.clock import Clock
 from pymq.errors import ConfigurationError
 from pymq.namesrv import NameServer, NamesrvConfig
 from pymq.protocol import fastjson
-from pymq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicTable
+from pymq.protocol.bodies import DataVersion, TopicConfig, TopicTable
 from pymq.protocol.codes import CommandFlag, RequestCode
 from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.framing import FrameDecoder, encode_frame
+from pymq.protocol.registration_body import RegisterBrokerBody
 
 DEADLINE_S = 10.0
 

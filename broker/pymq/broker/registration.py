@@ -13,11 +13,12 @@ from pymq.broker.config import BrokerConfig
 from pymq.errors import PymqError
 from pymq.net.channel import AsyncChannel
 from pymq.net.tasks import Tasks
-from pymq.protocol.bodies import RegisterBrokerBody, TopicTable
+from pymq.protocol.bodies import TopicTable
 from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.hashes import crc31
 from pymq.protocol.headers.routes import RegisterBrokerRequest, UnregisterBrokerRequest
+from pymq.protocol.registration_body import RegisterBrokerBody
 
 _log = logging.getLogger(__name__)
 

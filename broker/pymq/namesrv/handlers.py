@@ -22,7 +22,6 @@ from pymq.protocol.bodies import (
     BrokerData,
     DataVersion,
     KVTable,
-    RegisterBrokerBody,
     TopicList,
     TopicRoute,
 )
@@ -48,6 +47,7 @@ from pymq.protocol.headers.routes import (
     WipeWritePermResponse,
 )
 from pymq.protocol.headers.topics import TopicRequest
+from pymq.protocol.registration_body import RegisterBrokerBody
 from pymq.settings import format_properties, from_properties, parse_properties, to_properties
 
 _log = logging.getLogger(__name__)

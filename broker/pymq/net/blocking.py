@@ -127,7 +127,7 @@ class BlockingChannel:
             pending_max: most requests in flight at a time.
 
         Raises:
-            ConnectionFailed: nobody accepted in time.
+            ConnectionFailed: no connection was made in time.
         """
         peer = join_address(host, port)
         try:

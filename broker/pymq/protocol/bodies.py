@@ -7,26 +7,15 @@ Members that only 5.x peers know are always written: older ones ignore what they
 Source: RocketMQ remoting/protocol/{body,heartbeat,route,subscription}, common/TopicConfig.
 """
 
-import struct
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from pymq.errors import LocalProtocolError, RemoteProtocolError
-from pymq.protocol import fastjson
+from pymq.errors import LocalProtocolError
 from pymq.protocol.codes import Permission
-from pymq.protocol.compression import deflate, inflate
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
-
-#: What a compressed registration may inflate to.
-REGISTRATION_BYTES_MAX = 64 << 20
-
-#: Since this version (5.0.0) brokers end a compressed registration with static-topic mappings.
-MQ_VERSION_MAPPINGS = 413
-
-_INT = struct.Struct(">i")
 
 
 class ConsumeType(StrEnum):
@@ -138,30 +127,6 @@ class TopicConfig(JsonObject):
     order: bool = False
     attributes: dict[str, str] = field(default_factory=dict)
 
-    def to_text(self) -> str:
-        """Return the blank-separated form of compressed registrations; loses two members."""
-        attributes = fastjson.dump(self.attributes).decode()
-        return (
-            f"{self.topic} {self.read_queue_count} {self.write_queue_count} {self.perm} "
-            f"{self.filter_type} {attributes}"
-        )
-
-    @classmethod
-    def from_text(cls, text: str) -> Self:
-        """Return the topic of the blank-separated form, with (5.x) or without attributes.
-
-        Raises:
-            RemoteProtocolError: it does not have this form.
-        """
-        parts = text.split(" ", 5)
-        if len(parts) < 5:
-            raise RemoteProtocolError(f"topic {text[:80]!r}, expected 5 or 6 parts, found fewer")
-        names = ("topicName", "readQueueNums", "writeQueueNums", "perm", "topicFilterType")
-        members: dict[str, Any] = dict(zip(names, parts[:5], strict=True))
-        if len(parts) == 6:
-            members["attributes"] = fastjson.parse(parts[5])
-        return cls.from_json(members)
-
 
 @dataclass(slots=True, kw_only=True)
 class TopicTable(JsonObject):
@@ -201,89 +166,6 @@ class KVTable(JsonObject):
     """Strings by name (28, 219, answer to 103)."""
 
     table: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True, kw_only=True)
-class RegisterBrokerBody(JsonObject):
-    """What a broker announces to a name server (103).
-
-    The compressed form is a zlib stream of length-prefixed parts, big-endian int32 each::
-
-        n, data version JSON | count, (n, topic text)* | n, filter servers JSON
-        | since broker version 5.0.0: count, (n, mapping JSON)*
-    """
-
-    topics: TopicTable = wire("topicConfigSerializeWrapper", default_factory=TopicTable)
-    filter_servers: list[str] = wire("filterServerList", default_factory=list)
-
-    def encode_compressed(self, version: int) -> bytes:
-        """Return the compressed form; ``version`` is the MQ version that the request reports."""
-        topics = [topic.to_text().encode() for topic in self.topics.topics.values()]
-        parts = [_sized(self.topics.version.encode()), _INT.pack(len(topics))]
-        parts += [_sized(topic) for topic in topics]
-        parts.append(_sized(fastjson.dump(self.filter_servers)))
-        if version >= MQ_VERSION_MAPPINGS:
-            parts.append(_INT.pack(0))
-        return deflate(b"".join(parts), level=9)
-
-    @classmethod
-    def decode_compressed(cls, data: bytes | memoryview, version: int) -> Self:
-        """Return the body of the compressed form sent by a broker of that MQ version.
-
-        Raises:
-            RemoteProtocolError: the bytes are malformed, or inflate to more than
-                ``REGISTRATION_BYTES_MAX``.
-        """
-        parts = _Parts(inflate(data, bytes_max=REGISTRATION_BYTES_MAX))
-        table = TopicTable(version=DataVersion.decode(parts.next()))
-        for _ in range(parts.count()):
-            topic = TopicConfig.from_text(parts.next_text())
-            table.topics[topic.topic] = topic
-        body = cls.from_json({"filterServerList": fastjson.parse(parts.next())})
-        body.topics = table
-        if version >= MQ_VERSION_MAPPINGS and not parts.at_end:
-            for _ in range(parts.count()):
-                parts.next()  # static topics: pymq does not use them
-        return body
-
-
-def _sized(part: bytes) -> bytes:
-    return _INT.pack(len(part)) + part
-
-
-class _Parts:
-    """Cursor over length-prefixed parts."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._at = 0
-
-    @property
-    def at_end(self) -> bool:
-        return self._at == len(self._data)
-
-    def count(self) -> int:
-        remaining = len(self._data) - self._at
-        if remaining < 4:
-            raise RemoteProtocolError(f"registration ends at {self._at}, expected a length")
-        (number,) = _INT.unpack_from(self._data, self._at)
-        self._at += 4
-        if not 0 <= number <= remaining - 4:
-            raise RemoteProtocolError(
-                f"registration announces {number} at {self._at - 4}, expected 0..{remaining - 4}"
-            )
-        return int(number)
-
-    def next(self) -> bytes:
-        size = self.count()
-        self._at += size
-        return self._data[self._at - size : self._at]
-
-    def next_text(self) -> str:
-        try:
-            return self.next().decode()
-        except UnicodeDecodeError as error:
-            raise RemoteProtocolError(f"registration: a topic is not UTF-8: {error}") from error
 
 
 # ------------------------------------------------------------------------------------- groups

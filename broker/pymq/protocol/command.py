@@ -166,14 +166,14 @@ def _string_map(fields: Any) -> dict[str, str]:
         raise RemoteProtocolError(f"extFields is a {type(fields).__name__}, expected an object")
     if _ONLY_STRINGS.issuperset(map(type, fields.values())):
         return fields
-    texts = {}
+    strings = {}
     for key, value in fields.items():
         if value is None:
             continue
         if isinstance(value, (dict, list)):
             raise RemoteProtocolError(f"extFields[{key!r}] is nested, expected a string")
-        texts[key] = value if isinstance(value, str) else json.dumps(value)
-    return texts
+        strings[key] = value if isinstance(value, str) else json.dumps(value)
+    return strings
 
 
 def _encode_binary(command: Command) -> bytes:

@@ -87,7 +87,7 @@ def object_pairs(value: Any) -> Iterable[tuple[Any, Any]]:
     Also takes the variant in which each key is a string that contains the object's JSON.
 
     Raises:
-        RemoteProtocolError: the value is no map, or a key is no object.
+        RemoteProtocolError: the value is not a map, or a key is not an object.
     """
     if isinstance(value, ObjectMap):
         return value.pairs

@@ -1,4 +1,4 @@
-"""A SEND_BATCH body on its way into the log; its layout is in ``batch_body``.
+"""A SEND_BATCH body that is to be stored; its layout is in ``batch_body``.
 
 Works on the whole body. Only three things are done message by message, all of them in C loops
 (``map``): cutting out bodies, their CRC, and joining the pieces. (Checksums of whole records, if

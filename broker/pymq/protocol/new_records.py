@@ -1,4 +1,4 @@
-"""Several records on their way into the log: the base of all kinds of batches.
+"""Several records that are to be stored together: the base of all kinds of batches.
 
 Source: RocketMQ MessageExtBatch, MessageExtEncoder (batch).
 """

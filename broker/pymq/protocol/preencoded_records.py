@@ -63,7 +63,7 @@ def unpack_sizes(data: bytes) -> npt.NDArray[np.int32]:
 
 
 class PreencodedRecords(NewRecords):
-    """One SEND_RECORDS body on its way into the log."""
+    """One SEND_RECORDS body that is to be stored."""
 
     __slots__ = ("_bodies", "_data")
 

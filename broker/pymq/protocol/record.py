@@ -65,7 +65,7 @@ assert _FIXED.size == 48 and _HEAD_V4.size == HEAD_BYTES  # on-disk contract
 
 @dataclass(slots=True)
 class NewRecord:
-    """A message on its way into a commit log, which adds offsets, time and its own address.
+    """A message to be stored; the commit log adds offsets, time and the broker's address.
 
     ``properties`` are encoded; ``born_host`` is a packed host; ``tag_code`` the Java
     hash of the tag (0 without one).

@@ -132,10 +132,10 @@ class RecordColumns:
 
     def properties_text(self) -> tuple[Bytes, Longs]:
         """Return all encoded properties back to back, and where each starts (n + 1 positions)."""
-        texts = map(self.buffer.data.__getitem__, spans(self.properties_start, self.ends))
+        pieces = map(self.buffer.data.__getitem__, spans(self.properties_start, self.ends))
         row_start = np.zeros(len(self) + 1, np.int64)
         np.cumsum(self.ends - self.properties_start, out=row_start[1:])
-        return np.frombuffer(b"".join(texts), np.uint8), row_start
+        return np.frombuffer(b"".join(pieces), np.uint8), row_start
 
     def slices(self, start: Longs, end: Longs) -> list[memoryview]:
         """Return ``buffer[start[i]:end[i]]`` for every i, as views on the buffer."""

@@ -15,9 +15,10 @@ from pymq.namesrv.kv import KVConfig
 from pymq.namesrv.routes import RouteTable
 from pymq.net.dispatcher import Dispatcher
 from pymq.protocol import fastjson
-from pymq.protocol.bodies import DataVersion, RegisterBrokerBody, TopicConfig, TopicTable
+from pymq.protocol.bodies import DataVersion, TopicConfig, TopicTable
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command, HeaderForm
+from pymq.protocol.registration_body import RegisterBrokerBody
 from pymq.settings import parse_properties
 
 ADDRESS = "10.0.0.1:10911"

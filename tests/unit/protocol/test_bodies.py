@@ -1,8 +1,6 @@
 """JSON bodies: Java's own texts both ways, what may be missing, and what is refused."""
 
 import json
-import struct
-import zlib
 from typing import Any
 
 import pytest
@@ -15,6 +13,7 @@ from pymq.protocol.fastjson import ObjectMap, parse
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.headers.codec import camel
 from pymq.protocol.json_object import JsonObject
+from pymq.protocol.registration_body import RegisterBrokerBody
 
 QUEUE = b.MessageQueue("TopicA", "broker-a", 1)
 QUEUE_TEXT = '{"brokerName":"broker-a","queueId":1,"topic":"TopicA"}'
@@ -126,7 +125,7 @@ BOTH_WAYS: list[tuple[JsonObject, str]] = [
         f'{{"dataVersion":{VERSION_TEXT},"topicConfigTable":{{"TopicA":{TOPIC_TEXT}}}}}',
     ),
     (
-        b.RegisterBrokerBody(topics=b.TopicTable(version=VERSION, topics={"TopicA": TOPIC})),
+        RegisterBrokerBody(topics=b.TopicTable(version=VERSION, topics={"TopicA": TOPIC})),
         '{"filterServerList":[],"topicConfigSerializeWrapper":'
         f'{{"dataVersion":{VERSION_TEXT},"topicConfigTable":{{"TopicA":{TOPIC_TEXT}}}}}}}',
     ),
@@ -348,93 +347,6 @@ def test_what_java_tolerates() -> None:
     assert b.ConsumerIds.from_json({"consumerIdList": ["a", None]}).client_ids == ["a"]
 
 
-# ------------------------------------------------------------------------------ registration
-
-
-def compressed(*parts: bytes) -> bytes:
-    return zlib.compress(b"".join(parts), 9)
-
-
-def sized(part: bytes) -> bytes:
-    return struct.pack(">i", len(part)) + part
-
-
-REGISTRATION = b.RegisterBrokerBody(
-    topics=b.TopicTable(
-        version=VERSION,
-        topics={
-            "TopicA": TOPIC,
-            "B": b.TopicConfig(topic="B", perm=7, attributes={"message.type": "FIFO", "x": "a b"}),
-        },
-    ),
-    filter_servers=["10.0.0.1:1"],
-)
-COUNT_1, COUNT_0 = struct.pack(">i", 1), struct.pack(">i", 0)
-TOPIC_4_9 = b"TopicA 4 4 6 SINGLE_TAG"
-
-
-@pytest.mark.parametrize("version", [409, 412, 413, 479])
-def test_compressed_registration(version: int) -> None:
-    data = REGISTRATION.encode_compressed(version)
-    assert b.RegisterBrokerBody.decode_compressed(data, version) == REGISTRATION
-    assert b.RegisterBrokerBody.decode_compressed(memoryview(data), version) == REGISTRATION
-    plain = zlib.decompress(data)
-    assert plain.endswith(b'["10.0.0.1:1"]' + (COUNT_0 if version >= 413 else b""))
-
-
-def test_compressed_registration_of_real_brokers() -> None:
-    head = sized(b'{"counter":3,"timestamp":1795187246576}') + COUNT_1 + sized(TOPIC_4_9)
-    expected = b.RegisterBrokerBody(
-        topics=b.TopicTable(version=VERSION, topics={"TopicA": TOPIC})
-    )
-    for version, tail in ((409, b""), (479, COUNT_1 + sized(b'{"bname":"x"}')), (479, b"")):
-        data = compressed(head, sized(b"[]"), tail)
-        assert b.RegisterBrokerBody.decode_compressed(data, version) == expected
-
-
-VERSION_PART = sized(VERSION.encode())
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"no zlib",
-        REGISTRATION.encode_compressed(479)[:-8],
-        compressed(),
-        compressed(b"\0\0"),
-        compressed(b"\xff\xff\xff\xff", VERSION_PART),  # negative length
-        compressed(b"\x7f\xff\xff\xff", VERSION_PART),
-        compressed(VERSION_PART),
-        compressed(VERSION_PART, b"\x7f\xff\xff\xff"),  # a count nothing follows
-        compressed(VERSION_PART, COUNT_1),
-        compressed(VERSION_PART, b"\xff\xff\xff\xff", sized(b"[]")),  # a negative count
-        compressed(VERSION_PART, COUNT_1, sized(b"TopicA 4 4 6")),
-        compressed(VERSION_PART, COUNT_1, sized(b"TopicA four 4 6 SINGLE_TAG"), sized(b"[]")),
-        compressed(VERSION_PART, COUNT_1, sized(b"TopicA 4 4 6 X {"), sized(b"[]")),
-        compressed(VERSION_PART, COUNT_1, sized(b"\xff 4 4 6 X"), sized(b"[]")),
-        compressed(VERSION_PART, COUNT_0, sized(b"{}")),
-        compressed(VERSION_PART, COUNT_0, sized(b"[]"), COUNT_1),
-        compressed(sized(b"[]"), COUNT_0, sized(b"[]")),
-    ],
-)
-def test_compressed_registrations_that_are_none(data: bytes) -> None:
-    with pytest.raises(RemoteProtocolError):
-        b.RegisterBrokerBody.decode_compressed(data, 479)
-
-
-def test_a_registration_cannot_explode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(b, "REGISTRATION_BYTES_MAX", 10_000)
-    with pytest.raises(RemoteProtocolError, match="more than 10000 B"):
-        b.RegisterBrokerBody.decode_compressed(compressed(bytes(1_000_000)), 479)
-
-
-def test_topic_text() -> None:
-    assert TOPIC.to_text() == "TopicA 4 4 6 SINGLE_TAG {}"
-    assert b.TopicConfig.from_text(TOPIC.to_text()) == TOPIC
-    assert b.TopicConfig.from_text(TOPIC_4_9.decode()) == TOPIC
-
-
 # ------------------------------------------------------------------------------------ random
 
 json_values = st.recursive(
@@ -464,15 +376,6 @@ def test_random_members_raise_only_our_error(kind: type[JsonObject], data: st.Da
         kind.decode(data.draw(st.binary(max_size=30)))
     except RemoteProtocolError:
         pass
-
-
-@given(st.binary(max_size=60))
-def test_random_registrations_raise_only_our_error(raw: bytes) -> None:
-    for data in (raw, zlib.compress(raw), compressed(VERSION_PART, COUNT_1, raw)):
-        try:
-            b.RegisterBrokerBody.decode_compressed(data, 479)
-        except RemoteProtocolError:
-            pass
 
 
 names = st.text("abcXYZ%|_-09", min_size=1, max_size=9)
