@@ -108,7 +108,13 @@ class _Check:
         self._queues = QueueCheck(layout, findings, self._queue_severity, self._tables.topics)
         self._index: IndexCheck | None = None
         if layout.index_layout is not None and layout.index_files:
-            self._index = IndexCheck(layout, findings, self._index_severity, self._add_read)
+            self._index = IndexCheck(
+                layout,
+                findings,
+                self._index_severity,
+                self._add_read,
+                rebuilt=self._rebuilt_index_file() if self._is_recovering else None,
+            )
         #: Gaps that may be the end of the log, and those that are damage.
         self._open: list[Gap] = []
         self._damaged: list[Gap] = []
@@ -153,6 +159,13 @@ class _Check:
     def _has_known_index(self) -> bool:
         note = self._layout.clean_stop.index
         return note is not None and note.last_physical >= self._layout.log_first
+
+    def _rebuilt_index_file(self) -> Path | None:
+        """Return the file whose slots recovery rebuilds; it drops the items after ``_indexed``."""
+        for one in reversed(self._layout.index_files):
+            if one.header.next_number > 1 and one.header.first_physical <= self._indexed:
+                return one.path
+        return None
 
     def _counts(self) -> dict[str, int]:
         layout = self._layout

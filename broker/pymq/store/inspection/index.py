@@ -11,6 +11,7 @@ reachable, and numbers descend.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -88,6 +89,7 @@ class IndexCheck:
         findings: Findings,
         severity_at: SeverityAt,
         on_read: Callable[[int], None],
+        rebuilt: Path | None,
     ) -> None:
         """Prepare.
 
@@ -96,11 +98,12 @@ class IndexCheck:
             findings: what is found is added there.
             severity_at: how bad a wrong item is, by the physical offset of its message.
             on_read: called with the number of bytes of the index that were read.
+            rebuilt: the file whose slots the next start rebuilds, whatever they are.
         """
         self._layout = layout
         self._findings = findings
         self._severity_at = severity_at
-        self._stream = _ItemStream(layout, findings, severity_at, on_read)
+        self._stream = _ItemStream(layout, findings, severity_at, on_read, rebuilt)
         self._taken: list[_Keys] = []
         self._taken_count = 0
         #: Number of items read.
@@ -224,6 +227,7 @@ class _ItemStream:
         findings: Findings,
         severity_at: SeverityAt,
         on_read: Callable[[int], None],
+        rebuilt: Path | None,
     ) -> None:
         assert layout.index_layout is not None
         self._store = layout
@@ -231,6 +235,7 @@ class _ItemStream:
         self._findings = findings
         self._severity_at = severity_at
         self._on_read = on_read
+        self._rebuilt = rebuilt
         self._pieces = self._read()
         self._piece: _Found | None = None
         self._last = -1
@@ -360,7 +365,7 @@ class _ItemStream:
                 f"item {first + at} leads to {found[at]}",
                 f"{older[at]}",
             )
-        self._add_more(one, len(wrong) - KEPT_MAX)
+        self._add_more(one, len(wrong) - KEPT_MAX, self._severity_of(one))
 
     def _check_slots(
         self, fd: int, one: IndexFileName, expected: Ints
@@ -370,24 +375,25 @@ class _ItemStream:
         self._on_read(size)
         found = np.frombuffer(data, ">i4")
         wrong = np.flatnonzero(found != expected)
+        # Slots are written after the header, and a store in use may write both in between.
+        severity = Severity.REPAIR if one.path == self._rebuilt else self._severity_of(one)
         for slot in wrong[:KEPT_MAX].tolist():
             self._findings.add(
                 Kind.INDEX_CHAIN,
-                self._severity_of(one),
+                severity,
                 one.path,
                 HEADER_BYTES + 4 * slot,
                 f"slot {slot} leads to item {found[slot]}",
                 f"{expected[slot]}",
             )
-        self._add_more(one, len(wrong) - KEPT_MAX)
+        self._add_more(one, len(wrong) - KEPT_MAX, severity)
         # RocketMQ 4.5.1 counts added items here, other versions the slots in use.
         used, count = int(np.count_nonzero(expected)), one.header.next_number - 1
         if not used <= one.header.slots_used <= count:
             self._add_header(one, f"{one.header.slots_used} slots in use", f"{used}")
 
-    def _add_more(self, one: IndexFileName, count: int) -> None:
+    def _add_more(self, one: IndexFileName, count: int, severity: Severity) -> None:
         if count > 0:
-            severity = self._severity_of(one)
             self._findings.add(Kind.INDEX_CHAIN, severity, one.path, None, "more", count=count)
 
     def _check_begin(self, one: IndexFileName, physical: int) -> None:

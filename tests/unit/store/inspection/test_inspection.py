@@ -8,8 +8,10 @@ import re
 import shutil
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.unit.store.stores import (
     FakeClock,
@@ -28,7 +30,11 @@ from pymq.errors import StoreError
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.store import MessageStore, StoreConfig
+from pymq.store.files import ReadOnlyFiles
+from pymq.store.index.index_file import ITEM
 from pymq.store.inspection import Finding, Kind, Report, Severity, check_store, summarize
+from pymq.store.inspection.findings import Findings
+from pymq.store.inspection.layout import read_layout
 
 SLOTS, LIMIT = 60, 150
 SIZES = {"segment_bytes": 1 << 13, "queue_file_bytes": 400}
@@ -454,6 +460,38 @@ def test_a_damaged_slot_is_named(root: Path) -> None:
     overwrite(path, 40 + 4 * slot, bytes(4))
     finding = the_finding(check(root), Kind.INDEX_CHAIN)
     assert (finding.path, finding.position) == (path, 40 + 4 * slot)
+
+
+def test_slots_that_are_newer_than_their_header_are_rebuilt_by_the_next_start(root: Path) -> None:
+    """The header of a cut file was written, and its slots were not.
+
+    A store in use looks the same if its slots are written after its header was read.
+    """
+    (root / "abort").touch()
+    layout = read_layout(StoreConfig(root_path=root), ReadOnlyFiles(), Findings())
+    first = layout.first_trusted(layout.checkpoint.index_trusted_ms)
+    one = [one for one in layout.index_files if one.header.first_physical < first][-1]
+    layout.close()
+    data = one.path.read_bytes()
+    items = np.frombuffer(data, ITEM, LIMIT, ENTRIES_START)
+    count = int(np.searchsorted(items["physical_offset"][1 : one.header.next_number], first))
+    assert 0 < count < one.header.next_number - 1
+    kept = items[1 : count + 1]
+    header = replace(
+        one.header,
+        last_physical=int(kept["physical_offset"][-1]),
+        end_ms=one.header.begin_ms + 1000 * int(kept["seconds"][-1]),
+        slots_used=len({int(key_hash) % SLOTS for key_hash in kept["key_hash"]}),
+        next_number=count + 1,
+    )
+    overwrite(one.path, 0, header.pack())
+    finding = the_finding(assert_whole(root), Kind.INDEX_CHAIN, Severity.REPAIR)
+    assert finding.path == one.path
+    store = open_store(root, FakeClock(), **SIZES)
+    while store.keys.index_step():
+        pass
+    store.close()
+    assert not len(check(root).findings)
 
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24, 32], ids=["begin", "end", "first", "last", "slots"])
