@@ -26,7 +26,6 @@ LONG_MODULES: dict[str, int] = {
     "pymq.net.blocking": 410,
     "pymq.store.files": 558,
     "pymq.store.index.index_file": 483,
-    "pymq.store.inspection.index": 429,
     "pymq.store.inspection.layout": 468,
     "pymq.store.inspection.queues": 413,
     "pymq.store.message_store": 461,
