@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.routes import Route
 from pymq.errors import BrokerError, OffsetOutOfRange, PymqError, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
@@ -70,7 +70,7 @@ def read_ranges(
     """
     spare_imports()
     columns = arrow_schema(schema)
-    client = BlockingClient(
+    client = BulkClient(
         options.name_servers,
         timeout_s=options.request_timeout_s,
         read_deadline_s=options.retry_timeout_s,
@@ -94,7 +94,7 @@ def read_ranges(
 
 
 def fetch(
-    client: BlockingClient, part: QueueRange, options: SourceOptions, unrouted: set[str]
+    client: BulkClient, part: QueueRange, options: SourceOptions, unrouted: set[str]
 ) -> Iterator[tuple[RecordColumns, Kept]]:
     """Yield a range's records in order, without gap or overlap, and which of them to keep.
 
@@ -156,7 +156,7 @@ def fetch(
         left = QueueRange(part.queue, fetched.next_offset, left.end)
 
 
-def _pulled(client: BlockingClient, part: QueueRange, options: SourceOptions) -> Iterator[Fetched]:
+def _pulled(client: BulkClient, part: QueueRange, options: SourceOptions) -> Iterator[Fetched]:
     """Yield the answers of a range, small ones joined."""
     first = next_offset = part.first
     buffers: list[Any] = []
@@ -219,7 +219,7 @@ def check_fetched(
 
 
 def _still_there(
-    client: BlockingClient, left: QueueRange, options: SourceOptions, error: OffsetOutOfRange
+    client: BulkClient, left: QueueRange, options: SourceOptions, error: OffsetOutOfRange
 ) -> QueueRange | None:
     """Return what there is of a range whose start or end the broker says is out of bounds.
 
@@ -232,7 +232,7 @@ def _still_there(
 
 
 def _kept_by_master(
-    client: BlockingClient,
+    client: BulkClient,
     left: QueueRange,
     options: SourceOptions,
     error: PymqError | None = None,
@@ -267,7 +267,7 @@ def _without_loss(
 
 
 def _doubtful(
-    client: BlockingClient, queue: MessageQueue, error: OffsetOutOfRange
+    client: BulkClient, queue: MessageQueue, error: OffsetOutOfRange
 ) -> OffsetOutOfRange:
     """Return the error that is raised if nothing better comes, and look for a better source."""
     if client.asks_master(queue):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pymq.client.batch_targets import BatchTarget
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.message_ids import month_around
 from pymq.errors import LocalProtocolError
 from pyspark_pymq.encode import Encoded, Messages, encode_messages
@@ -41,7 +41,7 @@ class SendTask:
 
     def __init__(
         self,
-        client: BlockingClient,
+        client: BulkClient,
         options: SinkOptions,
         columns: dict[str, str],
         *,

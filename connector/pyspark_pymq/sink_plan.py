@@ -9,7 +9,7 @@ import functools
 import logging
 from dataclasses import dataclass
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.config import ClientConfig
 from pymq.client.routes import Route
 from pymq.errors import ConfigurationError, PymqError, RouteNotFound
@@ -54,7 +54,7 @@ def plan_sink(options: SinkOptions) -> SinkPlan:
     )
     plans = _plans_of_this_process()
     key = (options.name_servers, topic)
-    with BlockingClient(config.name_servers, config=config) as client:
+    with BulkClient(config.name_servers, config=config) as client:
         try:
             client.write_queues(topic)
             plan = SinkPlan(tuple(client.known_routes()))
@@ -71,7 +71,7 @@ def plan_sink(options: SinkOptions) -> SinkPlan:
     return plan
 
 
-def _has_brokers(client: BlockingClient) -> bool:
+def _has_brokers(client: BulkClient) -> bool:
     """Say whether name servers know brokers at all; right after a start they know none."""
     try:
         return bool(client.cluster_info().brokers)

@@ -15,8 +15,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from pymq.client.blocking import BlockingClient
 from pymq.client.blocking_pool import PASSING
+from pymq.client.bulk_client import BulkClient
 from pymq.client.routes import Route
 from pymq.errors import ConnectionFailed, PymqError, RequestTimeout, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
@@ -52,13 +52,13 @@ class SubscribedTopics:
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = pause,
-        connect: Callable[..., BlockingClient] = BlockingClient,
+        connect: Callable[..., BulkClient] = BulkClient,
     ) -> None:
         self._options = options
         self._monotonic_s = monotonic_s
         self._wait = wait
         self._connect = connect
-        self._client: BlockingClient | None = None
+        self._client: BulkClient | None = None
         self._routes: list[Route] = []
         self._queues: set[MessageQueue] = set()
         self._bounds: Bounds = {}
@@ -180,7 +180,7 @@ class SubscribedTopics:
 
     # --- one question
 
-    def _open(self) -> BlockingClient:
+    def _open(self) -> BulkClient:
         if self._client is None:
             self._client = self._connect(
                 self._options.name_servers,
@@ -191,7 +191,7 @@ class SubscribedTopics:
             )
         return self._client
 
-    def _ask(self, client: BlockingClient, position: Mapping[MessageQueue, int]) -> Bounds:
+    def _ask(self, client: BulkClient, position: Mapping[MessageQueue, int]) -> Bounds:
         queues, routed = self._current_queues(client, position)
         asked_s = self._monotonic_s()
         by_masters = dict(self._unrouted.known(routed))
@@ -215,7 +215,7 @@ class SubscribedTopics:
 
     def _ask_masters(
         self,
-        client: BlockingClient,
+        client: BulkClient,
         queues: Iterable[MessageQueue],
         found: dict[MessageQueue, tuple[int, int]],
         failed: dict[str, PymqError],
@@ -233,7 +233,7 @@ class SubscribedTopics:
 
     def _check_slaves(
         self,
-        client: BlockingClient,
+        client: BulkClient,
         position: Mapping[MessageQueue, int],
         found: dict[MessageQueue, tuple[int, int]],
         failed: dict[str, PymqError],
@@ -251,7 +251,7 @@ class SubscribedTopics:
                 failed.setdefault(queue.broker_name, lagging)
 
     def _current_queues(
-        self, client: BlockingClient, position: Mapping[MessageQueue, int]
+        self, client: BulkClient, position: Mapping[MessageQueue, int]
     ) -> tuple[list[MessageQueue], set[MessageQueue]]:
         """Return the queues of all topics, those that have lost their route included.
 

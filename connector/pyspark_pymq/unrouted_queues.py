@@ -7,8 +7,8 @@ asked directly, at the address it registered. Of a queue it does not have, it sa
 from collections.abc import Callable, Collection, Iterable
 
 from pymq.client import operations
-from pymq.client.blocking import BlockingClient
 from pymq.client.blocking_pool import PASSING
+from pymq.client.bulk_client import BulkClient
 from pymq.client.routes import MASTER_ID
 from pymq.errors import RouteNotFound, TopicNotExist
 from pymq.protocol.bodies import MessageQueue
@@ -20,7 +20,7 @@ UNROUTED = (RouteNotFound, TopicNotExist)
 ANSWER_AGE_S = 1.0
 
 
-def master_bounds(client: BlockingClient, queues: Iterable[MessageQueue]) -> Bounds:
+def master_bounds(client: BulkClient, queues: Iterable[MessageQueue]) -> Bounds:
     """Return the bounds of those queues whose brokers' masters are registered and answer.
 
     Raises:
@@ -65,7 +65,7 @@ class UnroutedQueues:
             return {}
         return {queue: some for queue, some in self._bounds.items() if queue not in routed}
 
-    def ask(self, client: BlockingClient, queues: Iterable[MessageQueue]) -> Bounds:
+    def ask(self, client: BulkClient, queues: Iterable[MessageQueue]) -> Bounds:
         """Return what ``master_bounds`` does, and keep it."""
         self._bounds = master_bounds(client, queues)
         self._until_s = self._monotonic_s() + ANSWER_AGE_S

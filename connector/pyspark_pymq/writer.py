@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import datasource
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.config import ClientConfig
 from pymq.errors import MessageIllegal, RouteNotFound
 from pyspark_pymq.options import SinkOptions
@@ -62,7 +62,7 @@ class _Sink:
         options, plan = self._options, self._plan
         if plan.missing is not None:
             raise RouteNotFound(plan.missing)
-        client = BlockingClient(
+        client = BulkClient(
             options.name_servers,
             config=ClientConfig(
                 name_servers=options.name_servers,

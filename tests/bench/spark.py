@@ -30,7 +30,7 @@ from pyspark.sql.types import StructType
 from tests.bench.machine import describe, line
 from tests.bench.serving import serving
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.protocol.record_batch import read_columns
 from pyspark_pymq.decode import record_batches
 from pyspark_pymq.encode import encode_messages
@@ -100,7 +100,7 @@ def main() -> int:
     print(describe())
     print(f"run       local[{TASKS}], bodies of {BODY_BYTES} B, {rows} rows, {ROUNDS} rounds")
     missed = []
-    with serving("async") as server, BlockingClient((server.name_server,)) as client:
+    with serving("async") as server, BulkClient((server.name_server,)) as client:
         name_server = server.name_server
         spark = session()
         rate, batch = codec(client, rows)
@@ -157,7 +157,7 @@ def session() -> SparkSession:
     return spark
 
 
-def codec(client: BlockingClient, rows: int) -> tuple[float, bytes]:
+def codec(client: BulkClient, rows: int) -> tuple[float, bytes]:
     """Fill the topic; return the rate of decoding and one decoded batch as an Arrow stream."""
     keys = UniqueKeyArrays(address=bytes(4), pid=1, salt=b"salt")
     queues = client.write_queues("bench")

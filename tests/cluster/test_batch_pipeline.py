@@ -14,7 +14,7 @@ from tests.cluster.test_preencoded_records import preencoded
 from pymq.client import batch_pipeline, batch_targets
 from pymq.client.batch_pipeline import BatchPipeline
 from pymq.client.batch_targets import BatchTarget
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.config import ClientConfig
 from pymq.errors import (
     DurabilityUnknown,
@@ -126,7 +126,7 @@ class Bed:
     @contextmanager
     def pipeline(self, *, retry_s: float = 20.0, timeout_s: float = 1.0) -> Iterator[BatchPipeline]:
         config = ClientConfig(name_servers=(self.name_server.address,), timeout_s=timeout_s)
-        with BlockingClient(config.name_servers, config=config) as client:
+        with BulkClient(config.name_servers, config=config) as client:
             yield client.batch_pipeline(in_flight_max=IN_FLIGHT, retry_s=retry_s)
 
     def send(self, *numbers: int, target: BatchTarget = ANY, retry_s: float = 20.0) -> None:

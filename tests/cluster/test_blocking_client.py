@@ -10,6 +10,7 @@ import pytest
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import PullStatus, SendStatus
 from pymq.errors import (
     BrokerError,
@@ -37,13 +38,13 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> Iterator[BlockingClient]:
-    with BlockingClient(cluster.name_server) as made:
+def client(cluster: Cluster) -> Iterator[BulkClient]:
+    with BulkClient(cluster.name_server) as made:
         yield made
 
 
 @pytest.fixture
-def queue(client: BlockingClient) -> MessageQueue:
+def queue(client: BulkClient) -> MessageQueue:
     """The only queue of a new topic."""
     topic = f"t-{uuid.uuid4().hex[:12]}"
     BlockingAdmin(client).create_topic(topic, queue_count=1)
@@ -56,7 +57,7 @@ def encoded(bodies: list[bytes], tag: bytes = b"") -> bytes:
 
 
 def bodies_of(
-    client: BlockingClient,
+    client: BulkClient,
     queue: MessageQueue,
     first: int,
     end: int,
@@ -121,7 +122,7 @@ def test_a_pull_may_wait_for_a_message(
 
 @pytest.mark.parametrize("bytes_max", [1_000, 100_000, 8 << 20])
 def test_a_range_is_read_exactly(
-    client: BlockingClient, queue: MessageQueue, bytes_max: int
+    client: BulkClient, queue: MessageQueue, bytes_max: int
 ) -> None:
     bodies = [b"%06d" % number + b"x" * (number % 700) for number in range(3_000)]
     batches = [encoded(bodies[at : at + 250]) for at in range(0, len(bodies), 250)]
@@ -134,7 +135,7 @@ def test_a_range_is_read_exactly(
 
 
 def test_an_error_of_the_bodies_is_the_callers_and_is_not_tried_again(
-    client: BlockingClient, queue: MessageQueue
+    client: BulkClient, queue: MessageQueue
 ) -> None:
     def bodies() -> Iterator[bytes]:
         yield encoded([b"sent"])
@@ -144,7 +145,7 @@ def test_an_error_of_the_bodies_is_the_callers_and_is_not_tried_again(
         client.send_batches(queue, bodies(), in_flight_max=1)
 
 
-def test_a_large_range_comes_in_few_answers(client: BlockingClient, queue: MessageQueue) -> None:
+def test_a_large_range_comes_in_few_answers(client: BulkClient, queue: MessageQueue) -> None:
     batch = encoded([b"x" * 1_000] * 1_000)
     client.send_batches(queue, [batch] * 20)
     chunks = list(client.pull_range(queue, 0, 20_000, bytes_max=4 << 20))
@@ -154,7 +155,7 @@ def test_a_large_range_comes_in_few_answers(client: BlockingClient, queue: Messa
     assert offsets == list(range(20_000))
 
 
-def test_a_loop_may_be_left_early(client: BlockingClient, queue: MessageQueue) -> None:
+def test_a_loop_may_be_left_early(client: BulkClient, queue: MessageQueue) -> None:
     client.send_batches(queue, [encoded([b"x" * 1_000] * 1_000)] * 4)
     for _ in range(50):
         for _chunk in client.pull_range(queue, 0, 4_000, bytes_max=100_000):
@@ -162,7 +163,7 @@ def test_a_loop_may_be_left_early(client: BlockingClient, queue: MessageQueue) -
     assert len(bodies_of(client, queue, 0, 4_000)) == 4_000
 
 
-def test_tags_select(client: BlockingClient, queue: MessageQueue) -> None:
+def test_tags_select(client: BulkClient, queue: MessageQueue) -> None:
     for number in range(40):
         tag = (b"red", b"green", b"blue")[number % 3]
         client.send_batches(queue, [encoded([b"%d" % number], tag)])
@@ -252,7 +253,7 @@ def test_a_send_creates_its_topic(client: BlockingClient) -> None:
     assert len(client.read_queues(topic)) == 4
 
 
-def test_what_cannot_be_sent(client: BlockingClient, queue: MessageQueue) -> None:
+def test_what_cannot_be_sent(client: BulkClient, queue: MessageQueue) -> None:
     other = Message("other", b"x")
     for send, text in (
         (lambda: client.send(Message("a/b", b"x")), "'/'"),
@@ -316,7 +317,7 @@ def test_an_advertised_address_that_cannot_be_reached() -> None:
 
 
 def test_a_broker_that_restarts(tmp_path: Path) -> None:
-    with Cluster(tmp_path) as cluster, BlockingClient(cluster.name_server) as client:
+    with Cluster(tmp_path) as cluster, BulkClient(cluster.name_server) as client:
         BlockingAdmin(client).create_topic("T", queue_count=1)
         (queue,) = client.write_queues("T")
         bodies = [b"%06d" % number for number in range(4_000)]
@@ -341,7 +342,7 @@ def test_a_broker_that_restarts(tmp_path: Path) -> None:
 def test_a_broker_that_stays_away(tmp_path: Path) -> None:
     with (
         Cluster(tmp_path) as cluster,
-        BlockingClient(cluster.name_server, read_deadline_s=0.5) as client,
+        BulkClient(cluster.name_server, read_deadline_s=0.5) as client,
     ):
         BlockingAdmin(client).create_topic("T", queue_count=1)
         (queue,) = client.write_queues("T")

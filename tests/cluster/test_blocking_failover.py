@@ -14,7 +14,7 @@ from tests.cluster.played import (
     route_to,
 )
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.config import ClientConfig
 from pymq.client.send_encoding import encode_batches
 from pymq.errors import (
@@ -48,8 +48,8 @@ def name_server(broker: PlayedBroker) -> Iterator[PlayedNameServer]:
         yield played
 
 
-def client_of(*name_servers: str, config: ClientConfig = IMPATIENT) -> BlockingClient:
-    return BlockingClient(name_servers, config=config)
+def client_of(*name_servers: str, config: ClientConfig = IMPATIENT) -> BulkClient:
+    return BulkClient(name_servers, config=config)
 
 
 def test_a_known_route_serves_while_all_name_servers_are_down(
@@ -184,7 +184,7 @@ def test_routes_of_another_client_serve_without_a_name_server(
     assert [route.topic for route in routes] == ["T"]
     name_server.stop()
     dead = (closed_address(),)
-    with BlockingClient(dead, config=settled, routes=routes) as other:
+    with BulkClient(dead, config=settled, routes=routes) as other:
         assert other.bounds(queues) == {QUEUE: (0, 7)}
         assert other.send(Message("T", b"x"), QUEUE).queue_offset == 7
         broker.stop()
@@ -260,7 +260,7 @@ class RefusingBroker(PlayedBroker):
         return request.reply(code, "as wanted", fields)
 
 
-Send = Callable[[BlockingClient], object]
+Send = Callable[[BulkClient], object]
 BATCH = encode_batches([Message("T", b"x")], ["ID"], 1000)[0].body
 SENDS: dict[str, Send] = {
     "single": lambda client: client.send(Message("T", b"x")),

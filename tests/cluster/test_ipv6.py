@@ -8,7 +8,7 @@ from tests.cluster.addresses import has_ipv6
 
 from pymq import Consumer, Producer
 from pymq.client.admin import BlockingAdmin
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 from pymq.protocol.record import decode_records
@@ -24,18 +24,18 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> Iterator[BlockingClient]:
-    with BlockingClient(cluster.name_server) as made:
+def client(cluster: Cluster) -> Iterator[BulkClient]:
+    with BulkClient(cluster.name_server) as made:
         yield made
 
 
-def topic_of_one_queue(client: BlockingClient, topic: str) -> MessageQueue:
+def topic_of_one_queue(client: BulkClient, topic: str) -> MessageQueue:
     BlockingAdmin(client).create_topic(topic, queue_count=1)
     (queue,) = client.write_queues(topic)
     return queue
 
 
-def test_sends_singly_and_in_batches_are_read(client: BlockingClient) -> None:
+def test_sends_singly_and_in_batches_are_read(client: BulkClient) -> None:
     queue = topic_of_one_queue(client, "sends")
     address = client.route("sends").address(queue.broker_name)
     assert address.startswith("[::1]:")
@@ -53,12 +53,12 @@ def test_sends_singly_and_in_batches_are_read(client: BlockingClient) -> None:
     assert [record.queue_offset for record in read] == list(range(501))
 
 
-def test_records_laid_out_for_ipv4_are_not_wanted(client: BlockingClient) -> None:
+def test_records_laid_out_for_ipv4_are_not_wanted(client: BulkClient) -> None:
     queue = topic_of_one_queue(client, "records")
     assert not client.takes_records(queue)
 
 
-def test_asyncio_clients(cluster: Cluster, client: BlockingClient) -> None:
+def test_asyncio_clients(cluster: Cluster, client: BulkClient) -> None:
     topic_of_one_queue(client, "async")
 
     async def work() -> list[bytes]:

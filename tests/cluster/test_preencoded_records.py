@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.broker_peer import Peer, fields, records, serve
 
 from pymq.client.admin import BlockingAdmin
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import BrokerError
 from pymq.protocol.batch_body import encode_batch
@@ -52,20 +52,20 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def client(cluster: Cluster) -> Iterator[BlockingClient]:
-    with BlockingClient(cluster.name_server) as made:
+def client(cluster: Cluster) -> Iterator[BulkClient]:
+    with BulkClient(cluster.name_server) as made:
         yield made
 
 
 @pytest.fixture
-def queue(client: BlockingClient) -> MessageQueue:
+def queue(client: BulkClient) -> MessageQueue:
     topic = f"t-{uuid.uuid4().hex[:12]}"
     BlockingAdmin(client).create_topic(topic, queue_count=1)
     return client.write_queues(topic)[0]
 
 
 def test_records_are_read_as_messages_of_a_batch(
-    client: BlockingClient, queue: MessageQueue, seed: int
+    client: BulkClient, queue: MessageQueue, seed: int
 ) -> None:
     """Frames small and large, records long and short, batches between them."""
     rng = random.Random(seed)
@@ -102,7 +102,7 @@ def test_records_are_read_as_messages_of_a_batch(
     assert tagged == sum(b"TAGS\x01a" in text for _, text in messages)
 
 
-def test_wrong_records_are_refused_whole(client: BlockingClient, queue: MessageQueue) -> None:
+def test_wrong_records_are_refused_whole(client: BulkClient, queue: MessageQueue) -> None:
     good = preencoded(queue.topic, [(b"x", b"")] * 10)
     wrong = [
         good._replace(sizes=good.sizes[:-1]),

@@ -20,7 +20,7 @@ from tests.crash.kills import read_all
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 
 from pymq.client.admin import BlockingAdmin
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.producer import Producer
 from pymq.client.send_encoding import encode_batches
 from pymq.errors import PymqError
@@ -113,7 +113,7 @@ async def produce(name_server: str, outcomes: Outcomes, stopped: threading.Event
 
 def send_blocking(name_server: str, outcomes: Outcomes, stopped: threading.Event) -> None:
     """Send single messages, batches and pipelines of batches over a blocking client."""
-    with BlockingClient(name_server) as client:
+    with BulkClient(name_server) as client:
         queue = client.write_queues(TOPIC)[0]
         ids = (f"{number:032X}" for number in itertools.count())
         for turn in itertools.count():
@@ -181,7 +181,7 @@ def test_no_send_that_surely_failed_is_found(tmp_path: Path, seed: int) -> None:
     with name_server_process(tmp_path) as name_server:
         settings = {"flushDiskType": "SYNC_FLUSH"}
         broker = broker_process(tmp_path, name_server.address, tmp_path / "store", **settings)
-        with broker, BlockingClient(name_server.address, timeout_s=20.0) as client:
+        with broker, BulkClient(name_server.address, timeout_s=20.0) as client:
             BlockingAdmin(client).create_topic(TOPIC, queue_count=4)
             with senders(name_server.address, outcomes):
                 for _ in range(KILL_COUNT):

@@ -12,7 +12,7 @@ from tests.interop.conftest import RealCluster
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.batch_targets import BatchTarget
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import PullStatus, SendStatus
 from pymq.errors import BrokerError, MessageNotFound, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.batch_body import encode_batch
@@ -30,7 +30,7 @@ QUEUE_COUNT = 2
 @dataclass(frozen=True, slots=True)
 class Site:
     cluster: RealCluster
-    client: BlockingClient
+    client: BulkClient
     admin: BlockingAdmin
     topic: str
 
@@ -43,7 +43,7 @@ def site(
     request: pytest.FixtureRequest, real_cluster: Callable[[str], RealCluster]
 ) -> Iterator[Site]:
     cluster = real_cluster(request.param)
-    with BlockingClient(cluster.name_server.address, timeout_s=10.0) as client:
+    with BulkClient(cluster.name_server.address, timeout_s=10.0) as client:
         admin = BlockingAdmin(client)
         topic = f"blocking-{uuid.uuid4().hex[:12]}"
         admin.create_topic(topic, queue_count=QUEUE_COUNT)

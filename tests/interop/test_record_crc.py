@@ -17,7 +17,7 @@ from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, wait_for_route
 
 from pymq.client.admin import BlockingAdmin
-from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.preencoded_records import RecordsBody
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
@@ -46,7 +46,7 @@ class Site:
     home: Path
     name_server: str
     java: JavaClient
-    client: BlockingClient
+    client: BulkClient
     topic: str
 
     @property
@@ -141,7 +141,7 @@ def site(tmp_path: Path, java_client: Callable[[str], JavaClient]) -> Iterator[S
     require_peers(VERSION)
     with (
         name_server_process(tmp_path) as name_server,
-        BlockingClient(name_server.address, timeout_s=20.0) as client,
+        BulkClient(name_server.address, timeout_s=20.0) as client,
     ):
         topic = f"crc-{uuid.uuid4().hex[:8]}"
         yield Site(tmp_path, name_server.address, java_client(VERSION), client, topic)

@@ -15,51 +15,30 @@ and after a timeout. In the last two cases the first try may have been stored: t
 is there twice, with the same message id (property ``UNIQ_KEY``), by which readers can tell.
 """
 
-import itertools
-import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from pymq.client import operations
-from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, BatchPipeline
-from pymq.client.batch_request import Batch
-from pymq.client.batch_targets import BatchTarget
-from pymq.client.blocking_pool import PASSING, BlockingPool, advertised, timed_out
+from pymq.client.blocking_pool import PASSING, BlockingPool, advertised
+from pymq.client.blocking_sender import BlockingSender
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.message_ids import MessageIds
-from pymq.client.operations import (
-    SEND_RETRY_CODES,
-    Operation,
-    PreparedMessage,
-    Pull,
-    PullResult,
-    Send,
-    SendResult,
-)
-from pymq.client.preencoded_records import RecordsBody, send_records
-from pymq.client.queue_bounds import BoundsAnswer, ask_bounds
-from pymq.client.ranges import Joiner, PullChunk, RangePlan
-from pymq.client.routes import Route, no_read_queue, pick_queue
+from pymq.client.operations import Operation, PreparedMessage, Pull, PullResult, SendResult
+from pymq.client.queue_bounds import ask_bounds
+from pymq.client.range_reader import read_range
+from pymq.client.ranges import PullChunk, RangePlan
+from pymq.client.routes import Route, no_read_queue
 from pymq.client.send_encoding import (
     batch_topic,
     check_flag,
     check_message,
-    encode_batches,
+    encode_batch,
     encode_properties,
     prepare_body,
 )
 from pymq.clock import Clock
-from pymq.errors import (
-    BrokerError,
-    ConnectionFailed,
-    LocalProtocolError,
-    PymqError,
-    RequestTimeout,
-    RouteNotFound,
-)
 from pymq.filter.tags import check_tags
-from pymq.net.blocking import BlockingChannel
 from pymq.protocol.bodies import ClusterInfo, MessageQueue, Subscription
 from pymq.protocol.message import Message
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, TOOLS_GROUP
@@ -115,15 +94,15 @@ class BlockingClient:
             )
         self._config = replace(config, name_servers=servers)
         self._pool = BlockingPool(self._config, routes)
-        self._turn = itertools.count(secrets.randbelow(1 << 16))
         self._message_ids = MessageIds()
         self._clock = Clock()
+        self._sender = BlockingSender(self._pool, self._clock)
 
     def close(self) -> None:
         """Close all connections. Harmless when done twice."""
         self._pool.close()
 
-    def __enter__(self) -> "BlockingClient":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -179,10 +158,6 @@ class BlockingClient:
         routes = map(self._pool.routes.find, self._pool.routes.topics)
         return [route for route in routes if route is not None and not route.is_provisional]
 
-    def doubt_route(self, topic: str) -> None:
-        """Ask for a topic's route again when it is used next; the old one serves until then."""
-        self._pool.routes.doubt(topic)
-
     def forget_route(self, topic: str) -> None:
         """Ask for a topic's route again when it is needed next, because we changed the topic."""
         self._pool.routes.forget(topic)
@@ -228,14 +203,13 @@ class BlockingClient:
 
         Raises:
             RouteNotFound: there is no such topic, or its broker is away.
-            PymqError: a broker could not be asked until the deadline; ``try_bounds`` returns what
-                the others say.
+            PymqError: a broker could not be asked until the deadline.
         """
         wanted = list(dict.fromkeys(queues))
         found: dict[MessageQueue, tuple[int, int]] = {}
         patience = self._pool.patience()
         while missing := [queue for queue in wanted if queue not in found]:
-            answer = self.try_bounds(missing)
+            answer = ask_bounds(self._pool, missing, timeout_s=self._config.timeout_s)
             if answer.found:
                 patience.progressed()
                 found |= answer.found
@@ -243,30 +217,6 @@ class BlockingClient:
                 patience.bear(error, {queue.topic for queue in missing})
                 break
         return {queue: found[queue] for queue in wanted}
-
-    def try_bounds(
-        self, queues: Iterable[MessageQueue], *, timeout_s: float | None = None
-    ) -> BoundsAnswer:
-        """Ask once for the bounds of queues; a broker that is away keeps no other's answer back.
-
-        Args:
-            queues: of any topics and brokers.
-            timeout_s: for the answers, which are awaited together; the client's own unless given.
-
-        Raises:
-            PymqError: a broker refused, and not because it is busy or the topic unknown.
-        """
-        wanted = list(dict.fromkeys(queues))
-        return ask_bounds(self._pool, wanted, timeout_s=timeout_s or self._config.timeout_s)
-
-    def asks_master(self, queue: MessageQueue) -> bool:
-        """Say whether reads of a queue go to a master, as far as the route here tells.
-
-        Otherwise they go to a slave, which may lag: what its master has acknowledged, and what
-        was read from it, may be missing there for a while.
-        """
-        route = self._pool.routes.find(queue.topic)
-        return route is not None and queue.broker_name in route.masters()
 
     def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at a moment or later.
@@ -347,7 +297,7 @@ class BlockingClient:
         """Yield the messages with ``first <= offset < end``, in order, exactly once.
 
         The last chunk's ``next_offset`` is ``end``. While a chunk is in the caller's hands the
-        next pull is on its way. Leave the loop early as you like.
+        next pull is in flight. Leave the loop early as you like.
 
         Args:
             queue: where from.
@@ -374,48 +324,9 @@ class BlockingClient:
             is_filtered=subscription.expression != "*",
             passes_gaps=passes_gaps,
         )
-        joiner = Joiner()
-        patience = self._pool.patience()
-        channel: BlockingChannel | None = None
-        ready: list[PullChunk] = []
-        try:
-            while True:
-                try:
-                    if channel is None:
-                        channel = self._pool.read_channel(queue)
-                    for span in plan.unsent():
-                        pull = Pull(
-                            queue,
-                            span.offset,
-                            group=group,
-                            count_max=span.count,
-                            subscription=subscription,
-                            bytes_max=bytes_max,
-                        )
-                        span.operation = pull
-                        span.opaque = channel.send(pull.request, self._pool.deadline_s())
-                    yield from ready
-                    ready = []
-                    if plan.is_done:
-                        yield from joiner.flush()
-                        return
-                    ready = joiner.add(plan.accept(self._answer(channel, plan)))
-                    patience.progressed()
-                except PASSING as error:
-                    _forget(channel, plan)
-                    channel = None
-                    patience.bear(error, {queue.topic})
-        finally:
-            _forget(channel, plan)
-
-    def _answer(self, channel: BlockingChannel, plan: RangePlan) -> PullResult:
-        span = plan.spans[0]
-        assert span.opaque is not None and span.operation is not None
-        try:
-            response = channel.receive(span.opaque, self._pool.deadline_s())
-        except RequestTimeout as error:
-            raise timed_out(channel.peer, span.operation, self._config.timeout_s) from error
-        return span.operation.result(response, peer=channel.peer)
+        yield from read_range(
+            self._pool, plan, group=group, subscription=subscription, bytes_max=bytes_max
+        )
 
     def _read(
         self, queue: MessageQueue, operation: Operation[T], *, timeout_s: float | None = None
@@ -453,7 +364,7 @@ class BlockingClient:
         check_flag(message.flag)
         message_id = self._message_ids.next(self._clock.wall_ms())
         properties = encode_properties(message, message_id).decode()
-        return self._send(
+        return self._sender.send(
             PreparedMessage(message.topic, body, properties, message_id, message.flag, sys_flag),
             queue,
         )
@@ -477,180 +388,13 @@ class BlockingClient:
         topic = batch_topic(batch)
         now_ms = self._clock.wall_ms()
         ids = [self._message_ids.next(now_ms) for _ in batch]
-        encoded = encode_batches(batch, ids, self._config.body_bytes_max)
-        if len(encoded) != 1:
-            raise LocalProtocolError(
-                f"batch of {len(batch)} messages takes {sum(len(part.body) for part in encoded)} B,"
-                f" expected at most {self._config.body_bytes_max} (body_bytes_max); send fewer at "
-                "once"
-            )
+        encoded = encode_batch(batch, ids, self._config.body_bytes_max)
         prepared = PreparedMessage(
-            topic, encoded[0].body, "", ",".join(encoded[0].unique_keys), batch=True
+            topic, encoded.body, "", ",".join(encoded.unique_keys), batch=True
         )
-        return self._send(prepared, queue)
-
-    def _send(self, prepared: PreparedMessage, queue: MessageQueue | None) -> SendResult:
-        if queue is not None and not isinstance(queue, MessageQueue):
-            raise LocalProtocolError(f"queue={queue!r:.80}, expected one of write_queues(topic)")
-        if queue is not None and queue.topic != prepared.topic:
-            raise LocalProtocolError(
-                f"message to topic {prepared.topic!r} for a queue of topic {queue.topic!r}"
-            )
-        unknown: PymqError | None = None
-        avoid: set[str] = set()
-        left = self._config.send_retries
-        try:
-            while True:
-                route = self._pool.write_route(prepared.topic)
-                target = queue or pick_queue(route.write_queues, next(self._turn), avoid=avoid)
-                try:
-                    address = route.address(target.broker_name)
-                    operation = self._send_operation(prepared, target)
-                    return self._pool.ask(address, operation, hint=advertised(target.broker_name))
-                except (BrokerError, ConnectionFailed, RequestTimeout, RouteNotFound) as error:
-                    self._pool.routes.doubt(prepared.topic)
-                    if left == 0 or not _may_send_elsewhere(error, queue):
-                        raise
-                    if not error.outcome_known:
-                        unknown = error
-                left -= 1
-                avoid.add(target.broker_name)
-        except PymqError as error:
-            failure = error.after_unknown(unknown)
-            raise failure from failure.__cause__
-
-    def _send_operation(self, prepared: PreparedMessage, queue: MessageQueue) -> Send:
-        return Send(
-            prepared,
-            queue,
-            group=self._config.producer_group,
-            now_ms=self._clock.wall_ms(),
-            default_queue_count=self._config.default_queue_count,
-        )
-
-    def takes_records(self, queue: MessageQueue) -> bool:
-        """Say whether a queue's broker takes finished records, as pymq brokers do.
-
-        Raises:
-            RouteNotFound: the topic or its broker is not known.
-            PymqError: the broker did not answer, or refused to.
-        """
-        address = self._pool.write_route(queue.topic).address(queue.broker_name)
-        return self._pool.takes_records(address, advertised(queue.broker_name))
-
-    def send_batches(
-        self,
-        queue: MessageQueue,
-        bodies: Iterable[Batch],
-        *,
-        in_flight_max: int = BATCHES_IN_FLIGHT,
-    ) -> list[SendResult]:
-        """Send batches that the caller encoded to one queue, in their order.
-
-        Several are in flight at a pymq broker. RocketMQ handles the requests of one connection on
-        several threads, and gets one at a time.
-
-        Args:
-            queue: where all go.
-            bodies: of SEND_BATCH, or finished records; each at most ``body_bytes_max``; must not
-                change until this returns.
-            in_flight_max: batches in flight at a time.
-
-        Returns:
-            One result per body, in their order. All are acknowledged. Of finished records, it
-            has the id of the first.
-
-        Raises:
-            LocalProtocolError: a body is too large.
-            PymqError: one was refused, or could not be sent ``send_retries`` times in a row;
-                a note says how many were acknowledged. Those in flight then may have been
-                stored, too.
-        """
-        results: dict[int, SendResult] = {}
-        pipeline = BatchPipeline(
-            self._pool,
-            self._batch_operation,
-            results.__setitem__,
-            in_flight_max=in_flight_max,
-            retries_max=self._config.send_retries,
-            awaits_routes=self._config.awaits_routes,
-        )
-        target = BatchTarget.of(queue)
-        try:
-            for body in bodies:
-                pipeline.send(target, body)
-            pipeline.flush()
-        finally:
-            pipeline.abandon()
-        return [results[number] for number in range(len(results))]
-
-    def batch_pipeline(
-        self, *, in_flight_max: int, retry_s: float, first_turn: int = 0
-    ) -> BatchPipeline:
-        """Return what sends batches to wherever they may go, until they are secured.
-
-        A topic or broker without a route is taken for one that is away for the moment.
-
-        Args:
-            in_flight_max: batches in flight at a time.
-            retry_s: a batch that has failed for so long is given up.
-            first_turn: which of a topic's queues comes first; senders should differ.
-        """
-        return BatchPipeline(
-            self._pool,
-            self._batch_operation,
-            in_flight_max=in_flight_max,
-            retry_s=retry_s,
-            awaits_routes=True,
-            wants_secured=True,
-            first_turn=first_turn,
-        )
-
-    def _batch_operation(self, queue: MessageQueue, batch: Batch) -> Send:
-        def prepare(body: bytes | memoryview) -> Send:
-            return self._send_operation(
-                PreparedMessage(queue.topic, body, "", None, batch=True), queue
-            )
-
-        if isinstance(batch, RecordsBody):
-            return send_records(prepare, batch)
-        return prepare(memoryview(batch).cast("B"))
+        return self._sender.send(prepared, queue)
 
 
 def _subscription(queue: MessageQueue, tags: str) -> Subscription:
     check_tags(queue.topic, tags)
     return Subscription.of_tags(queue.topic, tags, 0)
-
-
-def may_send_again(error: PymqError) -> bool:
-    """Does RocketMQ's rule allow another try? It may make a second copy of the message."""
-    if isinstance(error, BrokerError):
-        return error.code in SEND_RETRY_CODES
-    return isinstance(error, (ConnectionFailed, RequestTimeout))
-
-
-def never_sent(error: PymqError) -> bool:
-    """Is it certain that nothing reached the broker?"""
-    return isinstance(error, ConnectionFailed) and error.outcome_known
-
-
-def _may_send_elsewhere(error: PymqError, queue: MessageQueue | None) -> bool:
-    """May a send be tried again? To one queue that was asked for: only what surely did not happen.
-
-    Args:
-        error: of the last attempt.
-        queue: the one asked for; ``None``: any will do.
-    """
-    if queue is not None:
-        return never_sent(error)
-    # No route: an order topic, one of whose masters is away.
-    return may_send_again(error) or isinstance(error, RouteNotFound)
-
-
-def _forget(channel: BlockingChannel | None, plan: RangePlan) -> None:
-    """Give up the pulls on their way."""
-    if channel is not None:
-        for span in plan.spans:
-            if span.opaque is not None:
-                channel.forget(span.opaque)
-    plan.restart()

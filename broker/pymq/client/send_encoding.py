@@ -263,6 +263,21 @@ def encode_batches(
     return batches
 
 
+def encode_batch(messages: Sequence[Message], unique_keys: Iterable[str], bytes_max: int) -> Batch:
+    """Return one batch with all messages; the arguments are those of ``encode_batches``.
+
+    Raises:
+        LocalProtocolError: a message cannot be sent in a batch, or they are too large together.
+    """
+    batches = encode_batches(messages, unique_keys, bytes_max)
+    if len(batches) != 1:
+        raise LocalProtocolError(
+            f"batch of {len(messages)} messages takes {sum(len(part.body) for part in batches)} B,"
+            f" expected at most {bytes_max} (body_bytes_max); send fewer at once"
+        )
+    return batches[0]
+
+
 def _batch_properties(message: Message, key: str) -> bytes:
     if check_delay_level(message.delay_level):
         raise LocalProtocolError(

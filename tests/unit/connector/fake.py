@@ -1,4 +1,4 @@
-"""A client with the connector's part of ``BlockingClient``, over queues held in memory."""
+"""A client with the connector's part of ``BulkClient``, over queues held in memory."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

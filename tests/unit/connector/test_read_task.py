@@ -23,7 +23,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
     fake = FakeBroker(first={Q0: 100})
     for queue in (Q0, Q1):
         fake.add(queue, *((b"%d" % n, {"TAGS": "ABC"[n % 3]}) for n in range(20)))
-    monkeypatch.setattr(read_task, "BlockingClient", fake.client)
+    monkeypatch.setattr(read_task, "BulkClient", fake.client)
     yield fake
     assert fake.open_clients == 0
 

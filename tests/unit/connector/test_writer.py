@@ -41,7 +41,7 @@ def queue(number: int, topic: str = "orders", broker: str = "broker-a") -> Messa
 def broker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
     """A pymq broker, or one of RocketMQ's."""
     fake = FakeBroker({queue(number): [] for number in range(4)}, takes_records=request.param)
-    monkeypatch.setattr(writer, "BlockingClient", fake.client)
+    monkeypatch.setattr(writer, "BulkClient", fake.client)
     yield fake
     assert fake.open_clients == 0
 

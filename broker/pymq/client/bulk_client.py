@@ -1,0 +1,140 @@
+"""BulkClient: a BlockingClient that reads and writes many queues at once, for the Spark connector.
+
+It sends batches that the caller has encoded, several in flight, and asks for the bounds of many
+queues without waiting for those whose broker is away.
+"""
+
+from collections.abc import Iterable
+
+from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, BatchPipeline
+from pymq.client.batch_request import Batch
+from pymq.client.batch_targets import BatchTarget
+from pymq.client.blocking import BlockingClient
+from pymq.client.blocking_pool import advertised
+from pymq.client.operations import PreparedMessage, Send, SendResult
+from pymq.client.preencoded_records import RecordsBody, send_records
+from pymq.client.queue_bounds import BoundsAnswer, ask_bounds
+from pymq.protocol.bodies import MessageQueue
+
+
+class BulkClient(BlockingClient):
+    """A blocking client for whole topics; takes the same arguments."""
+
+    # --- reading
+
+    def try_bounds(
+        self, queues: Iterable[MessageQueue], *, timeout_s: float | None = None
+    ) -> BoundsAnswer:
+        """Ask once for the bounds of queues; a broker that is away delays no other's answer.
+
+        Args:
+            queues: of any topics and brokers.
+            timeout_s: for the answers, which are awaited together; the client's own by default.
+
+        Raises:
+            PymqError: a broker refused, and not because it is busy or the topic unknown.
+        """
+        wanted = list(dict.fromkeys(queues))
+        return ask_bounds(self._pool, wanted, timeout_s=timeout_s or self._config.timeout_s)
+
+    def asks_master(self, queue: MessageQueue) -> bool:
+        """Say whether reads of a queue go to a master, as far as the route here tells.
+
+        Otherwise they go to a slave, which may lag: what its master has acknowledged, and what
+        was read from it, may be missing there for a while.
+        """
+        route = self._pool.routes.find(queue.topic)
+        return route is not None and queue.broker_name in route.masters()
+
+    def doubt_route(self, topic: str) -> None:
+        """Ask for a topic's route again when it is used next; the old one serves until then."""
+        self._pool.routes.doubt(topic)
+
+    # --- sending
+
+    def takes_records(self, queue: MessageQueue) -> bool:
+        """Say whether a queue's broker takes pre-encoded records, as pymq brokers do.
+
+        Raises:
+            RouteNotFound: the topic or its broker is not known.
+            PymqError: the broker did not answer, or refused to.
+        """
+        address = self._pool.write_route(queue.topic).address(queue.broker_name)
+        return self._pool.takes_records(address, advertised(queue.broker_name))
+
+    def send_batches(
+        self,
+        queue: MessageQueue,
+        bodies: Iterable[Batch],
+        *,
+        in_flight_max: int = BATCHES_IN_FLIGHT,
+    ) -> list[SendResult]:
+        """Send batches that the caller encoded to one queue, in their order.
+
+        Several are in flight at a pymq broker. RocketMQ handles the requests of one connection on
+        several threads, and gets one at a time.
+
+        Args:
+            queue: where all go.
+            bodies: of SEND_BATCH, or pre-encoded records; each at most ``body_bytes_max``; must
+                not change until this returns.
+            in_flight_max: batches in flight at a time.
+
+        Returns:
+            One result per body, in their order. All are acknowledged. Of pre-encoded records, it
+            has the id of the first.
+
+        Raises:
+            LocalProtocolError: a body is too large.
+            PymqError: one was refused, or could not be sent ``send_retries`` times in a row;
+                a note says how many were acknowledged. Those in flight then may have been
+                stored, too.
+        """
+        results: dict[int, SendResult] = {}
+        pipeline = BatchPipeline(
+            self._pool,
+            self._batch_operation,
+            results.__setitem__,
+            in_flight_max=in_flight_max,
+            retries_max=self._config.send_retries,
+            awaits_routes=self._config.awaits_routes,
+        )
+        target = BatchTarget.of(queue)
+        try:
+            for body in bodies:
+                pipeline.send(target, body)
+            pipeline.flush()
+        finally:
+            pipeline.abandon()
+        return [results[number] for number in range(len(results))]
+
+    def batch_pipeline(
+        self, *, in_flight_max: int, retry_s: float, first_turn: int = 0
+    ) -> BatchPipeline:
+        """Return what sends batches to wherever they may go, until they are secured.
+
+        A topic or broker without a route is taken for one that is away for the moment.
+
+        Args:
+            in_flight_max: batches in flight at a time.
+            retry_s: a batch that has failed for this long is given up.
+            first_turn: which of a topic's queues comes first; senders should differ.
+        """
+        return BatchPipeline(
+            self._pool,
+            self._batch_operation,
+            in_flight_max=in_flight_max,
+            retry_s=retry_s,
+            awaits_routes=True,
+            wants_secured=True,
+            first_turn=first_turn,
+        )
+
+    def _batch_operation(self, queue: MessageQueue, batch: Batch) -> Send:
+        def prepare(body: bytes | memoryview) -> Send:
+            prepared = PreparedMessage(queue.topic, body, "", None, batch=True)
+            return self._sender.operation(prepared, queue)
+
+        if isinstance(batch, RecordsBody):
+            return send_records(prepare, batch)
+        return prepare(memoryview(batch).cast("B"))
