@@ -160,20 +160,22 @@ def _make_features(site: Site, tables: _Tables) -> _Features:
     registration = Registration(config, address=site.address, topics=tables.topics.body)
     saving = StateSaving(
         store_config.root_path / "config",
-        tables.topics,
-        tables.groups,
-        tables.offsets,
         site.writers,
-        offset_interval_s=config.offset_flush_interval_ms / 1000,
         announced=functools.partial(registration.wait_announced, ANNOUNCE_WAIT_S),
     )
+    save_topics = saving.add("topics.json", tables.topics)
 
     def topics_changed() -> None:
-        saving.topics_changed()
+        save_topics()
         registration.announce()
 
     tables.topics.on_change = topics_changed
-    tables.groups.on_change = saving.groups_changed
+    tables.groups.on_change = saving.add("subscriptionGroup.json", tables.groups)
+    saving.add_periodic(
+        "consumerOffset.json",
+        tables.offsets,
+        interval_s=config.offset_flush_interval_ms / 1000,
+    )
     flusher = _make_flusher(site)
     long_poll = LongPoll(clock, count_max=config.held_pull_count_max)
     arrivals = Arrivals(store.dispatch)

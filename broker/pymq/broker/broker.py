@@ -30,7 +30,7 @@ class Broker:
 
     There are two executors, so that consumers that read old messages never delay producers. One
     writes: ``Flusher`` (flushes of log and queues, preparation of the next segment), ``StateFile``
-    (three tables), ``Cleaner`` (deletions), opening and closing the store; it has a thread for
+    (tables), ``Cleaner`` (deletions), opening and closing the store; it has a thread for
     each of them. The other one reads what is no longer in memory, for ``RecordResponses`` and
     ``QueryHandlers``.
     """

@@ -1,21 +1,19 @@
-"""Keeps the tables that outlive the broker on the disk: topics, groups, consumer offsets.
+"""Keeps the tables that outlive the broker on the disk, each in a file of its own.
 
 An administrator's change is on the disk, and known to the name servers, before it is acknowledged.
-Committed offsets are saved every few seconds, as in RocketMQ.
+What changes all the time, such as committed offsets, is saved every few seconds, as in RocketMQ.
 
 Source: RocketMQ ConfigManager, ConsumerOffsetManager.
 """
 
+import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
-from pymq.broker.state.groups import GroupTable
-from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.state_file import StateFile
-from pymq.broker.state.topics import TopicTable
 from pymq.errors import StoreError
 from pymq.net.dispatcher import Request
 from pymq.net.tasks import Tasks
@@ -28,45 +26,74 @@ _log = logging.getLogger(__name__)
 AnswerSaved: TypeAlias = Callable[[Request], Coroutine[Any, Any, Command]]
 
 
+class Table(Protocol):
+    """A table with a file."""
+
+    def to_text(self) -> str:
+        """Return the text of the file."""
+
+    def restore(self, value: object) -> None:
+        """Take over the parsed contents of the file; see ``StateFile``."""
+
+
+class BusyTable(Table, Protocol):
+    """A table that changes too often to be saved after each change.
+
+    Attributes:
+        is_changed: set by the table after a change, reset when it is saved.
+    """
+
+    is_changed: bool
+
+
 class StateSaving:
-    """Loads the tables and keeps their files up to date.
+    """Loads tables and keeps their files up to date.
 
     Args:
         directory: of the files.
-        topics, groups, offsets: the tables.
         executor: does the disk work.
-        offset_interval_s: how often committed offsets are saved.
         announced: waits until the name servers know the topics.
     """
 
     def __init__(
         self,
         directory: Path,
-        topics: TopicTable,
-        groups: GroupTable,
-        offsets: OffsetTable,
         executor: Executor,
         *,
-        offset_interval_s: float,
         announced: Callable[[], Awaitable[object]],
     ) -> None:
-        self._offsets = offsets
-        self._offset_interval_s = offset_interval_s
+        self._directory = directory
+        self._executor = executor
         self._announced = announced
-        self._topic_file, self._group_file, self._offset_file = self._files = [
-            StateFile(
-                directory / name,
-                to_text=table.to_text,
-                restore=table.restore,
-                executor=executor,
-            )
-            for name, table in (
-                ("topics.json", topics),
-                ("subscriptionGroup.json", groups),
-                ("consumerOffset.json", offsets),
-            )
-        ]
+        self._files: list[StateFile] = []
+        self._busy: list[tuple[BusyTable, StateFile, float]] = []
         self._tasks = Tasks("state files")
+
+    def add(self, name: str, table: Table) -> Callable[[], None]:
+        """Keep a table in a file that is saved soon after each change.
+
+        Args:
+            name: of the file, such as ``topics.json``.
+            table: what is in it.
+
+        Returns:
+            To be called after each change.
+        """
+        return functools.partial(self._save_soon, self._add_file(name, table))
+
+    def add_periodic(self, name: str, table: BusyTable, *, interval_s: float) -> None:
+        """Keep a table in a file that is saved at intervals, if it has changed, and at the end."""
+        self._busy.append((table, self._add_file(name, table), interval_s))
+
+    def _add_file(self, name: str, table: Table) -> StateFile:
+        file = StateFile(
+            self._directory / name,
+            to_text=table.to_text,
+            restore=table.restore,
+            executor=self._executor,
+        )
+        self._files.append(file)
+        return file
 
     def load(self) -> None:
         """Read the files into their tables.
@@ -78,16 +105,10 @@ class StateSaving:
             file.load()
 
     def start(self) -> None:
-        """Begin to save committed offsets."""
-        self._tasks.repeat("consumer offsets", self._save_offsets, self._offset_interval_s)
-
-    def topics_changed(self) -> None:
-        """Save the topics soon."""
-        self._save_soon(self._topic_file)
-
-    def groups_changed(self) -> None:
-        """Save the groups soon."""
-        self._save_soon(self._group_file)
+        """Begin to save at intervals."""
+        for table, file, interval_s in self._busy:
+            save = functools.partial(self._save_changed, table, file)
+            self._tasks.repeat("save", save, interval_s)
 
     async def answer_saved(self, request: Request) -> Command:
         """Save an administrative change that was made in memory; return the response to it.
@@ -108,9 +129,8 @@ class StateSaving:
         Raises:
             StoreError: a file could not be written; the next change tries again.
         """
-        if self._offsets.is_changed:
-            self._offsets.is_changed = False
-            self._offset_file.changed()
+        for table, file, _ in self._busy:
+            _mark_if_changed(table, file)
         for file in self._files:
             await file.save()
 
@@ -118,11 +138,9 @@ class StateSaving:
         file.changed()
         self._tasks.start("save", self._save(file))
 
-    async def _save_offsets(self) -> None:
-        if self._offsets.is_changed:
-            self._offsets.is_changed = False
-            self._offset_file.changed()
-        await self._save(self._offset_file)
+    async def _save_changed(self, table: BusyTable, file: StateFile) -> None:
+        _mark_if_changed(table, file)
+        await self._save(file)
 
     async def _save(self, file: StateFile) -> None:
         try:
@@ -138,3 +156,9 @@ class StateSaving:
         """
         await self._tasks.close()
         await self.save()
+
+
+def _mark_if_changed(table: BusyTable, file: StateFile) -> None:
+    if table.is_changed:
+        table.is_changed = False
+        file.changed()
