@@ -68,7 +68,7 @@ class NewRecord:
     """A message to be stored; the commit log adds offsets, time and the broker's address.
 
     ``properties`` are encoded; ``born_host`` is a packed host; ``tag_code`` the Java
-    hash of the tag (0 without one).
+    hash of the tag (0 without one). The store works out the code of delayed messages itself.
     """
 
     topic: str

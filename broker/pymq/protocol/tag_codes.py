@@ -4,8 +4,8 @@ The code is the Java hash of the TAGS property, 0 without one. Of several TAGS t
 one counts, as for every reader of properties. The code of a delayed message is its delivery time
 instead.
 
-All tag codes are computed here: ``tag_code`` for a known tag, ``tag_codes`` for the properties of
-many messages, ``entry_tag_codes`` for stored records.
+All tag codes are computed here: ``tag_code`` for a known tag, ``delayed_tag_code`` for a delayed
+message, ``tag_codes`` for the properties of many messages, ``entry_tag_codes`` for stored records.
 
 Source: RocketMQ MessageExtBrokerInner.tagsString2tagsCode, CommitLog.checkMessageAndReturnSize.
 """
@@ -17,8 +17,8 @@ import numpy as np
 from pymq.protocol.batch_properties import BatchProperties
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.java_hashes import java_hashes
+from pymq.protocol.message import find_property
 from pymq.protocol.names import SCHEDULE_TOPIC
-from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.record_batch import Longs, RecordColumns, equal_at, gather
 
 _TAGS = b"TAGS"
@@ -37,6 +37,25 @@ def tag_code(tag: str) -> int:
     return java_hash(tag)
 
 
+def delayed_tag_code(
+    properties: bytes, store_timestamp: int, delay_levels_ms: tuple[int, ...]
+) -> int | None:
+    """Return the tag code of a record of the schedule topic: when it is to be delivered.
+
+    Args:
+        properties: encoded.
+        store_timestamp: ms.
+        delay_levels_ms: delays of levels 1, 2, ...
+
+    Returns:
+        ms; None if there is no readable level: then the tag counts, as elsewhere.
+    """
+    level = find_property(properties, _DELAY)
+    if level is None or not level.isdigit():
+        return None
+    return store_timestamp + _delay_ms(int(level), delay_levels_ms)
+
+
 def entry_tag_codes(records: RecordColumns, delay_levels_ms: tuple[int, ...]) -> Longs:
     """Return the tag code of every record's queue entry, int64, shape (n,).
 
@@ -46,14 +65,11 @@ def entry_tag_codes(records: RecordColumns, delay_levels_ms: tuple[int, ...]) ->
     """
     text, row_start = records.properties_text()
     codes = tag_codes(BatchProperties(text, row_start[:-1], row_start[1:]))
-    delayed = _delayed(records)
-    if delayed:
-        found, start, end = PropertyIndex(text, row_start).find(_DELAY)
-    for row in delayed:
-        level = text[start[row] : end[row]].tobytes() if found[row] else b""
-        if level.isdigit():
-            delay_ms = _delay_ms(int(level), delay_levels_ms)
-            codes[row] = int(records.store_timestamp[row]) + delay_ms
+    for row in _delayed(records):
+        properties = text[row_start[row] : row_start[row + 1]].tobytes()
+        code = delayed_tag_code(properties, int(records.store_timestamp[row]), delay_levels_ms)
+        if code is not None:
+            codes[row] = code
     return codes
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from pymq.errors import PymqError
 from pymq.protocol.codes import HOST_IPV6_MASK, MessageFlag
 from pymq.protocol.hashes import crc32
+from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import (
     BLANK_BYTES,
@@ -31,6 +32,7 @@ from pymq.protocol.record_crc import (
     encode_record_crc,
     with_record_crc_room,
 )
+from pymq.protocol.tag_codes import delayed_tag_code
 from pymq.store.config import StoreConfig
 from pymq.store.dispatch import PendingDispatch
 from pymq.store.log.commit_log import CommitLog
@@ -58,6 +60,7 @@ class Appender:
         self._record_max = config.record_bytes_max
         self._segment_room = config.segment_bytes - BLANK_BYTES
         self._record_crc = config.append_record_crc
+        self._delay_levels_ms = config.delay_levels_ms
 
     def append_run(
         self,
@@ -146,7 +149,10 @@ class Appender:
             is_visible = not put.sys_flag & _PREPARED
             queue_offset = queue.next_offset if is_visible else 0
             try:
-                packed = _pack_entry(position, size, put.tag_code)
+                code = put.tag_code
+                if put.topic == SCHEDULE_TOPIC:
+                    code = self._delayed_code(put, now)
+                packed = _pack_entry(position, size, code)
                 pieces += encode_record(
                     put, queue.topic_bytes, size=size, queue_offset=queue_offset,
                     physical_offset=position, store_timestamp=now, store_host=store_host,
@@ -176,6 +182,10 @@ class Appender:
             results.append(_illegal(reason))
             return None
         return self._queues.make(put.topic, put.queue_id)
+
+    def _delayed_code(self, put: NewRecord, now: int) -> int:
+        code = delayed_tag_code(put.properties, now, self._delay_levels_ms)
+        return put.tag_code if code is None else code
 
     def _with_room(self, put: NewRecord) -> NewRecord:
         """Return a record with room for its checksum, or without the one it came with."""

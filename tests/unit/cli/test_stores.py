@@ -17,11 +17,11 @@ SIZES = {"segment_bytes": 4096, "queue_file_bytes": 400}
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("cli") / "store"
     clock = FakeClock()
-    store = open_store(root, clock, **SIZES)
+    store = open_store(root, clock, **SIZES, delay_levels_ms=(7000,))
     for number in range(100):
         clock.now_ms += 1000
         late = record(b"late", topic="SCHEDULE_TOPIC_XXXX", queue_id=0)
-        late.properties, late.tag_code = b"DELAY\x011", clock.now_ms + 7000
+        late.properties = b"DELAY\x011"
         put_ok(store, record(b"x" * 50, queue_id=number % 3), late)
     store.close()
     (root / "config").mkdir()

@@ -62,7 +62,6 @@ def fill(store: MessageStore, clock: FakeClock, chance: random.Random, count: in
         if number % 25 == 7:
             late = record(b"late", topic="SCHEDULE_TOPIC_XXXX", queue_id=2)
             late.properties = b"DELAY\x013\x02REAL_TOPIC\x01Alpha"
-            late.tag_code = clock.now_ms + 10_000
             put_ok(store, late, batch([b"one", b"two", b"three"], topic="Beta", queue_id=1))
         put_ok(store, message(number, chance))
     while store.keys.index_step():

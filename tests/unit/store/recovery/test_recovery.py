@@ -470,17 +470,26 @@ def test_one_crash_soon_after_another_reads_only_what_is_new(
     third.close()
 
 
-def test_delayed_messages_get_their_delivery_time_back(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("level", "delay_ms"),
+    [(b"1", 1000), (b"18", 7_200_000), (b"99", 7_200_000), (b"0", 1000), (b"2x", None)],
+)
+def test_delayed_messages_have_their_delivery_time_in_their_queue(
+    tmp_path: Path, level: bytes, delay_ms: int | None
+) -> None:
+    """It is counted from the store time, which whoever hands in the record cannot know."""
     root = tmp_path / "store"
     store = open_store(root)
-    delayed = record(b"x", topic="SCHEDULE_TOPIC_XXXX", queue_id=17)
-    delayed.properties = b"DELAY\x0118\x02TAGS\x01TagA\x02REAL_QID\x011"
+    delayed = record(b"x", topic="SCHEDULE_TOPIC_XXXX", queue_id=17, tag="TagA")
+    delayed.properties = b"DELAY\x01%b\x02TAGS\x01TagA\x02REAL_QID\x011" % level
     (result,) = put_ok(store, delayed)
     store.close()
+    code = delayed.tag_code if delay_ms is None else result.store_timestamp + delay_ms
+    (path,) = queue_path(root, "SCHEDULE_TOPIC_XXXX", 17).iterdir()
+    assert path.read_bytes()[12:20] == struct.pack(">q", code)
     shutil.rmtree(root / "consumequeue")
     open_store(root).close()
-    (path,) = queue_path(root, "SCHEDULE_TOPIC_XXXX", 17).iterdir()
-    assert path.read_bytes()[12:20] == struct.pack(">q", result.store_timestamp + 7_200_000)
+    assert path.read_bytes()[12:20] == struct.pack(">q", code)
 
 
 def test_damaged_small_files_are_made_anew(filled: Path) -> None:
