@@ -20,7 +20,8 @@ from pymq.errors import (
     RequestTimeout,
     TooManyPending,
 )
-from pymq.net.blocking import INBOX_BYTES, VIEW_BYTES_MIN, BlockingChannel
+from pymq.net.blocking import BlockingChannel
+from pymq.net.frame_input import INBOX_BYTES, VIEW_BYTES_MIN
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder, encode_frame
 
@@ -398,7 +399,7 @@ def test_a_stream_that_was_interrupted_is_not_followed(
     channel, server = ends
     opaque = send(channel)
     server.connection.sendall(server.answer(server.next()))
-    monkeypatch.setattr("pymq.net.blocking.decode_header", interrupted)
+    monkeypatch.setattr("pymq.net.frame_input.decode_header", interrupted)
     with pytest.raises(KeyboardInterrupt):
         channel.receive(opaque, soon())
     assert not channel.check_alive()

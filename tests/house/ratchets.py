@@ -22,7 +22,6 @@ LONG_MODULES: dict[str, int] = {
     "pymq.client.admin": 457,
     "pymq.client.pool": 515,
     "pymq.client.producer": 537,
-    "pymq.net.blocking": 410,
     "pymq.store.files": 558,
     "pymq.store.index.index_file": 483,
     "pymq.store.inspection.layout": 468,

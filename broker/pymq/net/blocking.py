@@ -3,19 +3,14 @@
 For one thread of one process. A child made by ``fork`` shares the socket with its parent and
 would steal its answers: connect after forking, or close in the child before use.
 
-Input is read by a small state machine, so that a deadline may fall anywhere: in a length, in a
-header, in the middle of a large body; the next call continues there.
-
-Bodies of ``VIEW_BYTES_MIN`` or more are received straight into a buffer of the channel and handed
-out as a view on it, without a copy. A buffer is reused once no view on it is left (memoryview,
-numpy or Arrow array alike); until then another buffer is made. So a view stays valid for as long
-as it is referenced, even after the channel is closed.
+A deadline may fall anywhere in an answer; the next call continues there. Large bodies are views on
+buffers of the channel: ``frame_input`` says how long these stay valid, which does not end when the
+channel is closed.
 """
 
 import select
 import socket
 import time
-from dataclasses import dataclass
 
 from pymq.errors import (
     ClientClosed,
@@ -25,36 +20,18 @@ from pymq.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
-from pymq.net.buffers import BufferPool
+from pymq.net.frame_input import FrameInput
 from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import request_name
-from pymq.protocol.command import Command, decode_header
+from pymq.protocol.command import Command
 from pymq.protocol.connection import PENDING_MAX, RequestTable
-from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts, read_prefix
+from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
 
-#: Bodies of this size or more are views on the channel's buffers; smaller ones are ``bytes``.
-VIEW_BYTES_MIN = 64 << 10
-#: Buffers kept for large bodies.
-BUFFER_COUNT_MAX = 3
-#: Room for headers and small bodies; grows when a header needs more.
-INBOX_BYTES = 128 << 10
 #: A request of up to this many bytes is joined and sent in one piece.
 JOIN_BYTES_MAX = 64 << 10
 
 #: A large body on a slow network may take this many times the wait for an answer, and more.
 SLOW_BODY_FACTOR = 20
-
-assert INBOX_BYTES >= VIEW_BYTES_MIN + 4096
-
-
-@dataclass(slots=True)
-class _LargeBody:
-    """A frame whose body is being received into a buffer."""
-
-    form: int
-    header: bytes
-    view: memoryview
-    received_bytes: int
 
 
 class BlockingChannel:
@@ -64,8 +41,6 @@ class BlockingChannel:
     that number. Any number of requests may be in flight, and answers may come in any order.
     An answer that comes after its deadline is recognised and dropped. Requests of the peer
     (notifications to clients with consumers) are ignored.
-
-    Invariant: while a large body is being received, the inbox is empty.
     """
 
     def __init__(
@@ -100,10 +75,7 @@ class BlockingChannel:
         #: Answers that came while waiting for another one.
         self._answers: dict[int, Command] = {}
         self._failure: PymqError | None = None
-        self._inbox = memoryview(bytearray(INBOX_BYTES))
-        self._inbox_end = 0
-        self._large: _LargeBody | None = None
-        self._buffers = BufferPool(count_max=BUFFER_COUNT_MAX)
+        self._input = FrameInput(frame_bytes_max=frame_bytes_max)
 
     @classmethod
     def connect(
@@ -208,8 +180,8 @@ class BlockingChannel:
                 coming in it is postponed, up to ``SLOW_BODY_FACTOR`` times the wait.
 
         Returns:
-            The answer, whatever its code. A body of ``VIEW_BYTES_MIN`` or more is a
-            memoryview; the module's docstring says how long it stays valid.
+            The answer, whatever its code. A body of ``frame_input.VIEW_BYTES_MIN`` or more is a
+            memoryview; the docstring there says how long it stays valid.
 
         Raises:
             RequestTimeout: none came in time; when it comes it is dropped.
@@ -226,7 +198,7 @@ class BlockingChannel:
             self._check_answerable()
             if self._read():
                 has_received = True
-                if self._large is not None:
+                if self._input.large is not None:
                     # The peer has answered; how long the rest takes depends on the network.
                     deadline_s = min(max(deadline_s, time.monotonic() + wait_s), last_s)
                 continue
@@ -305,13 +277,8 @@ class BlockingChannel:
             raise
 
     def _read_once(self) -> bool:
-        large = self._large
-        if large is None:
-            room = self._inbox[self._inbox_end :]
-        else:
-            room = large.view[large.received_bytes :]
         try:
-            count = self._socket.recv_into(room)
+            count = self._socket.recv_into(self._input.room)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -320,64 +287,15 @@ class BlockingChannel:
             raise self._broken(f"{self.peer} closed the connection")
         self._is_silent = False
         try:
-            if large is None:
-                self._inbox_end += count
-                self._unpack()
-            else:
-                large.received_bytes += count
-                if large.received_bytes == len(large.view):
-                    self._large = None
-                    self._take(large.form, large.header, large.view)
+            for command in self._input.received(count):
+                if command.is_response and self._requests.resolve(command) is not None:
+                    self._answers[command.opaque] = command
+                # Else: a notification, or the answer to a request that was given up.
         except RemoteProtocolError as error:
             failure = RemoteProtocolError(f"{self.peer} sent an invalid frame: {error}")
             self._fail(failure)
             raise failure from error
         return True
-
-    def _unpack(self) -> None:
-        """Take the frames in the inbox; keep the start of an incomplete one."""
-        inbox, end = self._inbox, self._inbox_end
-        position = needed_bytes = 0
-        while end - position >= 8:
-            form, body_at, frame_end = read_prefix(
-                inbox, position, frame_bytes_max=self._frame_bytes_max
-            )
-            body_bytes = frame_end - body_at
-            is_large = body_bytes >= VIEW_BYTES_MIN
-            needed_end = body_at if is_large else frame_end
-            if needed_end > end:
-                needed_bytes = needed_end - position
-                break
-            header = bytes(inbox[position + 8 : body_at])
-            if is_large:
-                view = self._buffers.take(body_bytes)
-                received = min(end, frame_end) - body_at
-                view[:received] = inbox[body_at : body_at + received]
-                if received < body_bytes:
-                    self._large = _LargeBody(form, header, view, received)
-                    position = end
-                    break
-                self._take(form, header, view)
-            else:
-                self._take(form, header, bytes(inbox[body_at:frame_end]))
-            position = frame_end
-        self._keep(position, needed_bytes)
-
-    def _keep(self, position: int, needed_bytes: int) -> None:
-        """Move what is left after ``position`` to the front of the inbox, and make room."""
-        rest = bytes(self._inbox[position : self._inbox_end])
-        if needed_bytes > len(self._inbox):
-            # The answer to a batch of thousands has that many ids in its header.
-            self._inbox = memoryview(bytearray(needed_bytes))
-        if position or needed_bytes:
-            self._inbox[: len(rest)] = rest
-        self._inbox_end = len(rest)
-
-    def _take(self, form: int, header: bytes, body: bytes | memoryview) -> None:
-        command = decode_header(form, header, body)
-        if command.is_response and self._requests.resolve(command) is not None:
-            self._answers[command.opaque] = command
-        # Else: a notification, or the answer to a request that was given up.
 
     # --- the end
 
@@ -400,5 +318,5 @@ class BlockingChannel:
             return
         self._failure = failure
         self._requests.fail_all()
-        self._large = None
+        self._input.give_up()
         self._socket.close()
