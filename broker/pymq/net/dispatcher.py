@@ -186,7 +186,7 @@ class Dispatcher:
 
     def on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
         """Handle commands that arrived together, in order."""
-        handlers = self._handlers
+        handlers, guard = self._handlers, self._guard
         begun_s = perf_counter()
         for command in commands:
             if command.flag & _RESPONSE:
@@ -196,8 +196,8 @@ class Dispatcher:
                 handler = handlers.get(command.code)
                 if handler is None or self._is_closed:
                     raise self._refusal(command)
-                if self._guard is not None:
-                    self._guard(request)
+                if guard is not None:
+                    guard(request)
                 answer = handler(request)
             except Exception as error:
                 answer = _error_response(request, error)

@@ -32,7 +32,6 @@ _INT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
 _LANGUAGE_NUMBERS = {code.name: int(code) for code in LanguageCode}
-_ONLY_STRINGS = frozenset({str})
 _scan_json = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # as json.decoder does
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -164,8 +163,14 @@ def _string_map(fields: Any) -> dict[str, str]:
     """Return extFields with only strings as values; Java also accepts numbers and booleans."""
     if type(fields) is not dict:
         raise RemoteProtocolError(f"extFields is a {type(fields).__name__}, expected an object")
-    if _ONLY_STRINGS.issuperset(map(type, fields.values())):
-        return fields
+    try:
+        "".join(fields.values())  # the fastest way to see that all of them are strings
+    except TypeError:
+        return _as_strings(fields)
+    return fields
+
+
+def _as_strings(fields: dict[str, Any]) -> dict[str, str]:
     strings = {}
     for key, value in fields.items():
         if value is None:

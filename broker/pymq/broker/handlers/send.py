@@ -59,7 +59,7 @@ from pymq.store import PutResult, PutStatus
 _WRITE = int(Permission.WRITE)
 _BATCH_CODES = frozenset((int(RequestCode.SEND_BATCH_MESSAGE), SEND_RECORDS))
 _OK, _FAILED = int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)
-_STORED = Outcome.STORED
+_STORED, _JSON = Outcome.STORED, HeaderForm.JSON
 _ERROR_FIELDS = {"MSG_REGION": REGION, "TRACE_ON": "true"}
 _CODES = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
@@ -151,7 +151,13 @@ class SendHandlers:
         config = self._topics.find(topic)
         if config is None or topic in names.NO_SEND_TOPICS:
             config = self._create_topic(header)
-        queue_id = self._check(header, config)
+        queue_id = header.queue_id
+        if not (
+            0 <= queue_id < config.write_queue_count
+            and config.perm & _WRITE
+            and self._config.is_writable
+        ):
+            queue_id = self._check(header, config)
         properties = parse_properties(header.properties)
         wait = WAIT not in properties or properties[WAIT].lower() != "false"
         if topic.startswith(names.RETRY_PREFIX):
@@ -164,7 +170,7 @@ class SendHandlers:
         return self._hooks.apply(record, properties), wait
 
     def _check(self, header: SendRequest, config: TopicConfig) -> int:
-        """Check that a topic may be written to; return the queue of a send."""
+        """Return the queue of a send that needs a closer look, or refuse it."""
         if not (config.perm & _WRITE and self._config.is_writable):
             raise refusal(
                 ResponseCode.NO_PERMISSION,
@@ -284,9 +290,7 @@ class SendHandlers:
         """Answer a send whose outcome is known."""
         command = request.command
         if outcome is _STORED:
-            if command.is_one_way:
-                request.respond_encoded(_OK, b"")
-            elif command.form is HeaderForm.JSON and result.count == 1:
+            if command.form is _JSON and result.count == 1:
                 frame = encode_success(
                     command.opaque,
                     f"{self._id_prefix}{result.physical_offset:016X}",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.codes import MQ_VERSION
-from pymq.protocol.headers.codec import Header, parse_int, wire
+from pymq.protocol.headers.codec import Header, wire
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class SendRequest:
                 int(fields["d"]),
                 int(fields["e"]),
                 int(fields["f"]),
-                parse_int(fields["g"]),
+                int(fields["g"]),
                 int(fields["h"]),
                 get("i") or "",
                 int(get("j") or 0),
