@@ -149,9 +149,7 @@ class Appender:
             is_visible = not put.sys_flag & _PREPARED
             queue_offset = queue.next_offset if is_visible else 0
             try:
-                code = put.tag_code
-                if put.topic == SCHEDULE_TOPIC:
-                    code = self._delayed_code(put, now)
+                code = self._delayed_code(put, now) if put.topic == SCHEDULE_TOPIC else put.tag_code
                 packed = _pack_entry(position, size, code)
                 pieces += encode_record(
                     put, queue.topic_bytes, size=size, queue_offset=queue_offset,
