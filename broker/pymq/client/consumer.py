@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Self, overload
 
 from pymq.client.config import ClientConfig, parse_name_servers
+from pymq.client.handler import check_handler
 from pymq.client.home import Home
 from pymq.client.inbox import Delivery, FlowLimits, Inbox
 from pymq.client.pool import ClientPool
@@ -47,18 +48,6 @@ COMMIT_S = 5.0
 MAX_RECONSUME_TIMES = 16
 #: Calls of a handler that may be under way at a time.
 CONCURRENCY = 16
-
-
-def check_handler(handler: object, batch_size: int | None) -> None:
-    """Check what a consumer is to call.
-
-    Raises:
-        ConfigurationError: it cannot be called, or not with lists of that size.
-    """
-    if not callable(handler):
-        raise ConfigurationError(f"handler {handler!r}: expected a function")
-    if batch_size is not None and batch_size < 1:
-        raise ConfigurationError(f"batch_size={batch_size}: expected at least 1")
 
 
 class Consumer:
@@ -305,8 +294,9 @@ class Consumer:
             batch_size: most messages of one call; it fails or succeeds as a whole.
 
         Raises:
-            ConfigurationError: an argument is wrong.
+            ConfigurationError: an argument is wrong, or ``handler`` is a generator function.
             ClientClosed: the consumer is not open.
+            BaseException: what ``handler`` raised that is not an ``Exception``.
         """
         self._check_open()
         check_handler(handler, batch_size)

@@ -14,10 +14,12 @@ from typing import Self, cast, overload
 from pymq.client import consumer as _consumer
 from pymq.client import producer as _producer
 from pymq.client.consumer import MAX_RECONSUME_TIMES
+from pymq.client.handler import check_handler, check_result
 from pymq.client.inbox import Delivery, FlowLimits
 from pymq.client.loop_thread import Threaded, soon
 from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT, SendResult
 from pymq.client.producer import IN_FLIGHT_MAX
+from pymq.client.said_once import SaidOnce
 from pymq.client.thread_inbox import ThreadInbox
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
@@ -318,9 +320,9 @@ class Consumer(Threaded):
             ConfigurationError: an argument is wrong.
             ClientClosed: the consumer is not open.
         """
-        _consumer.check_handler(handler, batch_size)
+        check_handler(handler, batch_size)
         call = cast(Callable[[ReceivedMessage | list[ReceivedMessage]], object], handler)
-        loop = object()
+        loop, said = object(), SaidOnce(_log)
         while taken := self._take(batch_size or 1, timeout_s, loop):
             messages = [delivery.message for delivery in taken]
             try:
@@ -332,14 +334,12 @@ class Consumer(Threaded):
                 self._put_back()
                 raise
             else:
-                if isinstance(done, Awaitable):
+                try:
+                    _check_plain(handler, done)
+                    check_result(handler, done, said)
+                except ConfigurationError:
                     self._put_back()
-                    if isinstance(done, Coroutine):
-                        done.close()  # or Python warns that it was never awaited
-                    raise ConfigurationError(
-                        f"handler {handler!r} returned {done!r}, which nobody awaits here: "
-                        "expected a plain function; asyncio's pymq.Consumer takes this one"
-                    )
+                    raise
 
     def _put_back(self) -> None:
         self._call(soon(self._inbox.put_back, self._inbox.held.release()))
@@ -366,3 +366,18 @@ class Consumer(Threaded):
                 break
             taken = inbox.take_nowait(held, count_max)  # none: other threads were quicker
         return taken
+
+
+def _check_plain(handler: object, result: object) -> None:
+    """Accept what a handler returned unless there is something to await in it.
+
+    Raises:
+        ConfigurationError: there is, and nobody would.
+    """
+    if isinstance(result, Awaitable):
+        if isinstance(result, Coroutine):
+            result.close()  # or Python warns that it was never awaited
+        raise ConfigurationError(
+            f"handler {handler!r} returned {result!r}, which nobody awaits here: "
+            "expected a plain function; asyncio's pymq.Consumer takes this one"
+        )

@@ -5,7 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from pymq.client.handler import check_result
 from pymq.client.inbox import Delivery, Inbox
+from pymq.client.said_once import SaidOnce
 
 _log = logging.getLogger(__name__)
 
@@ -38,7 +40,10 @@ class WorkerPool:
         self._handler = handler
         self._batch_size = batch_size
         self._handler_failed = handler_failed
+        self._said = SaidOnce(_log)
         self._is_stopping = False
+        #: What ended a worker, other than ``stop``, ``close`` or Ctrl-C.
+        self._failure: BaseException | None = None
         self._idle: set[asyncio.Task[None]] = set()
         self._workers = [spawn(f"handler {n}", self._work()) for n in range(concurrency)]
 
@@ -48,11 +53,12 @@ class WorkerPool:
         return not all(worker.done() for worker in self._workers)
 
     async def wait_end(self) -> None:
-        """Wait until all workers have ended; raises what ended one of them."""
-        await asyncio.wait(self._workers)
-        for worker in self._workers:
-            if not worker.cancelled():
-                worker.result()
+        """Wait until all workers have ended, or something ended one of them: that is raised."""
+        pending = set(self._workers)
+        while pending and self._failure is None:
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self) -> None:
         """Take no more messages; handlers at work go on."""
@@ -89,7 +95,17 @@ class WorkerPool:
                 self._idle.discard(task)
             if delivery is None:
                 return
-            await self._handle(self._fill(delivery))
+            deliveries = self._fill(delivery)
+            try:
+                await self._handle(deliveries)
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
+                # Whether they were handled is not known. ``run`` raises it, so no log is needed.
+                for unknown in reversed(deliveries):
+                    self._inbox.put_back(unknown)
+                self._failure = self._failure or error
+                self.stop()
 
     def _fill(self, delivery: Delivery) -> list[Delivery]:
         """Return the delivery and, for a handler of several, what else is there."""
@@ -105,14 +121,15 @@ class WorkerPool:
         messages = [delivery.message for delivery in deliveries]
         argument = messages[0] if self._batch_size is None else messages
         try:
-            done = self._handler(argument)
-            if isinstance(done, Awaitable):
-                await done
+            result = self._handler(argument)
+            if isinstance(result, Awaitable):
+                result = await result
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
             await self._handler_failed(deliveries, error)
         else:
+            check_result(self._handler, result, self._said)
             for delivery in deliveries:
                 self._inbox.finished(delivery)
 
