@@ -1,16 +1,16 @@
-"""Held pulls: requests that found nothing and wait for a message or their deadline.
+"""Held requests: those that found no message and wait for one, or for their deadline.
 
-Source: RocketMQ PullRequestHoldService, NotifyMessageArrivingListener.
+What a request waits for is its own affair: it names queues, and a function that decides whether an
+arrival in one of them is for it.
+
+Source: RocketMQ PullRequestHoldService, PopLongPollingService, NotifyMessageArrivingListener.
 """
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
-
-import numpy as np
-import numpy.typing as npt
 
 from pymq.clock import Clock
 from pymq.net.dispatcher import Answer, Request
@@ -22,139 +22,123 @@ from pymq.store import Arrival
 QueueKey = tuple[str, int]
 _Key = TypeVar("_Key")
 
-#: Answered pulls stay among the deadlines until there are this many more of them than others.
+#: Answered requests stay among the deadlines until there are this many more of them than others.
 _ANSWERED_MAX = 1000
 #: How often deadlines are checked.
 EXPIRE_INTERVAL_S = 0.1
 
 
 @dataclass(slots=True, eq=False)
-class HeldPull:
-    """One pull that waits.
+class HeldRequest:
+    """One request that waits.
 
-    ``tag_codes`` is the sorted filter, or None for everything; ``pull_again`` executes the pull
-    again, this time without waiting.
+    Attributes:
+        request: who waits.
+        queues: whose arrivals may be for it; at least one.
+        wants: whether an arrival in one of them is for it; must not raise.
+        deadline_s: it is executed again at this time at the latest.
+        work: executes it again, this time without waiting.
     """
 
     request: Request
-    queue: QueueKey
-    offset: int
-    tag_codes: npt.NDArray[np.int64] | None
+    queues: Sequence[QueueKey]
+    wants: Callable[[Arrival], bool]
     deadline_s: float
-    pull_again: Callable[[], Answer]
+    work: Callable[[], Answer]
     is_done: bool = field(default=False, init=False)
 
 
 class LongPoll:
-    """The held pulls of a broker, by queue, by connection and by deadline."""
+    """The held requests of a broker, by queue, by connection and by deadline."""
 
     def __init__(self, clock: Clock, *, count_max: int) -> None:
         self._clock = clock
         self._count_max = count_max
         # Dictionaries without values: sets that keep the order.
-        self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
-        self._by_connection: dict[ServerConnection, dict[HeldPull, None]] = {}
-        self._by_deadline: list[tuple[float, int, HeldPull]] = []
+        self._by_queue: dict[QueueKey, dict[HeldRequest, None]] = {}
+        self._by_connection: dict[ServerConnection, dict[HeldRequest, None]] = {}
+        self._by_deadline: list[tuple[float, int, HeldRequest]] = []
         self._sequence = itertools.count()
         self._count = 0
-        self._tasks = Tasks("held pulls")
+        self._tasks = Tasks("held requests")
 
     def start(self) -> None:
-        """Begin to answer pulls whose deadline has passed."""
+        """Begin to answer requests whose deadline has passed."""
         self._tasks.repeat("deadlines", self.expire, EXPIRE_INTERVAL_S)
 
     async def close(self) -> None:
-        """Answer all pulls now, and stop; idempotent."""
-        self._answer([pull for held in self._by_queue.values() for pull in held])
+        """Answer all requests now, and stop; idempotent."""
+        self._answer([one for held in self._by_connection.values() for one in held])
         await self._tasks.close()
 
     def __len__(self) -> int:
         return self._count
 
-    def hold(self, pull: HeldPull) -> bool:
-        """Keep a pull until its queue grows or its deadline passes; False above the limit."""
+    def hold(self, one: HeldRequest) -> bool:
+        """Keep a request until an arrival is for it or its deadline passes; False above the limit.
+
+        Nothing may arrive between its look into the queues and this call: both belong into one
+        turn of the event loop.
+        """
         if self._count >= self._count_max:
             return False
         self._count += 1
-        self._by_queue.setdefault(pull.queue, {})[pull] = None
-        self._by_connection.setdefault(pull.request.connection, {})[pull] = None
-        heapq.heappush(self._by_deadline, (pull.deadline_s, next(self._sequence), pull))
+        for queue in one.queues:
+            self._by_queue.setdefault(queue, {})[one] = None
+        self._by_connection.setdefault(one.request.connection, {})[one] = None
+        heapq.heappush(self._by_deadline, (one.deadline_s, next(self._sequence), one))
         if len(self._by_deadline) > 2 * self._count + _ANSWERED_MAX:
             self._by_deadline = [item for item in self._by_deadline if not item[2].is_done]
             heapq.heapify(self._by_deadline)
         return True
 
     def take(self, arrivals: list[Arrival]) -> None:
-        """Answer the pulls that wait for these arrivals."""
+        """Answer the requests that these arrivals are for."""
         if self._count:
             for arrival in arrivals:
-                queue = (arrival.topic, arrival.queue_id)
-                if queue in self._by_queue:
-                    self.wake(queue, arrival.queue_end, arrival.tag_codes)
-
-    def wake(
-        self, queue: QueueKey, end_offset: int, tag_codes: npt.NDArray[np.int64] | None
-    ) -> int:
-        """Answer the pulls of a queue that has new messages for them; return how many.
-
-        Args:
-            queue: has the new messages.
-            end_offset: the queue's new end.
-            tag_codes: of the new messages, or None when unknown (then all pulls are woken).
-        """
-        held = self._by_queue.get(queue)
-        if not held:
-            return 0
-        return self._answer([pull for pull in held if _concerns(pull, end_offset, tag_codes)])
+                held = self._by_queue.get((arrival.topic, arrival.queue_id))
+                if held:
+                    self._answer([one for one in held if one.wants(arrival)])
 
     def expire(self) -> int:
-        """Answer the pulls whose deadline has passed; return how many."""
+        """Answer the requests whose deadline has passed; return how many."""
         now = self._clock.monotonic_s()
         due = []
         heap = self._by_deadline
         while heap and (heap[0][2].is_done or heap[0][0] <= now):
-            pull = heapq.heappop(heap)[2]
-            if not pull.is_done:
-                due.append(pull)
+            one = heapq.heappop(heap)[2]
+            if not one.is_done:
+                due.append(one)
         return self._answer(due)
 
     def drop(self, connection: ServerConnection) -> int:
-        """Forget the pulls of a connection that is gone; return how many."""
+        """Forget the requests of a connection that is gone; return how many."""
         gone = list(self._by_connection.get(connection, ()))
         self._forget(gone)
-        for pull in gone:
-            pull.request.abandon()
+        for one in gone:
+            one.request.abandon()
         return len(gone)
 
-    def _answer(self, pulls: list[HeldPull]) -> int:
-        self._forget(pulls)
-        for pull in pulls:
-            if pull.request.connection.is_open:
-                pull.request.resume(pull.pull_again)
+    def _answer(self, due: list[HeldRequest]) -> int:
+        self._forget(due)
+        for one in due:
+            if one.request.connection.is_open:
+                one.request.resume(one.work)
             else:
-                pull.request.abandon()
-        return len(pulls)
+                one.request.abandon()
+        return len(due)
 
-    def _forget(self, pulls: Iterable[HeldPull]) -> None:
-        for pull in pulls:
-            pull.is_done = True
+    def _forget(self, gone: Iterable[HeldRequest]) -> None:
+        for one in gone:
+            one.is_done = True
             self._count -= 1
-            _remove(self._by_queue, pull.queue, pull)
-            _remove(self._by_connection, pull.request.connection, pull)
+            for queue in one.queues:
+                _remove(self._by_queue, queue, one)
+            _remove(self._by_connection, one.request.connection, one)
 
 
-def _remove(table: dict[_Key, dict[HeldPull, None]], key: _Key, pull: HeldPull) -> None:
+def _remove(table: dict[_Key, dict[HeldRequest, None]], key: _Key, one: HeldRequest) -> None:
     held = table[key]
-    del held[pull]
+    del held[one]
     if not held:
         del table[key]
-
-
-def _concerns(
-    pull: HeldPull, end_offset: int, tag_codes: npt.NDArray[np.int64] | None
-) -> bool:
-    if end_offset <= pull.offset:
-        return False
-    if pull.tag_codes is None or tag_codes is None:
-        return True
-    return bool(np.isin(tag_codes, pull.tag_codes).any())

@@ -1,6 +1,7 @@
-"""Held pulls: who is answered when, and what stays behind."""
+"""Held requests: who is answered when, and what stays behind."""
 
 import asyncio
+import functools
 import gc
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import FakeClock
 
-from pymq.broker.long_poll import HeldPull, LongPoll
+from pymq.broker.handlers.pull import is_wanted
+from pymq.broker.long_poll import HeldRequest, LongPoll
 from pymq.net.dispatcher import Dispatcher, Request
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
@@ -19,8 +21,14 @@ from pymq.store.queues.consume_queue import ENTRY
 QUEUE = ("T", 0)
 
 
+def arrival(queue_id: int, end_offset: int, *tag_codes: int) -> Arrival:
+    entries = np.zeros(max(len(tag_codes), 1), ENTRY)
+    entries["tag_code"] = tag_codes or 0
+    return Arrival("T", queue_id, end_offset - len(entries), end_offset, entries.tobytes())
+
+
 class Held:
-    """A ``LongPoll``, and the names of the pulls it answered."""
+    """A ``LongPoll``, and the names of the requests it answered."""
 
     def __init__(self, count_max: int = 100) -> None:
         self.clock = FakeClock()
@@ -33,17 +41,17 @@ class Held:
 
     def hold(self, name: str, connection: FakeConnection, *, offset: int = 0, **more: Any) -> bool:
         tags = more.pop("tags", None)
+        codes = None if tags is None else np.array(tags, np.int64)
         return self.table.hold(
-            HeldPull(
+            HeldRequest(
                 Request(
                     Dispatcher("test", observer=self),
                     connection.as_connection(),
                     Command(RequestCode.PULL_MESSAGE),
                     0.0,
                 ),
-                more.pop("queue", QUEUE),
-                offset,
-                None if tags is None else np.array(tags, np.int64),
+                more.pop("queues", [QUEUE]),
+                functools.partial(is_wanted, offset, codes),
                 self.clock.monotonic_s() + more.pop("wait_s", 10),
                 lambda: self.answered.append(name),
             )
@@ -51,6 +59,12 @@ class Held:
 
     def drop(self, connection: FakeConnection) -> int:
         return self.table.drop(connection.as_connection())
+
+    def take(self, *arrivals: Arrival) -> int:
+        """Return how many are not held any more."""
+        before = len(self.table)
+        self.table.take(list(arrivals))
+        return before - len(self.table)
 
 
 @pytest.fixture
@@ -64,24 +78,34 @@ def test_pulls_wake_for_what_they_want(connection: FakeConnection) -> None:
         ("all", {}),
         ("later", {"offset": 5}),
         ("tag", {"tags": [3, 7]}),
-        ("elsewhere", {"queue": ("T", 1)}),
+        ("elsewhere", {"queues": [("T", 1)]}),
     ):
         assert held.hold(name, connection, **more)
-    assert held.table.wake(QUEUE, 1, np.array([1, 2])) == 1
-    assert held.table.wake(QUEUE, 2, np.array([7])) == 1
-    assert held.table.wake(QUEUE, 3, None) == 0
+    assert held.take(arrival(0, 2, 1, 2)) == 1
+    assert held.take(arrival(0, 3, 7)) == 1
+    assert held.take(arrival(0, 4, 7), arrival(2, 1)) == 0
     assert held.answered == ["all", "tag"] and len(held.table) == 2
     asyncio.run(held.table.close())
     assert held.answered == ["all", "tag", "later", "elsewhere"] and not len(held.table)
 
 
-def test_arrivals_wake_the_pulls_of_their_queues(connection: FakeConnection) -> None:
+def test_a_request_can_wait_for_several_queues(connection: FakeConnection) -> None:
+    """As a POP does, which takes messages of any queue of its topic."""
     held = Held()
-    held.hold("here", connection)
-    held.hold("elsewhere", connection, queue=("T", 1))
-    entries = np.zeros(1, ENTRY).tobytes()
-    held.table.take([Arrival("T", 2, 0, 1, entries), Arrival("T", 0, 0, 1, entries)])
-    assert held.answered == ["here"]
+    queues = [("T", number) for number in range(3)]
+    held.hold("any", connection, queues=queues)
+    held.hold("gone", connection, queues=queues)
+    held.hold("last", connection, queues=queues[2:])
+    assert held.take(arrival(1, 1)) == 2 and held.answered == ["any", "gone"]
+    assert held.take(arrival(0, 1), arrival(1, 2), arrival(2, 1)) == 1
+    held.hold("dropped", connection, queues=queues)
+    assert held.drop(connection) == 1 and held.take(arrival(2, 2)) == 0
+    held.hold("late", connection, queues=queues)
+    held.clock.now_ms += 10_000
+    assert held.table.expire() == 1 and held.take(arrival(0, 3)) == 0
+    held.hold("closed", connection, queues=queues)
+    asyncio.run(held.table.close())
+    assert held.answered == ["any", "gone", "last", "late", "closed"]
 
 
 def test_deadlines_in_their_order_and_a_limit(connection: FakeConnection) -> None:
@@ -99,10 +123,10 @@ def test_a_connection_that_ends_takes_its_pulls_along(connection: FakeConnection
     held, other = Held(), FakeConnection()
     held.hold("a", connection)
     held.hold("b", other)
-    held.hold("c", connection, queue=("T", 1))
+    held.hold("c", connection, queues=[("T", 1)])
     assert held.drop(connection) == 2 and held.drop(connection) == 0
     other.is_open = False  # closed, but not dropped yet: nobody is there to be answered
-    assert held.table.wake(QUEUE, 1, None) == 1
+    assert held.take(arrival(0, 1)) == 1
     assert not held.answered and not len(held.table)
     assert held.abandoned == 3
     held.clock.now_ms += 60_000
@@ -114,6 +138,6 @@ def test_answered_pulls_do_not_wait_for_their_deadline(connection: FakeConnectio
     held = Held()
     for number in range(5000):
         held.hold(str(number), connection, wait_s=3600)
-        assert held.table.wake(QUEUE, 1, None) == 1
+        assert held.take(arrival(0, 1)) == 1
     gc.collect()
-    assert sum(isinstance(one, HeldPull) for one in gc.get_objects()) < 2000
+    assert sum(isinstance(one, HeldRequest) for one in gc.get_objects()) < 2000

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.long_poll import HeldPull, LongPoll
+from pymq.broker.long_poll import HeldRequest, LongPoll
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
@@ -22,7 +22,7 @@ from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol.bodies import Subscription
 from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode
 from pymq.protocol.headers.pull import PullRequest, PullResponse
-from pymq.store import MessageStore, ReadResult, ReadStatus
+from pymq.store import Arrival, MessageStore, ReadResult, ReadStatus
 
 _READ = int(Permission.READ)
 
@@ -180,11 +180,10 @@ class PullHandlers:
         if not self._config.long_polling:
             wait_ms = self._config.short_polling_ms
         return self._long_poll.hold(
-            HeldPull(
+            HeldRequest(
                 request,
-                (header.topic, header.queue_id),
-                header.queue_offset,
-                tag_codes,
+                ((header.topic, header.queue_id),),
+                functools.partial(is_wanted, header.queue_offset, tag_codes),
                 self._clock.monotonic_s() + max(wait_ms, 0) / 1000,
                 functools.partial(self._pull_again, request, header, tag_codes),
             )
@@ -205,6 +204,19 @@ class PullHandlers:
         ).to_fields()
         head = request.response(code, result.status.name, fields)
         return self._responses.make(head, result.buffers, result.starts, result.check)
+
+
+def is_wanted(offset: int, tag_codes: TagCodes | None, arrival: Arrival) -> bool:
+    """Return whether a held pull wants what has arrived in its queue.
+
+    Args:
+        offset: where it wants to read.
+        tag_codes: its filter; None: all messages.
+        arrival: what there is now.
+    """
+    if arrival.queue_end <= offset:
+        return False
+    return tag_codes is None or bool(np.isin(arrival.tag_codes, tag_codes).any())
 
 
 def _response_code(result: ReadResult, requested_offset: int) -> int:
