@@ -5,7 +5,7 @@ Nothing is started here. The store is already open, and the address is known.
 
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -40,6 +40,7 @@ from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import StateSaving
 from pymq.clock import Clock
 from pymq.net.dispatcher import Dispatcher
+from pymq.net.server import ServerConnection
 from pymq.store import FlushMode, MessageStore, StoreConfig
 
 #: How long administrative requests wait until the name servers are informed.
@@ -81,14 +82,17 @@ class Assembly:
     Attributes:
         dispatcher: takes all requests.
         duties: in the order in which they start.
-        clients, long_poll: refer to connections, and are told when one is gone.
+        holders: duties that keep requests for later; they are closed first, while answers can
+            still leave.
+        on_ended: what refers to connections; each is called with every connection that is gone,
+            and must not raise.
         registration: announces the broker.
     """
 
     dispatcher: Dispatcher
     duties: Sequence[Duty]
-    clients: ClientTable
-    long_poll: LongPoll
+    holders: Sequence[Duty]
+    on_ended: Sequence[Callable[[ServerConnection], object]]
     registration: Registration
 
 
@@ -134,8 +138,8 @@ def assemble(site: Site) -> Assembly:
     return Assembly(
         dispatcher=_make_dispatcher(site, tables, features),
         duties=_list_duties(site, tables, features),
-        clients=tables.clients,
-        long_poll=features.long_poll,
+        holders=[features.long_poll],
+        on_ended=[tables.clients.drop, features.long_poll.drop],
         registration=features.registration,
     )
 

@@ -93,7 +93,7 @@ class Broker:
         for server in self._servers:
             duties.on_close(server.close)  # before the duties that its requests need
             await server.start()
-        duties.start(parts.long_poll)  # closed while its answers can still leave
+        duties.start(*parts.holders)
         duties.on_close(parts.registration.close)
         await parts.registration.start(ANNOUNCE_WAIT_S)
 
@@ -179,8 +179,8 @@ class Broker:
 
     def _on_ended(self, connection: ServerConnection) -> None:
         assert self._parts is not None
-        self._parts.clients.drop(connection)
-        self._parts.long_poll.drop(connection)
+        for listener in self._parts.on_ended:
+            listener(connection)
 
     @property
     def port(self) -> int:
