@@ -21,7 +21,6 @@ SLACK = 0.9
 LONG_MODULES: dict[str, int] = {
     "pymq.client.admin": 457,
     "pymq.client.pool": 515,
-    "pymq.client.producer": 537,
     "pymq.store.files": 558,
     "pymq.store.index.index_file": 483,
     "pymq.store.inspection.layout": 468,

@@ -22,8 +22,6 @@ FACES = (Producer, Consumer, sync.Producer, sync.Consumer, BlockingClient, Block
 #: Between parts of the client, and to the Spark connector: programs have no use for these.
 PLUMBING = {
     "Consumer.inbox",
-    "Producer.note_failure",
-    "Producer.retry",
     "ReceivedMessage.from_record",
     "Route.of",
     "Route.to_create",

@@ -19,7 +19,7 @@ _JOIN_BYTES_MAX = 4096
 class SendOwner(Protocol):
     """Who made a send."""
 
-    def note_failure(self, template: SendTemplate, error: PymqError) -> None:
+    def broker_failed(self, template: SendTemplate, error: PymqError) -> None:
         """An attempt failed at a certain broker."""
 
     def retry(self, send: "SendAttempt", error: PymqError) -> None:
@@ -167,7 +167,7 @@ class SendAttempt:
     def answered(self, answer: Command | PymqError) -> None:
         """Complete the future, or let the owner try again."""
         if isinstance(answer, PymqError):
-            self.owner.note_failure(self.template, answer)
+            self.owner.broker_failed(self.template, answer)
             self.owner.retry(self, answer)
             return
         try:

@@ -17,9 +17,6 @@ PAIRS = {
 #: What one of the two lacks on purpose.
 ONLY_ASYNCIO = {
     "Producer.wait_room",  # send_nowait of the blocking one waits by itself
-    "Producer.ended",  # these are called by parts of the client
-    "Producer.note_failure",
-    "Producer.retry",
     "Consumer.inbox",
     "Consumer.give_back",
 }
