@@ -3,16 +3,20 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.cluster.played import Played, closed_address
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.inbox import FlowLimits
+from pymq.protocol.bodies import BrokerData, QueueData, TopicRoute
+from pymq.protocol.codes import Permission
+from pymq.protocol.command import Command
 from pymq.protocol.message import ReceivedMessage
 from pymq.testing.cluster import Cluster
 
@@ -253,3 +257,75 @@ def test_a_consumer_that_reads_says_nothing(
 
     run(test())
     assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+
+
+# ----------------------------------------------------------------------- nobody names the members
+
+
+def route_answer(*, address: str, perm: int = 6) -> Callable[[Command], Command]:
+    """What a name server says about any topic: one broker with one queue."""
+    route = TopicRoute(
+        brokers=[BrokerData(cluster="C", broker_name="broker-a", addresses={0: address})],
+        queues=[
+            QueueData(broker_name="broker-a", read_queue_count=1, write_queue_count=1, perm=perm)
+        ],
+    )
+    return lambda request: request.reply(0, body=route.encode())
+
+
+@pytest.mark.parametrize(
+    ("address", "cause"),
+    [(None, "advertises 127.0.0.1:"), ("nonsense", "advertises nonsense, ")],
+)
+def test_a_consumer_that_starts_while_its_only_broker_is_away_says_so(
+    caplog: pytest.LogCaptureFixture, address: str | None, cause: str
+) -> None:
+    async def test(name_server: str) -> None:
+        async with Consumer(name_server, "g").subscribe("T") as consumer:
+            for _ in range(3):
+                await consumer._rebalance.rebalance()
+
+    with Played(route_answer(address=address or closed_address())) as server:
+        run(test(server.address))
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    text = warning.getMessage()
+    assert text.startswith("group 'g', topic 'T': this member gets no messages, because no broker")
+    assert cause in text and "brokerIP1" in text
+
+
+def test_a_consumer_of_a_topic_that_cannot_be_read_says_so(
+    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    with BlockingClient(pymq_cluster.name_server) as client:
+        BlockingAdmin(client).create_topic("T", perm=int(Permission.WRITE))
+
+    async def test() -> None:
+        async with Consumer(pymq_cluster.name_server, "g").subscribe("T"):
+            await wait_until(lambda: said(caplog, "no queue of the topic can be read"), "it says")
+
+    run(test())
+    (text,) = said(caplog, "no queue of the topic can be read")
+    assert text.startswith("WARNING group 'g', topic 'T': this member gets no messages")
+
+
+def test_name_servers_that_go_away_are_said_once_for_all_topics(
+    one_queue: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Topics with a known route do not make those without one warn again and again."""
+    known = route_answer(address=one_queue.broker_address)
+
+    def answer(request: Command) -> Command:
+        topic = (request.fields or {}).get("topic", "")
+        return known(request) if topic in ("T", "TBW102") else request.reply(1, "ill")
+
+    async def test(name_server: str) -> None:
+        async with Consumer(name_server, "g").subscribe("U").subscribe("T") as consumer:
+            await wait_until(lambda: consumer.assignment, "it reads T")
+            for _ in range(3):
+                await consumer._rebalance.rebalance()
+
+    with Played(answer) as server:
+        run(test(server.address))
+    (text,) = said(caplog, "waits for a route")
+    assert text.startswith("WARNING group 'g' waits for a route of topic 'U', trying again: ")
+    assert text.endswith("code 1, ill")

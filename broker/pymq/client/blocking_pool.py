@@ -15,6 +15,7 @@ from pymq.client.routes import Route, RouteTable, no_route, no_write_queue, not_
 from pymq.errors import (
     BrokerError,
     ClientClosed,
+    ConfigurationError,
     ConnectionFailed,
     PymqError,
     RemoteProtocolError,
@@ -254,7 +255,10 @@ class BlockingPool:
             self._leave_to_parent()
         channel = self._channels.get(address)
         if channel is None or not channel.check_alive():
-            host, port = split_address(address)
+            try:
+                host, port = split_address(address)
+            except ConfigurationError as error:
+                raise ConnectionFailed(f"{error}; {hint}") if hint else error from error
             channel = BlockingChannel.connect(
                 host,
                 port,

@@ -28,7 +28,7 @@ class GroupWatch:
         self._said: set[str] = set()
 
     def shared(self, topic: str, *, queue_count: int, member_count: int, own_count: int) -> None:
-        """Say when we have no queue of a topic because there are too few, and when we have again.
+        """Say when we have no queue of a topic because there are too few, or have one again.
 
         Args:
             topic: whose queues were divided.
@@ -38,7 +38,16 @@ class GroupWatch:
         """
         if is_retry_topic(topic):
             return
-        if own_count == 0 and 0 < queue_count < member_count and topic not in self._idle_topics:
+        if queue_count == 0 and topic not in self._idle_topics:
+            self._idle_topics.add(topic)
+            _log.warning(
+                "group %r, topic %r: this member gets no messages, because no queue of the topic "
+                "can be read; the topic must have read queues, and it and its broker the R "
+                "permission",
+                self._group,
+                topic,
+            )
+        elif own_count == 0 and queue_count < member_count and topic not in self._idle_topics:
             self._idle_topics.add(topic)
             _log.warning(
                 "group %r, topic %r: this member gets no messages, because the group has %d members"

@@ -28,6 +28,7 @@ from pymq.client.said_once import SaidOnce
 from pymq.clock import Clock
 from pymq.errors import (
     ClientClosed,
+    ConfigurationError,
     ConnectionFailed,
     PymqError,
     RequestTimeout,
@@ -267,7 +268,7 @@ class ClientPool:
             return channel
         try:
             return await self.channel(address)
-        except ConnectionFailed as error:
+        except (ConfigurationError, ConnectionFailed) as error:
             raise ConnectionFailed(
                 f"topic {topic!r}: broker {broker_name!r} advertises {address}, which cannot be "
                 f"reached from here ({error}); check that it runs and, if it does, set "

@@ -67,6 +67,8 @@ class Rebalance:
         self._reading: dict[MessageQueue, asyncio.Task[None]] = {}
         self._watch = GroupWatch(group)
         self._troubles = SaidOnce(_log)
+        #: Topics that name servers could not be asked about.
+        self._unanswered: set[str] = set()
         #: Topic -> name of the broker that named the members.
         self._named_by: dict[str, str] = {}
         #: Topic -> when it was first looked for, ms since 1970, and the queues it had then.
@@ -159,6 +161,7 @@ class Rebalance:
         try:
             route = await self._pool.route(topic)
         except RouteNotFound as error:
+            self._answered(topic)
             self._found(topic, ())
             if topic != retry_topic(self._group):
                 self._troubles.warn(
@@ -167,13 +170,26 @@ class Rebalance:
         except ClientClosed:
             pass
         except PymqError as error:
-            self._troubles.warn("routes", "group %r has no route: %s", self._group, error)
+            self._unanswered.add(topic)
+            self._troubles.warn(
+                "routes",
+                "group %r waits for a route of topic %r, trying again: %s",
+                self._group,
+                topic,
+                error,
+            )
         else:
+            self._answered(topic)
             self._found(topic, route.read_queues)
             self._troubles.over(("route", topic))
-            self._troubles.over("routes")
             return route
         return None
+
+    def _answered(self, topic: str) -> None:
+        """Name servers answered about a topic; that of others may be known from before."""
+        self._unanswered.discard(topic)
+        if not self._unanswered & self._subscriptions.keys():
+            self._troubles.over("routes")
 
     def _found(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         if topic not in self._first_found:
@@ -186,10 +202,13 @@ class Rebalance:
         try:
             channel, members = await self._members(topic, route)
         except PymqError as error:
-            _log.info("group %r, topic %r keeps its queues: %s", self._group, topic, error)
+            self._say_unknown(topic, error)
             return False
         if not members:
             return False
+        self._troubles.over(
+            ("members", topic), "group %r, topic %r: members are known again", self._group, topic
+        )
         asked[channel] = frozenset(members)
         ours = set(allocate(route.read_queues, members, self._pool.client_id))
         held = {queue for queue in self.readers if queue.topic == topic}
@@ -217,6 +236,20 @@ class Rebalance:
             for queue in sorted(ours - held):
                 self._take_over(queue, subscription)
         return True
+
+    def _say_unknown(self, topic: str, error: PymqError) -> None:
+        """Say why the members cannot be found out, unless readers of the topic say it anyway."""
+        if topic == retry_topic(self._group) or any(q.topic == topic for q in self.readers):
+            _log.info("group %r, topic %r keeps its queues: %s", self._group, topic, error)
+            return
+        self._troubles.warn(
+            ("members", topic),
+            "group %r, topic %r: this member gets no messages, because no broker of the topic says "
+            "who the members are, trying again: %s",
+            self._group,
+            topic,
+            error,
+        )
 
     async def _members(self, topic: str, route: Route) -> tuple[AsyncChannel, list[str]]:
         """Return the client ids of the group's members, and the broker that named them."""

@@ -14,11 +14,13 @@ Source: RocketMQ MQClientInstance.topicRouteData2TopicPublishInfo, TopicPublishI
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from pymq.errors import ConfigurationError, RouteNotFound
+from pymq.errors import ConfigurationError, RemoteProtocolError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue, QueueData, TopicRoute
 from pymq.protocol.codes import Permission
 
 MASTER_ID = 0
+#: Of one topic on one broker. A queue is an object here, so a number out of thin air costs memory.
+QUEUE_COUNT_MAX = 65536
 
 #: A provisional route is old after this; creating the topic takes its broker this long.
 PROVISIONAL_AGE_S = 1.0
@@ -52,7 +54,11 @@ class Route:
 
     @classmethod
     def of(cls, topic: str, found: TopicRoute) -> "Route":
-        """Return the route of an existing topic."""
+        """Return the route of an existing topic.
+
+        Raises:
+            RemoteProtocolError: it has more queues than a topic can have.
+        """
         addresses = _addresses(found)
         if found.order_topic_conf:
             write_queues = _ordered_queues(topic, found.order_topic_conf)
@@ -62,7 +68,7 @@ class Route:
             MessageQueue(topic, data.broker_name, queue_id)
             for data in found.queues
             if data.perm & Permission.READ and addresses.get(data.broker_name)
-            for queue_id in range(data.read_queue_count)
+            for queue_id in range(_checked(topic, data, data.read_queue_count))
         )
         return cls(topic, write_queues, tuple(sorted(readable)), addresses)
 
@@ -74,6 +80,9 @@ class Route:
             topic: does not exist yet.
             template: route of ``TBW102``.
             queue_count_max: most queues per broker.
+
+        Raises:
+            RemoteProtocolError: the template has more queues than a topic can have.
         """
         addresses = _addresses(template)
         write_queues = _write_queues(topic, template.queues, addresses, queue_count_max)
@@ -126,6 +135,15 @@ def _addresses(found: TopicRoute) -> dict[str, dict[int, str]]:
     return {broker.broker_name: dict(broker.addresses) for broker in found.brokers}
 
 
+def _checked(topic: str, data: QueueData, count: int) -> int:
+    if count > QUEUE_COUNT_MAX:
+        raise RemoteProtocolError(
+            f"the route of topic {topic!r} gives broker {data.broker_name!r} {count} queues, "
+            f"expected at most {QUEUE_COUNT_MAX}"
+        )
+    return count
+
+
 def _write_queues(
     topic: str,
     queues: Iterable[QueueData],
@@ -136,7 +154,7 @@ def _write_queues(
     for data in queues:
         if not data.perm & Permission.WRITE or MASTER_ID not in addresses.get(data.broker_name, {}):
             continue
-        count = data.write_queue_count
+        count = _checked(topic, data, data.write_queue_count)
         if queue_count_max is not None:
             count = min(count, queue_count_max)
         writable += [MessageQueue(topic, data.broker_name, number) for number in range(count)]

@@ -5,7 +5,7 @@ import re
 from pymq.errors import ConfigurationError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://)([^/?#]*)(.*)")
-_HOST = re.compile(r"[^\s/@?#\\]+")
+_HOST = re.compile(r"[^\s\x00-\x1f\x7f/@?#\\]+")
 
 
 def join_address(host: str, port: int) -> str:

@@ -68,7 +68,6 @@ def test_a_member_without_queues_says_so_once_and_when_that_is_over(
     share(1, 2)
     share(0, 2)  # not yet a member, or somebody is listed twice: that passes
     share(0, 3, topic="%RETRY%g", queue_count=1)
-    share(0, 3, topic="read by nobody", queue_count=0)
     assert not caplog.records
     share(0, 3)
     share(0, 4)
@@ -80,3 +79,14 @@ def test_a_member_without_queues_says_so_once_and_when_that_is_over(
     share(1, 2)
     assert [record.levelno for record in caplog.records] == [logging.WARNING, logging.INFO]
     assert "this member has queues again, 1 of 2" in caplog.text
+
+
+def test_a_topic_that_cannot_be_read_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    watch = GroupWatch("g")
+    for _ in range(2):
+        watch.shared("T", queue_count=0, member_count=1, own_count=0)
+    watch.shared("%RETRY%g", queue_count=0, member_count=1, own_count=0)
+    (record,) = caplog.records
+    assert record.levelname == "WARNING"
+    assert "topic 'T': this member gets no messages" in record.getMessage()
+    assert "the R permission" in record.getMessage()

@@ -6,13 +6,14 @@ from pymq.client.routes import (
     LEFT_S,
     MISSING_S,
     PROVISIONAL_AGE_S,
+    QUEUE_COUNT_MAX,
     Route,
     RouteTable,
     difference,
     no_route,
     pick_queue,
 )
-from pymq.errors import RouteNotFound
+from pymq.errors import RemoteProtocolError, RouteNotFound
 from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
 
 READ_WRITE = 6
@@ -59,6 +60,17 @@ def test_queues_of_a_route(
     assert route.write_queues == queues(*write)
     assert route.read_queues == queues(*read)
     assert not route.is_provisional
+
+
+@pytest.mark.parametrize("counts", [(10**9, 1), (1, 10**9)])
+def test_a_route_with_a_number_of_queues_that_cannot_be_is_refused(counts: tuple[int, int]) -> None:
+    read, write = counts
+    lie = found(("a", {0: "a:1"}, read, write, READ_WRITE))
+    with pytest.raises(RemoteProtocolError, match="'a' 1000000000 queues, expected at most 65536"):
+        Route.of("T", lie)
+    if write > QUEUE_COUNT_MAX:
+        with pytest.raises(RemoteProtocolError, match="expected at most 65536"):
+            Route.to_create("T", lie, 4)
 
 
 def test_queues_are_sorted_by_broker_and_number() -> None:

@@ -6,7 +6,9 @@ from pymq.errors import ConfigurationError
 from pymq.protocol.addresses import join_address, split_address
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x"])
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":1", "host:0", "host:65536", "host:x", "ho\0st:1", "a b:1"]
+)
 def test_what_is_not_an_address_is_refused(address: str) -> None:
     with pytest.raises(ConfigurationError, match="expected host:port"):
         split_address(address)
