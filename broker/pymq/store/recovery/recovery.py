@@ -33,10 +33,11 @@ from pymq.store.log.torn_tail import RECOVERED_NAME, TornTail
 from pymq.store.progress import OnProgress
 from pymq.store.queues.consume_queue import ConsumeQueue
 from pymq.store.queues.queue_table import QueueTable
+from pymq.store.recovery.index_resumption import IndexResumption
 from pymq.store.recovery.queue_repair import OlderNeeded, QueueRepair, is_adjacent
 from pymq.store.recovery.unsupported_formats import check_kind
 from pymq.store.state.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint
-from pymq.store.state.clean_stop import NAME, CleanStop, IndexNote
+from pymq.store.state.clean_stop import NAME, CleanStop
 
 _log = logging.getLogger(__name__)
 
@@ -118,7 +119,9 @@ class Recovery:
             if queue.extension is not None:
                 queue.extension.cut()
         if self._index is not None:
-            self._resume_index(self._index)
+            IndexResumption(
+                self._index, self._log, self._checkpoint, self._clean_stop, clean=self._clean
+            ).resume(self._config.index_path)
 
     def _mark(self) -> None:
         """Create the abort marker before anything is changed, and delete empty queue files.
@@ -366,49 +369,6 @@ class Recovery:
                 self._config.root_path / RECOVERED_NAME,
             )
 
-    # -- the key index ------------------------------------------------------------------------
-
-    def _resume_index(self, index: KeyIndex) -> None:
-        """Find where indexing goes on; keys that may not be on the disk are dropped.
-
-        The log is indexed later, while the store is in use.
-        """
-        log, note = self._log, self._clean_stop.index
-        if not self._clean or self._clean_stop.log_end != log.end:
-            note = None  # The log has changed since.
-        index.drop_empty()
-        if not self._is_index_sound(index, note):
-            _log.warning("%s: damaged, the index is rebuilt", self._config.index_path)
-            index.clear()
-            note = None
-        if index.last_physical >= log.end:
-            index.cut(log.end, log.store_time_at)
-        index.end = max(index.last_physical, log.first)
-        if note is not None:
-            index.end, index.end_ms = note.end, note.end_ms
-        if self._clean:
-            return
-        first = self._trusted_index_end()
-        # Also if there is nothing to drop: the slots on the disk may be older than the header.
-        index.cut(first, log.store_time_at)
-        # If files are gone, it ends earlier than the checkpoint says.
-        index.end = max(min(first, index.last_physical), log.first)
-        # Otherwise a process that dies once a minute would read all of this every time.
-        index.save_at = log.end
-
-    def _is_index_sound(self, index: KeyIndex, note: IndexNote | None) -> bool:
-        """Return whether headers and last item of the index can be correct."""
-        last = index.last_physical
-        if not index.is_sound or (note is not None and note.last_physical != last):
-            return False
-        if not self._log.first <= last < self._log.end:
-            return True  # The record is not in the log any more: nothing to compare with.
-        try:
-            self._log.record_view(last)
-        except CorruptRecord:
-            return False
-        return True
-
     def _index_ms(self) -> int | None:
         """Return the store time up to which the index on the disk is complete; None: no index.
 
@@ -421,14 +381,3 @@ class Recovery:
             return self._checkpoint.index_timestamp
         # RocketMQ writes its time only when a file is full.
         return index.newest.header.end_ms if index.is_sound and index.newest is not None else 0
-
-    def _trusted_index_end(self) -> int:
-        """Return the start of the segment below which the index is complete on the disk."""
-        segments = self._log.segments
-        for index in range(len(segments) - 1, 0, -1):
-            record = first_record(segments[index])
-            if record is None or record.store_timestamp <= 0:
-                continue
-            if record.store_timestamp <= self._checkpoint.index_trusted_ms:
-                return segments[index].first
-        return self._log.first
