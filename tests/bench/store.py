@@ -24,7 +24,7 @@ from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import SharedFields
 from pymq.protocol.record import pack_host
 from pymq.store import Files, MessageStore, PutStatus, StoreConfig
-from pymq.store.index.index_file import IndexLayout
+from pymq.store.index.index_format import IndexLayout
 from pymq.store.index.key_index import KeyIndex, candidates
 
 HOST = pack_host("127.0.0.1", 10911)

@@ -25,7 +25,7 @@ from tests.crash.test_operations import THOROUGH_ROUNDS
 from pymq.errors import CorruptRecord, StoreError, StoreMismatch
 from pymq.protocol.record import decode_record, record_place
 from pymq.store import Files, FlushMode, StoreConfig
-from pymq.store.index.index_file import HEADER_BYTES, IndexLayout
+from pymq.store.index.index_format import HEADER_BYTES, IndexLayout
 from pymq.store.inspection import check_store
 from pymq.store.state.sealed_file import SealedFile
 

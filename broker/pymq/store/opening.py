@@ -11,7 +11,7 @@ from pymq.clock import Clock
 from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.dispatch import BitMapOf, ExtendedEntries, WriteEntries
 from pymq.store.files import Files
-from pymq.store.index.index_file import IndexLayout
+from pymq.store.index.index_format import IndexLayout
 from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.log.segments import Segments

@@ -1,26 +1,4 @@
-"""One file of the key index: a hash table with chains from new messages to old ones.
-
-Layout, big-endian::
-
-    offset                size         field
-    0                     8            store time (ms) of the first message
-    8                     8            ... of the last one
-    16                    8            physical offset of the first message
-    24                    8            ... of the last one
-    32                    4            slots in use
-    36                    4            number of the next item; the first is 1
-    40                    4 * slots    number of the newest item of each chain; 0: no item
-    40 + 4 * slots        20 * limit   items; number 0 is never used
-
-    item: key hash 4, physical offset 8, seconds since the file's first message 4,
-           number of the next older item of the chain 4
-
-Worked example, 10 slots: the first message of a store, at physical offset 0, has the key "k0" in
-TopicTest. ``TopicTest#k0`` hashes to 2746023, so slot 3 (at 52) holds 1, and item 1 (at 100)
-is ``0029e6a7 0000000000000000 00000000 00000000``.
-
-Begin and end of a new file are those of the end of the file before it. So the seconds of its
-first item count from there; after that item, the begin is that of the first message.
+"""One file of the key index; see ``index_format``.
 
 Items are written as they come and never change; header and slots stay in memory until
 ``snapshot``. So a file that was not closed has a correct header and possibly outdated slots:
@@ -30,89 +8,32 @@ Source: RocketMQ IndexFile, IndexHeader.
 """
 
 import logging
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
 from pymq.store.files import Files
+from pymq.store.index.index_chain import IndexChain
+from pymq.store.index.index_format import (
+    HEADER_BYTES,
+    ITEM,
+    ITEM_STRUCT,
+    SECONDS_MAX,
+    IndexHeader,
+    IndexLayout,
+    Ints,
+    Items,
+    Longs,
+)
 
 _log = logging.getLogger(__name__)
 
-HEADER_BYTES = 40
-_HEADER = struct.Struct(">qqqqii")
-ITEM = np.dtype(
-    [("key_hash", ">i4"), ("physical_offset", ">i8"), ("seconds", ">i4"), ("older", ">i4")]
-)
-_ITEM = struct.Struct(">iqii")
-_SLOT = struct.Struct(">i")
-assert ITEM.itemsize == _ITEM.size == 20 and _HEADER.size == HEADER_BYTES  # on-disk contract
-
-_SECONDS_MAX = (1 << 31) - 1
 #: Slots written together: one page of the file.
 _SLOTS_PER_PAGE = 1024
-
-Longs = npt.NDArray[np.int64]
-Ints = npt.NDArray[np.int32]
-Items = npt.NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexLayout:
-    """How large index files are; cannot change during the life of a store.
-
-    Attributes:
-        slot_count: RocketMQ maxHashSlotNum.
-        item_limit: RocketMQ maxIndexNum; one file holds one item less.
-    """
-
-    slot_count: int
-    item_limit: int
-
-    @property
-    def items_start(self) -> int:
-        """Position of item 0, which is never used."""
-        return HEADER_BYTES + 4 * self.slot_count
-
-    @property
-    def file_bytes(self) -> int:
-        """The size of every file."""
-        return self.items_start + ITEM.itemsize * self.item_limit
-
-
-@dataclass(slots=True)
-class IndexHeader:
-    """The first 40 bytes; times in ms."""
-
-    begin_ms: int = 0
-    end_ms: int = 0
-    first_physical: int = 0
-    last_physical: int = 0
-    slots_used: int = 0
-    next_number: int = 1
-
-    def pack(self) -> bytes:
-        """Return its bytes."""
-        return _HEADER.pack(
-            self.begin_ms,
-            self.end_ms,
-            self.first_physical,
-            self.last_physical,
-            self.slots_used,
-            self.next_number,
-        )
-
-
-def unpack_header(data: bytes) -> IndexHeader:
-    """Return what ``IndexHeader.pack`` packed; the zeros of a new file mean an empty file."""
-    header = IndexHeader(*_HEADER.unpack_from(data))
-    header.next_number = max(header.next_number, 1)
-    return header
 
 
 @dataclass(slots=True)
@@ -147,87 +68,6 @@ class IndexSnapshot:
             files.fsync(fd)
         finally:
             files.close(fd)
-
-
-@dataclass(slots=True)
-class IndexChain:
-    """The items of one file with a hash, as they were at one moment; read in any thread.
-
-    Attributes:
-        path: the file.
-        layout: of the file.
-        key_hash: the hash.
-        begin_ms: store time that the times of items are relative to.
-        limit: number of the first item that does not exist.
-        newest: number of the newest item of the hash's slot; None: read it from the file.
-    """
-
-    path: Path
-    layout: IndexLayout
-    key_hash: int
-    begin_ms: int
-    limit: int
-    newest: int | None
-
-    def read(self, files: Files) -> Iterator[tuple[int, int, int]]:
-        """Yield (number, physical offset, time in ms) of the items, newest first.
-
-        Other hashes of the same slot are left out; times are exact to a second. Nothing is yielded
-        if the file is gone: its messages have expired.
-
-        Raises:
-            CorruptRecord: the chain leads to an item of another slot, or to a newer one.
-            StoreError: the process has too many open files, or the disk failed.
-        """
-        try:
-            fd = files.open(self.path)
-        except FileNotFoundError:
-            return
-        try:
-            slot = self.key_hash % self.layout.slot_count
-            number = self.newest
-            if number is None:
-                position = HEADER_BYTES + 4 * slot
-                (number,) = _SLOT.unpack(self._pread(files, fd, _SLOT.size, position))
-            if number == 0:
-                return
-            if not 0 < number < self.limit:
-                raise CorruptRecord(
-                    f"{self.path}: slot {slot} leads to item {number}, expected less than "
-                    f"{self.limit}; rebuild the index: pymq store rebuild"
-                )
-            while True:
-                position = self.layout.items_start + ITEM.itemsize * number
-                found_hash, physical_offset, seconds, older = _ITEM.unpack(
-                    self._pread(files, fd, _ITEM.size, position)
-                )
-                if found_hash % self.layout.slot_count != slot or min(physical_offset, seconds) < 0:
-                    raise CorruptRecord(
-                        f"{self.path}: item {number} is ({found_hash}, {physical_offset}, "
-                        f"{seconds}, {older}), expected a hash of slot {slot} and nothing "
-                        "negative; rebuild the index: pymq store rebuild"
-                    )
-                if found_hash == self.key_hash:
-                    yield number, physical_offset, self.begin_ms + seconds * 1000
-                if older == 0:
-                    return
-                if not 0 < older < number:
-                    raise CorruptRecord(
-                        f"{self.path}: item {number} leads to item {older}, expected an older "
-                        "one; rebuild the index: pymq store rebuild"
-                    )
-                number = older
-        finally:
-            files.close(fd)
-
-    def _pread(self, files: Files, fd: int, size: int, position: int) -> bytes:
-        data = files.pread(fd, size, position)
-        if len(data) < size:
-            raise CorruptRecord(
-                f"{self.path}: ends at {position + len(data)} B, expected "
-                f"{self.layout.file_bytes} B; rebuild the index: pymq store rebuild"
-            )
-        return data
 
 
 class IndexFile:
@@ -323,7 +163,7 @@ class IndexFile:
         if self.header.next_number == 1:
             begin[1:] = times_ms[0]
         # Truncated towards zero, then at least zero: the same as rounded down.
-        seconds: Longs = np.clip((times_ms - begin) // 1000, 0, _SECONDS_MAX)
+        seconds: Longs = np.clip((times_ms - begin) // 1000, 0, SECONDS_MAX)
         seconds[begin <= 0] = 0
         return seconds
 
@@ -416,7 +256,7 @@ class IndexFile:
     def item(self, number: int) -> tuple[int, int, int, int]:
         """Return (key hash, physical offset, seconds, older item) of one item, 1..``count``."""
         position = self._layout.items_start + ITEM.itemsize * number
-        found: tuple[int, int, int, int] = _ITEM.unpack_from(self._mapped(), position)
+        found: tuple[int, int, int, int] = ITEM_STRUCT.unpack_from(self._mapped(), position)
         return found
 
     def items(self, first: int = 1, at_once: int = 1 << 18) -> Iterator[tuple[int, Items]]:

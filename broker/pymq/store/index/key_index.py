@@ -20,13 +20,12 @@ import numpy as np
 
 from pymq.errors import StoreMismatch
 from pymq.store.files import Files
-from pymq.store.index.index_file import (
+from pymq.store.index.index_chain import IndexChain
+from pymq.store.index.index_file import IndexFile, IndexSnapshot
+from pymq.store.index.index_format import (
     HEADER_BYTES,
-    IndexChain,
-    IndexFile,
     IndexHeader,
     IndexLayout,
-    IndexSnapshot,
     Ints,
     Longs,
     unpack_header,

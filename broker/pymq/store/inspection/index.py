@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pymq.protocol.index_keys import index_keys
-from pymq.store.index.index_file import ITEM, runs
+from pymq.store.index.index_file import runs
+from pymq.store.index.index_format import ITEM, SECONDS_MAX
 from pymq.store.inspection.findings import KEPT_MAX, Findings, Kind
 from pymq.store.inspection.index_items import FoundItems, ItemStream, Longs, SeverityAt
 from pymq.store.inspection.layout import StoreLayout
@@ -21,7 +22,6 @@ from pymq.store.inspection.log import Block, Gap
 
 #: Keys compared at a time.
 KEYS_MAX = 1 << 18
-_SECONDS_MAX = (1 << 31) - 1
 
 
 class _Keys(NamedTuple):
@@ -104,7 +104,7 @@ class IndexCheck:
             self._compare_sets(found, keys)
 
     def _compare_times(self, found: FoundItems, keys: _Keys) -> None:
-        seconds = np.clip((keys.stored_ms - found.begin_ms) // 1000, 0, _SECONDS_MAX)
+        seconds = np.clip((keys.stored_ms - found.begin_ms) // 1000, 0, SECONDS_MAX)
         seconds[found.begin_ms <= 0] = 0
         # The time of the first item of a file is relative to the end of the file before it.
         wrong = (seconds != found.seconds) & (found.number > 1)

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pymq.store.index.index_file import HEADER_BYTES, ITEM, runs
+from pymq.store.index.index_file import runs
+from pymq.store.index.index_format import HEADER_BYTES, ITEM
 from pymq.store.inspection.findings import KEPT_MAX, Findings, Kind, Severity
 from pymq.store.inspection.layout import IndexFileName, StoreLayout
 

@@ -15,7 +15,7 @@ import numpy as np
 from pymq.errors import ConfigurationError, OffsetOutOfRange, StoreError
 from pymq.store.config import ENTRY_BYTES, StoreConfig
 from pymq.store.files import DirectoryEntry, Files, ReadOnlyFiles
-from pymq.store.index.index_file import HEADER_BYTES, IndexHeader, IndexLayout, unpack_header
+from pymq.store.index.index_format import HEADER_BYTES, IndexHeader, IndexLayout, unpack_header
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.reading import whole_record
 from pymq.store.log.commit_log import STORE_TIME_END, store_time_of

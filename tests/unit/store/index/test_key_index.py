@@ -29,7 +29,8 @@ from tests.unit.store.stores import (
 from pymq.errors import CorruptRecord, StoreError, StoreMismatch
 from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.store import Files, FlushMode, MessageStore
-from pymq.store.index.index_file import ITEM, IndexFile, IndexHeader, IndexLayout, unpack_header
+from pymq.store.index.index_file import IndexFile
+from pymq.store.index.index_format import ITEM, IndexHeader, IndexLayout, unpack_header
 from pymq.store.index.key_index import KeyIndex
 
 SLOTS, LIMIT = 50, 100

@@ -31,7 +31,7 @@ from pymq.protocol.hashes import java_hash
 from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.store import MessageStore, StoreConfig
 from pymq.store.files import ReadOnlyFiles
-from pymq.store.index.index_file import ITEM
+from pymq.store.index.index_format import ITEM
 from pymq.store.inspection import Finding, Kind, Report, Severity, check_store, summarize
 from pymq.store.inspection.findings import Findings
 from pymq.store.inspection.layout import read_layout
