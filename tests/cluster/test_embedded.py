@@ -1,13 +1,16 @@
 """``pymq.testing.Cluster``: started, stopped, started again."""
 
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cluster.children import in_child
 
 from pymq.broker.config import BrokerConfig
 from pymq.client.blocking import BlockingClient
-from pymq.errors import StoreMismatch
+from pymq.errors import ConfigurationError, StoreMismatch
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 
@@ -68,3 +71,31 @@ def test_a_broker_that_cannot_start_may_be_started_later(tmp_path: Path) -> None
         foreign.unlink()
         cluster.start_broker()
         client.send(Message("T", b"y"))
+
+
+def test_a_child_leaves_the_cluster_to_its_parent_and_may_use_it() -> None:
+    with Cluster() as cluster:
+
+        def use() -> int:
+            with BlockingClient(cluster.name_server) as client:
+                client.send(Message("T", b"x"))
+                return _count(client)
+
+        assert in_child(use) == 1
+        assert in_child(cluster.stop) is None  # as at the end of a `with` block
+        refused: list[Callable[[], object]] = [
+            cluster.start,
+            cluster.stop_broker,
+            cluster.start_broker,
+            cluster.restart_broker,
+        ]
+        for call in refused:
+            text = in_child(call)
+            assert text.startswith(f"ClientMisplaced: the cluster runs in process {os.getpid()}")
+        assert cluster.store.exists()
+        assert use() == 2
+
+
+def test_a_wrong_setting_is_named() -> None:
+    with pytest.raises(ConfigurationError, match="flush='SYNC_FLUSH': expected 'async' or 'sync'"):
+        Cluster(flush="SYNC_FLUSH")

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import os
 import shutil
 import tempfile
 import threading
@@ -12,7 +13,9 @@ from typing import Any, Self, TypeVar
 
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
+from pymq.client.home import Process
 from pymq.clock import Clock
+from pymq.errors import ClientMisplaced, ConfigurationError
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
 from pymq.store import FlushMode, StoreConfig
@@ -30,7 +33,8 @@ class Cluster:
     """One name server and one broker on free loopback ports.
 
     Use it as a context manager, or call ``start`` and ``stop``. Clients of any language may
-    connect to ``name_server``.
+    connect to ``name_server``, also those in children made by ``fork``; but only the process
+    that started the cluster can stop it.
 
     Args:
         store: directory of the store, kept when the cluster stops; by default a temporary one
@@ -39,6 +43,9 @@ class Cluster:
         broker: settings of the broker, as fields of ``BrokerConfig``.
         store_settings: settings of the store, as fields of ``StoreConfig``.
         clock: tells the broker the time.
+
+    Raises:
+        ConfigurationError: ``flush`` is neither of the two.
     """
 
     def __init__(
@@ -52,6 +59,8 @@ class Cluster:
     ) -> None:
         self._is_temporary = store is None
         self._root = Path(store) if store is not None else Path()
+        if flush not in {mode.value for mode in FlushMode}:
+            raise ConfigurationError(f"flush={flush!r}: expected 'async' or 'sync'")
         self._flush = FlushMode(flush)
         self._broker_config = BrokerConfig(**{"listen_port": 0, **(broker or {})})
         self._more_name_servers = self._broker_config.name_servers
@@ -63,6 +72,8 @@ class Cluster:
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        #: Where it runs; a child made by ``fork`` has a copy of all this, but not the thread.
+        self._process = Process()
         self._name_server: NameServer | None = None
         self._broker: Broker | None = None
 
@@ -73,9 +84,12 @@ class Cluster:
 
         Raises:
             PymqError: the name server, the broker or the store could not be started.
+            ClientMisplaced: it runs in the parent of this process.
         """
         if self._thread is not None:
+            self._check_process()
             return self
+        self._process = Process()
         if self._is_temporary:
             self._root = Path(tempfile.mkdtemp(prefix="pymq-"))
         self._loop = asyncio.new_event_loop()
@@ -91,8 +105,8 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Stop both cleanly; idempotent."""
-        if self._thread is None or self._loop is None:
+        """Stop both cleanly; idempotent. In a child made by ``fork`` it does nothing."""
+        if self._thread is None or self._loop is None or self._process.is_forked:
             return
         try:
             self._run(self._close())
@@ -186,6 +200,18 @@ class Cluster:
                 await self._name_server.close()
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
+        try:
+            self._check_process()
+        except ClientMisplaced:
+            work.close()
+            raise
         assert self._loop is not None, "the cluster is not started"
         done: Future[_T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return done.result()
+
+    def _check_process(self) -> None:
+        if self._process.is_forked:
+            raise ClientMisplaced(
+                f"the cluster runs in process {self._process.pid}, not in its child {os.getpid()}: "
+                "use name_server here, and start and stop it there"
+            )

@@ -1,0 +1,36 @@
+"""What happens in a child made by ``fork``."""
+
+import json
+import os
+import select
+import signal
+from collections.abc import Callable
+from typing import Any
+
+DEADLINE_S = 30.0
+
+
+def in_child(work: Callable[[], object]) -> Any:
+    """Return what ``work`` returns in a child made by fork, or the text of its exception."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            try:
+                result = work()
+            except BaseException as error:
+                result = f"{type(error).__name__}: {error}"
+            os.write(writing, json.dumps(result).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        ready, _, _ = select.select([reading], [], [], DEADLINE_S)
+        if not ready:
+            os.kill(pid, signal.SIGKILL)
+        with open(reading, "rb") as pipe:
+            answer = pipe.read()
+    finally:
+        os.waitpid(pid, 0)
+    assert answer, "the child hangs"
+    return json.loads(answer)
