@@ -30,7 +30,8 @@
 Callers decide by class and by the two flags, never by text.
 """
 
-from typing import ClassVar, Self
+from functools import partial
+from typing import Any, ClassVar, Self
 
 
 class PymqError(Exception):
@@ -187,6 +188,10 @@ class BrokerError(PymqError):
         super().__init__(text)
         self.code = code
         self.remark = remark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Exceptions are made again from ``args``, which lack what is given by keyword.
+        return partial(type(self), code=self.code, remark=self.remark), self.args, vars(self)
 
     @staticmethod
     def of(code: int, remark: str | None, *, peer: str, request: str) -> "BrokerError":

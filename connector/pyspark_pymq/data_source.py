@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader
+    from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader, RefusedStreamReader
     from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter
 
 #: Spark needs the first as well, but not in every process.
@@ -61,20 +61,23 @@ class PymqSource(DataSource):
         check_schema(schema, null_bodies=options.null_corrupt_bodies)
         return PymqBatchReader(options, schema)
 
-    def streamReader(self, schema: "StructType") -> "PymqStreamReader":
-        """Return the reader of ``spark.readStream``."""
+    def streamReader(self, schema: "StructType") -> "PymqStreamReader | RefusedStreamReader":
+        """Return the reader of ``spark.readStream``, or what says why there is none."""
         from pymq.errors import ConfigurationError
         from pyspark_pymq.options import source_options
-        from pyspark_pymq.reader import PymqStreamReader
+        from pyspark_pymq.reader import PymqStreamReader, RefusedStreamReader
         from pyspark_pymq.source_columns import check_schema
 
-        options = source_options(self.options)
-        check_schema(schema, null_bodies=options.null_corrupt_bodies)
-        if options.ending is not None:
-            raise ConfigurationError(
-                "option endingOffsets is for batch reads (spark.read); to end a stream where "
-                "its topics end now, use trigger(availableNow=True)"
-            )
+        try:
+            options = source_options(self.options)
+            check_schema(schema, null_bodies=options.null_corrupt_bodies)
+            if options.ending is not None:
+                raise ConfigurationError(
+                    "option endingOffsets is for batch reads (spark.read); to end a stream where "
+                    "its topics end now, use trigger(availableNow=True)"
+                )
+        except ConfigurationError as error:
+            return RefusedStreamReader(error)
         return PymqStreamReader(options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "PymqBatchWriter":

@@ -17,6 +17,7 @@ appears later is likewise journaled at its first message one batch before it is 
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -39,6 +40,8 @@ LOSSES_TOLD_MAX = 4
 Offsets = dict[MessageQueue, int]
 Bounds = Mapping[MessageQueue, tuple[int, int]]  # first offset kept, end (next to be assigned)
 _Item = TypeVar("_Item")
+#: One spelling for each, or a queue could be named twice.
+_QUEUE_ID = re.compile("0|[1-9][0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,7 @@ def position_from_json(value: Any) -> Position:
             continue
         for broker_name, queues in _members(brokers, f"brokers of {topic}"):
             for queue_id, offset in _members(queues, f"queues of {topic} on {broker_name}"):
-                if not queue_id.isdecimal() or type(offset) is not int:
+                if not _QUEUE_ID.fullmatch(queue_id) or type(offset) is not int:
                     raise ConfigurationError(
                         f"offsets of {topic} on {broker_name}: {queue_id!r}: {offset!r} found, "
                         f'expected a queue id and an offset like "0": 17'
@@ -269,8 +272,30 @@ def told(losses_by_queue: Mapping[MessageQueue, str]) -> str:
     return "; ".join(texts)
 
 
-def refuse_losses(losses_by_queue: Mapping[MessageQueue, str]) -> None:
+def missed_ends(
+    starts: Mapping[MessageQueue, int], ends: Mapping[MessageQueue, int], bounds: Bounds
+) -> dict[MessageQueue, str]:
+    """Return, for queues in which a batch cannot end where it is to end, what is wrong."""
+    found = {}
+    for queue, end in sorted(ends.items()):
+        first_kept, last = bounds[queue]
+        first = min(max(starts[queue], first_kept), last)
+        if end > last:
+            found[queue] = f"{named(queue)} ends at {last}, {end} was asked for"
+        elif end < first:
+            found[queue] = (
+                f"{named(queue)}: reading starts at {first}, after the end asked for, {end} (the "
+                f"first message kept is {first_kept})"
+            )
+    return found
+
+
+def refuse_losses(losses_by_queue: Mapping[MessageQueue, str], *, otherwise: str) -> None:
     """Raise what was lost, with the ways out.
+
+    Args:
+        losses_by_queue: what was.
+        otherwise: how to read something else.
 
     Raises:
         OffsetOutOfRange: something was.
@@ -278,7 +303,7 @@ def refuse_losses(losses_by_queue: Mapping[MessageQueue, str]) -> None:
     if losses_by_queue:
         raise OffsetOutOfRange(
             f"{told(losses_by_queue)}. To continue at the next message there is, set the option "
-            f"failOnDataLoss to false; to start from scratch, use another checkpoint"
+            f"failOnDataLoss to false; to start elsewhere, {otherwise}"
         )
 
 

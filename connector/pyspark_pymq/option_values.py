@@ -5,23 +5,24 @@ Every error names the option in its usual spelling, what was given, and what wou
 
 import difflib
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from pymq.client.config import parse_name_servers
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import check_group, check_topic
-from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, position_from_json
+from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, named, position_from_json
 
 #: Option -> the field of the dataclass it fills, and the function that reads its text.
 Table = Mapping[str, tuple[str, Callable[[str], Any]]]
 
-#: What Spark itself puts among the options of a source or sink.
-_SPARKS = {
-    *("checkpointlocation", "path", "paths", "queryname", "outputmode", "mode", "trigger"),
-    *("partitionby", "__paths__", "schema", "triggerinterval"),
-}
+#: What Spark itself puts among the options of a sink.
+_SPARKS = {"checkpointlocation", "queryname"}
+#: What Spark makes of load("orders") and start("orders").
+_PATHS = {"path", "paths"}
+#: Spark's methods that are mistaken for options, which would do nothing.
+_METHODS = ("trigger", "outputMode", "mode", "partitionBy", "schema", "format")
 #: What Spark adds to the options of CREATE TABLE, which it then passes twice.
 _TABLE = "provider"
 _OF_TABLE = "option."
@@ -98,21 +99,35 @@ def _check_names(
 ) -> None:
     spelling = {name.lower(): name for name in known}
     of_others = {name.lower(): name for name in others}
+    methods = {name.lower(): name for name in _METHODS}
     for name, value in given.items():
         if name in spelling or name in _SPARKS or name.startswith("spark."):
             continue
         other = of_others.get(name)
         near = difflib.get_close_matches(name, spelling, n=1, cutoff=0.6)
         if other is not None:
-            hint = f"{other} belongs to the {'sink' if side == 'source' else 'source'}"
+            hint = f"{other} belongs to the {'sink' if side == 'source' else 'source'}."
+        elif name in _PATHS:
+            topics = {"source": "subscribe", "sink": "topic"}.get(side, "subscribe or topic")
+            hint = f"it has no paths, topics are named with the option {topics}."
+        elif name in methods:
+            other = methods[name]
+            hint = f"{other} is a method of Spark's reader or writer: call .{other}(…) on it."
         elif near:
             hint = f"did you mean {spelling[near[0]]}?"
         else:
-            hint = "there is none like it"
+            hint = "there is none like it."
         raise ConfigurationError(
-            f"option {other or name}={value!r} is unknown to the pymq {side}: {hint}; "
-            f"it knows {', '.join(sorted(known))}"
+            f"option {other or name}={value!r} is unknown to the pymq {side}: {hint} "
+            f"It knows {', '.join(sorted(known))}"
         )
+
+
+def like(name: str, known: Iterable[str]) -> str | None:
+    """Return which of some names is meant, in whatever case it is written; None: no idea."""
+    spelling = {other.lower(): other for other in known}
+    near = difflib.get_close_matches(name.lower(), spelling, n=1)
+    return spelling[near[0]] if near else None
 
 
 # ------------------------------------------------------------------------------ from text
@@ -224,7 +239,7 @@ def _bound(text: str, unnamed: int) -> Bound:
 
 def _offsets(text: str) -> list[tuple[MessageQueue, int]]:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_members)
     except ValueError as error:
         expected = 'expected earliest, latest or JSON like {"topic": {"broker": {"0": 17}}}'
         raise ValueError(f"{expected} ({error})") from error
@@ -232,6 +247,17 @@ def _offsets(text: str) -> list[tuple[MessageQueue, int]]:
     for queue, offset in offsets.items():
         if offset < EARLIEST:
             raise ValueError(
-                f"offset {offset} of {queue}: expected 0 or more, -1 (latest) or -2 (earliest)"
+                f"{named(queue)}: {offset} found, expected an offset of 0 or more, -1 (latest) or "
+                f"-2 (earliest)"
             )
     return sorted(offsets.items())
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Of a name that is given twice Python would keep the last only."""
+    members = dict(pairs)
+    if len(members) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ConfigurationError(f"{twice!r} is named twice")
+    return members

@@ -185,9 +185,11 @@ def check_options(options: Mapping[str, str]) -> None:
         ConfigurationError: an option is unknown, missing or malformed.
     """
     given = values.given_options(options).keys()
-    if given & _only_in(SOURCE_OPTIONS, SINK_OPTIONS):
+    for_source = given & _only_in(SOURCE_OPTIONS, SINK_OPTIONS)
+    for_sink = given & _only_in(SINK_OPTIONS, SOURCE_OPTIONS)
+    if for_source and not for_sink:
         source_options(options)
-    elif given & _only_in(SINK_OPTIONS, SOURCE_OPTIONS):
+    elif for_sink and not for_source:
         sink_options(options)
     else:
         both = {**SOURCE_OPTIONS, **SINK_OPTIONS}

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.types import StructType
 
 from pymq.client.routes import Route
-from pymq.errors import OffsetOutOfRange
+from pymq.errors import OffsetOutOfRange, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
     EARLIEST,
@@ -29,6 +29,7 @@ from pyspark_pymq.offsets import (
     bounded,
     end_of_batch,
     losses,
+    missed_ends,
     named,
     plan,
     position_from_json,
@@ -58,6 +59,8 @@ except ImportError:  # earlier ones never call what needs these
 
 LOG = logging.getLogger(__name__)
 
+#: What Spark has no limit for.
+NO_LIMIT = (1 << 63) - 1
 #: Clocks of drivers and brokers differ; better a little read again than something passed over.
 CLOCK_SKEW_MS = 1_000
 
@@ -72,6 +75,8 @@ class QueuesPartition(InputPartition):
 
 class _Source:
     """What stream and batch readers share: the executor's side, and how they are pickled."""
+
+    _to_start_elsewhere = ""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -113,7 +118,7 @@ class _Source:
                 if not self._topics.asks_master(queue):
                     found[queue] += " (so says a slave, which may lag behind its master)"
             if self._options.fail_on_data_loss:
-                refuse_losses(found)
+                refuse_losses(found, otherwise=self._to_start_elsewhere)
             if found:
                 LOG.warning(
                     "data loss accepted (failOnDataLoss=false), reading continues at the first "
@@ -122,9 +127,20 @@ class _Source:
                 )
         return bounds
 
+    def _warn_of_tags(self) -> None:
+        """Say that something else than a list of tags may be meant by a comma; to be said once."""
+        for tag in self._options.tags:
+            if "," in tag:
+                LOG.warning(
+                    "option tags: %r is one tag, with a comma in it; several are separated by ||",
+                    tag,
+                )
+
 
 class PymqBatchReader(_Source, DataSourceReader):
     """Reads what the topics hold between two bounds, fixed when the job is planned."""
+
+    _to_start_elsewhere = "set startingOffsets to what there is"
 
     def partitions(self) -> Sequence[QueuesPartition]:
         """Return the tasks of the job.
@@ -135,19 +151,22 @@ class PymqBatchReader(_Source, DataSourceReader):
             PymqError: brokers could not be asked.
         """
         options = self._options
+        self._warn_of_tags()
         try:
             bounds = self._topics.all_bounds()
             starts = resolve(options.starting or Bound(EARLIEST), bounds)
             ends = resolve(options.ending or Bound(LATEST), bounds)
             bounds = self._check_losses(starts, bounds)
-            late = {queue: end for queue, end in ends.items() if end > bounds[queue][1]}
         finally:
             self._topics.close()
-        if late and options.fail_on_data_loss:
-            queue, end = min(late.items())
+        missed = missed_ends(starts, ends, bounds)
+        if missed and options.fail_on_data_loss:
             raise OffsetOutOfRange(
-                f"endingOffsets: {named(queue)} ends at {bounds[queue][1]}, {end} was asked for; "
-                f"set failOnDataLoss to false to read what there is"
+                f"endingOffsets: {told(missed)}; set failOnDataLoss to false to read what there is"
+            )
+        if missed:
+            LOG.warning(
+                "data loss accepted (failOnDataLoss=false), endingOffsets: %s", told(missed)
             )
         wanted = [
             QueueRange(queue, max(start, bounds[queue][0]), min(ends[queue], bounds[queue][1]))
@@ -174,6 +193,8 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         schema: the columns wanted.
         wall_s: the clock that tells when a stream began.
     """
+
+    _to_start_elsewhere = "use another checkpoint, and startingOffsets"
 
     def __init__(
         self,
@@ -211,9 +232,15 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
             position = position_from_json(start)
         else:
             position = self._planned or self._start()
-        if position.initial:
-            return position_to_json(replace(position, initial=False))
         unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
+        if position.initial:
+            if unlimited:  # although ``getDefaultReadLimit`` said something else
+                LOG.warning(
+                    "trigger once runs a single batch, and the first batch of a new query has no "
+                    "rows: it records where reading starts. Use trigger(availableNow=True), which "
+                    "reads all there is"
+                )
+            return position_to_json(replace(position, initial=False))
         offsets_max = None if unlimited else self._options.offsets_max
         end = self._end_of_batch(position, offsets_max)
         while self._is_bounded and end == position and self._topics.waits_for(position.offsets):
@@ -221,10 +248,8 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         return position_to_json(end)
 
     def getDefaultReadLimit(self) -> Any:
-        """Return a limit that tells triggers with caps from those without."""
-        if self._options.offsets_max is None:
-            return ReadAllAvailable()
-        return ReadMaxRows(self._options.offsets_max)
+        """Return a limit that tells the other triggers from once, which has another one."""
+        return ReadMaxRows(self._options.offsets_max or NO_LIMIT)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the ends of the queues, as last seen, for the query's progress."""
@@ -291,6 +316,7 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
     def _start(self) -> Position:
         """Return the initial position, asked for once."""
         if self._initial is None:
+            self._warn_of_tags()
             since_ms = int(self._wall_s() * 1000) - CLOCK_SKEW_MS
             bounds = self._topics.all_bounds()
             offsets = resolve(self._starting, bounds)
@@ -302,3 +328,32 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
             for queue, offset in sorted(offsets.items()):
                 LOG.info("%s: starting at %d, it holds %s", named(queue), offset, bounds[queue])
         return self._initial
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Says at the first question why there is no reader.
+
+    An error of ``DataSource.streamReader`` itself Spark 4.0 to 4.3 show behind one of their own.
+
+    Args:
+        reason: what is wrong.
+    """
+
+    def __init__(self, reason: PymqError) -> None:
+        self._reason = reason
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the reason."""
+        raise self._reason
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        """Raise the reason."""
+        raise self._reason
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        """Raise the reason."""
+        raise self._reason
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the reason."""
+        raise self._reason

@@ -1,11 +1,10 @@
 """The columns the sink takes, and the topics it can write to."""
 
-import difflib
-
 from pyspark.sql import types as spark
 
 from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.protocol.names import NO_SEND_TOPICS, check_topic, is_retry_topic
+from pyspark_pymq.option_values import like
 from pyspark_pymq.options import SinkOptions
 
 _TEXT = "string"
@@ -44,8 +43,8 @@ def check_columns(schema: spark.StructType, options: SinkOptions) -> dict[str, s
     for given in schema.fields:
         types = SINK_COLUMNS.get(given.name)
         if types is None:
-            near = difflib.get_close_matches(given.name, SINK_COLUMNS, n=1)
-            hint = f", did you mean {near[0]}?" if near else "."
+            near = like(given.name, SINK_COLUMNS)
+            hint = f", did you mean {near}?" if near else "."
             raise ConfigurationError(
                 f"the pymq sink has no column {given.name!r}{hint} select() what is to be "
                 f"written under these names: {valid}"

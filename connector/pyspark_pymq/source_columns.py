@@ -1,6 +1,5 @@
 """The columns the source has, and which of them a schema asks for."""
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +8,7 @@ import pyarrow as pa
 from pyspark.sql import types as spark
 
 from pymq.errors import ConfigurationError
+from pyspark_pymq.option_values import like
 from pyspark_pymq.record_rows import STRING_MAP, TIMESTAMP, RecordRows
 
 
@@ -89,8 +89,8 @@ def check_schema(schema: spark.StructType, *, null_bodies: bool = False) -> None
     for given in schema.fields:
         column = COLUMNS.get(given.name)
         if column is None:
-            near = difflib.get_close_matches(given.name, COLUMNS, n=1)
-            hint = f", did you mean {near[0]}?" if near else ""
+            near = like(given.name, COLUMNS)
+            hint = f", did you mean {near}?" if near else "."
             raise ConfigurationError(
                 f"schema: there is no column {given.name!r}{hint} Columns of the pymq source "
                 f"are: {valid}"

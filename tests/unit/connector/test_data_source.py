@@ -68,14 +68,29 @@ def test_errors_at_load_and_start() -> None:
         lambda: PymqSource({**OPTIONS, "subscibe": "x"}),
         lambda: PymqSource({"nameserver": "a:1"}).schema(),
         lambda: source.reader(bad),
-        lambda: source.streamReader(bad),
-        lambda: PymqSource({**OPTIONS, "endingoffsets": "latest"}).streamReader(SCHEMA),
         lambda: source.writer(spark.StructType().add("body", "string"), False),
         lambda: PymqSource({"nameserver": "a:1"}).writer(bad, False),
         lambda: PymqSource({"nameserver": "a:1", "topic": "t"}).writer(bad, True),
     ):
         with pytest.raises(ConfigurationError):
             call()
+
+
+def test_errors_of_streams_are_the_last_that_spark_shows() -> None:
+    """One of streamReader itself would end in an UnboundLocalError of Spark's (4.0 to 4.3)."""
+    bad = spark.StructType().add("body", "string")
+    ending = PymqSource({**OPTIONS, "endingoffsets": "latest"})
+    for reader, text in (
+        (PymqSource(OPTIONS).streamReader(bad), "body is string"),
+        (ending.streamReader(SCHEMA), "endingOffsets is for batch reads"),
+    ):
+        for call in (
+            reader.initialOffset,
+            reader.latestOffset,
+            lambda reader=reader: reader.partitions({}, {}),
+        ):
+            with pytest.raises(ConfigurationError, match=text):
+                call()
 
 
 def test_complete_mode_appends() -> None:

@@ -213,8 +213,8 @@ def test_losses() -> None:
     assert "messages 5..5 are gone, the first kept is 6" in found[Q1]
     assert "ends at 4" in found[Q2] and "queue 2 of orders on broker-a" in found[Q2]
     with pytest.raises(OffsetOutOfRange, match="failOnDataLoss"):
-        refuse_losses(found)
-    refuse_losses({})
+        refuse_losses(found, otherwise="use another checkpoint")
+    refuse_losses({}, otherwise="")
 
 
 def test_an_accepted_loss_goes_on_where_there_is_something() -> None:

@@ -50,7 +50,7 @@ def test_all_options_of_the_source() -> None:
             "pullBytes": "65536",
             "requestTimeoutMs": "1500",
             "retryTimeoutMs": "100",
-            "path": "ignored",
+            "queryname": "ignored",
             "checkpointlocation": "/somewhere",
         }
     )
@@ -99,7 +99,11 @@ def test_a_star_among_tags_means_all() -> None:
         ({"startingoffsets": '{"orders": {"b": {"x": 1}}}'}, ["'x'", "queue id"]),
         ({"startingoffsets": '{"orders": {"b": {"0": true}}}'}, ["True", "offset"]),
         ({"startingoffsets": '{"order": {"b": {"0": 1}}}'}, ["'order'", "subscribe=orders"]),
-        ({"startingoffsets": '{"orders": {"b": {"0": -3}}}'}, ["-3", "-1 (latest)"]),
+        ({"startingoffsets": '{"orders": {"b": {"0": -3}}}'}, ["queue 0 of orders on b: -3"]),
+        # The last of them would win, and the others be forgotten.
+        ({"startingoffsets": '{"orders": {"b": {"0": 1, "0": 2}}}'}, ["'0' is named twice"]),
+        ({"startingoffsets": '{"orders": {}, "orders": {"b": {}}}'}, ["'orders' is named twice"]),
+        ({"startingoffsets": '{"orders": {"b": {"00": 1}}}'}, ["'00'", "queue id"]),
         ({"endingoffsets": "earliest"}, ["endingOffsets", "latest"]),
         ({"endingoffsets": '{"orders": {"b": {"0": -2}}}'}, ["endingOffsets", "latest"]),
         (
@@ -126,6 +130,11 @@ def test_a_star_among_tags_means_all() -> None:
         ({"subscrib": "x"}, ["subscrib", "did you mean subscribe?", "startingOffsets"]),
         ({"topic": "x"}, ["topic", "belongs to the sink"]),
         ({"zzz": "1"}, ["zzz", "unknown", "none like it"]),
+        # What is meant for Spark would do nothing here.
+        ({"path": "orders"}, ["path='orders'", "the option subscribe"]),
+        ({"paths": "[]"}, ["paths", "the option subscribe"]),
+        ({"trigger": "availableNow"}, ["trigger", "a method of Spark", ".trigger(…)"]),
+        ({"schema": "body binary"}, ["schema", ".schema(…)"]),
     ],
 )
 def test_errors_of_the_source(changed: dict[str, str | None], pieces: list[str]) -> None:
@@ -150,7 +159,9 @@ def test_options_of_the_sink() -> None:
         # No RocketMQ peer takes a frame of more than 16 MiB.
         ({"maxmessagesize": str(16 << 20)}, ["maxMessageSize", "1024..16711680"]),
         ({"subscribe": "x"}, ["subscribe", "belongs to the source"]),
-        ({"topics": "x"}, ["did you mean topic?"]),
+        ({"topics": "x"}, ["did you mean topic? It knows"]),
+        ({"path": "out"}, ["path='out'", "the option topic"]),
+        ({"outputmode": "complete"}, ["outputMode", ".outputMode(…)"]),
     ],
 )
 def test_errors_of_the_sink(changed: dict[str, str], pieces: list[str]) -> None:
@@ -183,12 +194,13 @@ def test_what_is_checked_before_the_direction_is_known() -> None:
     check_options(NAMES)
     check_options(SOURCE)
     check_options({**NAMES, "topic": "out"})
+    # For one side too many: that side is not known yet.
+    check_options({**SOURCE, "topic": "out"})
     for wrong in (
         {},
         {"nameserver": "x"},
         {**NAMES, "subsribe": "orders"},
         {**SOURCE, "startingoffsets": "soon"},
-        {**SOURCE, "topic": "out"},
         {**NAMES, "topic": "a b"},
     ):
         with pytest.raises(ConfigurationError):

@@ -100,6 +100,31 @@ def test_a_latest_start_loses_nothing(broker: FakeBroker, clock: Time) -> None:
     assert planned(again.partitions(first_end, end)) == [(0, 15, 16)]
 
 
+def test_a_first_batch_of_trigger_once_is_not_silent(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no rows, and Spark says nothing but that the query has ended."""
+    for options in ({}, {"maxoffsetspertrigger": "3"}):
+        for trigger, limit in (("other", None), ("once", ReadAllAvailable())):
+            caplog.clear()
+            reader = stream(**options)
+            limit = limit or reader.getDefaultReadLimit()
+            end = reader.latestOffset(reader.initialOffset(), limit)
+            assert ("trigger(availableNow=True)" in caplog.text) == (trigger == "once")
+            caplog.clear()
+            stream(**options).latestOffset(end, limit)  # later batches have rows
+            assert not caplog.text
+
+
+def test_tags_that_look_like_a_list(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    stream(tags="A || B").initialOffset()
+    assert not caplog.text
+    stream(tags="A,B || C").initialOffset()
+    batch(tags="A,B").partitions()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2 and all("'A,B' is one tag" in text and "||" in text for text in said)
+
+
 def test_the_order_of_calls_before_4_2(broker: FakeBroker, clock: Time) -> None:
     reader = stream()
     first_end = reader.latestOffset()
@@ -155,7 +180,7 @@ def test_caps(broker: FakeBroker) -> None:
     assert limit == ReadMaxRows(10)
     assert reader.latestOffset(offsets(5, 0), limit) == offsets(10, 5)
     assert reader.latestOffset(offsets(5, 0), ReadAllAvailable()) == offsets(15, 10)
-    assert stream().getDefaultReadLimit() == ReadAllAvailable()
+    assert stream().getDefaultReadLimit() == ReadMaxRows(readers.NO_LIMIT)  # not what once has
 
 
 def test_available_now_ends_where_it_began(broker: FakeBroker, clock: Time) -> None:
@@ -568,17 +593,28 @@ def test_a_queue_that_loses_its_route_while_a_job_is_planned(
     assert planned(reader.partitions()) == [(0, 5, 15), (1, 0, 10)]
 
 
-def test_batch_bounds_that_are_not_there(broker: FakeBroker) -> None:
+def test_batch_bounds_that_are_not_there(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     for options, text in (
         ({"startingoffsets": '{"orders": {"broker-a": {"0": 1}}}'}, r"1\.\.4 are gone"),
         ({"startingoffsets": '{"orders": {"broker-a": {"1": 11}}}'}, "ends at 10"),
         ({"endingoffsets": '{"orders": {"broker-a": {"1": 11}}}'}, "11 was asked for"),
+        # Nothing to read, but not because there is nothing new: that is no success.
+        ({"endingoffsets": '{"orders": {"broker-a": {"0": 4}}}'}, "starts at 5, after the end.*4"),
+        (
+            {"startingoffsets": "latest", "endingoffsets": '{"orders": {"broker-a": {"1": 2}}}'},
+            "queue 1 of orders on broker-a: reading starts at 10",
+        ),
     ):
-        with pytest.raises(OffsetOutOfRange, match=text):
+        with pytest.raises(OffsetOutOfRange, match=text) as caught:
             batch(**options).partitions()
+        assert "checkpoint" not in str(caught.value)  # a batch has none
+        caplog.clear()
         found = planned(batch(**options, failondataloss="false").partitions())
         assert all(5 <= first < end <= 15 for queue, first, end in found if queue == 0)
         assert all(0 <= first < end <= 10 for queue, first, end in found if queue == 1)
+        assert "data loss accepted" in caplog.text
 
 
 def test_readers_travel_without_connections(broker: FakeBroker) -> None:

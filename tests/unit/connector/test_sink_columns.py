@@ -37,6 +37,7 @@ def test_columns() -> None:
     [
         ({"bdy": TEXT}, OPTIONS, ["'bdy'", "did you mean body?", "tags string", "select()"]),
         ({"xyz": TEXT}, OPTIONS, ["no column 'xyz'. select()"]),
+        ({"BODY": TEXT}, OPTIONS, ["'BODY'", "did you mean body?"]),
         ({"tags": TEXT}, OPTIONS, ["body is missing"]),
         ({"body": TEXT, "value": BYTES}, OPTIONS, ["body and value are the same"]),
         ({"body": spark.LongType()}, OPTIONS, ["body is bigint", "string or binary", "cast"]),

@@ -45,7 +45,9 @@ TEXT, BYTES = spark.StringType(), spark.BinaryType()
         (("queueId", spark.LongType()), ["queueId is bigint, expected int"]),
         (("properties", spark.MapType(TEXT, BYTES)), ["expected map<string,string>"]),
         (("tags", TEXT, False), ["tags is NOT NULL"]),
-        (("nonsense", TEXT), ["'nonsense'", "topic string"]),
+        (("nonsense", TEXT), ["no column 'nonsense'. Columns", "topic string"]),
+        (("BODY", BYTES), ["'BODY'", "did you mean body?"]),
+        (("queueoffset", spark.LongType()), ["did you mean queueOffset?"]),
     ],
 )
 def test_schemas_that_cannot_be_filled(given: tuple[Any, ...], pieces: list[str]) -> None:
