@@ -1,6 +1,7 @@
 """An event loop in a thread of its own, for clients of asyncio that are used without it."""
 
 import asyncio
+import atexit
 import concurrent.futures
 import threading
 from collections.abc import Callable, Coroutine
@@ -84,24 +85,36 @@ class LoopThread:
 
 
 class Threaded:
-    """A client of asyncio whose loop runs in a thread while it is open."""
+    """A client of asyncio whose loop runs in a thread while it is open.
+
+    One that is still open when the process ends is closed then: the thread would just stop, and
+    what it had not sent or committed would be lost without a word.
+    """
 
     def __init__(self) -> None:
         self._thread: LoopThread | None = None
+        self._starting = threading.Lock()
+
+    def close(self) -> None:
+        """Close it, with a limit in time; idempotent."""
+        raise NotImplementedError
 
     def _start(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
-        if self._thread is not None:
-            self._check_open()
-            return
-        thread = LoopThread(name)
-        try:
-            thread.call(start())
-        except BaseException:
-            thread.close()
-            raise
-        self._thread = thread
+        with self._starting:
+            if self._thread is not None:
+                self._check_open()
+                return
+            thread = LoopThread(name)
+            try:
+                thread.call(start())
+            except BaseException:
+                thread.close()
+                raise
+            self._thread = thread
+            atexit.register(self.close)
 
     def _stop(self, close: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        atexit.unregister(self.close)
         thread, self._thread = self._thread, None
         if thread is not None and not thread.process.is_forked:
             try:

@@ -1,7 +1,8 @@
 """Blocking faces of Producer and Consumer, for scripts and threads.
 
 Each has one background thread with an event loop, in which the asyncio client lives. Methods
-have the same names and arguments and may be called from any thread. Ctrl-C interrupts them.
+have the same names and arguments and may be called from any thread. Ctrl-C interrupts them. A
+client that is still open when the process ends is closed then.
 """
 
 import concurrent.futures

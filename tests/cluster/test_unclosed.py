@@ -1,0 +1,88 @@
+"""Blocking clients that nobody closes, and several threads that open one."""
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from tests.cluster.played import closed_address
+
+from pymq import sync
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.errors import ConnectionFailed
+from pymq.protocol.message import Message
+from pymq.testing.cluster import Cluster
+
+DEADLINE_S = 60.0
+COUNT = 2000
+THREADS = 4
+
+SEND = f"""
+import sys
+from pymq import Message, sync
+
+producer = sync.Producer(sys.argv[1]).start()
+for number in range({COUNT}):
+    producer.send_nowait(Message("T", b"%d" % number))
+"""
+
+RECEIVE = """
+import sys
+from pymq import sync
+
+consumer = sync.Consumer(sys.argv[1], "g", from_where="earliest").subscribe("T").start()
+assert consumer.receive(30) and consumer.receive(30)
+"""
+
+
+def end(script: str, name_server: str) -> str:
+    """Return what a program wrote that ended by itself."""
+    command = [sys.executable, "-c", script, name_server]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def test_what_was_sent_without_waiting_is_stored_when_the_program_ends(
+    pymq_cluster: Cluster,
+) -> None:
+    assert end(SEND, pymq_cluster.name_server) == ""
+    with BlockingClient(pymq_cluster.name_server) as client:
+        bounds = client.bounds(client.read_queues("T"))
+    assert sum(stop for _, stop in bounds.values()) == COUNT
+
+
+def test_what_was_acknowledged_is_committed_when_the_program_ends(pymq_cluster: Cluster) -> None:
+    with sync.Producer(pymq_cluster.name_server) as producer:
+        queue = producer.queues("T")[0]
+        for _ in range(2):
+            producer.send(Message("T", b"x"), queue=queue)
+    assert end(RECEIVE, pymq_cluster.name_server) == ""
+    with BlockingClient(pymq_cluster.name_server) as client:
+        lags = {lag.queue: lag for lag in BlockingAdmin(client).group_lag("g", "T")}
+    # The second was received, and nobody moved on to the next.
+    assert lags[queue].consumer_offset == 1
+
+
+def test_threads_that_start_one_client_at_the_same_time_share_it(pymq_cluster: Cluster) -> None:
+    producer = sync.Producer(pymq_cluster.name_server)
+    together = threading.Barrier(THREADS)
+
+    def work(number: int) -> None:
+        together.wait(DEADLINE_S)
+        producer.start()
+        producer.send(Message("T", b"%d" % number))
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(work, range(THREADS), timeout=DEADLINE_S))
+    producer.close()
+
+
+def test_a_client_that_could_not_start_may_try_again(pymq_cluster: Cluster) -> None:
+    """The lock of the start is not kept by one that failed."""
+    unreachable = sync.Producer(closed_address())
+    for _ in range(2):
+        with pytest.raises(ConnectionFailed, match="no name server"):
+            unreachable.start()
