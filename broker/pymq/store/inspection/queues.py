@@ -9,8 +9,6 @@ findings from before that are dropped.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +17,7 @@ from pymq.errors import CorruptRecord
 from pymq.protocol.record_batch import Longs
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.index.index_file import runs
+from pymq.store.inspection.checked_queue import CheckedQueue, Key, entry_text, read_entries
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout
 from pymq.store.inspection.log import Block, Gap
@@ -32,44 +31,6 @@ ENTRIES_MAX = 1 << 18
 _AT_ONCE = 1 << 16
 
 Mask = npt.NDArray[np.bool_]
-Key = tuple[bytes, int]
-
-
-@dataclass(slots=True)
-class _Queue:
-    """The state of one queue during the check.
-
-    Attributes:
-        key: its topic, as in records, and its id.
-        entries: its files; None if it has none.
-        where: path for findings if the queue has no files.
-        next_offset: the queue offset of its next record; None before the first one.
-        gap_count: number of gaps in the log before ``next_offset`` was set.
-        seen: ranges [first, end) of queue offsets that were compared, ascending.
-        own: findings since the topic was created.
-    """
-
-    key: Key
-    topic: str
-    queue_id: int
-    entries: ConsumeQueue | None
-    where: Path
-    next_offset: int | None = None
-    gap_count: int = 0
-    seen: list[list[int]] = field(default_factory=list)
-    own: Findings = field(default_factory=Findings)
-
-    def restart(self) -> None:
-        """Drop everything: the topic was deleted and created again."""
-        self.seen.clear()
-        self.own.clear()
-
-    def add_seen(self, first: int, end: int) -> None:
-        """Record that offsets were compared."""
-        if self.seen and self.seen[-1][1] == first:
-            self.seen[-1][1] = end
-        else:
-            self.seen.append([first, end])
 
 
 class QueueCheck:
@@ -94,7 +55,7 @@ class QueueCheck:
         self._findings = findings
         self._severity_at = severity_at
         self._listed = listed_topics
-        self._queues: dict[Key, _Queue | None] = {}
+        self._queues: dict[Key, CheckedQueue | None] = {}
         self._taken: dict[Key, tuple[list[Longs], list[bytes]]] = {}
         self._taken_count = 0
         self._gap_count = 0
@@ -127,14 +88,14 @@ class QueueCheck:
             if queue.entries is None:
                 continue
             for part in _consecutive(offsets):
-                found = _read(queue.entries, int(offsets[part][0]), len(entries[part]))
+                found = read_entries(queue.entries, int(offsets[part][0]), len(entries[part]))
                 wanted = entries[part][: len(found)]
                 same = found["physical_offset"] == wanted["physical_offset"]
                 if (same & (found["size"] == wanted["size"])).any():
                     return True
         return False
 
-    def _entries(self, block: Block) -> Iterator[tuple[_Queue, Longs, Entries]]:
+    def _entries(self, block: Block) -> Iterator[tuple[CheckedQueue, Longs, Entries]]:
         """Yield (queue, queue offsets, entries) of the records that have entries."""
         delay_levels_ms = self._layout.config.delay_levels_ms
         for topic, queue_id, _, offsets, entries in queue_entries(block.columns, delay_levels_ms):
@@ -152,7 +113,7 @@ class QueueCheck:
             if len(entries):
                 yield queue, offsets, entries
 
-    def _queue_of(self, topic_bytes: bytes, queue_id: int) -> _Queue | None:
+    def _queue_of(self, topic_bytes: bytes, queue_id: int) -> CheckedQueue | None:
         topic = topic_bytes.decode("utf-8", "replace")
         reason = illegal_name(topic, queue_id, topic_bytes_max=TOPIC_BYTES_MAX)
         config = self._layout.config
@@ -161,7 +122,7 @@ class QueueCheck:
             return None
         where = config.queues_path / topic / str(queue_id)
         files = self._layout.queues.find(topic, queue_id)
-        return _Queue((topic_bytes, queue_id), topic, queue_id, files, where)
+        return CheckedQueue((topic_bytes, queue_id), topic, queue_id, files, where)
 
     def flush(self) -> None:
         """Compare the collected entries."""
@@ -176,7 +137,7 @@ class QueueCheck:
         self._taken.clear()
         self._taken_count = 0
 
-    def _compare(self, queue: _Queue, first: int, rows: Entries) -> None:
+    def _compare(self, queue: CheckedQueue, first: int, rows: Entries) -> None:
         expected = queue.next_offset
         if expected is not None and first != expected:
             if first == 0:
@@ -190,7 +151,7 @@ class QueueCheck:
         if queue.entries is None:
             self._add_missing(queue, first, rows)
             return
-        found = _read(queue.entries, first, len(rows))
+        found = read_entries(queue.entries, first, len(rows))
         wanted = rows[: len(found)]
         if found.tobytes() != wanted.tobytes():
             self._compare_each(queue, queue.entries, first, found, wanted)
@@ -198,7 +159,12 @@ class QueueCheck:
             self._add_missing(queue, first + len(found), rows[len(found) :])
 
     def _compare_each(
-        self, queue: _Queue, entries: ConsumeQueue, first: int, found: Entries, wanted: Entries
+        self,
+        queue: CheckedQueue,
+        entries: ConsumeQueue,
+        first: int,
+        found: Entries,
+        wanted: Entries,
     ) -> None:
         try:
             codes, known = entries.tag_codes(found)
@@ -219,7 +185,7 @@ class QueueCheck:
 
     def _add(
         self,
-        queue: _Queue,
+        queue: CheckedQueue,
         kind: Kind,
         first: int,
         run: tuple[int, int],
@@ -227,19 +193,19 @@ class QueueCheck:
         wanted: Entries,
     ) -> None:
         begin, end = run
-        path, position = _place(queue, first + begin)
+        path, position = queue.place(first + begin)
         queue.own.add(
             kind,
             self._severity_at(int(wanted["physical_offset"][begin])),
             path,
             position,
-            f"offset {first + begin}: {_entry_text(found[begin])}",
-            _entry_text(wanted[begin]),
+            f"offset {first + begin}: {entry_text(found[begin])}",
+            entry_text(wanted[begin]),
             count=end - begin,
         )
 
-    def _add_missing(self, queue: _Queue, first: int, wanted: Entries) -> None:
-        path, position = _place(queue, first)
+    def _add_missing(self, queue: CheckedQueue, first: int, wanted: Entries) -> None:
+        path, position = queue.place(first)
         severity = self._severity_at(int(wanted["physical_offset"][0]))
         if queue.entries is not None and not is_adjacent(queue.entries):
             severity = Severity.REPAIR  # Every start rebuilds such a queue.
@@ -249,11 +215,11 @@ class QueueCheck:
             path,
             position,
             f"offset {first}: nothing",
-            _entry_text(wanted[0]),
+            entry_text(wanted[0]),
             count=len(wanted),
         )
 
-    def _add_offset(self, queue: _Queue, first: int, expected: int, physical: int) -> None:
+    def _add_offset(self, queue: CheckedQueue, first: int, expected: int, physical: int) -> None:
         one = self._layout.find_log_file(physical)
         queue.own.add(
             Kind.QUEUE_OFFSET,
@@ -289,7 +255,7 @@ class QueueCheck:
                 )
                 continue
             key = entries.topic_bytes, entries.queue_id
-            queue = by_key.get((entries.topic, entries.queue_id)) or _Queue(
+            queue = by_key.get((entries.topic, entries.queue_id)) or CheckedQueue(
                 key, entries.topic, entries.queue_id, entries, entries.path
             )
             by_key[queue.topic, queue.queue_id] = queue
@@ -309,7 +275,7 @@ class QueueCheck:
     def _is_deleted(self, topic: str) -> bool:
         return self._listed is not None and topic not in self._listed | self._with_files
 
-    def _check_rest(self, queue: _Queue, entries: ConsumeQueue, spans: Longs) -> None:
+    def _check_rest(self, queue: CheckedQueue, entries: ConsumeQueue, spans: Longs) -> None:
         """Check the entries of a queue that were not compared."""
         low = entries.bases[0] // ENTRY_BYTES
         per_file = entries.file_bytes // ENTRY_BYTES
@@ -326,7 +292,7 @@ class QueueCheck:
 
     def _check_unseen(
         self,
-        queue: _Queue,
+        queue: CheckedQueue,
         entries: ConsumeQueue,
         base: int,
         start: int,
@@ -345,11 +311,11 @@ class QueueCheck:
             stop = min(last, offset - (-data_end // ENTRY_BYTES))
             while first < stop:
                 count = min(_AT_ONCE, stop - first)
-                self._judge_unseen(queue, first, _read(entries, first, count), begin, spans)
+                self._judge_unseen(queue, first, read_entries(entries, first, count), begin, spans)
                 first += count
 
     def _judge_unseen(
-        self, queue: _Queue, first: int, found: Entries, begin: int, spans: Longs
+        self, queue: CheckedQueue, first: int, found: Entries, begin: int, spans: Longs
     ) -> None:
         physical = found["physical_offset"].astype(np.int64)
         size = found["size"].astype(np.int64)
@@ -365,18 +331,18 @@ class QueueCheck:
             for gap_first, gap_end in spans.tolist():
                 extra &= ~((physical >= gap_first) & (physical < gap_end) & (size > 0))
         for run in runs(extra):
-            path, position = _place(queue, first + run[0])
+            path, position = queue.place(first + run[0])
             queue.own.add(
                 Kind.QUEUE_EXTRA,
                 self._severity_of_extra(queue, int(physical[run[0]]) + int(size[run[0]])),
                 path,
                 position,
-                f"offset {first + run[0]}: {_entry_text(found[run[0]])}",
+                f"offset {first + run[0]}: {entry_text(found[run[0]])}",
                 "nothing",
                 count=run[1] - run[0],
             )
 
-    def _severity_of_extra(self, queue: _Queue, end: int) -> Severity:
+    def _severity_of_extra(self, queue: CheckedQueue, end: int) -> Severity:
         """Return the severity by the end of the missing record."""
         deleted = self._layout.clean_stop.deleted.get(queue.topic, -1)
         if queue.entries is not None and queue.entries.physical_end <= deleted:
@@ -391,23 +357,3 @@ def _consecutive(offsets: Longs) -> Iterator[slice]:
     edges = [0, *breaks.tolist(), len(offsets)]
     for first, end in zip(edges[:-1], edges[1:], strict=True):
         yield slice(first, end)
-
-
-def _read(entries: ConsumeQueue, first: int, count: int) -> Entries:
-    """Return entries; fewer if a file is missing."""
-    return entries.entries(first, count) if first >= 0 else np.empty(0, ENTRY)
-
-
-def _place(queue: _Queue, offset: int) -> tuple[Path, int | None]:
-    """Return (path, position) of an entry."""
-    entries = queue.entries
-    if entries is None:
-        return queue.where, None
-    position = offset * ENTRY_BYTES
-    base = position - position % entries.file_bytes
-    path = Path(entries.path_of(base)) if base in entries.bases else entries.path
-    return path, position - base
-
-
-def _entry_text(entry: np.void) -> str:
-    return f"({entry['physical_offset']}, {entry['size']}, {entry['tag_code']})"
