@@ -188,7 +188,7 @@ class Session:
             return
         life.is_ending = True
         try:
-            self._running.delete_queues(topic)
+            self._running.retention.delete_queues(topic)
         except FlushFailed:
             raise  # It may have been done; nothing is written to the topic any more.
         except StoreError:

@@ -68,6 +68,7 @@ RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("recovery",),
         ("retention",),
         ("opening",),
+        ("closing",),
         ("message_store",),
         ("inspection",),
         ("rebuild",),

@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.clock import Clock
-from pymq.errors import FlushFailed, OffsetOutOfRange, StoreBusy, StoreError
+from pymq.errors import OffsetOutOfRange, StoreBusy, StoreError
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.record import NewRecord, Record
 from pymq.store.append import Appender
+from pymq.store.closing import flush_all
 from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.disk_jobs import PrefetchJob
 from pymq.store.dispatch import BitMapOf, Dispatch
@@ -22,17 +23,12 @@ from pymq.store.progress import OnProgress
 from pymq.store.put_result import PutResult, PutStatus
 from pymq.store.queue_read import SCAN_MAX, ReadResult, read_queue
 from pymq.store.queues import offset_lookup
-from pymq.store.queues.consume_queue import ConsumeQueue
 from pymq.store.retention.cleaning import Retention
 from pymq.store.retention.disk_watch import DiskWatch
-from pymq.store.state.clean_stop import IndexNote
 from pymq.store.statistics import StoreStatistics
 from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)
-
-#: How long ``close`` indexes keys; the rest is left to the next start.
-CLOSE_INDEXING_S = 10.0
 
 
 class MessageStore:
@@ -49,7 +45,8 @@ class MessageStore:
         dispatch: makes records visible, and calls a listener.
         durability: commits and flushes.
         keys: indexing messages by their keys, and finding them.
-        retention: deletes what is old, and checks how full the disks are.
+        retention: deletes what is old or belonged to a deleted topic, and checks how full the
+            disks are.
         statistics: what was put and read; its owner calls ``sample`` once a second.
 
     Source: RocketMQ DefaultMessageStore.
@@ -63,8 +60,6 @@ class MessageStore:
         self._log = log = parts.log
         self._queues = queues = parts.queues
         self._index = index = parts.index
-        self._checkpoint = parts.checkpoint
-        self._clean_stop = parts.clean_stop
         self._appender = Appender(config, log, queues)
         self.statistics = StoreStatistics(
             wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s()
@@ -244,43 +239,6 @@ class MessageStore:
         """
         self._log.segments.prepare_next()
 
-    def delete_queues(self, topic: str) -> int:
-        """Delete the consume queues of a topic and return how many; records stay in the log.
-
-        Offsets start from 0 if the topic is created again, also after a crash.
-
-        Raises:
-            DiskFull, StoreError: the deletion could not be recorded; nothing was deleted.
-            FlushFailed: it may have been recorded, or files could not be removed. Final: the
-                next start does the rest, and until then the store accepts no writes.
-        """
-        self._gate.check_open()
-        queues = self._queues.of_topic(topic)
-        if not queues:
-            return 0
-        try:
-            self._clean_stop.delete(topic, self._log.end)
-            self._remove_deleted(queues)
-        except FlushFailed as error:
-            self._gate.record_error(error)
-            raise
-        return len(queues)
-
-    def _remove_deleted(self, queues: list[ConsumeQueue]) -> None:
-        """Remove queues whose deletion is recorded.
-
-        Raises:
-            FlushFailed: files are left, in the place of those of new messages.
-        """
-        failure: StoreError | None = None
-        for queue in queues:
-            try:
-                self._queues.remove(queue)
-            except StoreError as error:
-                failure = error
-        if failure is not None:
-            raise FlushFailed(f"{failure}; the next start removes what is left") from failure
-
     # -- reading ------------------------------------------------------------------------------
 
     def queues(self) -> list[tuple[str, int]]:
@@ -426,36 +384,14 @@ class MessageStore:
             return
         try:
             if self._gate.failure is None:
-                self._flush_all()
+                flush_all(
+                    self._parts,
+                    dispatch=self.dispatch,
+                    durability=self.durability,
+                    keys=self.keys,
+                    gate=self._gate,
+                )
         finally:
             self._gate.is_closed = True
             self.retention.close()
             self._parts.close()
-
-    def _flush_all(self) -> None:
-        self._log.scrub()
-        self.durability.flush()
-        is_indexed = self.keys.index_rest(CLOSE_INDEXING_S)
-        try:
-            self.durability.flush_queues()
-        except FlushFailed:
-            raise
-        except StoreError as error:
-            # The log is safe, and queues and index can be rebuilt from it.
-            _log.warning("queues or index could not be saved (%s); the next start does it", error)
-            return
-        self._log.segments.drop_prepared()
-        self._checkpoint.save()
-        if self.dispatch.is_behind:
-            _log.warning(
-                "not all records could be indexed (%s); the next start does it", self._gate.refusal
-            )
-            return
-        if not is_indexed:
-            _log.warning("not all keys could be indexed; the next start does it")
-            return
-        ends = {(one.topic, one.queue_id): one.end_offset for one in self._queues if one.end_offset}
-        index = self._index
-        note = None if index is None else IndexNote(index.end, index.end_ms, index.last_physical)
-        self._clean_stop.save_clean_stop(self._log, ends, note)
-        self._parts.abort.remove()

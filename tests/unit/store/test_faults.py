@@ -445,7 +445,7 @@ def test_a_topic_deleted_while_its_queues_are_synced(tmp_path: Path) -> None:
         def exists(self, path: Path) -> bool:
             found = super().exists(path)
             if path == queue_path(tmp_path):
-                store.delete_queues(TOPIC)
+                store.retention.delete_queues(TOPIC)
             return found
 
     store = open_store(tmp_path, files=Deleting())

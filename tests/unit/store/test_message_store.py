@@ -311,7 +311,7 @@ def test_deleted_queues_begin_anew(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_ok(store, record(b"old"), record(b"other", topic="Other"), record(b"old", queue_id=3))
     store.durability.flush()
-    assert store.delete_queues(TOPIC) == 2
+    assert store.retention.delete_queues(TOPIC) == 2
     assert not queue_path(tmp_path).parent.exists()
     assert (store.queues(), store.queue_bounds(TOPIC, 0)) == ([("Other", 0)], (0, 0))
     put_ok(store, record(b"new"))
@@ -327,7 +327,7 @@ def test_deleted_queues_begin_anew(tmp_path: Path) -> None:
 def test_deleting_drops_what_waits_for_a_flush(tmp_path: Path) -> None:
     store = open_store(tmp_path, flush_mode=FlushMode.SYNC)
     put_ok(store, record(b"old"), record(b"other", topic="Other"))
-    store.delete_queues(TOPIC)
+    store.retention.delete_queues(TOPIC)
     put_ok(store, record(b"new"))
     store.durability.flush()
     assert bodies(store) == [b"new"]

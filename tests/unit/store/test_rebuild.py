@@ -115,9 +115,9 @@ def test_queues_without_any_record_keep_their_offsets(tmp_path: Path) -> None:
     store = open_store(root, clock, **SIZES)
     put_ok(store, *(record(b"old", topic="Early", queue_id=4) for _ in range(30)))
     fill(store, clock, chance, 100)
-    store.delete_queues("Gamma")
+    store.retention.delete_queues("Gamma")
     fill(store, clock, chance, 100)
-    store.delete_queues("Beta")
+    store.retention.delete_queues("Beta")
     store.close()
     for path in log_files(root)[:2]:
         path.unlink()
@@ -276,7 +276,7 @@ def test_a_full_disk_while_building_leaves_the_old_files_in_use(root: Path) -> N
 
 def test_what_a_topics_deletion_left_out_stays_out(root: Path) -> None:
     store = open_store(root, **SIZES)
-    store.delete_queues("Beta")
+    store.retention.delete_queues("Beta")
     store.close()
     expected = content(root)
     rebuild(root)

@@ -110,7 +110,7 @@ def test_random_operations(tmp_path: Path, seed: int, mode: FlushMode, round_: i
             store.prepare_next()
         elif action < 0.85:
             topic = dice.choice(TOPICS)
-            store.delete_queues(topic)
+            store.retention.delete_queues(topic)
             for key in [key for key in model.stored if key[0] == topic]:
                 del model.stored[key]
                 model.visible.pop(key, None)

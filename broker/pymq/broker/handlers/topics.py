@@ -104,7 +104,7 @@ class TopicHandlers:
         self._check_name(topic)
         self._topics.delete(topic)
         self._offsets.delete_topic(topic)
-        self._store.delete_queues(topic)
+        self._store.retention.delete_queues(topic)
         return self._answer_saved(request)
 
     def _check_name(self, topic: str) -> None:

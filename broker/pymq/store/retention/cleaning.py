@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
 from pymq.clock import Clock
-from pymq.errors import StoreError
+from pymq.errors import FlushFailed, StoreError
 from pymq.store.config import StoreConfig
 from pymq.store.durability import Durability
 from pymq.store.files import DiskUsage, Files
@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 #: Queues trimmed by one step, so that the thread of the store is soon free again.
 _QUEUES_A_STEP = 64
 #: Passes after one request, as in RocketMQ.
-_ASKED_PASSES = 20
+_REQUESTED_PASSES = 20
 
 class CleanJob:
     """One bounded piece of disk work. ``run`` in any thread, then ``Retention.finish_clean``."""
@@ -122,7 +122,7 @@ class Retention:
         clean_stop: records which queues are deleted.
         disks: how full they are.
         durability: says what is on the disk: nothing else may be deleted.
-        gate: says whether the store is open.
+        gate: refuses calls of a closed store, and writes after a deletion that failed half way.
     """
 
     def __init__(
@@ -149,12 +149,12 @@ class Retention:
         self._gate = gate
         self._deleted_segments = DeletedSegments(log.files, config.held_grace_ms / 1000)
         #: Passes that may still delete at any hour.
-        self._asked = 0
+        self._requested_passes = 0
         #: Segments that this pass may still delete; None between passes.
         self._left: int | None = None
         self._trimmed_to = -1
         self._untrimmed: list[ConsumeQueue] = []
-        self._unsynced: dict[Path, ConsumeQueue] = {}  # A file was deleted there.
+        self._unflushed: dict[Path, ConsumeQueue] = {}  # A file was deleted there.
         self._old_index: list[Path] = []  # Index files to delete.
         self._trim_again = False  # A queue could not be trimmed: the next pass tries all.
         self._logged = ""
@@ -182,7 +182,7 @@ class Retention:
 
         Source: RocketMQ executeDeleteFilesManually, which asks for 20 passes.
         """
-        self._asked = _ASKED_PASSES
+        self._requested_passes = _REQUESTED_PASSES
 
     def begin_clean(self) -> CleanJob:
         """Return a job that deletes what was decided on before, and looks for more."""
@@ -204,7 +204,7 @@ class Retention:
             self._deleted_segments,
             self._disks,
             oldest,
-            list(self._unsynced),
+            list(self._unflushed),
             self._old_index,
             self._clock.monotonic_s(),
         )
@@ -217,10 +217,10 @@ class Retention:
         """
         self._gate.check_open()
         self._record_disk(job.usages)
-        failed = {path: self._unsynced[path] for path in job.directories}
+        failed = {path: self._unflushed[path] for path in job.directories}
         # Each of them may have more files to delete.
-        self._untrimmed += [one for path, one in self._unsynced.items() if path not in failed]
-        self._unsynced = failed
+        self._untrimmed += [one for path, one in self._unflushed.items() if path not in failed]
+        self._unflushed = failed
         self._old_index = job.index_files
         if job.oldest is not None and self._may_go(job.last_write_ms):
             assert self._left is not None
@@ -232,7 +232,7 @@ class Retention:
             self._left = None
             if self._trim_again:
                 self._trimmed_to, self._trim_again = -1, False
-            self._asked = max(0, self._asked - 1)
+            self._requested_passes = max(0, self._requested_passes - 1)
         return count
 
     def clean_step(self) -> int:
@@ -247,7 +247,7 @@ class Retention:
             self._config,
             now_ms=self._clock.wall_ms(),
             level=self._disks.level,
-            asked=self._asked > 0,
+            is_requested=self._requested_passes > 0,
         )
 
     def _trim(self) -> int:
@@ -263,10 +263,10 @@ class Retention:
                 self._old_index += self._index.take_old(first)
         due, self._untrimmed = self._untrimmed[:_QUEUES_A_STEP], self._untrimmed[_QUEUES_A_STEP:]
         for queue in due:
-            if queue.path in self._unsynced:
+            if queue.path in self._unflushed:
                 self._trim_again = True
             elif not queue.removed and self._try_trim(queue, first):
-                self._unsynced[queue.path] = queue
+                self._unflushed[queue.path] = queue
         return len(due)
 
     def _try_trim(self, queue: ConsumeQueue, log_first: int) -> bool:
@@ -279,7 +279,44 @@ class Retention:
                 _log.error("an old file stays until this succeeds: %s", error)
         return False
 
-    # -- queues that hold nothing -------------------------------------------------------------
+    # -- queues -------------------------------------------------------------------------------
+
+    def delete_queues(self, topic: str) -> int:
+        """Delete the consume queues of a topic and return how many; records stay in the log.
+
+        Offsets start from 0 if the topic is created again, also after a crash.
+
+        Raises:
+            DiskFull, StoreError: the deletion could not be recorded; nothing was deleted.
+            FlushFailed: it may have been recorded, or files could not be removed. Final: the
+                next start does the rest, and until then the store accepts no writes.
+        """
+        self._gate.check_open()
+        queues = self._queues.of_topic(topic)
+        if not queues:
+            return 0
+        try:
+            self._clean_stop.delete(topic, self._log.end)
+            self._remove_deleted(queues)
+        except FlushFailed as error:
+            self._gate.record_error(error)
+            raise
+        return len(queues)
+
+    def _remove_deleted(self, queues: list[ConsumeQueue]) -> None:
+        """Remove queues whose deletion is recorded.
+
+        Raises:
+            FlushFailed: files are left, in the place of those of new messages.
+        """
+        failure: StoreError | None = None
+        for queue in queues:
+            try:
+                self._queues.remove(queue)
+            except StoreError as error:
+                failure = error
+        if failure is not None:
+            raise FlushFailed(f"{failure}; the next start removes what is left") from failure
 
     def delete_expired_queues(
         self, may_go: Callable[[str, int], bool], *, count_max: int

@@ -57,7 +57,7 @@ def may_delete(
     *,
     now_ms: int,
     level: DiskLevel,
-    asked: bool,
+    is_requested: bool,
 ) -> bool:
     """Return whether the oldest segment may be deleted.
 
@@ -66,10 +66,10 @@ def may_delete(
         config: the rules.
         now_ms: the time.
         level: of the disks.
-        asked: an administrator wants old files to be deleted now.
+        is_requested: an administrator wants old files to be deleted now.
     """
     if level >= DiskLevel.FORCE and config.force_clean:
         return True
     if last_write_ms is None or now_ms - last_write_ms < config.reserved_hours * _HOUR_MS:
         return False
-    return asked or level > DiskLevel.PLENTY or is_hour_of(now_ms, config.delete_hours)
+    return is_requested or level > DiskLevel.PLENTY or is_hour_of(now_ms, config.delete_hours)

@@ -215,9 +215,9 @@ def test_expired_segments_and_a_topic_that_came_back_are_no_damage(tmp_path: Pat
     clock, chance, root = FakeClock(), seeded(7), tmp_path / "store"
     store = open_store(root, clock, **SIZES)
     fill(store, clock, chance)
-    store.delete_queues("Beta")
+    store.retention.delete_queues("Beta")
     fill(store, clock, chance)
-    store.delete_queues("Gamma")
+    store.retention.delete_queues("Gamma")
     store.close()
     report = assert_whole(root)
     assert the_finding(report, Kind.DELETED, Severity.NOTE)

@@ -474,7 +474,7 @@ def test_leading_files_go_with_the_log(tmp_path: Path) -> None:
 def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
     store = fill(tmp_path)
     put_ok(store, record(b"other", queue_id=1, tag="TagA"))
-    store.delete_queues(TOPIC)
+    store.retention.delete_queues(TOPIC)
     assert not (tmp_path / "consumequeue_ext" / TOPIC).exists()
     put_ok(store, record(b"again", tag="TagA"))
     assert addresses(tmp_path, 1) == [0]

@@ -408,7 +408,7 @@ def test_a_topic_that_was_deleted_and_made_again_keeps_its_second_life(tmp_path:
     root = tmp_path / "live"
     store = open_store(root)
     put_ok(store, *(record(b"old %d" % number) for number in range(5)))
-    store.delete_queues(TOPIC)
+    store.retention.delete_queues(TOPIC)
     put_ok(store, record(b"new 0"), record(b"new 1"))
     copy = crashed_copy(root, tmp_path / "crashed")
     store.close()
@@ -598,7 +598,7 @@ def test_deleted_queues_that_a_power_loss_brings_back_are_dropped(
     store = open_store(live)
     put_ok(store, *(record(b"old %d" % number) for number in range(5)))
     before = crashed_copy(queue_path(live), tmp_path / "before")
-    store.delete_queues(TOPIC)
+    store.retention.delete_queues(TOPIC)
     put_ok(store, *(record(b"new %d" % number) for number in range(again)))
     root = crashed_copy(live, tmp_path / "crashed")
     store.close()
@@ -618,7 +618,7 @@ def test_messages_where_a_deleted_topics_were_cut_off_are_not_taken_for_those(
     live = tmp_path / "live"
     store = open_store(live)
     put_ok(store, *(record(b"old %d" % number) for number in range(5)))
-    store.delete_queues(TOPIC)
+    store.retention.delete_queues(TOPIC)
     root = crashed_copy(live, tmp_path / "lost power")
     store.close()
     overwrite(log_files(root)[0], 0, bytes(4096))

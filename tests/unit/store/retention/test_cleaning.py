@@ -99,7 +99,7 @@ def test_hours_are_local() -> None:
 
 
 @pytest.mark.parametrize(
-    ("age_h", "hour", "level", "asked", "force", "expected"),
+    ("age_h", "hour", "level", "is_requested", "force", "expected"),
     [
         (72, 4, DiskLevel.PLENTY, False, True, True),
         (71.9, 4, DiskLevel.PLENTY, False, True, False),
@@ -121,14 +121,17 @@ def test_what_may_be_deleted(
     age_h: float | None,
     hour: int,
     level: DiskLevel,
-    asked: bool,
+    is_requested: bool,
     force: bool,
     expected: bool,
 ) -> None:
     now = at_hour(hour)
     last_write = None if age_h is None else now - int(age_h * HOUR_MS)
     rules = config(tmp_path, force_clean=force)
-    assert may_delete(last_write, rules, now_ms=now, level=level, asked=asked) is expected
+    may_go = may_delete(
+        last_write, rules, now_ms=now, level=level, is_requested=is_requested
+    )
+    assert may_go is expected
 
 
 # ------------------------------------------------------------------------------ real files
@@ -479,7 +482,7 @@ def test_an_index_file_that_cannot_be_deleted_is_tried_again(
 
 @pytest.mark.parametrize("number", [0, 9])
 def test_a_query_whose_messages_expire_meanwhile(tmp_path: Path, number: int) -> None:
-    """Between the moments when it is asked, when files are read, and when it is answered."""
+    """Between the moments when it is requested, when files are read, and when it is answered."""
     store = indexed_store(tmp_path, Disks(89))
     limits = {"count_max": 1, "begin_ms": 0, "end_ms": 1 << 62}
     before = store.keys.begin_query(TOPIC, f"k{number}", **limits)

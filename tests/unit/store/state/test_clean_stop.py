@@ -18,7 +18,7 @@ def root(tmp_path: Path) -> Path:
     put_ok(store, record(), record(topic="Gone"))
     store.close()
     store = open_store(tmp_path)
-    store.delete_queues("Gone")
+    store.retention.delete_queues("Gone")
     put_ok(store, record())
     store.close()
     return tmp_path
