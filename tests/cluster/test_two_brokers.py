@@ -67,7 +67,7 @@ class Group:
     def read_routes(self) -> None:
         """Do at once what is done every 30 s."""
         for member in self.members:
-            member._pool.doubt("T")
+            member._pool.routes.doubt("T")
 
     async def wait_for(self, bodies: set[bytes]) -> None:
         try:

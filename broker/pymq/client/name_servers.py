@@ -42,7 +42,7 @@ class NameServers:
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._addresses = connections.name_servers
+        self.addresses = connections.name_servers
         self._first = 0
 
     async def reach(self) -> AsyncChannel:
@@ -59,7 +59,7 @@ class NameServers:
             if channel is not None:
                 self._first = index
                 return channel
-        raise no_name_server(self._addresses, failures)
+        raise no_name_server(self.addresses, failures)
 
     async def _probe(self, address: str, failures: list[str]) -> AsyncChannel | None:
         """Return the connection to an address if a name server answers there."""
@@ -96,7 +96,7 @@ class NameServers:
 
         A list of the caller's own: others that fail at the same time must not make it skip one.
         """
-        numbered = list(enumerate(self._addresses))
+        numbered = list(enumerate(self.addresses))
         return numbered[self._first :] + numbered[: self._first]
 
     async def ask(self, ask: Callable[[], Operation[T]]) -> T:
@@ -127,7 +127,7 @@ class NameServers:
                 self._first = index
                 return answer
         if refusal is None:
-            raise no_name_server(self._addresses, failures)
+            raise no_name_server(self.addresses, failures)
         for failure in failures:
             refusal.add_note(failure)
         raise refusal

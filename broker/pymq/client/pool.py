@@ -3,16 +3,13 @@
 * One connection per address, opened when first used, shared by everything of this client.
 * Several name servers that know nothing of each other: any of them answers for all; the one
   that answered last is asked first.
-* Routes of the topics in use are read anew every 30 s; within a second when a send or a pull
-  found them wrong, or when they are only borrowed.
-* Every broker of these routes gets a heartbeat every 30 s, and one first thing on a new
-  connection: it is how the broker knows who is behind it.
+* Routes of the topics in use are kept up to date: ``live_routes``.
+* Every broker of these routes gets heartbeats: ``heartbeats``.
 """
 
 import asyncio
 import ipaddress
 import itertools
-import logging
 import os
 import secrets
 import time
@@ -20,34 +17,23 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from pymq.client import operations
+from pymq.client.heartbeats import HEARTBEAT_S, Heartbeats
 from pymq.client.home import Home
+from pymq.client.live_routes import LiveRoutes
 from pymq.client.message_ids import month_around
 from pymq.client.name_servers import NameServers
-from pymq.client.routes import MASTER_ID, Route, RouteTable, no_route
-from pymq.client.said_once import SaidOnce
+from pymq.client.routes import MASTER_ID
+from pymq.client.shared_work import SharedWork
 from pymq.clock import Clock
-from pymq.errors import (
-    ClientClosed,
-    ConfigurationError,
-    ConnectionFailed,
-    PymqError,
-    RequestTimeout,
-    TopicNotExist,
-)
+from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
 from pymq.net.tasks import Tasks
-from pymq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
+from pymq.protocol.bodies import ConsumerData, MessageQueue
 from pymq.protocol.command import Command
 from pymq.protocol.message import UniqueKeys
-from pymq.protocol.names import DEFAULT_TOPIC
 
-_log = logging.getLogger(__name__)
-
-HEARTBEAT_S = 30.0
-#: How often is looked which routes are old.
+#: How often we look for routes that are old.
 ROUTE_CHECK_S = 1.0
-#: A route is not read again within this, whoever doubts it.
-ROUTE_READ_MIN_S = 0.2
 #: When we close, peers may take this long to read what is pending.
 CLOSE_S = 1.0
 
@@ -66,8 +52,8 @@ class ClientPool:
         connect_timeout_s: for opening a connection.
         route_age_s: routes are read again when they are older.
         producer_group: announced to masters.
-        consumers: what to announce of consumers, asked anew for each heartbeat; with any,
-            slaves get heartbeats, too.
+        consumers: what to announce of consumers, called for each heartbeat; with any, slaves get
+            heartbeats, too.
         on_request: server code -> what to do; other requests are answered "not supported".
         on_route: called with each topic whose route has changed.
         clock: for the ids of messages.
@@ -90,21 +76,31 @@ class ClientPool:
         self.timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self.clock = clock or Clock()
-        self._producer_group = producer_group
-        self._consumers = consumers
         self._on_request = on_request or {}
-        self._on_route = on_route
         self._name_servers = NameServers(self)
         self._channels: dict[str, AsyncChannel] = {}
-        self._connecting: dict[str, asyncio.Task[AsyncChannel | PymqError]] = {}
-        self._routes = RouteTable(route_age_s)
-        self._read_at: dict[str, float] = {}
-        self._refreshing: dict[str, asyncio.Task[PymqError | None]] = {}
         self._tasks = Tasks("client")
-        self._troubles = SaidOnce(_log)
+        self._connecting: SharedWork[AsyncChannel | PymqError] = SharedWork(
+            self._tasks, "connection to", self._connect
+        )
+        self.routes = LiveRoutes(
+            self._name_servers,
+            self._tasks,
+            age_s=route_age_s,
+            check_open=self.check_open,
+            on_change=on_route,
+            clock=self.clock,
+        )
+        self._client_id = ""
+        self.heartbeats = Heartbeats(
+            self,
+            self.routes,
+            client_id=lambda: self._client_id,
+            producer_group=producer_group,
+            consumers=consumers,
+        )
         self._all_ended: asyncio.Future[None] | None = None
         self._open = self._was_closed = False
-        self._client_id = ""
         self._unique_keys: UniqueKeys | None = None
         self._keys_until_ms = 0
         #: Where it was started, and the loop there.
@@ -143,8 +139,8 @@ class ClientPool:
             address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
         )
         self._restart_keys()
-        self._tasks.repeat("routes", self.refresh_routes, ROUTE_CHECK_S)
-        self._tasks.repeat("heartbeats", self.send_heartbeats, HEARTBEAT_S)
+        self._tasks.repeat("routes", self._refresh, ROUTE_CHECK_S)
+        self._tasks.repeat("heartbeats", self.heartbeats.send_all, HEARTBEAT_S)
 
     async def close(self) -> None:
         """Unregister at the brokers and close all connections. Idempotent.
@@ -161,7 +157,7 @@ class ClientPool:
             return  # The connections are the parent's.
         try:
             if was_open and self._client_id:
-                await self._unregister()
+                await self.heartbeats.unregister(self.timeout_s)
         finally:
             try:
                 await self._tasks.close()
@@ -240,12 +236,7 @@ class ClientPool:
         if channel is not None and channel.is_open:
             return channel
         self.check_open()
-        task = self._connecting.get(address)
-        if task is None:
-            task = self._tasks.start(f"connection to {address}", self._connect(address))
-            self._connecting[address] = task
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
-        opened = await _shared(task)
+        opened = await self._connecting.wait_result(address)
         if isinstance(opened, PymqError):
             raise opened
         return opened
@@ -275,6 +266,18 @@ class ClientPool:
                 "brokerIP1 in its configuration to an address that clients can reach"
             ) from error
 
+    async def read_channel(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> AsyncChannel:
+        """Return the connection to a broker that has a queue: that one, the master, or any slave.
+
+        Raises:
+            RouteNotFound: the topic or its broker is not known.
+            ConnectionFailed: the address it advertises cannot be reached.
+            ClientClosed: we are closed.
+        """
+        route = await self.routes.route(queue.topic)
+        address = route.read_address(queue.broker_name, broker_id)
+        return await self.broker_channel(queue.topic, queue.broker_name, address)
+
     async def _connect(self, address: str) -> AsyncChannel | PymqError:
         # The exception is handed over as a value: it concerns those who wait, not the log.
         try:
@@ -287,9 +290,8 @@ class ClientPool:
             channel.close()
             return ClientClosed("the client was closed while it connected")
         self._channels[address] = channel
-        if address in self.broker_addresses():
-            heard = channel.request_nowait(self._heartbeat().request, self.timeout_s)
-            heard.add_done_callback(_ignore)
+        if address in self.heartbeats.broker_addresses():
+            self.heartbeats.send_nowait(channel, self.timeout_s)
         return channel
 
     def _ended(self, channel: AsyncChannel) -> None:
@@ -326,187 +328,20 @@ class ClientPool:
         )
         return operation.result(answer, peer=channel.address)
 
-    async def ask_name_server(self, ask: Callable[[], operations.Operation[T]]) -> T:
-        """Return the answer of the first name server that gives one; see ``NameServers.ask``."""
-        return await self._name_servers.ask(ask)
+    # --- periodic duties
 
-    # --- routes
-
-    def known_route(self, topic: str) -> Route | None:
-        """Return the route of a topic as last read, without asking."""
-        return self._routes.find(topic)
-
-    async def route(
-        self,
-        topic: str,
-        *,
-        refresh: bool = False,
-        create_queue_count: int | None = None,
-    ) -> Route:
-        """Return the route of a topic, and keep it fresh from now on.
-
-        Args:
-            topic: which.
-            refresh: ask again although it is known, unless that was done just now.
-            create_queue_count: for a topic that does not exist, return the provisional route
-                with which a send creates it, with at most so many queues per broker.
-
-        Raises:
-            RouteNotFound: no name server knows the topic.
-            ConnectionFailed: no name server answers.
-            ClientClosed: we are closed.
-        """
-        self.check_open()
-        known = self._routes.find(topic)
-        if known is not None and not (refresh and self._may_read(topic)):
-            return known
-        error = await self._refresh(topic)
-        known = self._routes.find(topic)
-        if known is None and isinstance(error, TopicNotExist) and create_queue_count is not None:
-            known = await self._provisional_route(topic, create_queue_count)
-        if known is not None:
-            return known
-        if error is None or isinstance(error, TopicNotExist):
-            raise no_route(topic, self.name_servers, getattr(error, "__notes__", ()))
-        raise error
-
-    def doubt(self, topic: str) -> None:
-        """A topic's route turned out wrong: read it again soon."""
-        self._routes.doubt(topic)
-
-    def _may_read(self, topic: str) -> bool:
-        return self.clock.monotonic_s() - self._read_at.get(topic, -1e9) > ROUTE_READ_MIN_S
-
-    async def _refresh(self, topic: str) -> PymqError | None:
-        """Read one route; callers at the same time share the request."""
-        task = self._refreshing.get(topic)
-        if task is None:
-            task = self._tasks.start(f"route of {topic}", self._read_route(topic))
-            self._refreshing[topic] = task
-            task.add_done_callback(lambda _: self._refreshing.pop(topic, None))
-        return await _shared(task)
-
-    async def _read_route(self, topic: str) -> PymqError | None:
-        try:
-            route = Route.of(topic, await self.ask_name_server(lambda: operations.route(topic)))
-        except PymqError as error:
-            # Also when the topic has no route any more the old one is kept, as official
-            # clients do: a broker that restarts comes back to it.
-            return error
-        self._read_at[topic] = self.clock.monotonic_s()
-        self._put_route(route)
-        return None
-
-    async def _provisional_route(self, topic: str, queue_count: int) -> Route | None:
-        try:
-            template = await self.ask_name_server(lambda: operations.route(DEFAULT_TOPIC))
-        except TopicNotExist:
-            return None
-        if self._routes.find(topic) is None:
-            self._put_route(Route.to_create(topic, template, queue_count))
-        return self._routes.find(topic)
-
-    def _put_route(self, route: Route) -> None:
-        changed = self._routes.put(route, self.clock.monotonic_s())
-        if changed and self._on_route is not None:
-            self._on_route(route.topic)
-
-    async def refresh_routes(self) -> int:
-        """Read the routes that are old or doubted again; return how many."""
+    async def _refresh(self) -> int:
+        """Read routes again, and close connections that are not needed any more."""
         if time.time_ns() // 1_000_000 >= self._keys_until_ms:
             self._restart_keys()
-        stale = self._routes.stale(self.clock.monotonic_s())
-        for topic in stale:
-            error = await self._refresh(topic)
-            if error is None or isinstance(error, TopicNotExist):
-                self._troubles.over("routes", "routes are read again")
-            else:
-                self._troubles.warn(
-                    "routes", "routes cannot be read again, the old ones stay in use: %s", error
-                )
-        if stale:
+        count = await self.routes.refresh()
+        if count:
             self._close_unnamed()
-        return len(stale)
+        return count
 
     def _close_unnamed(self) -> None:
         """Close idle connections to addresses that no route names any more."""
-        named = {*self.broker_addresses(), *self.name_servers}
+        named = {*self.heartbeats.broker_addresses(), *self.name_servers}
         for address, channel in list(self._channels.items()):
             if address not in named and not channel.pending_count:
                 channel.close()
-
-    # --- heartbeats
-
-    def broker_addresses(self) -> set[str]:
-        """The brokers that get heartbeats: masters; with consumers, slaves, too."""
-        slaves_too = self._consumers is not None
-        return {
-            address
-            for known in self._routes.addresses().values()
-            for broker_id, address in known.items()
-            if slaves_too or broker_id == MASTER_ID
-        }
-
-    def _heartbeat(self) -> operations.Operation[int]:
-        producers = [ProducerData(group=self._producer_group)] if self._producer_group else []
-        consumers = self._consumers() if self._consumers is not None else []
-        return operations.heartbeat(
-            Heartbeat(client_id=self._client_id, producers=producers, consumers=consumers)
-        )
-
-    async def send_heartbeats(self) -> int:
-        """Tell every broker in use that we live; return how many heard it."""
-        addresses = sorted(self.broker_addresses())
-        heard = await asyncio.gather(*(self.send_heartbeat(address) for address in addresses))
-        return sum(heard)
-
-    async def send_heartbeat(self, address: str) -> bool:
-        """Tell one broker that we live; return whether it heard it."""
-        try:
-            await self.ask(await self.channel(address), self._heartbeat())
-        except RequestTimeout as error:
-            self._troubles.warn(address, "%s; the connection is given up", error)
-            if silent := self.open_channel(address):
-                silent.abort()
-            return False
-        except PymqError as error:
-            _log.debug("no heartbeat: %s", error)  # Whoever needs the broker says that it is away.
-            return False
-        self._troubles.over(address, "%s answers heartbeats again", address)
-        return True
-
-    async def _unregister(self) -> None:
-        """Tell the brokers that we go; those that do not hear it will notice."""
-        consumers = self._consumers() if self._consumers is not None else []
-        groups = [{"consumer_group": consumer.group} for consumer in consumers]
-        if self._producer_group:
-            groups.append({"producer_group": self._producer_group})
-        channels = [self.open_channel(address) for address in self.broker_addresses()]
-        waiting = [
-            channel.request_nowait(
-                operations.unregister(self._client_id, **group).request, self.timeout_s
-            )
-            for channel in channels
-            if channel is not None
-            for group in groups
-        ]
-        for answer in await asyncio.gather(*waiting, return_exceptions=True):
-            if isinstance(answer, PymqError):
-                _log.info("not unregistered: %s", answer)
-
-
-async def _shared(task: asyncio.Task[T]) -> T:
-    """Return the result of a task that others wait for, too: it survives when we are cancelled.
-
-    Raises:
-        ClientClosed: the task was cancelled, which is not to be taken for our own cancellation.
-    """
-    await asyncio.wait([task])
-    if task.cancelled():
-        raise ClientClosed("the client was closed meanwhile")
-    return task.result()
-
-
-def _ignore(future: asyncio.Future[Command]) -> None:
-    if not future.cancelled():
-        future.exception()  # marks it as seen: the periodic heartbeat reports what lasts

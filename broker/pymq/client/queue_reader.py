@@ -159,7 +159,7 @@ class QueueReader:
     # --- where to begin, and what is done
 
     async def _first_offset(self) -> int:
-        channel = await self._channel(MASTER_ID)
+        channel = await self._pool.read_channel(self.queue)
         committed = await self._pool.ask(channel, operations.query_offset(self._group, self.queue))
         if committed is not None:
             self._told_offset = committed
@@ -206,7 +206,7 @@ class QueueReader:
 
     async def _update(self, offset: int) -> None:
         operation = operations.update_offset(self._group, self.queue, offset)
-        await self._pool.ask(await self._channel(MASTER_ID), operation)
+        await self._pool.ask(await self._pool.read_channel(self.queue), operation)
         self._told_offset = offset
 
     def _news(self) -> int | None:
@@ -277,7 +277,7 @@ class QueueReader:
             commit_offset=commit_offset if from_master and commit_offset > 0 else None,
             bytes_max=PULL_BYTES,
         )
-        channel = await self._channel(self._broker_id)
+        channel = await self._pool.read_channel(self.queue, self._broker_id)
         result = await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
         if from_master and commit_offset > 0:
             self._told_offset = commit_offset
@@ -334,7 +334,7 @@ class QueueReader:
         if isinstance(error, BrokerError) and error.code == FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_S
         if isinstance(error, (*AWAY, TopicNotExist)):
-            self._pool.doubt(self.queue.topic)
+            self._pool.routes.doubt(self.queue.topic)
             self._told_offset = None  # A broker that was killed forgets what it had not saved.
             self._broker_id = MASTER_ID
         return FAILURE_PAUSE_S
@@ -356,13 +356,7 @@ class QueueReader:
 
     # --- connections
 
-    async def _channel(self, broker_id: int) -> AsyncChannel:
-        route = await self._pool.route(self.queue.topic)
-        name = self.queue.broker_name
-        address = route.read_address(name, broker_id)
-        return await self._pool.broker_channel(self.queue.topic, name, address)
-
     def _open_master(self) -> AsyncChannel | None:
-        route = self._pool.known_route(self.queue.topic)
+        route = self._pool.routes.find(self.queue.topic)
         address = route.masters().get(self.queue.broker_name) if route is not None else None
         return self._pool.open_channel(address) if address is not None else None

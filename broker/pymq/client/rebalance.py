@@ -134,7 +134,7 @@ class Rebalance:
         if routes and not self._is_announced:
             # Brokers must know us and our subscriptions before they name the members.
             self._is_announced = True
-            await self._pool.send_heartbeats()
+            await self._pool.heartbeats.send_all()
         asked: dict[AsyncChannel, frozenset[str]] = {}
         for topic, route in routes.items():
             settled &= await self._rebalance_topic(topic, route, asked)
@@ -159,7 +159,7 @@ class Rebalance:
 
     async def _route(self, topic: str) -> Route | None:
         try:
-            route = await self._pool.route(topic)
+            route = await self._pool.routes.route(topic)
         except RouteNotFound as error:
             self._answered(topic)
             self._found(topic, ())
@@ -255,19 +255,20 @@ class Rebalance:
         """Return the client ids of the group's members, and the broker that named them."""
         failure: PymqError | None = None
         addresses = {name: route.read_address(name) for name in route.addresses}
+        pool = self._pool
 
         def turn(name: str) -> tuple[bool, bool, str]:
             # One that was silent just now has lost its connection. One that has just come back
             # does not know all members yet, so we stay with the one that named them last.
-            is_open = self._pool.open_channel(addresses[name]) is not None
+            is_open = pool.open_channel(addresses[name]) is not None
             return not is_open, name != self._named_by.get(topic), name
 
         for name in sorted(addresses, key=turn):
             address = addresses[name]
             try:
-                channel = await self._pool.broker_channel(topic, name, address)
+                channel = await pool.broker_channel(topic, name, address)
                 members = await self._ask_members(channel)
-                if self._pool.client_id not in members and await self._pool.send_heartbeat(address):
+                if pool.client_id not in members and await pool.heartbeats.send(address):
                     members = await self._ask_members(channel)
                 self._named_by[topic] = name
                 return channel, members

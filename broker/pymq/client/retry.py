@@ -162,10 +162,7 @@ class FailedMessages:
             message, group=self._group, max_reconsume_times=self._max_reconsume_times
         )
         try:
-            route = await self._pool.route(queue.topic)
-            address = route.read_address(queue.broker_name)
-            channel = await self._pool.broker_channel(queue.topic, queue.broker_name, address)
-            await self._pool.ask(channel, operation)
+            await self._pool.ask(await self._pool.read_channel(queue), operation)
         except PymqError as error:
             message.reconsume_times += 1
             again = self.send_back_undecodable if delivery.is_held else self._inbox.put_back

@@ -137,7 +137,7 @@ class Sender:
         """Before a retry: read the route again if it may be wrong; pause if nothing else helps."""
         if isinstance(error, (TopicNotExist, ConnectionFailed)):
             try:
-                await self._pool.route(
+                await self._pool.routes.route(
                     send.topic, refresh=True, create_queue_count=self._config.default_queue_count
                 )
             except PymqError as failure:
@@ -156,7 +156,7 @@ class Sender:
         """
         queues = self.topics.get(topic)
         if queues is None:
-            route = await self._pool.route(
+            route = await self._pool.routes.route(
                 topic, create_queue_count=self._config.default_queue_count
             )
             self.topics[topic] = queues = self._make_queues(route)
@@ -203,7 +203,7 @@ class Sender:
         try:
             address = template.address
             if address is None:
-                address = (await self._pool.route(queue.topic)).address(queue.broker_name)
+                address = (await self._pool.routes.route(queue.topic)).address(queue.broker_name)
             return await self._pool.broker_channel(queue.topic, queue.broker_name, address)
         except (ConnectionFailed, RouteNotFound) as error:
             self.broker_failed(template, error)
@@ -215,7 +215,7 @@ class Sender:
             return
         until_s = self._clock.monotonic_s() + AVOID_BROKER_S
         self._avoided.add(template.queue.broker_name, until_s)
-        self._pool.doubt(template.queue.topic)
+        self._pool.routes.doubt(template.queue.topic)
         if self._forgiving is None:
             self._forgiving = self._pool.loop.call_later(AVOID_BROKER_S, self._forgive)
 

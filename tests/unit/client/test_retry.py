@@ -9,7 +9,6 @@ import pytest
 from pymq.client.inbox import FlowLimits, Inbox
 from pymq.client.process_queue import ProcessQueue
 from pymq.client.retry import FailedMessages
-from pymq.client.routes import Route
 from pymq.errors import PymqError, SystemBusy
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
@@ -24,10 +23,7 @@ class FakePool:
         self.refusals: list[PymqError | None] = []
         self.loop = asyncio.get_running_loop()
 
-    async def route(self, topic: str) -> Route:
-        return Route(topic, (QUEUE,), (QUEUE,), {"broker-a": {0: "broker:1"}})
-
-    async def broker_channel(self, topic: str, broker_name: str, address: str) -> None:
+    async def read_channel(self, queue: MessageQueue) -> None:
         return None
 
     async def ask(self, channel: None, operation: object) -> None:

@@ -1,0 +1,119 @@
+"""How brokers know who is behind a connection: heartbeats, and a farewell.
+
+Every broker of the routes in use gets a heartbeat every 30 s, and one first thing on a new
+connection.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from pymq.client import operations
+from pymq.client.live_routes import LiveRoutes
+from pymq.client.name_servers import Connections
+from pymq.client.routes import MASTER_ID
+from pymq.client.said_once import SaidOnce
+from pymq.errors import PymqError, RequestTimeout
+from pymq.net.channel import AsyncChannel
+from pymq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
+from pymq.protocol.command import Command
+
+_log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 30.0
+
+
+class Heartbeats:
+    """Announces one client to its brokers. For one event loop.
+
+    Args:
+        connections: of the client.
+        routes: name the brokers.
+        client_id: returns who we are.
+        producer_group: announced to masters.
+        consumers: returns what to announce of consumers; with any, slaves get heartbeats, too.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        routes: LiveRoutes,
+        *,
+        client_id: Callable[[], str],
+        producer_group: str | None,
+        consumers: Callable[[], list[ConsumerData]] | None,
+    ) -> None:
+        self._connections = connections
+        self._routes = routes
+        self._client_id = client_id
+        self._producer_group = producer_group
+        self._consumers = consumers
+        self._troubles = SaidOnce(_log)
+
+    def broker_addresses(self) -> set[str]:
+        """Return the brokers that get heartbeats: masters; with consumers, slaves, too."""
+        slaves_too = self._consumers is not None
+        return {
+            address
+            for known in self._routes.addresses().values()
+            for broker_id, address in known.items()
+            if slaves_too or broker_id == MASTER_ID
+        }
+
+    def _operation(self) -> operations.Operation[int]:
+        producers = [ProducerData(group=self._producer_group)] if self._producer_group else []
+        consumers = self._consumers() if self._consumers is not None else []
+        return operations.heartbeat(
+            Heartbeat(client_id=self._client_id(), producers=producers, consumers=consumers)
+        )
+
+    def send_nowait(self, channel: AsyncChannel, timeout_s: float) -> None:
+        """Send one on a connection that is new, before anything else."""
+        heard = channel.request_nowait(self._operation().request, timeout_s)
+        heard.add_done_callback(_ignore)
+
+    async def send_all(self) -> int:
+        """Tell every broker in use that we live; return how many heard it."""
+        addresses = sorted(self.broker_addresses())
+        heard = await asyncio.gather(*(self.send(address) for address in addresses))
+        return sum(heard)
+
+    async def send(self, address: str) -> bool:
+        """Tell one broker that we live; return whether it heard it."""
+        connections = self._connections
+        try:
+            await connections.ask(await connections.channel(address), self._operation())
+        except RequestTimeout as error:
+            self._troubles.warn(address, "%s; the connection is given up", error)
+            if silent := connections.open_channel(address):
+                silent.abort()
+            return False
+        except PymqError as error:
+            _log.debug("no heartbeat: %s", error)  # Whoever needs the broker says that it is away.
+            return False
+        self._troubles.over(address, "%s answers heartbeats again", address)
+        return True
+
+    async def unregister(self, timeout_s: float) -> None:
+        """Tell the brokers that we go; those that do not hear it will notice."""
+        consumers = self._consumers() if self._consumers is not None else []
+        groups = [{"consumer_group": consumer.group} for consumer in consumers]
+        if self._producer_group:
+            groups.append({"producer_group": self._producer_group})
+        channels = [self._connections.open_channel(address) for address in self.broker_addresses()]
+        waiting = [
+            channel.request_nowait(
+                operations.unregister(self._client_id(), **group).request, timeout_s
+            )
+            for channel in channels
+            if channel is not None
+            for group in groups
+        ]
+        for answer in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(answer, PymqError):
+                _log.info("not unregistered: %s", answer)
+
+
+def _ignore(future: asyncio.Future[Command]) -> None:
+    if not future.cancelled():
+        future.exception()  # marks it as seen: the periodic heartbeat reports what lasts
