@@ -106,7 +106,7 @@ def test_a_name_server_that_has_just_started_does_not_end_a_known_topic(
         assert client.read_queues("T") == [QUEUE]
         assert client.bounds([QUEUE]) == {QUEUE: (0, 7)}
         assert client.write_queues("T") == [QUEUE]  # not the ones it would be created with
-        monkeypatch.setattr("pymq.client.routes.MISSING_S", 0.0)
+        monkeypatch.setattr("pymq.client.route_table.MISSING_S", 0.0)
         for _ in range(2):
             with pytest.raises(RouteNotFound, match="'T'"):
                 client.read_queues("T")

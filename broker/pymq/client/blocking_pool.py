@@ -11,7 +11,8 @@ from pymq.client.config import ClientConfig
 from pymq.client.home import Process
 from pymq.client.operations import Operation, check_send_topic
 from pymq.client.preencoded_records import RecordsOffer
-from pymq.client.routes import Route, RouteTable, no_route, no_write_queue, not_a_name_server
+from pymq.client.route_table import RouteTable
+from pymq.client.routes import Route, no_route, no_write_queue, not_a_name_server
 from pymq.errors import (
     BrokerError,
     ClientClosed,
@@ -88,7 +89,7 @@ class BlockingPool:
         """Return the route of an existing topic; the old one while no name server has a new one.
 
         Raises:
-            RouteNotFound: no name server knows it, and has not for ``routes.MISSING_S``.
+            RouteNotFound: no name server knows it, and has not for ``route_table.MISSING_S``.
             ConnectionFailed: no name server could be asked, and none ever was about this topic.
             BrokerError: likewise, but a name server refused.
         """

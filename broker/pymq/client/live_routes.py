@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 from pymq.client import operations
 from pymq.client.name_servers import NameServers
-from pymq.client.routes import Route, RouteTable, no_route
+from pymq.client.route_table import RouteTable
+from pymq.client.routes import Route, no_route
 from pymq.client.said_once import SaidOnce
 from pymq.client.shared_work import SharedWork
 from pymq.clock import Clock

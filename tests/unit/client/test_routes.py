@@ -2,17 +2,14 @@
 
 import pytest
 
-from pymq.client.routes import (
+from pymq.client.route_table import (
     LEFT_S,
     MISSING_S,
     PROVISIONAL_AGE_S,
-    QUEUE_COUNT_MAX,
-    Route,
     RouteTable,
     difference,
-    no_route,
-    pick_queue,
 )
+from pymq.client.routes import QUEUE_COUNT_MAX, Route, no_route, pick_queue
 from pymq.errors import RemoteProtocolError, RouteNotFound
 from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
 
