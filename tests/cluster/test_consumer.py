@@ -489,6 +489,17 @@ def test_wrong_use_says_what_is_right(pymq_cluster: Cluster) -> None:
         name_server = pymq_cluster.name_server
         with pytest.raises(ConfigurationError, match="group of its own"):
             Consumer(name_server, "g", message_model="BROADCASTING")
+        wrong: list[tuple[dict[str, Any], str]] = [
+            ({"close_timeout_s": "10"}, "close_timeout_s='10': expected seconds"),
+            ({"close_timeout_s": -1}, "close_timeout_s=-1"),
+            ({"max_reconsume_times": -5}, "max_reconsume_times=-5: expected a whole number"),
+            ({"limits": 1000}, "limits=1000: expected a FlowLimits"),
+        ]
+        for arguments, reason in wrong:
+            with pytest.raises(ConfigurationError, match=reason):
+                Consumer(name_server, "g", **arguments)
+        with pytest.raises(ConfigurationError, match="queue_bytes_max='1': expected a whole"):
+            FlowLimits(queue_bytes_max="1")  # type: ignore[arg-type]
         with pytest.raises(ConfigurationError, match="'latest', 'earliest' or a datetime"):
             Consumer(name_server, "g", from_where="yesterday")
         with pytest.raises(LocalProtocolError, match="group name 'a b' has ' '"):

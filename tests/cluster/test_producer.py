@@ -667,8 +667,17 @@ def test_a_client_that_is_not_open_says_so(pymq_cluster: Cluster) -> None:
         ({"name_servers": "http://jmenv.tbsite.net:8080/rocketmq/nsaddr"}, "is a URL"),
         ({"name_servers": "127.0.0.1:9876;user@host:9876"}, "host:port"),
         ({"in_flight_max": 0}, "in_flight_max=0"),
-        ({"retries": -1}, "send_retries=-1"),
+        ({"in_flight_max": "9"}, "in_flight_max='9': expected a whole number, at least 1"),
+        ({"retries": -1}, r"send_retries \(retries of a producer\)=-1: expected 0..100"),
+        ({"retries": 2.5}, "=2.5: expected 0..100"),  # no attempt would have been the last
+        ({"retries": None}, "=None: expected 0..100"),
         ({"timeout_s": 0}, "timeout_s=0"),
+        ({"timeout_s": "3"}, "timeout_s='3': expected seconds"),
+        ({"body_bytes_max": 10.5}, "body_bytes_max=10.5"),
+        ({"body_bytes_max": 1 << 24}, "below frame_bytes_max"),
+        ({"compress_bytes_min": -1}, "compress_bytes_min=-1"),
+        ({"compression": "zlib"}, "compression='zlib': expected one of Compression.LZ4, "),
+        ({"default_queue_count": "4"}, "default_queue_count='4'"),
     ],
 )
 def test_wrong_settings_are_named(arguments: dict[str, Any], reason: str) -> None:
@@ -689,6 +698,13 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: Message("T", b"x", tags="a||b"), "one tag, '||' joins"),
     (lambda: Message("T", b"x", delay_level=-3), "delay_level=-3"),
     (lambda: Message(5, b"x"), "topic name 5 is a int"),  # type: ignore[arg-type]
+    (lambda: Message("T", b"x", flag=None), "flag None"),  # type: ignore[arg-type]
+    (lambda: Message("T", b"x", keys=[7]), "key 7"),  # type: ignore[list-item]
+    (
+        lambda: Message("T", b"x", properties={"a": b"v"}),  # type: ignore[dict-item]
+        "property 'a' is b'v', expected two strings",
+    ),
+    (lambda: Message("T", b"x", properties={"a": 1}), "is 1, exp"),  # type: ignore[dict-item]
     (lambda: b"x", "expected a Message"),
     (lambda: None, "expected a Message"),
 ]
@@ -733,9 +749,11 @@ def test_a_sharding_key_that_is_no_text_is_refused_at_once() -> None:
         ([Message("T", b"x"), Message("U", b"x")], "expected one topic"),
         ([Message("T", b"x", delay_level=2)], "send it alone"),
         ([Message("%RETRY%g", b"x")], "retry topics"),
+        (Message("T", b"x"), r"a Message: expected several.* sent with send\(\)"),
+        (None, "a NoneType: expected several"),
     ],
 )
-def test_batches_that_cannot_be_sent_are_refused(messages: list[Message], reason: str) -> None:
+def test_batches_that_cannot_be_sent_are_refused(messages: Any, reason: str) -> None:
     async def test() -> None:
         async with FakeBroker() as broker, Producer(broker.address) as producer:
             with pytest.raises(LocalProtocolError, match=reason):

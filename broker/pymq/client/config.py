@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pymq.client.checks import check_count, check_seconds
 from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT
 from pymq.errors import ConfigurationError
 from pymq.protocol.addresses import split_address
@@ -79,18 +80,20 @@ class ClientConfig:
         object.__setattr__(self, "name_servers", parse_name_servers(self.name_servers))
         check_group(self.producer_group)
         for name in ("timeout_s", "connect_timeout_s", "read_deadline_s", "route_age_s"):
-            value = getattr(self, name)
-            if not 0 < value < 86_400:
-                raise ConfigurationError(f"{name}={value!r}: expected seconds, 0 < s < 86400")
-        if not 0 <= self.send_retries <= 100:
-            raise ConfigurationError(f"send_retries={self.send_retries}: expected 0..100")
-        if self.default_queue_count < 1:
+            check_seconds(name, getattr(self, name))
+        check_count("send_retries (retries of a producer)", self.send_retries, 0, 100)
+        check_count("default_queue_count", self.default_queue_count, 1)
+        if not isinstance(self.compression, Compression):
+            names = ", ".join(f"Compression.{member.name}" for member in Compression)
             raise ConfigurationError(
-                f"default_queue_count={self.default_queue_count}: expected at least 1"
+                f"compression={self.compression!r:.80}: expected one of {names}"
             )
-        if not 1 <= self.compress_level <= 9:
-            raise ConfigurationError(f"compress_level={self.compress_level}: expected 1..9")
-        if not 0 < self.body_bytes_max < self.frame_bytes_max:
+        if self.compress_bytes_min is not None:
+            check_count("compress_bytes_min", self.compress_bytes_min, 0)
+        check_count("compress_level", self.compress_level, 1, 9)
+        check_count("frame_bytes_max", self.frame_bytes_max, 1)
+        check_count("body_bytes_max", self.body_bytes_max, 1)
+        if self.body_bytes_max >= self.frame_bytes_max:
             raise ConfigurationError(
                 f"body_bytes_max={self.body_bytes_max}: expected 1..{self.frame_bytes_max - 1}, "
                 "below frame_bytes_max"

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Self, overload
 
+from pymq.client.checks import check_count, check_seconds
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.handler import check_handler
 from pymq.client.home import Home
@@ -79,7 +80,7 @@ class Consumer:
         max_reconsume_times: after so many failed tries a message becomes a dead letter.
         limits: how much is pulled ahead.
         timeout_s: for one request.
-        close_timeout_s: how long ``close`` waits for handlers.
+        close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
         clock: for subscriptions' versions.
 
     Raises:
@@ -106,6 +107,11 @@ class Consumer:
                 f"message_model={message_model!r}: only CLUSTERING is supported; for every "
                 "process to get every message, give each a group of its own"
             )
+        check_count("max_reconsume_times", max_reconsume_times, 0)
+        if close_timeout_s != 0:
+            check_seconds("close_timeout_s", close_timeout_s)
+        if limits is not None and not isinstance(limits, FlowLimits):
+            raise ConfigurationError(f"limits={limits!r:.80}: expected a FlowLimits")
         config = ClientConfig(name_servers=parse_name_servers(name_servers), timeout_s=timeout_s)
         self.group = group
         self._start_policy = StartPolicy.of(from_where)
@@ -300,8 +306,7 @@ class Consumer:
         """
         self._check_open()
         check_handler(handler, batch_size)
-        if concurrency < 1:
-            raise ConfigurationError(f"concurrency={concurrency}: expected at least 1")
+        check_count("concurrency", concurrency, 1)
         workers = WorkerPool(
             self._inbox,
             handler,

@@ -2,6 +2,7 @@
 
 from types import AsyncGeneratorType, GeneratorType
 
+from pymq.client.checks import check_count
 from pymq.client.said_once import SaidOnce
 from pymq.errors import ConfigurationError
 
@@ -14,8 +15,8 @@ def check_handler(handler: object, batch_size: int | None) -> None:
     """
     if not callable(handler):
         raise ConfigurationError(f"handler {handler!r}: expected a function")
-    if batch_size is not None and batch_size < 1:
-        raise ConfigurationError(f"batch_size={batch_size}: expected at least 1")
+    if batch_size is not None:
+        check_count("batch_size", batch_size, 1)
 
 
 def check_result(handler: object, result: object, said: SaidOnce) -> None:

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from pymq.client.checks import check_count
 from pymq.client.process_queue import ProcessQueue
-from pymq.errors import ConfigurationError
 from pymq.protocol.message import ReceivedMessage
 
 
@@ -35,8 +35,7 @@ class FlowLimits:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}={getattr(self, name)}: expected at least 1")
+            check_count(name, getattr(self, name), 1)
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from pymq.client import send_encoding
+from pymq.client.checks import check_count
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.operations import (
     BODY_BYTES_MAX,
@@ -23,7 +24,7 @@ from pymq.client.pool import ClientPool
 from pymq.client.send_attempt import SendAttempt
 from pymq.client.sender import Sender
 from pymq.clock import Clock
-from pymq.errors import ConfigurationError, PymqError, TooManyPending
+from pymq.errors import PymqError, TooManyPending
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.compression import COMPRESS_BYTES_MIN, Compression
 from pymq.protocol.message import Message
@@ -79,8 +80,7 @@ class Producer:
         wait_stored: bool = True,
         clock: Clock | None = None,
     ) -> None:
-        if in_flight_max < 1:
-            raise ConfigurationError(f"in_flight_max={in_flight_max}: expected at least 1")
+        check_count("in_flight_max", in_flight_max, 1)
         self._config = config = ClientConfig(
             name_servers=parse_name_servers(name_servers),
             producer_group=group,
@@ -245,7 +245,7 @@ class Producer:
                 many messages they held.
         """
         sender = self._sender
-        several = list(messages)
+        several = send_encoding.batch_messages(messages)
         batches = self._prepare_batches(several, queue)
         results: list[SendResult] = []
         stored = 0
@@ -300,7 +300,7 @@ class Producer:
         sys_flag = 0
         if type(body) is not bytes or not 0 < len(body) < self._plain_bytes:
             body, sys_flag = send_encoding.prepare_body(body, topic, self._config)
-        if message.flag:
+        if message.flag != 0:
             send_encoding.check_flag(message.flag)
         properties = send_encoding.properties_json(
             message, key, sharding_key=sharding_key, wait_stored=self._wait_stored

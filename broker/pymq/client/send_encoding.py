@@ -190,6 +190,20 @@ class Batch:
     unique_keys: list[str]
 
 
+def batch_messages(messages: object) -> list[Message]:
+    """Return what a batch is to be made of.
+
+    Raises:
+        LocalProtocolError: it is not several of anything.
+    """
+    if not isinstance(messages, Iterable):
+        raise LocalProtocolError(
+            f"batch of {messages!r:.80}, a {type(messages).__name__}: expected several messages, "
+            "such as a list of Message; a single one is sent with send()"
+        )
+    return list(messages)
+
+
 def batch_topic(messages: list[Message]) -> str:
     """Return the topic of a batch.
 
@@ -234,7 +248,7 @@ def encode_batches(
         body = message.body
         if type(body) is not bytes or not body:
             body = check_body(body, message.topic, bytes_max)
-        if message.properties or message.keys or message.delay_level or message.flag:
+        if message.properties or message.keys or message.delay_level or message.flag != 0:
             properties = _batch_properties(message, key)
         else:
             try:

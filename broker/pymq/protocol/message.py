@@ -231,6 +231,11 @@ class Message:
 
     def _check_user_properties(self) -> None:
         for name, value in self.properties.items():
+            if not (isinstance(name, str) and isinstance(value, str)):
+                raise LocalProtocolError(
+                    f"property {name!r:.80} is {value!r:.80}, expected two strings; convert them, "
+                    "for instance with str()"
+                )
             if name in SYSTEM_PROPERTIES:
                 raise LocalProtocolError(
                     f"property {name!r} belongs to the system; use the argument of Message "
@@ -243,9 +248,9 @@ class Message:
                 )
 
     def _joined_keys(self) -> str:
-        keys = self.keys or ()
+        keys = list(self.keys or ())
         for key in keys:
-            if not key or " " in key:
+            if not isinstance(key, str) or not key or " " in key:
                 raise LocalProtocolError(f"key {key!r:.80}, expected a string without blanks")
         return " ".join(keys)
 

@@ -91,7 +91,7 @@ def test_sharding_key_and_wait_become_properties() -> None:
         (Message("T", b"b", tags=["a"]), "tags to be a str"),  # type: ignore[arg-type]
         (Message("T", b"b", tags=7), "expected one tag"),  # type: ignore[arg-type]
         (Message("T", b"b", keys=7), "tags to be a str"),  # type: ignore[arg-type]
-        (Message("T", b"b", properties={"a": 7}), "str to str"),  # type: ignore[dict-item]
+        (Message("T", b"b", properties={"a": 7}), "two strings"),  # type: ignore[dict-item]
         (Message("T", b"b", properties={"TAGS": "x"}), "belongs to the system"),
         (Message("T", b"b", tags="\ud800"), "not Unicode"),
         (Message("T", b"b", tags="a||b"), "a message has one tag"),
