@@ -17,10 +17,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pymq import sync
-    from pymq.client.admin import BlockingAdmin, QueueLag
+    from pymq.client.admin import BlockingAdmin
     from pymq.client.blocking import BlockingClient
     from pymq.client.config import ClientConfig
     from pymq.client.consumer import Consumer, MessageLoop
+    from pymq.client.group_progress import QueueLag
     from pymq.client.inbox import FlowLimits
     from pymq.client.operations import PullResult, PullStatus, SendResult, SendStatus
     from pymq.client.producer import Producer
@@ -87,10 +88,11 @@ else:
 
     # Every other name of __all__ is an exception.
     _HOMES = {
-        "pymq.client.admin": "BlockingAdmin QueueLag",
+        "pymq.client.admin": "BlockingAdmin",
         "pymq.client.blocking": "BlockingClient",
         "pymq.client.config": "ClientConfig",
         "pymq.client.consumer": "Consumer MessageLoop",
+        "pymq.client.group_progress": "QueueLag",
         "pymq.client.inbox": "FlowLimits",
         "pymq.client.operations": "PullResult PullStatus SendResult SendStatus",
         "pymq.client.producer": "Producer",

@@ -7,22 +7,19 @@ master of a cluster, and what reads them is merged over the masters.
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TypeVar
 
-from pymq.client import operations
+from pymq.client import message_lookup, operations
 from pymq.client.blocking import BlockingClient
+from pymq.client.group_progress import QueueLag, merged_connections, queue_lags
 from pymq.client.routes import MASTER_ID
 from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,
     ConsumerNotOnline,
-    LocalProtocolError,
-    MessageNotFound,
     RouteNotFound,
     TopicNotExist,
 )
-from pymq.protocol.addresses import join_address
 from pymq.protocol.bodies import (
     ClusterInfo,
     ConsumerConnections,
@@ -44,31 +41,12 @@ from pymq.protocol.names import (
     reply_topic,
     retry_topic,
 )
-from pymq.protocol.record import parse_offset_message_id, unpack_host
 
 T = TypeVar("T")
 
 #: A topic just created is known to all name servers after this, or something is wrong.
 ROUTE_WAIT_S = 15.0
 _POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class QueueLag:
-    """How far a group is in one queue.
-
-    ``last_timestamp_ms`` is the store time of the last message it consumed, ``None`` for none.
-    """
-
-    queue: MessageQueue
-    broker_offset: int
-    consumer_offset: int
-    last_timestamp_ms: int | None
-
-    @property
-    def lag(self) -> int:
-        """Messages it has not consumed yet."""
-        return max(self.broker_offset - self.consumer_offset, 0)
 
 
 class BlockingAdmin:
@@ -167,31 +145,7 @@ class BlockingAdmin:
             MessageNotFound: there is no such message.
             PymqError: a broker could not be asked, or refused.
         """
-        try:
-            packed, physical_offset = parse_offset_message_id(message_id)
-            address = join_address(*unpack_host(packed))
-        except LocalProtocolError:
-            if topic is None:
-                raise
-            return self._view_by_key(topic, message_id)
-        for name, data in self.cluster_info().brokers.items():
-            if address in data.addresses.values():
-                record = self._client.ask(
-                    address, operations.view_message(physical_offset, topic)
-                )
-                return ReceivedMessage.from_record(record, name)
-        if topic is None:
-            raise RouteNotFound(
-                f"message id {message_id} belongs to a broker at {address}, and none is "
-                "registered there; if it is the id that the producer gave, name the topic, too"
-            )
-        return self._view_by_key(topic, message_id)
-
-    def _view_by_key(self, topic: str, message_id: str) -> ReceivedMessage:
-        for message in self.query_messages(topic, message_id):
-            if message.message_id == message_id:
-                return message
-        raise MessageNotFound(f"topic {topic!r} has no message with id {message_id!r}")
+        return message_lookup.view_message(self._client, message_id, topic)
 
     def query_messages(
         self,
@@ -216,21 +170,9 @@ class BlockingAdmin:
             RouteNotFound: no name server knows the topic.
             PymqError: a broker could not be asked, or refused.
         """
-        if not 1 <= count_max <= operations.QUERY_COUNT_MAX:
-            raise ConfigurationError(
-                f"{count_max} messages of key {key!r}, expected 1..{operations.QUERY_COUNT_MAX}"
-            )
-        found = []
-        for name, address in self._client.route(topic).masters().items():
-            query = operations.query_messages(
-                topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
-            )
-            for record in self._client.ask(address, query):
-                message = ReceivedMessage.from_record(record, name)
-                if message.topic == topic and (key in message.keys or message.message_id == key):
-                    found.append(message)
-        found.sort(key=lambda message: message.store_timestamp_ms)
-        return found[-count_max:]
+        return message_lookup.query_messages(
+            self._client, topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
+        )
 
     # --- topics
 
@@ -418,18 +360,7 @@ class BlockingAdmin:
             PymqError: a broker could not be asked, or refused.
         """
         check_group(group)
-        found = []
-        for stats in self._each_master(lambda: operations.consume_stats(group, topic)):
-            for queue, progress in stats.offsets.items():
-                found.append(
-                    QueueLag(
-                        queue,
-                        progress.broker_offset,
-                        progress.consumer_offset,
-                        progress.last_timestamp_ms or None,
-                    )
-                )
-        return sorted(found, key=lambda lag: lag.queue)
+        return queue_lags(self._each_master(lambda: operations.consume_stats(group, topic)))
 
     def consumer_connections(self, group: str) -> ConsumerConnections:
         """Return the live members of a group, merged over the masters; perhaps none.
@@ -437,21 +368,13 @@ class BlockingAdmin:
         Raises:
             PymqError: a broker could not be asked, or refused.
         """
-        merged = ConsumerConnections()
-        seen = set()
+        found = []
         for address in self.masters().values():
             try:
-                found = self._client.ask(address, operations.consumer_connections(group))
+                found.append(self._client.ask(address, operations.consumer_connections(group)))
             except ConsumerNotOnline:
                 continue
-            new = [one for one in found.connections if one.client_id not in seen]
-            seen |= {one.client_id for one in new}
-            merged.connections += new
-            merged.subscriptions |= found.subscriptions
-            merged.consume_type = found.consume_type
-            merged.message_model = found.message_model
-            merged.consume_from_where = found.consume_from_where
-        return merged
+        return merged_connections(found)
 
     def _each_master(self, operation: Callable[[], operations.Operation[T]]) -> list[T]:
         return [self._client.ask(address, operation()) for address in self.masters().values()]
