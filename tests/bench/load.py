@@ -25,13 +25,13 @@ def run_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 
 
 def create_topic(name_server: str, topic: str, queue_count: int) -> None:
-    """Create a topic with so many queues."""
+    """Create a topic with this many queues."""
     with BlockingClient(name_server) as client:
         BlockingAdmin(client).create_topic(topic, queue_count=queue_count)
 
 
 def single_sends(name_server: str, topic: str, size: int, count: int, in_flight: int) -> float:
-    """Send messages one by one, so many unanswered at a time; return messages per second."""
+    """Send messages one by one, this many unanswered at a time; return messages per second."""
 
     async def work() -> float:
         body = b"x" * size
@@ -57,7 +57,7 @@ async def _send(
 def batch_sends(
     name_server: str, topic: str, size: int, batch_count: int, batch: int, in_flight: int
 ) -> float:
-    """Send batches, so many unanswered at a time; return messages per second."""
+    """Send batches, this many unanswered at a time; return messages per second."""
 
     async def work() -> float:
         body = b"x" * size

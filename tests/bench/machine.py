@@ -24,7 +24,7 @@ def describe() -> str:
             f"python    {platform.python_implementation()} {sys.version.split()[0]}, "
             + ", ".join(packages),
             f"memory    {first_touch_us():.1f} us per page of 4 KiB touched first",
-            "units     messages per second unless told otherwise; ratios are of one run",
+            "units     messages per second unless stated; ratios are of one run",
         ]
     )
 

@@ -72,7 +72,7 @@ def batch(body: bytes, properties: list[bytes], topic: str, queue_id: int) -> Ne
 
 
 def keys_text(dice: random.Random, count: int) -> bytes:
-    """Return properties with so many different keys."""
+    """Return properties with this many different keys."""
     if not count:
         return b"TAGS\x01TagA\x02WAIT\x01true"
     unique = b"UNIQ_KEY\x01%032X" % dice.getrandbits(128)
@@ -132,7 +132,7 @@ def dispatch(scale: float) -> None:
 
 
 def fill(root: Path, count: int, body_bytes: int, key_count: int, **settings: Any) -> int:
-    """Write a store with so many messages over 3 topics and 4 queues each; return how many."""
+    """Write a store with this many messages over 3 topics and 4 queues each; return how many."""
     dice = random.Random(2)
     store = open_store(root, key_index=False, **settings)
     body = dice.randbytes(body_bytes)

@@ -206,7 +206,7 @@ def check_order(events: Sequence[Event], found: Sequence[Found]) -> Iterator[str
 
 
 def check_index(entries: Sequence[IndexEntry], log: Sequence[IndexEntry]) -> list[str]:
-    """Return how the consume queues differ from what the log, read anew, says.
+    """Return how the consume queues differ from what the log, read again, says.
 
     Args:
         entries: of all queues of a topic.
@@ -219,14 +219,14 @@ def check_index(entries: Sequence[IndexEntry], log: Sequence[IndexEntry]) -> lis
 
 
 def check_index_files(found: Sequence[bytes], wanted: Sequence[bytes]) -> list[str]:
-    """Return how the files of the key index differ from what the log, read anew, says."""
+    """Return how the files of the key index differ from what the log, read again, says."""
     wrong = [
-        f"index file {number} differs from one made anew"
+        f"index file {number} differs from one made from scratch"
         for number, (one, other) in enumerate(zip(found, wanted, strict=False))
         if one != other
     ]
     if len(found) != len(wanted):
-        wrong.append(f"{len(found)} index files, made anew {len(wanted)}")
+        wrong.append(f"{len(found)} index files, made from scratch {len(wanted)}")
     return wrong
 
 

@@ -1,4 +1,4 @@
-"""Files in memory for what makes and syncs thousands of them."""
+"""Files in memory for what makes and flushes thousands of them."""
 
 from collections.abc import Iterator
 from pathlib import Path

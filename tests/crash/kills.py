@@ -34,11 +34,11 @@ from pymq.store.inspection import Severity, check_store
 
 TOPIC: Final = "ledger"
 QUEUE_COUNT: Final = 4
-#: The first so many kills are each followed by a check of the whole store.
+#: The first kills, this many, are each followed by a check of the whole store.
 CHECK_COUNT: Final = 6
 #: Requests acknowledged between two kills: a random number up to this.
 ACKNOWLEDGED_MAX: Final = 1_000
-#: One kill in so many is followed by another while the broker starts again.
+#: One kill in this many is followed by another while the broker starts again.
 START_KILL_IN: Final = 4
 #: The second one comes after a random time up to this, before or just after it is ready.
 START_KILL_S: Final = 1.5
@@ -93,7 +93,7 @@ class SenderProcess:
         self._watch: LedgerWatch | None = None
 
     def wait_acknowledged(self, more: int) -> None:
-        """Wait until so many more requests were acknowledged.
+        """Wait until this many more requests were acknowledged.
 
         Raises:
             ServerFailed: no progress, or the process ended.

@@ -56,7 +56,7 @@ class Sender:
         self._requests = itertools.count()
 
     async def run(self, stopped: asyncio.Event) -> None:
-        """Send one request after the other until told to stop."""
+        """Send one request after the other until it is stopped."""
         while not stopped.is_set():
             if not await self._send():
                 await asyncio.sleep(PAUSE_S)

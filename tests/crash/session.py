@@ -158,7 +158,7 @@ class Session:
             pass
 
     def flush(self) -> None:
-        """Sync the log."""
+        """Flush the log."""
         self.clock.now_ms += 400
         self._running.durability.flush()
         self._note_durable()
@@ -173,7 +173,7 @@ class Session:
             life.events.append(promise)
 
     def flush_queues(self) -> None:
-        """Sync the consume queues."""
+        """Flush the consume queues."""
         self.clock.now_ms += 400
         self._running.durability.flush_queues()
 
@@ -246,7 +246,7 @@ def _parse_table(text: str) -> int:
 
 
 def index_complaints(root: Path) -> list[str]:
-    """Return how the index of a store that was closed differs from one made anew by its log."""
+    """Return how the index of a closed store differs from one made from its log."""
     model = IndexModel(SMALL["index_slot_count"], SMALL["index_item_limit"])
     for one in log_records(root):
         model.add(one)

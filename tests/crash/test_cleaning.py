@@ -65,7 +65,7 @@ class Past:
             self.stored[queue_id].append(bytes(new.body))
             put_ok(store, new)
 
-    def sync(self, store: MessageStore) -> None:
+    def flush(self, store: MessageStore) -> None:
         store.durability.flush()
         store.durability.flush_queues()
         while store.keys.index_step():
@@ -81,7 +81,7 @@ def work(root: Path, files: Files, past: Past) -> None:
         past.clock.now_ms += 4000
         past.put(store, 0, 7)
         past.put(store, 1, 5)
-        past.sync(store)
+        past.flush(store)
         while store.retention.clean_step():
             pass
         past.put(store, 0, 2)
@@ -105,7 +105,7 @@ def check(root: Path, past: Past) -> None:
         for queue_id in QUEUES:
             past.put(store, queue_id, 1)
             assert store.queue_bounds(TOPIC, queue_id)[1] == len(past.stored[queue_id])
-        past.sync(store)
+        past.flush(store)
         last = len(past.stored[0]) - 1
         assert store.keys.query(TOPIC, f"k{last}").buffers
         while store.retention.clean_step():

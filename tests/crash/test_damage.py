@@ -237,7 +237,7 @@ def field_at(body: bytes, offset: int) -> str:
 
 @pytest.mark.parametrize("name", [f"consumequeue/{TOPIC}/1", "index", "."])
 @pytest.mark.parametrize("clean", [False, True], ids=["killed", "closed"])
-def test_a_bit_of_what_can_be_made_anew(
+def test_a_bit_of_what_can_be_made_again(
     memory_path: Path, seed: int, clean: bool, name: str
 ) -> None:
     """Never a wrong message, nor one less; after a kill, queues are right."""

@@ -40,7 +40,7 @@ def faults(operations: list[tuple[str, Path]], code: int) -> Iterator[list[Fault
         ]
 
 
-def bear(session: Session, root: Path, files: FaultyFiles) -> list[StoreError]:
+def work_through(session: Session, root: Path, files: FaultyFiles) -> list[StoreError]:
     """Do the script on a disk that fails, restarting where the store does not run; return errors.
 
     A step that fails is not repeated.
@@ -104,7 +104,7 @@ def test_fails_at_every_operation(
         files, session = FaultyFiles(fault), session_of(mode, False)
         errors: list[StoreError] = []
         try:
-            errors += bear(session, root, files)
+            errors += work_through(session, root, files)
             complaints = go_on(session, root, files)
             session.stop()
             complaints += recover(session, root, FaultyFiles())

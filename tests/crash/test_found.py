@@ -127,7 +127,7 @@ def save(session: Session) -> None:
 def test_names_that_a_dead_process_left_unsynced(
     memory_path: Path, first: Script, operation: str, then: Script
 ) -> None:
-    """The next process found its directories and files there, and did not sync their names."""
+    """The next process found its directories and files there, and did not flush their names."""
     place = memory_path / "place"
     place.mkdir()
     disk, session = Disk(place), Session(FlushMode.SYNC)
@@ -199,7 +199,7 @@ def fault_at(root: Path, script: Script, operation: str, code: int, count: int) 
 def test_a_deletion_that_could_not_be_noted_is_not_noted_later(
     memory_path: Path, operation: str
 ) -> None:
-    """It was in memory already, so the next clean stop noted it, and a later start obeyed."""
+    """It was in memory already, so the next clean stop recorded it, and a later start obeyed."""
     root = memory_path / "store"
 
     def script(session: Session) -> None:

@@ -15,7 +15,7 @@ from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep
 
 pytestmark = pytest.mark.crash
 
-#: From so many rounds on, everything is tried that else is left to chance.
+#: From this many rounds on, everything is tried that else is left to chance.
 THOROUGH_ROUNDS = 1_000
 #: What may be left of an operation; only of a write it may be a part.
 OF_WRITES = (Keep.NOTHING, Keep.BYTES, Keep.SECTORS)

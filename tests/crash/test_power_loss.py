@@ -1,8 +1,8 @@
-"""The power goes at a random operation, and the disk keeps any part of what was not synced.
+"""The power goes at a random operation, and the disk keeps any part of what was not flushed.
 
-SYNC_FLUSH: whatever a finished flush covered is there. ASYNC_FLUSH: a suffix may be lost, never
-a hole. Between two losses of power processes die and come back on the same disk: what one left
-unsynced, the next must not take for durable.
+SYNC_FLUSH: everything that a finished flush covered is there. ASYNC_FLUSH: a suffix may be lost,
+never a hole. Between two losses of power processes die and come back on the same disk: what one
+left in the page cache, the next must not take for durable.
 """
 
 from __future__ import annotations

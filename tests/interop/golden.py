@@ -217,7 +217,7 @@ class Written:
 
 
 def parse_ledger(path: Path) -> list[Written]:
-    """Return what the writer noted."""
+    """Return what the writer recorded."""
     return [
         Written(
             kind,

@@ -166,7 +166,7 @@ class JavaPushConsumer(Started):
         from_where: name of a ``ConsumeFromWhere``; RocketMQ's own default is
             CONSUME_FROM_LAST_OFFSET.
         listener: ``concurrent`` or ``orderly``.
-        fail_first: so many deliveries are answered "later" before the first success. Their
+        fail_first: this many deliveries are answered "later" before the first success. Their
             messages are in ``failed``, not in ``messages``. A delivery is one message then.
         retry_delay_level: wanted for those (1 is one second); 0 leaves it to the broker (10 s).
         batch_count_max: messages per call of the listener.
@@ -281,7 +281,7 @@ class JavaPushConsumer(Started):
             told = committed()
 
     def close(self) -> None:
-        """Shut down after the client took note of what its listener answered.
+        """Shut down after the client has recorded what its listener answered.
 
         The listener has a message before the client knows that it succeeded; shut down in between,
         it would store an offset below that message. Waits ``SETTLE_TIMEOUT_S`` at most.

@@ -55,7 +55,7 @@ class JavaClient:
         self.version = version
         self.home = Path(tempfile.mkdtemp(prefix="pymq-java-client-"))
         (self.home / "logback.xml").write_text(_LOGBACK_TEXT)
-        # The tools' commands set up logging anew, from here.
+        # The tools' commands set up logging again, from here.
         (self.home / "conf").mkdir()
         (self.home / "conf" / "logback_tools.xml").write_text(_LOGBACK_TEXT)
         self._output: collections.deque[str] = collections.deque(maxlen=_OUTPUT_LINES)

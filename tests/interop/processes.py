@@ -21,7 +21,7 @@ from typing import Final
 
 from tests.interop.jars import java_executable
 
-# Needed by RocketMQ 4.x on Java 17 and later (direct buffers, client of 4.5.1); harmless for 5.x.
+# Needed by RocketMQ 4.x on Java 17 and later (direct buffers, client of 4.5.1); 5.x ignores them.
 OPEN_MODULES: Final = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",

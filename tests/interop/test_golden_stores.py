@@ -195,7 +195,7 @@ class Place:
         return sum(end - first for first, end in self.client.bounds(queues).values())
 
     def wait_message_count(self, topics: list[str], count: int) -> None:
-        """Wait until so many are served: official brokers answer before they can be read."""
+        """Wait until this many are served: official brokers answer before they can be read."""
         wait(lambda: (found := self.message_count(topics)) >= count or f"{found} of {count}")
 
 
@@ -221,7 +221,7 @@ def place_in(home: Path) -> Iterator[Place]:
 
 @dataclass(frozen=True, slots=True)
 class Golden:
-    """A store that an official broker wrote, what the writer was told, and what it then served.
+    """A store that an official broker wrote, what the writer was answered, and what it then served.
 
     Attributes:
         killed, clean: the store's directory in the two states; not to be changed.
@@ -351,7 +351,7 @@ def fill(
 
 
 def wait_delivered(store: Path, ledger: list[Written]) -> None:
-    """Wait until the broker has noted on the disk that all due messages are delivered.
+    """Wait until the broker has recorded on the disk that all due messages are delivered.
 
     One that is killed before delivers them once more.
     """
@@ -363,8 +363,8 @@ def wait_delivered(store: Path, ledger: list[Written]) -> None:
             table = fastjson.parse(path.read_text())["offsetTable"]
         except (OSError, ValueError, KeyError) as error:  # it is just being written
             return str(error)
-        noted = {level: table.get(str(level)) for level in LEVELS_DUE}
-        return noted == wanted or f"{noted}, expected {wanted}"
+        found = {level: table.get(str(level)) for level in LEVELS_DUE}
+        return found == wanted or f"{found}, expected {wanted}"
 
     wait(is_noted)
 
@@ -435,7 +435,7 @@ def check_times(store: MessageStore, made: Golden) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_built_anew_are_the_bytes_of_the_official_broker(
+def test_rebuilt_are_the_bytes_of_the_official_broker(
     golden: Callable[[str], Golden], tmp_path: Path, version: str
 ) -> None:
     """All consume queues, and the index files that were full when the broker was killed."""
@@ -640,24 +640,24 @@ def send_ours(place: Place, topics: list[str], seed: int, name: str) -> list[Wri
             ]
             single, batch = messages[::2], messages[1::2]
             for message in single:
-                told = place.client.send(message, queue)
-                written.append(our_written(message, told, 0))
-            told = place.client.send_batch(queue, batch)
-            written += [our_written(one, told, number) for number, one in enumerate(batch)]
+                result = place.client.send(message, queue)
+                written.append(our_written(message, result, 0))
+            result = place.client.send_batch(queue, batch)
+            written += [our_written(one, result, number) for number, one in enumerate(batch)]
     return written
 
 
-def our_written(message: Message, told: SendResult, number: int) -> Written:
+def our_written(message: Message, result: SendResult, number: int) -> Written:
     """Return the ledger's line of a message of ours, the ``number``-th of its request."""
-    assert told.message_id is not None
-    properties = message.encode_properties(told.message_id.split(",")[number])
+    assert result.message_id is not None
+    properties = message.encode_properties(result.message_id.split(",")[number])
     return Written(
         "single",
         message.topic,
-        told.queue.queue_id,
-        told.queue_offset + number,
-        told.message_id.split(",")[number],
-        told.offset_message_ids[number],
+        result.queue.queue_id,
+        result.queue_offset + number,
+        result.message_id.split(",")[number],
+        result.offset_message_ids[number],
         int(time.time() * 1000),
         0,
         "-",

@@ -214,8 +214,8 @@ def test_compressed_both_ways(
         if client.startswith("5."):
             types = pair.client.jvm.org.apache.rocketmq.common.compression.CompressionType
             producer.java.setCompressType(getattr(types, kind.name))
-        told = producer.send(pair.topic, LARGE_BODY, tags="java", queue_id=0)
-        assert told.status == "SEND_OK"
+        result = producer.send(pair.topic, LARGE_BODY, tags="java", queue_id=0)
+        assert result.status == "SEND_OK"
 
     async def send() -> None:
         async with Producer(

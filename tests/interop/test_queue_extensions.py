@@ -122,10 +122,10 @@ class Site:
         texts = [b"%d" % number for number in range(first, first + count)]
         with JavaProducer(self.java, f"p-{self.topic}", self.name_server) as producer:
             for number, text in enumerate(texts, first):
-                told = producer.send(
+                result = producer.send(
                     self.topic, text, tags=tag(number), properties={"n": str(number % 10)}
                 )
-                assert told.status == "SEND_OK"
+                assert result.status == "SEND_OK"
         return texts
 
 

@@ -61,7 +61,7 @@ class Site:
         BlockingAdmin(self.client).create_topic(self.topic, queue_count=1)
 
     def read(self, count: int) -> list[Record]:
-        """Return the records of the queue, which must be so many."""
+        """Return the records of the queue, which must be this many."""
         self.client.forget_route(self.topic)
         low, end = self.client.bounds([self.queue])[self.queue]
         assert (low, end) == (0, count)
@@ -88,14 +88,14 @@ class Site:
         """Send with the official client, single messages and batches; return how many."""
         with JavaProducer(self.java, f"p-{uuid.uuid4().hex[:8]}", self.name_server) as producer:
             for number in range(60):
-                told = producer.send(
+                result = producer.send(
                     self.topic,
                     bytes(1 + number * 40),
                     tags=[None, "a"][number % 2],
                     keys=f"k{number}" if number % 3 else None,
                     properties={"n": str(number)} if number % 5 == 0 else None,
                 )
-                assert told.status == "SEND_OK"
+                assert result.status == "SEND_OK"
             for _ in range(4):
                 batch = [Outgoing(self.topic, b"b%d" % number, "c") for number in range(10)]
                 assert producer.send_batch(batch).status == "SEND_OK"

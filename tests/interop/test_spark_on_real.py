@@ -60,7 +60,7 @@ class Site:
         ]
 
     def wait_count(self, count: int) -> None:
-        """Wait until so many messages are in their queues."""
+        """Wait until this many messages are in their queues."""
         deadline = time.monotonic() + DEADLINE_S
         queues = self.client.read_queues(self.topic)
         while (

@@ -115,14 +115,14 @@ def codes_in(store: Path, topic: str, count: int) -> list[int]:
 def send_all(sender: Sender, name: str, texts: list[str], raw: list[bytes]) -> None:
     """Send the same properties one by one and in a batch; what is no text in a batch alone."""
     for number, text in enumerate(texts):
-        told = sender.send(f"{name}-single", b"%d" % number, properties=text)
-        assert told.code == ResponseCode.SUCCESS, told.remark
-    told = sender.send(
+        result = sender.send(f"{name}-single", b"%d" % number, properties=text)
+        assert result.code == ResponseCode.SUCCESS, result.remark
+    result = sender.send(
         f"{name}-batch",
         encode_batch((0, b"x", text) for text in raw),
         code=RequestCode.SEND_BATCH_MESSAGE,
     )
-    assert told.code == ResponseCode.SUCCESS, told.remark
+    assert result.code == ResponseCode.SUCCESS, result.remark
 
 
 def test_every_way_into_a_queue_gives_the_code_that_the_official_broker_gives(
@@ -152,13 +152,13 @@ def test_every_way_into_a_queue_gives_the_code_that_the_official_broker_gives(
             send_all(sender, name, texts, raw)
             # The sender lays whole records out; their checks read the same texts once more.
             records = preencoded(f"{name}-records", [(b"x", text) for text in raw])
-            told = sender.send(
+            result = sender.send(
                 f"{name}-records",
                 records.body,
                 code=SEND_RECORDS,
                 **{RECORD_SIZES_FIELD: base64.b64encode(records.sizes).decode()},
             )
-            assert told.code == ResponseCode.SUCCESS, told.remark
+            assert result.code == ResponseCode.SUCCESS, result.remark
         finally:
             sender.close()
     counts = {"single": len(texts), "batch": len(raw), "records": len(raw)}

@@ -96,7 +96,7 @@ class Site:
     client: BlockingClient
     topics: list[str]
     chance: random.Random
-    #: By place; filled by what the first reader saw and what senders were told.
+    #: By place; filled by what the first reader saw and the answers to what was sent.
     expected: dict[tuple[str, int, int], Stored] = field(default_factory=dict)
 
     @property
@@ -167,8 +167,8 @@ def send_ours(site: Site, count: int) -> int:
         for queue_id in range(QUEUE_COUNT):
             queue = MessageQueue(topic, BROKER_NAME, queue_id)
             for number in range(count - BATCH_COUNT):
-                told = site.client.send(our_message(site, topic, number), queue)
-                assert told.status == "SEND_OK"
+                result = site.client.send(our_message(site, topic, number), queue)
+                assert result.status == "SEND_OK"
             site.client.send_batch(
                 queue, [our_message(site, topic, number) for number in range(BATCH_COUNT)]
             )
@@ -192,7 +192,7 @@ def send_java(site: Site, count: int) -> int:
             for queue_id in range(QUEUE_COUNT):
                 futures = []
                 for number in range(count):
-                    told = producer.send(
+                    result = producer.send(
                         topic,
                         body(site),
                         tags=[None, "a", "b"][number % 3],
@@ -200,8 +200,8 @@ def send_java(site: Site, count: int) -> int:
                         properties={"text": AWKWARD_TEXT} if number % 5 == 0 else None,
                         queue_id=queue_id,
                     )
-                    futures.append(told)
-                assert {told.status for told in futures} == {"SEND_OK"}
+                    futures.append(result)
+                assert {result.status for result in futures} == {"SEND_OK"}
             batch = [Outgoing(topic, body(site), "c") for _ in range(BATCH_COUNT)]
             assert producer.send_batch(batch).status == "SEND_OK"
     return (count * QUEUE_COUNT + BATCH_COUNT) * TOPIC_COUNT

@@ -1,4 +1,4 @@
-"""The message store: commit log, consume queues and the small files beside them.
+"""The message store: commit log, consume queues and the small files next to them.
 
 ``MessageStore`` is the door: it appends and reads, and has parts for the rest (``Durability``,
 ``Retention``, ``Keys``). The log is the truth, everything else can be rebuilt from it. Bytes and

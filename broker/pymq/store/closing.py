@@ -7,7 +7,7 @@ from pymq.store.dispatch import Dispatch
 from pymq.store.durability import Durability
 from pymq.store.keys import Keys
 from pymq.store.opening import StoreParts
-from pymq.store.state.clean_stop import IndexNote
+from pymq.store.state.clean_stop import IndexPosition
 from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)
@@ -52,6 +52,6 @@ def flush_all(
         _log.warning("not all keys could be indexed; the next start does it")
         return
     ends = {(one.topic, one.queue_id): one.end_offset for one in parts.queues if one.end_offset}
-    note = None if index is None else IndexNote(index.end, index.end_ms, index.last_physical)
+    note = None if index is None else IndexPosition(index.end, index.end_ms, index.last_physical)
     parts.clean_stop.save_clean_stop(log, ends, note)
     parts.abort.remove()

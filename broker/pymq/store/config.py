@@ -19,7 +19,7 @@ EXTENSION_BYTES_LEAST = 24
 #: RocketMQ addresses records in a segment by a signed 32-bit number.
 SEGMENT_BYTES_LIMIT = (1 << 31) - 1
 SEGMENT_BYTES_LEAST = 256
-#: What a record may take beside its body, as in RocketMQ.
+#: What a record may take in addition to its body, as in RocketMQ.
 RECORD_EXTRA_BYTES = 64 << 10
 
 

@@ -96,7 +96,7 @@ class Dispatch:
 
     Args:
         log: where the records are; everything in it so far is visible.
-        gate: is told of failures.
+        gate: records failures.
         write: writes entries of a queue.
         waits_for_flush: whether records become visible when they are flushed, not before.
 

@@ -37,7 +37,7 @@ class Durability:
         log, queue_files, index: what is flushed; ``index`` is None without an index.
         checkpoint: records how much of it is on the disk.
         dispatch: makes records visible when they became durable.
-        gate: is told of failures.
+        gate: records failures.
         statistics: counts flushes.
         clock: for the time between two checkpoints.
         checkpoint_interval_s: least time between two checkpoints that flushes of the log write.

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from tests.unit.store.stores import (
     TOPIC,
+    FailingFiles,
     FakeClock,
-    FaultyFiles,
     failing_in,
     never,
     no_descriptors,
@@ -92,7 +92,7 @@ def test_a_flush_in_progress_is_waited_for_and_its_failure_counts(
     """The system reports a lost page once: the last flush would succeed, and vouch for it."""
     begun, may_end = threading.Event(), threading.Event()
 
-    class Slow(FaultyFiles):
+    class Slow(FailingFiles):
         fails = True
 
         def fsync(self, fd: int) -> None:
@@ -100,7 +100,7 @@ def test_a_flush_in_progress_is_waited_for_and_its_failure_counts(
                 begun.set()
                 assert may_end.wait(DEADLINE_S)
                 self.fails = False
-                raise FlushFailed("sync: Input/output error")
+                raise FlushFailed("fsync: Input/output error")
             super().fsync(fd)
 
     files = Slow()
@@ -123,7 +123,7 @@ def test_a_flush_in_progress_is_waited_for_and_its_failure_counts(
 def test_what_a_full_disk_held_up_shows_without_another_send(
     tmp_path: Path, executor: ThreadPoolExecutor
 ) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, FakeClock(), files)
     files.on_write = failing_in("consumequeue", errno.ENOSPC)
     put_ok(store, record())
@@ -145,7 +145,7 @@ def test_a_segment_that_cannot_be_made_ahead_is_named_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(flusher_module, "PREPARE_PAUSE_S", 0.0, raising=False)
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files, segment_bytes=1024)
     put_ok(store, record_of_size(800))
     files.on_create = failing_in("commitlog", errno.ENOSPC)
@@ -172,10 +172,10 @@ def test_a_segment_that_cannot_be_made_ahead_is_named_once(
 def test_a_failed_flush_is_told_to_all_who_wait_and_named_once(
     tmp_path: Path, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files)
     (first,) = put_ok(store, record())
-    files.on_sync = failing_in("commitlog", errno.EIO)
+    files.on_fsync = failing_in("commitlog", errno.EIO)
 
     async def check(flusher: Flusher) -> None:
         for _ in range(5):
@@ -220,13 +220,13 @@ def test_few_pages_wait_for_the_thorough_interval(
 
 
 def test_flushes_are_counted(tmp_path: Path) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files)
     put_ok(store, record())
     store.durability.flush()
     found = store.statistics.snapshot()
     assert (found.flush_count, found.flush_failed_count) == (1, 0) and found.flush_max_s > 0
-    files.on_sync = failing_in("commitlog", errno.EIO)
+    files.on_fsync = failing_in("commitlog", errno.EIO)
     put_ok(store, record())
     for _ in range(2):
         with pytest.raises(FlushFailed):
@@ -276,7 +276,7 @@ def test_a_commit_that_fails_is_tried_again(
     tmp_path: Path, executor: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flusher_module, "COMMIT_RETRY_S", 0.01)
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files, transient_pool=True)
     put_ok(store, record(b"0"))
     files.on_write = failing_in("commitlog", errno.ENOSPC)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.unit.store.stores import (
     HOST,
-    FaultyFiles,
+    FailingFiles,
     failing_in,
     never,
     open_store,
@@ -51,7 +51,7 @@ def test_runs_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files)
     new = record()
     new.properties = b"KEYS\x01k"

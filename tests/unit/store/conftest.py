@@ -1,4 +1,4 @@
-"""Real files, in memory where the machine allows: these tests make and sync thousands."""
+"""Real files, in memory where the machine allows: these tests make and flush thousands."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -29,7 +29,7 @@ TOPIC = "TopicTest"
 
 
 class FakeClock(Clock):
-    """Stands still until told otherwise."""
+    """Stands still until a test moves it."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self.now_ms = now_ms
@@ -42,7 +42,7 @@ class FakeClock(Clock):
 
 
 class QuickFiles(Files):
-    """Does not sync: these tests lose no power, and a sync takes milliseconds.
+    """Does not flush: these tests lose no power, and an fsync takes milliseconds.
 
     Its disk is nearly empty, however full this machine's is.
     """
@@ -61,12 +61,12 @@ class QuickFiles(Files):
             raise StoreError(f"{path}: no such directory")
 
 
-class FaultyFiles(QuickFiles):
-    """Fails where it is told to; ``half`` writes a part of the data before it does."""
+class FailingFiles(QuickFiles):
+    """Fails where a test wants it to; ``half`` writes a part of the data before it does."""
 
     def __init__(self) -> None:
         self.on_write: Callable[[Path], int] = lambda path: 0
-        self.on_sync: Callable[[Path], int] = lambda path: 0
+        self.on_fsync: Callable[[Path], int] = lambda path: 0
         self.on_create: Callable[[Path], int] = lambda path: 0
         self.half = False
         self.calls = 0
@@ -93,9 +93,9 @@ class FaultyFiles(QuickFiles):
         super().pwrite(fd, data, position)
 
     def fsync(self, fd: int) -> None:
-        code = self.on_sync(self._path(fd))
+        code = self.on_fsync(self._path(fd))
         if code:
-            raise FlushFailed(f"sync: {os.strerror(code)}")
+            raise FlushFailed(f"fsync: {os.strerror(code)}")
         super().fsync(fd)
 
     def create(self, path: Path, size_bytes: int, *, reserve: bool) -> int:
@@ -140,7 +140,7 @@ def record(
     tag: str | None = None,
     **changes: Any,
 ) -> NewRecord:
-    """Return a record to put; a number as body means so many bytes."""
+    """Return a record to put; a number as body means this many bytes."""
     if isinstance(body, int):
         body = bytes(body)
     properties = b"" if tag is None else b"TAGS\x01" + tag.encode()
@@ -157,7 +157,7 @@ def record(
 
 
 def record_of_size(size: int, **changes: Any) -> NewRecord:
-    """Return a record that takes so many bytes in the log."""
+    """Return a record that takes this many bytes in the log."""
     new = record(b"", **changes)
     rest = size - 91 - len(new.topic) - len(new.properties)
     assert rest >= 0, size
@@ -238,7 +238,7 @@ def bodies(
 
 
 def crashed_copy(root: Path, target: Path) -> Path:
-    """Return what kill -9 leaves behind: everything written, whether synced or not."""
+    """Return what kill -9 leaves behind: everything written, whether flushed or not."""
     shutil.copytree(root, target)
     return target
 

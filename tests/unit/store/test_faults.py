@@ -1,4 +1,4 @@
-"""Disks that are full, broken or refuse to sync."""
+"""Disks that are full, broken or refuse to flush."""
 
 import errno
 import gc
@@ -12,8 +12,8 @@ from tests.disks import small_tmpfs
 from tests.unit.store.stores import (
     HOST,
     TOPIC,
+    FailingFiles,
     FakeClock,
-    FaultyFiles,
     QuickFiles,
     batch,
     bodies,
@@ -37,7 +37,7 @@ from pymq.store import Files, FlushMode, MessageStore, PutStatus
 
 @pytest.mark.parametrize("half", [False, True])
 def test_full_disk_while_writing_the_log(tmp_path: Path, half: bool) -> None:
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     files.half = half
     store = open_store(tmp_path / "s", clock, files)
     put_ok(store, record(b"before"))
@@ -65,7 +65,7 @@ def test_full_disk_while_writing_the_log(tmp_path: Path, half: bool) -> None:
 
 def test_stale_halves_of_a_failed_write_do_not_come_back(tmp_path: Path) -> None:
     """A short record over the start of a failed long run, then a crash."""
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     store = open_store(tmp_path / "s", clock, files)
     files.half = True
     files.on_write = failing_in("commitlog", errno.ENOSPC)
@@ -81,7 +81,7 @@ def test_stale_halves_of_a_failed_write_do_not_come_back(tmp_path: Path) -> None
 
 
 def test_no_room_for_the_next_segment(tmp_path: Path) -> None:
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     store = open_store(tmp_path, clock, files, segment_bytes=1024)
     put_ok(store, record_of_size(800))
     files.on_create = failing_in("commitlog", errno.ENOSPC)
@@ -105,7 +105,7 @@ def test_no_room_for_the_next_segment(tmp_path: Path) -> None:
 @pytest.mark.parametrize("half", [False, True])
 def test_full_disk_while_writing_queues(tmp_path: Path, mode: FlushMode, half: bool) -> None:
     """The records are in the log, so they are acknowledged, and visible as soon as possible."""
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     files.half = half
     store = open_store(tmp_path, clock, files, flush_mode=mode)
     put_ok(store, record(b"0"))
@@ -127,7 +127,7 @@ def test_full_disk_while_writing_queues(tmp_path: Path, mode: FlushMode, half: b
 
 
 def test_closing_without_all_queues_written_leaves_the_abort_marker(tmp_path: Path) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files)
     files.on_write = failing_in("consumequeue", errno.ENOSPC)
     put_ok(store, record(b"0"))
@@ -139,17 +139,17 @@ def test_closing_without_all_queues_written_leaves_the_abort_marker(tmp_path: Pa
 
 
 def test_a_failed_sync_is_final(tmp_path: Path) -> None:
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     store = open_store(tmp_path, clock, files, flush_mode=FlushMode.SYNC)
     put_ok(store, record(b"safe"))
     store.durability.flush()
     put_ok(store, record(b"unsafe"))
-    files.on_sync = failing_in("commitlog", errno.EIO)
+    files.on_fsync = failing_in("commitlog", errno.EIO)
     job = store.durability.begin_flush()
     job.run()
     with pytest.raises(FlushFailed):
         store.durability.finish_flush(job)
-    files.on_sync = never
+    files.on_fsync = never
     clock.now_ms += 100_000
     with pytest.raises(FlushFailed):
         store.durability.flush()
@@ -161,10 +161,10 @@ def test_a_failed_sync_is_final(tmp_path: Path) -> None:
 
 
 def test_a_failed_sync_of_a_queue_is_final(tmp_path: Path) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files)
     put_ok(store, record(b"0"))
-    files.on_sync = failing_in("consumequeue", errno.EIO)
+    files.on_fsync = failing_in("consumequeue", errno.EIO)
     job = store.durability.begin_queue_flush()
     job.run()
     with pytest.raises(FlushFailed):
@@ -175,7 +175,7 @@ def test_a_failed_sync_of_a_queue_is_final(tmp_path: Path) -> None:
 
 
 def test_an_io_error_of_a_write_is_final(tmp_path: Path) -> None:
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     store = open_store(tmp_path, clock, files)
     put_ok(store, record(b"0"))
     files.on_write = failing_in("commitlog", errno.EIO)
@@ -196,7 +196,7 @@ def test_full_disk_at_the_nth_call(tmp_path: Path, seed: int) -> None:
     ]
     settings = {"segment_bytes": 1024, "queue_file_bytes": 100}
     for nth in range(1, 120):
-        files, clock = FaultyFiles(), FakeClock()
+        files, clock = FailingFiles(), FakeClock()
         root = tmp_path / str(nth)
         files.fail_at = nth
         try:
@@ -257,7 +257,7 @@ class FailingOnce(QuickFiles):
 
 @pytest.mark.parametrize("lost_queue", [False, True])
 def test_recovery_that_fails_half_way_can_be_repeated(tmp_path: Path, lost_queue: bool) -> None:
-    """Unsynced records, torn in the middle of the log, over two segments."""
+    """Unflushed records, torn in the middle of the log, over two segments."""
     live, clock = tmp_path / "live", FakeClock()
     settings = {"segment_bytes": 1024}
     store = open_store(live, clock, **settings)
@@ -359,18 +359,18 @@ def test_a_really_full_disk_is_refused_by_its_level_and_cleaned(small_disk: Path
 
 
 def test_after_a_failed_sync_the_checkpoint_vouches_for_nothing_more(tmp_path: Path) -> None:
-    """The system reports a lost page once: a second sync would succeed."""
-    files, clock = FaultyFiles(), FakeClock()
+    """The system reports a lost page once: a second fsync would succeed."""
+    files, clock = FailingFiles(), FakeClock()
     store = open_store(tmp_path, clock, files)
     put_ok(store, record(b"safe"))
     store.durability.flush()
     clock.now_ms += 10_000
     put_ok(store, record(b"unsafe"))
-    files.on_sync = failing_in("commitlog", errno.EIO)
+    files.on_fsync = failing_in("commitlog", errno.EIO)
     with pytest.raises(FlushFailed):
         store.durability.flush()
     before = (tmp_path / "checkpoint").read_bytes()
-    files.on_sync = never
+    files.on_fsync = never
     clock.now_ms += 10_000
     with pytest.raises(FlushFailed):
         store.durability.flush()
@@ -381,24 +381,24 @@ def test_after_a_failed_sync_the_checkpoint_vouches_for_nothing_more(tmp_path: P
 
 
 class RecordingFiles(Files):
-    """Remembers what was synced."""
+    """Remembers what was flushed."""
 
     def __init__(self) -> None:
-        self.synced: list[Path] = []
+        self.flushed: list[Path] = []
 
     def fsync(self, fd: int) -> None:
-        self.synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        self.flushed.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
         super().fsync(fd)
 
 
 def test_without_descriptors_nothing_is_final(tmp_path: Path) -> None:
-    """Connections may take the last ones: what cannot be opened is no failed sync."""
+    """Connections may take the last ones: what cannot be opened is no failed fsync."""
     files, clock = RecordingFiles(), FakeClock()
     store = open_store(tmp_path, clock, files, segment_bytes=1024)
     put_ok(store, *(record_of_size(300, tag="T") for _ in range(4)))
     found = store.read(TOPIC, 0, 0, count_max=9, bytes_max=9999)
     assert len(found.starts) == 2
-    files.synced.clear()
+    files.flushed.clear()
     with no_descriptors():
         with pytest.raises(StoreError, match="ulimit"):
             store.durability.flush_queues()
@@ -406,11 +406,11 @@ def test_without_descriptors_nothing_is_final(tmp_path: Path) -> None:
             store.durability.flush()
         with pytest.raises(StoreError, match="ulimit"):
             store.begin_prefetch(found.buffers, found.starts)
-    assert store.not_writable_reason is None and not files.synced
+    assert store.not_writable_reason is None and not files.flushed
     descriptors = len(os.listdir("/proc/self/fd"))
     store.durability.flush()
     store.durability.flush_queues()
-    assert {path.parent for path in files.synced} >= {tmp_path / "commitlog", queue_path(tmp_path)}
+    assert {path.parent for path in files.flushed} >= {tmp_path / "commitlog", queue_path(tmp_path)}
     assert store.durability.unflushed_bytes == 0
     put_ok(store, record())
     assert len(os.listdir("/proc/self/fd")) == descriptors

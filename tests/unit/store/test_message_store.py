@@ -307,7 +307,7 @@ def test_a_record_is_viewed_once_it_is_visible(tmp_path: Path) -> None:
     store.close()
 
 
-def test_deleted_queues_begin_anew(tmp_path: Path) -> None:
+def test_deleted_queues_begin_from_scratch(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     put_ok(store, record(b"old"), record(b"other", topic="Other"), record(b"old", queue_id=3))
     store.durability.flush()

@@ -87,7 +87,7 @@ def test_a_whole_store_comes_out_as_it_was(root: Path) -> None:
     assert_rebuilt(root, expected)
 
 
-def test_what_is_missing_damaged_or_foreign_is_made_anew(root: Path) -> None:
+def test_what_is_missing_damaged_or_foreign_is_made_again(root: Path) -> None:
     expected = content(root)
     shutil.rmtree(queue_path(root, "Alpha", 1))
     overwrite(queue_path(root, "Beta", 0) / ("0" * 20), 25, b"damage")
@@ -102,7 +102,7 @@ def test_what_is_missing_damaged_or_foreign_is_made_anew(root: Path) -> None:
     assert_rebuilt(root, expected)
 
 
-def test_an_index_of_unknown_numbers_is_made_anew(root: Path) -> None:
+def test_an_index_of_unknown_numbers_is_made_again(root: Path) -> None:
     for path in (root / "index").iterdir():
         path.write_bytes(bytes(random.Random(1).randbytes(7777)))
     config = StoreConfig(root_path=root, index_slot_count=60, index_item_limit=150)
@@ -136,7 +136,7 @@ def test_queues_without_any_record_keep_their_offsets(tmp_path: Path) -> None:
     assert assert_whole(root)
 
 
-def test_extensions_are_made_anew(tmp_path: Path) -> None:
+def test_extensions_are_made_again(tmp_path: Path) -> None:
     root, clock = tmp_path / "store", FakeClock()
     extended = {"queue_extension": True, "queue_extension_file_bytes": 1000}
     store = open_store(root, clock, **extended, **SIZES)

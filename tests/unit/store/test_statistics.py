@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.unit.store.stores import (
     HOST,
     TOPIC,
+    FailingFiles,
     FakeClock,
-    FaultyFiles,
     batch,
     failing_in,
     open_store,
@@ -74,7 +74,7 @@ def test_refused_entries_are_counted_alone(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_counts_every_entry_it_refuses(tmp_path: Path) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files)
     put_ok(store, record(b"before"))
     before = store.statistics.snapshot()

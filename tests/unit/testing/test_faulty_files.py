@@ -259,7 +259,7 @@ def test_a_file_written_anew_without_a_sync(root: Path) -> None:
 
 
 def test_pages_are_lost_and_torn(root: Path) -> None:
-    """Each page old or new, each sector of a torn one too; what was synced never changes."""
+    """Each page old or new, each sector of a torn one too; what was flushed never changes."""
     place = root / "place"
     place.mkdir()
     disk = Disk(place)
@@ -293,7 +293,7 @@ def test_pages_are_lost_and_torn(root: Path) -> None:
 
 
 def test_a_disk_outlives_processes(root: Path) -> None:
-    """What a process that died did not sync is lost with the power, not with the process."""
+    """What a process that died did not flush is lost with the power, not with the process."""
     place = root / "place"
     place.mkdir()
     disk = Disk(place)

@@ -270,12 +270,12 @@ class ItemStream:
         self._check_time(one, header.last_physical, header.end_ms, exact_ms=1000)
 
     def _check_time(
-        self, one: IndexFileName, physical: int, noted_ms: int, *, exact_ms: int
+        self, one: IndexFileName, physical: int, header_ms: int, *, exact_ms: int
     ) -> None:
         stored_ms = self._store.store_time_at(physical)
-        if stored_ms is not None and not 0 <= stored_ms - noted_ms < exact_ms:
+        if stored_ms is not None and not 0 <= stored_ms - header_ms < exact_ms:
             self._add_header(
-                one, f"time {noted_ms} of the message at {physical}", f"its store time {stored_ms}"
+                one, f"time {header_ms} of the message at {physical}", f"its store time {stored_ms}"
             )
 
     def _add_header(self, one: IndexFileName, found: str, expected: str) -> None:

@@ -44,7 +44,7 @@ from pymq.store.log.log_scan import (
 
 WINDOW_BYTES = 4 << 20
 _SIZE_MAGIC = struct.Struct(">II")
-#: Most bytes before a body (two IPv6 hosts), and beside it (with topic and properties).
+#: Most bytes before a body (two IPv6 hosts), and around it (with topic and properties).
 _HEAD_MAX = 112
 _OVERHEAD_MAX = _HEAD_MAX + 2 + 255 + 2 + PROPERTIES_BYTES_MAX
 _ZEROS = bytes(WINDOW_BYTES + 4)

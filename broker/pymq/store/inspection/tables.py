@@ -1,4 +1,4 @@
-"""The small files beside the data: checkpoint, abort marker, state tables."""
+"""The small files next to the data: checkpoint, abort marker, state tables."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

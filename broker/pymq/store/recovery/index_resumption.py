@@ -14,7 +14,7 @@ from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.log.log_scan import first_record
 from pymq.store.state.checkpoint import Checkpoint
-from pymq.store.state.clean_stop import CleanStop, IndexNote
+from pymq.store.state.clean_stop import CleanStop, IndexPosition
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class IndexResumption:
         # Otherwise a process that dies once a minute would read all of this every time.
         index.save_at = log.end
 
-    def _is_sound(self, note: IndexNote | None) -> bool:
+    def _is_sound(self, note: IndexPosition | None) -> bool:
         """Return whether headers and last item of the index can be correct."""
         index = self._index
         last = index.last_physical

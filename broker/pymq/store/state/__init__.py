@@ -1,1 +1,1 @@
-"""The small files beside the data: checkpoint, locks, notes of a clean stop, state tables."""
+"""The small files next to the data: checkpoint, locks, the record of a clean stop, state tables."""

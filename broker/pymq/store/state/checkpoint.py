@@ -1,4 +1,4 @@
-"""The small files beside the data: checkpoint, abort marker, lock.
+"""The small files next to the data: checkpoint, abort marker, lock.
 
 ``checkpoint`` has 4096 bytes, signed big-endian 64-bit numbers and zeros::
 

@@ -40,7 +40,7 @@ VERSION = 1
 _INDEX = ("end", "endTimestamp", "lastOffset")
 
 
-class IndexNote(NamedTuple):
+class IndexPosition(NamedTuple):
     """How far the key index was at a clean stop.
 
     Attributes:
@@ -68,7 +68,7 @@ class CleanStop:
         self.store_timestamp = 0
         self.ends: dict[tuple[str, int], int] = {}
         self.deleted: dict[str, int] = {}
-        self.index: IndexNote | None = None
+        self.index: IndexPosition | None = None
 
     def load(self) -> None:
         """Read the file, or the backup of a damaged one; nothing is known if it is missing.
@@ -105,8 +105,9 @@ class CleanStop:
             }
             deleted = {str(topic): int(end) for topic, end in content["deleted"].items()}
             log_end, store_timestamp = int(content["logEnd"]), int(content["storeTimestamp"])
-            noted = content.get("index")
-            index = None if noted is None else IndexNote(*(int(noted[key]) for key in _INDEX))
+            index = None
+            if (fields := content.get("index")) is not None:
+                index = IndexPosition(*(int(fields[key]) for key in _INDEX))
         except (ValueError, TypeError, KeyError, AttributeError):
             return False
         self.log_end, self.store_timestamp = log_end, store_timestamp
@@ -114,7 +115,7 @@ class CleanStop:
         return True
 
     def save_clean_stop(
-        self, log: CommitLog, ends: dict[tuple[str, int], int], index: "IndexNote | None"
+        self, log: CommitLog, ends: dict[tuple[str, int], int], index: "IndexPosition | None"
     ) -> None:
         """Record where log, queues and index end; all of it is on the disk.
 

@@ -12,8 +12,8 @@ import pytest
 from tests.unit.store.index.index_model import IndexModel, keys_of
 from tests.unit.store.stores import (
     TOPIC,
+    FailingFiles,
     FakeClock,
-    FaultyFiles,
     batch,
     crashed_copy,
     failing_in,
@@ -324,7 +324,7 @@ def test_after_a_crash_at_any_moment(tmp_path: Path, seed: int, repeat: int) -> 
     store.close()
 
 
-def test_lost_and_damaged_files_are_made_anew(tmp_path: Path, seed: int) -> None:
+def test_lost_and_damaged_files_are_made_again(tmp_path: Path, seed: int) -> None:
     dice, clock = seeded(seed), FakeClock()
     store = open_store(tmp_path / "s", clock)
     put_many(store, clock, dice, 200)
@@ -356,7 +356,7 @@ def test_lost_and_damaged_files_are_made_anew(tmp_path: Path, seed: int) -> None
         assert contents(root) == wanted, damage.__name__
 
 
-def test_lost_files_in_the_middle_are_made_anew_after_an_unclean_stop(tmp_path: Path) -> None:
+def test_lost_files_in_the_middle_are_made_again_after_an_unclean_stop(tmp_path: Path) -> None:
     clock = FakeClock()
     store = open_store(tmp_path, clock)
     put_many(store, clock, random.Random(1), 200)
@@ -372,7 +372,7 @@ def test_lost_files_in_the_middle_are_made_anew_after_an_unclean_stop(tmp_path: 
 
 
 @pytest.mark.parametrize("damage", ["a header", "the last file", "all files"])
-def test_a_damaged_index_is_made_anew_after_an_unclean_stop(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_index_is_made_again_after_an_unclean_stop(tmp_path: Path, damage: str) -> None:
     clock = FakeClock()
     store = open_store(tmp_path, clock)
     for _ in range(4):
@@ -501,7 +501,7 @@ def test_old_files_go_with_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["create", "write"])
 def test_a_full_disk_stops_indexing_only(tmp_path: Path, where: str) -> None:
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     store = open_store(tmp_path, clock, files)
     put_ok(store, keyed("k", body=b"0"))
     if where == "write":
@@ -520,7 +520,7 @@ def test_a_full_disk_stops_indexing_only(tmp_path: Path, where: str) -> None:
 
 
 def test_an_index_that_cannot_be_written_at_the_close(tmp_path: Path) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files)
     files.on_create = failing_in("index", errno.ENOSPC)
     put_ok(store, keyed("k", body=b"0"))
@@ -533,7 +533,7 @@ def test_an_index_that_cannot_be_written_at_the_close(tmp_path: Path) -> None:
 
 
 def test_what_a_full_disk_kept_from_being_saved_is_saved_later(tmp_path: Path) -> None:
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files)
     put_ok(store, keyed("k", body=b"0"))
     index_all(store)
@@ -552,7 +552,7 @@ def test_closing_on_a_full_disk_leaves_the_index_to_the_next_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The file is there, the blocks of its header are not."""
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files)
     put_ok(store, keyed("k", body=b"0"))
     index_all(store)

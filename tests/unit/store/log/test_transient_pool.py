@@ -8,8 +8,8 @@ import pytest
 from tests.unit.store.stores import (
     HOST,
     TOPIC,
+    FailingFiles,
     FakeClock,
-    FaultyFiles,
     QuickFiles,
     bodies,
     crashed_copy,
@@ -93,7 +93,7 @@ def test_a_kill_takes_what_is_not_committed_and_no_more(tmp_path: Path) -> None:
 
 def test_buffers_are_lent_taken_back_and_bypassed(tmp_path: Path) -> None:
     """Two buffers, five segments in one put: the third and later ones are written to directly."""
-    files = FaultyFiles()
+    files = FailingFiles()
     store = open_store(tmp_path, files=files, transient_pool_size=2, **POOLED)
     put_ok(store, *(record_of_size(300) for _ in range(14)))
     assert [any(path.read_bytes()) for path in log_files(tmp_path)] == [
@@ -136,7 +136,7 @@ def test_without_a_free_buffer_it_refuses_if_told_to(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_what_was_acknowledged_and_refuses_more(tmp_path: Path) -> None:
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     files.half = True
     live = tmp_path / "live"
     store = open_store(live, clock, files, **POOLED)
@@ -168,7 +168,7 @@ def test_a_full_disk_keeps_what_was_acknowledged_and_refuses_more(tmp_path: Path
 
 
 def test_a_broken_disk_is_final(tmp_path: Path) -> None:
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     store = open_store(tmp_path, clock, files, **POOLED)
     put_ok(store, record(b"0"))
     store.durability.commit()
@@ -235,7 +235,7 @@ def test_random_operations_against_a_list(
 ) -> None:
     """Puts, commits that fail, flushes, closes and crashes: committed is there, in order."""
     dice = seeded(seed + round_)
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     files.half = bool(dice.randrange(2))
     settings = POOLED | {"transient_pool_size": dice.choice([1, 2, 5]), "flush_mode": mode}
     root = tmp_path / "0"

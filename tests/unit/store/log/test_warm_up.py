@@ -32,10 +32,10 @@ def locked_bytes() -> int:
 
 
 class Watched(QuickFiles):
-    """Counts what is written and synced of the log; refuses what it is told to."""
+    """Counts what is written and flushed of the log; refuses what a test wants refused."""
 
     def __init__(self) -> None:
-        self.written = self.synced = 0
+        self.written = self.flushed = 0
         self.locks = True
         self.room = 1 << 40
 
@@ -46,7 +46,7 @@ class Watched(QuickFiles):
         super().pwrite(fd, data, position)
 
     def fsync(self, fd: int) -> None:
-        self.synced += 1
+        self.flushed += 1
         super().fsync(fd)
 
     def lock_in_memory(self, view: memoryview, *, when_used: bool = False) -> bool:
@@ -64,9 +64,9 @@ def test_pages_are_written_locked_and_let_go_behind_the_log(tmp_path: Path) -> N
     if not files.lock_in_memory(segments.append_next().view):
         pytest.skip("this user may lock no memory (RLIMIT_MEMLOCK)")
     segments[0].unlock_from_memory()
-    files.synced = 0
+    files.flushed = 0
     segments.prepare_next()
-    assert (files.written, files.synced) == (SIZE, 1)  # Once for its blocks.
+    assert (files.written, files.flushed) == (SIZE, 1)  # Once for its blocks.
     assert (tmp_path / f"{SIZE:020d}").read_bytes() == bytes(SIZE)
     assert locked_bytes() - before == SIZE
     segments.append_next()
@@ -84,7 +84,7 @@ def test_it_is_synced_piece_by_piece_under_sync_flush(tmp_path: Path) -> None:
     files = Watched()
     segments = segments_of(tmp_path, files, flush_bytes=2 << 20)
     segments.prepare_next()
-    assert files.synced == 1 + 2
+    assert files.flushed == 1 + 2
     segments.close()
 
 

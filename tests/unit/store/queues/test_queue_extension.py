@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unit.store.stores import (
     TOPIC,
+    FailingFiles,
     FakeClock,
-    FaultyFiles,
     QuickFiles,
     batch,
     bodies,
@@ -336,7 +336,7 @@ def test_lost_files_with_the_option_off(tmp_path: Path, clean: bool) -> None:
 
 
 def test_units_that_a_power_loss_took_are_written_again(tmp_path: Path) -> None:
-    """Whatever part of the units written since the last sync is zero, all come back."""
+    """Whatever part of the units written since the last flush is zero, all come back."""
     root = tmp_path / "store"
     fill(root).close()
     store = open_store(root, **EXTENDED)
@@ -363,15 +363,15 @@ def test_units_that_a_power_loss_took_are_written_again(tmp_path: Path) -> None:
             assert [path.read_bytes() for path in extension_files(copy)] == expected
 
 
-def test_units_that_a_dead_process_left_unsynced_are_synced(tmp_path: Path) -> None:
+def test_units_that_a_dead_process_did_not_flush_are_flushed(tmp_path: Path) -> None:
     store = fill(tmp_path / "live")
     crashed = crashed_copy(tmp_path / "live", tmp_path / "crashed")
     store.close()
-    synced: set[Path] = set()
-    files = FaultyFiles()
-    files.on_sync = lambda path: synced.add(path) or 0
+    flushed: set[Path] = set()
+    files = FailingFiles()
+    files.on_fsync = lambda path: flushed.add(path) or 0
     open_store(crashed, files=files, **EXTENDED).close()
-    assert synced.issuperset(extension_files(crashed))
+    assert flushed.issuperset(extension_files(crashed))
 
 
 def test_units_of_an_earlier_life_are_not_taken_for_ours(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_units_of_an_earlier_life_are_not_taken_for_ours(tmp_path: Path) -> None
     assert_as_if_never_harmed(crashed, tmp_path)
 
 
-def test_bit_maps_are_computed_anew(tmp_path: Path) -> None:
+def test_bit_maps_are_computed_again(tmp_path: Path) -> None:
     root = tmp_path / "store"
     settings = config(root, **EXTENDED)
     store = MessageStore.open(settings, FakeClock(), files=QuickFiles(), bit_map_of=bit_map_of)
@@ -519,7 +519,7 @@ def test_new_units_never_stand_where_lost_ones_were_looked_for(tmp_path: Path) -
 
 @pytest.mark.parametrize("half", [False, True])
 def test_full_disk_while_writing_units(tmp_path: Path, half: bool) -> None:
-    files, clock = FaultyFiles(), FakeClock()
+    files, clock = FailingFiles(), FakeClock()
     files.half = half
     root = tmp_path / "store"
     store = open_store(root, clock, files, **EXTENDED)
@@ -538,7 +538,7 @@ def test_full_disk_while_writing_units(tmp_path: Path, half: bool) -> None:
 
 def test_full_disk_at_the_nth_call(tmp_path: Path) -> None:
     for nth in range(1, 60):
-        files, clock, root = FaultyFiles(), FakeClock(), tmp_path / str(nth)
+        files, clock, root = FailingFiles(), FakeClock(), tmp_path / str(nth)
         files.fail_at = nth
         try:
             store = open_store(root, clock, files, **EXTENDED)

@@ -492,7 +492,7 @@ def test_delayed_messages_have_their_delivery_time_in_their_queue(
     assert path.read_bytes()[12:20] == struct.pack(">q", code)
 
 
-def test_damaged_small_files_are_made_anew(filled: Path) -> None:
+def test_damaged_small_files_are_made_again(filled: Path) -> None:
     (filled / "checkpoint").write_bytes(b"short")
     (filled / "queues.json").write_bytes(b"{]")
     store = reopen(filled)
@@ -568,7 +568,7 @@ def test_a_checkpoint_that_another_broker_left_as_it_was_vouches_for_nothing(
 
 
 def test_a_clock_that_stands_still_makes_nothing_safe(tmp_path: Path) -> None:
-    """Records behind the last sync bear the checkpoint's time when the clock was set back."""
+    """Records after the last flush have the checkpoint's time when the clock was set back."""
     clock = FakeClock()
     live = tmp_path / "live"
     store = open_store(live, clock)
@@ -633,7 +633,7 @@ def test_messages_where_a_deleted_topics_were_cut_off_are_not_taken_for_those(
 
 
 @pytest.mark.parametrize("kept", [1, 3])
-def test_a_queue_that_lost_its_front_files_begins_anew(tmp_path: Path, kept: int) -> None:
+def test_a_queue_that_lost_its_front_files_begins_from_scratch(tmp_path: Path, kept: int) -> None:
     """What is left of it may point behind the end of the log: nothing of it is trusted."""
     store = open_store(tmp_path / "store", queue_file_bytes=20)
     results = put_ok(store, *(record(b"%d" % number) for number in range(5)))

@@ -138,7 +138,7 @@ def test_what_may_be_deleted(
 
 
 SMALL: dict[str, Any] = {"segment_bytes": 1024, "queue_file_bytes": 60}
-#: Records of so many bytes: three to a segment.
+#: Records of this many bytes: three to a segment.
 RECORD_BYTES = 300
 
 
@@ -147,10 +147,10 @@ def fill(store: MessageStore, clock: FakeClock, segments: int, *, step_ms: int =
     for _ in range(segments):
         put_ok(store, *(record_of_size(RECORD_BYTES) for _ in range(3)))
         clock.now_ms += step_ms
-    sync(store)
+    flush(store)
 
 
-def sync(store: MessageStore) -> None:
+def flush(store: MessageStore) -> None:
     store.durability.flush()
     store.durability.flush_queues()
 
@@ -224,7 +224,7 @@ def test_preparing_and_reading_do_not_make_a_file_young(tmp_path: Path) -> None:
     os.utime(path, (1e9, 1e9))
     store.prepare_next()
     assert bodies(store)
-    sync(store)
+    flush(store)
     store.close()
     store = open_store(tmp_path, **SMALL)
     assert path.stat().st_mtime == 1e9
@@ -268,7 +268,7 @@ def test_nothing_goes_that_is_not_safe(tmp_path: Path) -> None:
     store.durability.flush()
     run_pass(store)
     assert len(log_files(tmp_path)) == 3
-    sync(store)
+    flush(store)
     run_pass(store)
     assert len(log_files(tmp_path)) == 1
     store.close()
@@ -328,7 +328,7 @@ def test_a_crash_after_any_step_opens_fine(tmp_path: Path, keep: tuple[str, ...]
             put_ok(reopened, record_of_size(RECORD_BYTES))
             assert reopened.queue_bounds(TOPIC, 0) == (low, 16)
             # What the crash left of the queues is caught up on.
-            sync(reopened)
+            flush(reopened)
             run_pass(reopened)
             oldest = min(int(path.name) for path in queue_path(root).iterdir())
             assert oldest // 20 + 3 > low or len(list(queue_path(root).iterdir())) == 1
@@ -442,7 +442,7 @@ def indexed_store(root: Path, files: Files) -> MessageStore:
         put_ok(store, new)
     while store.keys.index_step():
         pass
-    sync(store)
+    flush(store)
     assert len(list((root / "index").iterdir())) == 4
     return store
 
@@ -504,7 +504,7 @@ def test_many_queues_are_trimmed_some_at_a_time(tmp_path: Path) -> None:
     count = 200
     for _ in range(4):
         put_ok(store, *(record_of_size(150, queue_id=number) for number in range(count)))
-    sync(store)
+    flush(store)
     steps = 0
     while done := store.retention.clean_step():
         assert done <= 65
@@ -539,7 +539,7 @@ def test_above_the_warning_level_writes_are_refused_until_there_is_space(
         assert word in str(result.remark)
     assert store.not_writable_reason == result.remark
     assert len(bodies(store)) == 2
-    sync(store)
+    flush(store)
     for percent in (89.0, 93.0, 93.0, 80.0, 50.0, 50.0):
         disks.percent = percent
         store.retention.check_disk()

@@ -101,21 +101,21 @@ def test_as_many_as_wanted_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_clean", [False, True])
-def test_a_deleted_queue_stays_deleted_and_begins_anew(tmp_path: Path, is_clean: bool) -> None:
+def test_a_deleted_queue_stays_deleted_and_begins_again(tmp_path: Path, is_clean: bool) -> None:
     root = tmp_path / "live"
     store = make(root)
-    store.close()  # Its end is noted: what is missing later would be looked for.
+    store.close()  # Its end is recorded: what is missing later would be looked for.
     store = open_store(root, FakeClock(), FullDisk(), segment_bytes=1024)
     put_last(store)
     run_pass(store)
     assert len(store.retention.delete_expired_queues(every, count_max=9)) == 2
-    put_ok(store, record(b"anew", queue_id=0))
+    put_ok(store, record(b"again", queue_id=0))
     assert store.queue_bounds(TOPIC, 0) == (0, 1)
     if is_clean:
         store.close()
     reopened = open_store(crashed_copy(root, tmp_path / "copy"), FakeClock(), segment_bytes=1024)
     assert reopened.queue_bounds(TOPIC, 0) == (0, 1)
-    assert bodies(reopened, queue_id=0) == [b"anew"]
+    assert bodies(reopened, queue_id=0) == [b"again"]
     assert (TOPIC, 1) not in reopened.queues()
     assert bodies(reopened, queue_id=2)[-1] == b"last"
     reopened.close()
@@ -130,13 +130,13 @@ def test_lost_power_does_not_bring_a_queue_back_under_new_messages(tmp_path: Pat
     put_last(store)
     run_pass(store)
     assert len(store.retention.delete_expired_queues(every, count_max=9)) == 2
-    put_ok(store, record(b"anew", queue_id=0))
+    put_ok(store, record(b"again", queue_id=0))
     store.durability.flush()  # the log alone
     for seed in range(40):
         target = tmp_path / str(seed)
         disk.lose_power(random.Random(seed), target)
         reopened = open_store(target, FakeClock(), segment_bytes=1024)
         assert reopened.queue_bounds(TOPIC, 0) == (0, 1), seed
-        assert bodies(reopened, queue_id=0) == [b"anew"], seed
+        assert bodies(reopened, queue_id=0) == [b"again"], seed
         reopened.close()
     store.close()

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.store.stores import TOPIC, open_store, put_ok, record
 
 from pymq.store import Files
-from pymq.store.state.clean_stop import CleanStop, IndexNote
+from pymq.store.state.clean_stop import CleanStop, IndexPosition
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_what_is_noted(root: Path) -> None:
     known = load(root)
     assert known.ends == {(TOPIC, 0): 2} and list(known.deleted) == ["Gone"]
     assert known.log_end > known.deleted["Gone"] > 0
-    assert isinstance(known.index, IndexNote) and known.index.end == known.log_end
+    assert isinstance(known.index, IndexPosition) and known.index.end == known.log_end
 
 
 def test_any_flipped_bit_is_noticed(root: Path, caplog: pytest.LogCaptureFixture) -> None:
