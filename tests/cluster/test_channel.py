@@ -110,6 +110,30 @@ def test_a_lost_connection_fails_what_is_unanswered_and_sends_no_more() -> None:
     check(test)
 
 
+def test_a_peer_that_speaks_another_protocol_is_named_in_the_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Once, to whoever waits: a client that tries again would fill the log."""
+
+    async def http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    async def test(peer: Peer, address: str) -> None:
+        server = await asyncio.start_server(http, "127.0.0.1", 0)
+        async with server:
+            host, port = server.sockets[0].getsockname()
+            channel = await AsyncChannel.connect(f"{host}:{port}", 1)
+            with pytest.raises(ConnectionFailed, match="was lost before.*HTTP, but this port"):
+                await channel.request(Command(1), 5)
+
+    check(test)
+    assert not caplog.records
+
+
 def test_unanswered_requests_are_bounded() -> None:
     async def test(peer: Peer, address: str) -> None:
         channel = await AsyncChannel.connect(address, 1, pending_max=2)

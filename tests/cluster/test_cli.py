@@ -513,6 +513,9 @@ def test_brokers_are_listed_and_shown(name_server: str) -> None:
     for verb in ("state", "stats", "clean"):
         nobody = refusal(pymq("cluster", verb, "nobody", *where))
         assert nobody.status == 2 and broker["broker"] in nobody.line
+    for verb in ("state", "stats"):
+        other = refusal(pymq("cluster", verb, name_server, *where))
+        assert other.status == 2 and f"{name_server} is not a broker" in other.line
 
 
 def test_a_broker_is_cleaned(tmp_path: Path) -> None:

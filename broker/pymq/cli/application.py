@@ -30,7 +30,9 @@ class _Commands(typer.core.TyperGroup):
         try:
             return super().invoke(ctx)
         except PymqError as error:
-            sys.stderr.write(f"pymq {ctx.invoked_subcommand}: {error}\n")
+            # Notes tell what was done before, or elsewhere.
+            text = "; ".join([str(error), *getattr(error, "__notes__", ())])
+            sys.stderr.write(f"pymq {ctx.invoked_subcommand}: {text}\n")
             raise typer.Exit(exit_for(error)) from error
         except BrokenPipeError as error:
             # The reader of our output has closed it. Python flushes again at exit: into nothing.

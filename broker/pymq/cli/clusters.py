@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pymq.cli import arguments, output
-from pymq.errors import ConfigurationError, PymqError
+from pymq.errors import ConfigurationError, PymqError, RequestNotSupported
 from pymq.protocol.codes import request_name
 from pymq.protocol.request_totals import decode_request_totals
 
@@ -98,12 +98,23 @@ def _address(admin: "BlockingAdmin", broker: str) -> str:
     return masters[broker]
 
 
+def _state(admin: "BlockingAdmin", broker: str) -> dict[str, str]:
+    address = _address(admin, broker)
+    try:
+        return admin.broker_state(address)
+    except RequestNotSupported as error:
+        raise ConfigurationError(
+            f"{address} is not a broker, perhaps a name server; `pymq cluster list` shows the "
+            "brokers"
+        ) from error
+
+
 @commands.command()
 @arguments.with_shared
 def state(shared: arguments.Shared, broker: Broker) -> None:
     """Show what a broker reports about itself, under RocketMQ's names."""
     with shared.admin() as admin:
-        found = admin.broker_state(_address(admin, broker))
+        found = _state(admin, broker)
     output.details(shared.form, dict(sorted(found.items())))
 
 
@@ -112,7 +123,7 @@ def state(shared: arguments.Shared, broker: Broker) -> None:
 def stats(shared: arguments.Shared, broker: Broker) -> None:
     """Show how many requests a pymq broker has answered since its start, and how fast."""
     with shared.admin() as admin:
-        found = decode_request_totals(admin.broker_state(_address(admin, broker)))
+        found = decode_request_totals(_state(admin, broker))
     if not found:
         raise ConfigurationError(
             f"broker {broker} does not count its requests: it is not a pymq broker, or an old "

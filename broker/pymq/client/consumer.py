@@ -162,6 +162,7 @@ class Consumer:
 
         Raises:
             LocalProtocolError: no legal topic, or no tag expression, or SQL.
+            ClientMisplaced: it was started in another process, thread or event loop.
         """
         if not isinstance(topic, str) or not isinstance(tags, str):
             raise LocalProtocolError(
@@ -170,12 +171,16 @@ class Consumer:
             )
         check_topic(topic)
         check_tags(topic, tags)
+        if self._pool.is_open:  # Elsewhere nothing would wake it.
+            self._pool.check_open()
         self._subscriptions[topic] = Subscription.of_tags(topic, tags, self._clock.wall_ms())
         self._rebalance.subscriptions_changed()
         return self
 
     def unsubscribe(self, topic: str) -> None:
-        """Read a topic no more; its offsets are committed."""
+        """Read a topic no more; its offsets are committed. Raises what ``subscribe`` does."""
+        if self._pool.is_open:  # Elsewhere nothing would wake it.
+            self._pool.check_open()
         self._subscriptions.pop(topic, None)
         self._rebalance.subscriptions_changed()
 

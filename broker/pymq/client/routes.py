@@ -212,7 +212,8 @@ def no_route(
         f"{unasked}; "
         f"create it with `pymq topic create {topic}` (mqadmin updateTopic), or set "
         "autoCreateTopicEnable=true on a broker and send to it first; a topic just created takes "
-        "a second or two to be known"
+        "a second or two to be known, and a name server that has just started knows none until the "
+        "brokers register again, after up to 30 s"
     )
 
 

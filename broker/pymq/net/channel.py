@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
+from pymq.errors import ConnectionFailed, PymqError, RemoteProtocolError, RequestTimeout
 from pymq.net.buffers import BufferPool
 from pymq.net.wire import Wire
 from pymq.protocol.addresses import split_address
@@ -243,6 +243,11 @@ class AsyncChannel(Wire):
                 _log.debug("%s sent request %d, which has no handler here", self.peer, command.code)
             else:
                 self._on_request(self, command)
+
+    def input_invalid(self, error: RemoteProtocolError) -> None:
+        """Log it if nobody waits for an answer; those who do are told, at each of their tries."""
+        if not len(self._table):
+            super().input_invalid(error)
 
     def connection_ended(self, error: Exception | None) -> None:
         """Fail the requests in flight and tell the owner."""

@@ -68,6 +68,8 @@ class Wire(asyncio.BufferedProtocol):
         self.read_at = self.frame_begun_at = self._loop.time()
         self.write_stuck_at: float | None = None
         self.peer = "?"
+        #: Why we gave the connection up, if the peer sent what cannot be read.
+        self._invalid: RemoteProtocolError | None = None
 
     # --- what the two ends define
 
@@ -78,6 +80,10 @@ class Wire(asyncio.BufferedProtocol):
     def connection_ended(self, error: Exception | None) -> None:
         """Clean up: the connection is gone, whoever closed it."""
         raise NotImplementedError
+
+    def input_invalid(self, error: RemoteProtocolError) -> None:
+        """Say that the connection is closed because of what the peer sent."""
+        _log.warning("%s sent an invalid frame; connection closed: %s", self.peer, error)
 
     # --- asyncio.Protocol
 
@@ -122,7 +128,8 @@ class Wire(asyncio.BufferedProtocol):
         try:
             commands = decode()
         except RemoteProtocolError as error:
-            _log.warning("%s sent an invalid frame; connection closed: %s", self.peer, error)
+            self._invalid = error
+            self.input_invalid(error)
             self._backlog.clear()
             self.abort()
             return False
@@ -193,7 +200,7 @@ class Wire(asyncio.BufferedProtocol):
         while self._backlog:  # what arrived before the end still counts: a last commit, say
             self._read_on()
         self._outgoing.clear()
-        self.connection_ended(exc)
+        self.connection_ended(exc or self._invalid)
 
     # --- use
 
