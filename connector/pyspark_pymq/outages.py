@@ -55,11 +55,15 @@ class Outages:
 
     Args:
         request_timeout_s: the longest wait for an answer.
+        cure: what to do about an outage, and what happens otherwise; for the log.
         monotonic_s: the clock.
     """
 
-    def __init__(self, request_timeout_s: float, monotonic_s: Callable[[], float]) -> None:
+    def __init__(
+        self, request_timeout_s: float, cure: str, monotonic_s: Callable[[], float]
+    ) -> None:
         self._request_timeout_s = request_timeout_s
+        self._cure = cure
         self._monotonic_s = monotonic_s
         self._by_broker: dict[str, Outage] = {}
 
@@ -90,6 +94,11 @@ class Outages:
             for name, outage in self._by_broker.items()
             if outage.ask_at_s <= now_s
         }
+
+    def ask_at_once(self) -> None:
+        """Have all of them asked about with the next question: it serves nothing else."""
+        for outage in self._by_broker.values():
+            outage.ask_at_s = self._monotonic_s()
 
     def wait_for(self, queues: Iterable[MessageQueue]) -> bool:
         """Say whether one of the queues has no answer, and is not given up."""
@@ -124,14 +133,16 @@ class Outages:
             known = self._by_broker.get(name)
             if known is None or not queues <= known.queues:
                 LOG.warning(
-                    "broker %s gives no answer about %s, which are read as soon as it does: %s",
+                    "broker %s gives no answer about %s, which are read as soon as it does (%s); "
+                    "%s",
                     name,
                     listed(sorted(queues)),
                     reason,
+                    self._cure,
                 )
             if known is None:
                 timeout_s = min(ASK_AGAIN_TIMEOUT_S, self._request_timeout_s)
-                self._by_broker[name] = Outage(queues, reason, now_s, now_s + again_s, timeout_s)
+                self._by_broker[name] = Outage(queues, reason, asked_s, now_s + again_s, timeout_s)
             else:
                 known.queues, known.reason, known.ask_at_s = queues, reason, now_s + again_s
                 known.timeout_s = min(2 * known.timeout_s, self._request_timeout_s)
@@ -166,8 +177,12 @@ class Outages:
             )
         return "; ".join(parts)
 
-    def error(self, names: Iterable[str] | None = None) -> ConnectionFailed:
-        """Return what to raise about outages; the argument is that of ``told``."""
+    def at_start(self) -> ConnectionFailed:
+        """Return what to raise about outages that a new query has found."""
+        return ConnectionFailed(f"{self.told()}. Start the broker, then start the query again")
+
+    def too_long(self, names: Iterable[str]) -> ConnectionFailed:
+        """Return what to raise about outages of some brokers that a query has waited for."""
         return ConnectionFailed(
             f"{self.told(names)}. Start the broker, or wait longer for it (option "
             f"retryTimeoutMs). With failOnDataLoss=false, a stream continues without what is gone "

@@ -14,6 +14,7 @@ from pymq.client.config import ClientConfig
 from pymq.client.routes import Route
 from pymq.errors import ConfigurationError, PymqError, RouteNotFound
 from pyspark_pymq.options import SinkOptions
+from pyspark_pymq.unrouted_queues import has_brokers
 
 LOG = logging.getLogger(__name__)
 #: Nobody waits longer for a name server here: tasks will.
@@ -64,19 +65,11 @@ def plan_sink(options: SinkOptions) -> SinkPlan:
             LOG.warning("planning without a new route of topic %s: %s", topic, error)
             if key in plans:
                 return plans[key]
-            is_missing = isinstance(error, RouteNotFound) and _has_brokers(client)
+            is_missing = isinstance(error, RouteNotFound) and has_brokers(client)
             return SinkPlan(missing=str(error)) if is_missing else NO_PLAN
     if plan.routes:
         plans[key] = plan
     return plan
-
-
-def _has_brokers(client: BulkClient) -> bool:
-    """Say whether name servers know brokers at all; right after a start they know none."""
-    try:
-        return bool(client.cluster_info().brokers)
-    except PymqError:
-        return False
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from pyspark_pymq.offsets import Bounds, Offsets, named
 from pyspark_pymq.options import SourceOptions
 from pyspark_pymq.outages import Outages
 from pyspark_pymq.retrying import pause
-from pyspark_pymq.unrouted_queues import UNROUTED, UnroutedQueues
+from pyspark_pymq.unrouted_queues import UNROUTED, UnroutedQueues, has_brokers
 
 LOG = logging.getLogger(__name__)
 
@@ -64,7 +64,12 @@ class SubscribedTopics:
         self._bounds: Bounds = {}
         self._asked_at: float | None = None
         self._pause_s = PAUSE_MIN_S
-        self._outages = Outages(options.request_timeout_s, monotonic_s)
+        self._outages = Outages(
+            options.request_timeout_s,
+            f"start it within {options.retry_timeout_s:.0f} s (option retryTimeoutMs), or the "
+            f"query {'fails' if options.fail_on_data_loss else 'continues without them'}",
+            monotonic_s,
+        )
         self._unrouted = UnroutedQueues(monotonic_s)
         self._from_masters: set[MessageQueue] = set()
         self._warned_of_slaves: set[str] = set()
@@ -75,34 +80,41 @@ class SubscribedTopics:
         """Return (first kept, next to be assigned) of every queue there is, at a start.
 
         Raises:
-            RouteNotFound: there is no such topic; or a broker named in ``expectedBrokers`` has no
-                queue of any.
+            RouteNotFound: there is no such topic; or a broker named in ``expectedBrokers``, or
+                seen since the start, has no queue of any.
             ConnectionFailed: a broker that has a route, or every name server, does not answer.
             PymqError: a broker refused.
         """
         started_s = self._monotonic_s()
         expected = set(self._options.expected_brokers)
+        seen: set[str] = set()
         failure: PymqError
         while True:
             try:
                 bounds = self.bounds(at_once=True)
-                missing = expected - {queue.broker_name for queue in bounds}
+                seen |= {queue.broker_name for queue in self._queues}
+                missing = (expected | seen) - {queue.broker_name for queue in bounds}
                 if not missing and not self._outages:
                     return bounds
-                if missing - self._outages.brokers():
-                    failure, limit_s = _not_there(missing, bounds), self._options.retry_timeout_s
+                missing -= self._outages.brokers()
+                if missing & expected:
+                    failure = _not_there(missing & expected, bounds)
+                    limit_s = self._options.retry_timeout_s
                 else:
-                    failure, limit_s = self._outages.error(), START_BROKER_DEADLINE_S
+                    failure = _vanished(missing) if missing else self._outages.at_start()
+                    limit_s = START_BROKER_DEADLINE_S
             except RouteNotFound as error:
-                if not expected:
+                if not expected and not seen and has_brokers(self._open()):
                     raise
-                failure, limit_s = error, self._options.retry_timeout_s
+                failure = error
+                limit_s = self._options.retry_timeout_s if expected else START_BROKER_DEADLINE_S
             except (ConnectionFailed, RequestTimeout) as error:
                 failure, limit_s = error, START_DEADLINE_S
             waited_s = self._monotonic_s() - started_s
             if waited_s + PAUSE_MAX_S > min(limit_s, self._options.retry_timeout_s):
                 raise failure
             self._wait(PAUSE_MAX_S)
+            self._ask_again_for_all()
 
     def bounds(
         self, position: Mapping[MessageQueue, int] | None = None, *, at_once: bool = False
@@ -178,6 +190,13 @@ class SubscribedTopics:
         if client is not None:
             client.close()
 
+    def _ask_again_for_all(self) -> None:
+        """Have the next question ask everybody: no answer, and no route, is good enough."""
+        self._outages.ask_at_once()
+        client = self._open()
+        for topic in self._options.topics:
+            client.doubt_route(topic)
+
     # --- one question
 
     def _open(self) -> BulkClient:
@@ -220,15 +239,23 @@ class SubscribedTopics:
         found: dict[MessageQueue, tuple[int, int]],
         failed: dict[str, PymqError],
     ) -> Bounds:
-        """Ask masters about queues that have no route; add to what is found, and clear failures."""
+        """Ask masters about queues that have no route; add to what is found.
+
+        Failures are cleared, or say what there is to say of queues that are known to exist: their
+        topic need not be created.
+        """
         brokers = {name for name, reason in failed.items() if isinstance(reason, UNROUTED)}
         missing = [q for q in queues if q.broker_name in brokers and q not in found]
         if not missing:
             return {}
         answers = self._unrouted.ask(client, missing)
         found |= answers
-        for name in brokers - {queue.broker_name for queue in missing if queue not in answers}:
-            del failed[name]
+        away = {queue.broker_name for queue in missing if queue not in answers}
+        for name in brokers:
+            if name in away:
+                failed[name] = RouteNotFound("no name server knows a route to them")
+            else:
+                del failed[name]
         return answers
 
     def _check_slaves(
@@ -277,7 +304,7 @@ class SubscribedTopics:
         if not names:
             return
         if self._options.fail_on_data_loss:
-            raise self._outages.error(names)
+            raise self._outages.too_long(names)
         self._outages.accept(names)
         LOG.warning("continuing (failOnDataLoss=false), although %s", self._outages.told(names))
 
@@ -295,6 +322,13 @@ def _lagging(queue: MessageQueue, offset: int, bounds: tuple[int, int]) -> Route
     return RouteNotFound(
         f"the master of broker {queue.broker_name} is away, and its slave lags behind: it has "
         f"{bounds[0]} up to {bounds[1]} of {named(queue)}, the query stands at {offset}"
+    )
+
+
+def _vanished(brokers: Iterable[str]) -> RouteNotFound:
+    return RouteNotFound(
+        f"{', '.join(sorted(brokers))} had queues of the topics when the query began, and no name "
+        f"server knows it any more; start it, then start the query again"
     )
 
 

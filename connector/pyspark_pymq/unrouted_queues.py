@@ -10,7 +10,7 @@ from pymq.client import operations
 from pymq.client.blocking_pool import PASSING
 from pymq.client.bulk_client import BulkClient
 from pymq.client.routes import MASTER_ID
-from pymq.errors import RouteNotFound, TopicNotExist
+from pymq.errors import PymqError, RouteNotFound, TopicNotExist
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Bounds
 
@@ -18,6 +18,14 @@ from pyspark_pymq.offsets import Bounds
 UNROUTED = (RouteNotFound, TopicNotExist)
 #: An answer is used for this long: a route is what is waited for, and that is looked at each time.
 ANSWER_AGE_S = 1.0
+
+
+def has_brokers(client: BulkClient) -> bool:
+    """Say whether name servers know any broker; right after their start they know none."""
+    try:
+        return bool(client.cluster_info().brokers)
+    except PymqError:
+        return False
 
 
 def master_bounds(client: BulkClient, queues: Iterable[MessageQueue]) -> Bounds:

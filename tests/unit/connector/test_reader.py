@@ -270,10 +270,26 @@ def test_name_servers_that_are_away_do_not_stop_a_query(broker: FakeBroker, cloc
 
 
 def test_a_start_without_a_cluster_fails_soon(
-    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    broker: FakeBroker, clock: Time, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    started_s = clock.now_s
     with pytest.raises(RouteNotFound, match="topic nowhere"):
         stream(subscribe="nowhere").initialOffset()
+    # But a name server that has just started knows nothing of any topic.
+    broker.unrouted.add("broker-a")
+    with pytest.raises(RouteNotFound, match="topic orders"):
+        stream().initialOffset()
+    assert 29 < clock.now_s - started_s <= 30
+    wait = SubscribedTopics.__init__.__kwdefaults__["wait"]
+
+    def wait_for_the_broker(seconds: float) -> None:
+        wait(seconds)
+        broker.unrouted.clear()
+
+    monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "wait", wait_for_the_broker)
+    assert len(planned(batch().partitions())) == 2
+    monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "wait", wait)
+    clock.now_s = started_s
     monkeypatch.setattr(subscribed_topics, "START_DEADLINE_S", 0.2)
     broker.errors = [ConnectionFailed("refused")] * 100
     with pytest.raises(ConnectionFailed, match="refused"):
@@ -316,6 +332,7 @@ def test_a_stream_goes_on_without_a_broker_and_then_fails(
     reader = stream(retrytimeoutms="60000")
     gone.add("broker-b")
     assert reader.latestOffset(both(5, 0, 3)) == both(15, 10, 3)
+    assert "start it within 60 s (option retryTimeoutMs), or the query fails" in caplog.text
     started_s = clock.now_s
     wanted = "broker-b has given no answer about orders/broker-b/0 for 60 s"
     with pytest.raises(ConnectionFailed, match=wanted):
@@ -429,6 +446,17 @@ def test_a_silent_broker_is_asked_rarely(
         reader.latestOffset(both(15, 10, 3))
     assert asked[:3] == [3.0, 0.5, 1.0] and max(asked) == 3.0
     assert sum(asked[1:]) < 0.1 * (clock.now_s - started_s)
+    # A query that starts has no others to serve: it goes on as soon as the broker does.
+    started_s = clock.now_s
+
+    def back(seconds: float) -> None:
+        clock.wait(seconds)
+        if clock.now_s > started_s + 10:
+            two.away.clear()
+
+    monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "wait", back)
+    assert len(planned(batch().partitions())) == 3
+    assert clock.now_s - started_s < 15
 
 
 def test_available_now_does_not_end_without_a_broker(
@@ -515,6 +543,32 @@ def test_expected_brokers(two: FakeBroker, clock: Time, monkeypatch: pytest.Monk
     started_s = clock.now_s
     with pytest.raises(ConnectionFailed, match=r"broker broker-b has given no answer.*broker-b/0"):
         batch().partitions()
+    assert 29 < clock.now_s - started_s <= 30
+
+
+def test_a_broker_that_name_servers_forget_during_a_start(
+    two: FakeBroker, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its queues have been seen: going on without them would be silent."""
+    two.away.add("broker-b")
+    started_s = clock.now_s
+
+    def wait(seconds: float) -> None:
+        clock.wait(seconds)
+        if clock.now_s > started_s + 5:
+            two.unrouted.add("broker-b")
+        if clock.now_s > returns_s:
+            two.away.clear()
+            two.unrouted.clear()
+
+    monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "wait", wait)
+    returns_s = started_s + 10
+    assert len(planned(batch().partitions())) == 3
+    started_s, returns_s = clock.now_s, clock.now_s + 100
+    two.away.add("broker-b")
+    wanted = "broker-b had queues of the topics when the query began.*start it"
+    with pytest.raises(RouteNotFound, match=wanted):
+        stream().initialOffset()
     assert 29 < clock.now_s - started_s <= 30
 
 
