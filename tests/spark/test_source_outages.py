@@ -319,7 +319,7 @@ def test_compressed_bodies_from_a_broker(two_brokers: TwoBrokers) -> None:
         for _ in range(40):
             client.send(Message(TOPIC, body), queue)
         junk = PreparedMessage(TOPIC, b"junk", "TAGS\x01T\x02", None, sys_flag=1)
-        client._send(junk, queue)
+        client._sender.send(junk, queue)
         client.send(Message(TOPIC, b"after it"), queue)
         stored = client.pull(queue, 0, count_max=100, bytes_max=8 << 20)
         assert len(stored.body) < 1 << 20  # one answer, which was one batch
