@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,9 @@ PROJECT = Path(__file__).resolve().parents[1]
 NAME_SERVER = "127.0.0.1:9876"
 STEP_S = 120.0
 
+_SECTION = re.compile(r"^## .*$", re.MULTILINE)
+_CODE = re.compile(r"`([^`]+)`")
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -41,6 +45,15 @@ def blocks(name: str) -> list[Block]:
     return [
         Block(match[1], match[2], text.count("\n", 0, match.start()) + 2)
         for match in _BLOCK.finditer(text)
+    ]
+
+
+def facts(name: str) -> list[Counter[str]]:
+    """Return what is said in any language, per section: names in backticks, and figures."""
+    text = (PROJECT / name).read_text(encoding="utf-8")
+    return [
+        Counter([*(" ".join(code.split()) for code in _CODE.findall(part)), *_NUMBER.findall(part)])
+        for part in _SECTION.split(_BLOCK.sub("", text))
     ]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.test_cli import Running, running
-from tests.readme import PROJECT, Block, User, blocks
+from tests.readme import PROJECT, Block, User, blocks, facts
 
 README = blocks("README.md")
 #: These lead to the environment that runs the tests.
@@ -79,3 +79,8 @@ def test_the_chinese_readme_shows_the_same_code() -> None:
         assert (block.language, block.text) == (other.language, other.text), (
             f"README.md:{block.line} and README.zh.md:{other.line} differ"
         )
+
+
+def test_both_languages_state_the_same_facts() -> None:
+    for english, chinese in zip(facts("README.md"), facts("README.zh.md"), strict=True):
+        assert english == chinese

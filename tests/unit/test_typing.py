@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mypy.api
 import pytest
+from tests.readme import blocks
 
 import pymq
 
@@ -132,6 +133,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[int, 
     (folder / "right.py").write_text(RIGHT)
     (folder / "wrong.py").write_text(WRONG)
     (folder / "names.py").write_text(f"from pymq import {', '.join(pymq.__all__)}\n")
+    tour = [block for block in blocks("README.md") if block.language == "python"]
+    for number, block in enumerate(tour):
+        (folder / f"readme_{number}.py").write_text(block.text)
     before = Path.cwd()
     os.chdir(folder)
     try:
@@ -141,6 +145,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[int, 
                 f"--python-executable={sys.executable}",
                 f"--cache-dir={PROJECT / '.mypy_cache' / 'users'}",
                 *("right.py", "wrong.py", "names.py"),
+                *(f"readme_{number}.py" for number in range(len(tour))),
             ]
         )
     finally:
@@ -157,6 +162,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[tuple[int, 
 
 def test_right_programs_pass(found: dict[str, set[tuple[int, str]]]) -> None:
     assert "right.py" not in found and "names.py" not in found, found
+
+
+def test_the_programs_of_the_readme_pass(found: dict[str, set[tuple[int, str]]]) -> None:
+    assert not [name for name in found if name.startswith("readme_")], found
 
 
 def test_slips_are_found(found: dict[str, set[tuple[int, str]]]) -> None:
