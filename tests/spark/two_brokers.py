@@ -39,6 +39,7 @@ from tests.crash.servers import ServerProcess, broker_process, name_server_proce
 
 from pymq.client import operations
 from pymq.client.blocking import BlockingClient
+from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import SendStatus
 from pymq.errors import PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue, TopicConfig
@@ -181,9 +182,9 @@ class TwoBrokers:
 
     # --- messages
 
-    def client(self, **settings: float) -> BlockingClient:
+    def client(self, **settings: float) -> BulkClient:
         """Return a new client; the caller closes it."""
-        return BlockingClient(self.name_server, **settings)  # type: ignore[arg-type]
+        return BulkClient(self.name_server, **settings)  # type: ignore[arg-type]
 
     def create_topic(self, topic: str, *, queue_count: int = 4, on: Iterable[str] = NAMES) -> None:
         """Create a topic on the brokers named, and wait until all of it has a route."""

@@ -57,7 +57,7 @@ class BlockingAdmin:
     """
 
     def __init__(self, client: BlockingClient) -> None:
-        self._client = client
+        self._pool = client._pool
 
     # --- clusters
 
@@ -67,7 +67,7 @@ class BlockingAdmin:
         Raises:
             ConnectionFailed: no name server could be asked.
         """
-        return self._client.cluster_info()
+        return self._pool.ask_name_servers(operations.cluster_info())
 
     def masters(self, cluster: str | None = None) -> dict[str, str]:
         """Return broker name -> address of every master, in the order of the names.
@@ -93,9 +93,10 @@ class BlockingAdmin:
             if name in info.brokers and MASTER_ID in info.brokers[name].addresses
         }
         if not found:
+            servers = ", ".join(self._pool.config.name_servers)
             raise RouteNotFound(
-                f"no master broker is registered at [{', '.join(self._client.name_servers)}]; is "
-                "one running, with these name servers in its namesrvAddr?"
+                f"no master broker is registered at [{servers}]; is one running, with these name "
+                "servers in its namesrvAddr?"
             )
         return found
 
@@ -105,7 +106,7 @@ class BlockingAdmin:
         Raises:
             PymqError: it could not be asked, or refused.
         """
-        return self._client.ask(address, operations.broker_state())
+        return self._pool.ask(address, operations.broker_state())
 
     def delete_expired_log(self, address: str) -> None:
         """Let a broker delete commit-log files past their time now, whatever the hour.
@@ -115,7 +116,7 @@ class BlockingAdmin:
         Raises:
             PymqError: it could not be asked, or refused.
         """
-        self._client.ask(address, operations.delete_expired_log())
+        self._pool.ask(address, operations.delete_expired_log())
 
     def clean_expired_queues(self, address: str) -> None:
         """Let a broker delete consume queues that hold nothing any more.
@@ -127,7 +128,7 @@ class BlockingAdmin:
         Raises:
             PymqError: it could not be asked, or refused.
         """
-        self._client.ask(address, operations.clean_expired_queues())
+        self._pool.ask(address, operations.clean_expired_queues())
 
     # --- messages
 
@@ -145,7 +146,7 @@ class BlockingAdmin:
             MessageNotFound: there is no such message.
             PymqError: a broker could not be asked, or refused.
         """
-        return message_lookup.view_message(self._client, message_id, topic)
+        return message_lookup.view_message(self._pool, message_id, topic)
 
     def query_messages(
         self,
@@ -171,7 +172,7 @@ class BlockingAdmin:
             PymqError: a broker could not be asked, or refused.
         """
         return message_lookup.query_messages(
-            self._client, topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
+            self._pool, topic, key, count_max=count_max, begin_ms=begin_ms, end_ms=end_ms
         )
 
     # --- topics
@@ -186,7 +187,7 @@ class BlockingAdmin:
         Raises:
             ConnectionFailed: no name server could be asked.
         """
-        names = self._client.ask_name_servers(operations.topic_list())
+        names = self._pool.ask_name_servers(operations.topic_list())
         found = sorted(set(names))
         if with_system:
             return found
@@ -234,7 +235,7 @@ class BlockingAdmin:
         )
         masters = self.masters(cluster)
         for address in masters.values():
-            self._client.ask(address, operations.update_topic(config))
+            self._pool.ask(address, operations.update_topic(config))
         self._wait_route(topic, lambda brokers: brokers >= set(masters))
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
@@ -251,16 +252,16 @@ class BlockingAdmin:
         """
         check_topic(topic)
         for address in self.masters(cluster).values():
-            self._client.ask(address, operations.delete_topic(topic))
+            self._pool.ask(address, operations.delete_topic(topic))
         if cluster is None:
-            for address in self._client.name_servers:
+            for address in self._pool.config.name_servers:
                 try:
-                    self._client.ask(address, operations.delete_topic_routes(topic))
+                    self._pool.ask(address, operations.delete_topic_routes(topic))
                 except ConnectionFailed:
                     # Name servers keep nothing: one that is down forgets by itself.
-                    if len(self._client.name_servers) == 1:
+                    if len(self._pool.config.name_servers) == 1:
                         raise
-        self._client.forget_route(topic)
+        self._pool.routes.forget(topic)
 
     def topic_status(self, topic: str) -> dict[MessageQueue, TopicOffset]:
         """Return the bounds of every queue of a topic, sorted.
@@ -270,18 +271,18 @@ class BlockingAdmin:
             PymqError: a broker could not be asked, or refused.
         """
         found: dict[MessageQueue, TopicOffset] = {}
-        for address in self._client.route(topic).masters().values():
-            found |= self._client.ask(address, operations.topic_stats(topic)).offsets
+        for address in self._pool.route(topic).masters().values():
+            found |= self._pool.ask(address, operations.topic_stats(topic)).offsets
         return dict(sorted(found.items()))
 
     def _wait_route(self, topic: str, is_complete: Callable[[set[str]], bool]) -> None:
         """Wait until every name server that answers gives a route with these brokers."""
         deadline_s = time.monotonic() + ROUTE_WAIT_S
         pause = threading.Event()
-        for address in self._client.name_servers:
+        for address in self._pool.config.name_servers:
             while True:
                 try:
-                    route = self._client.ask(address, operations.route(topic))
+                    route = self._pool.ask(address, operations.route(topic))
                     if is_complete({data.broker_name for data in route.queues}):
                         break
                 except ConnectionFailed:
@@ -295,7 +296,7 @@ class BlockingAdmin:
                         "namesrvAddr?"
                     )
                 pause.wait(_POLL_S)
-        self._client.forget_route(topic)
+        self._pool.routes.forget(topic)
 
     # --- groups
 
@@ -327,7 +328,7 @@ class BlockingAdmin:
         settings = GroupConfig(group=config) if isinstance(config, str) else config
         check_group(settings.group)
         for address in self.masters(cluster).values():
-            self._client.ask(address, operations.update_group(settings))
+            self._pool.ask(address, operations.update_group(settings))
 
     def delete_group(
         self, group: str, *, forget_offsets: bool = False, cluster: str | None = None
@@ -344,7 +345,7 @@ class BlockingAdmin:
         """
         check_group(group)
         for address in self.masters(cluster).values():
-            self._client.ask(address, operations.delete_group(group, forget_offsets=forget_offsets))
+            self._pool.ask(address, operations.delete_group(group, forget_offsets=forget_offsets))
 
     def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """Return how far a group is, per queue, sorted.
@@ -371,10 +372,10 @@ class BlockingAdmin:
         found = []
         for address in self.masters().values():
             try:
-                found.append(self._client.ask(address, operations.consumer_connections(group)))
+                found.append(self._pool.ask(address, operations.consumer_connections(group)))
             except ConsumerNotOnline:
                 continue
         return merged_connections(found)
 
     def _each_master(self, operation: Callable[[], operations.Operation[T]]) -> list[T]:
-        return [self._client.ask(address, operation()) for address in self.masters().values()]
+        return [self._pool.ask(address, operation()) for address in self.masters().values()]

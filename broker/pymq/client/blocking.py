@@ -93,6 +93,7 @@ class BlockingClient:
                 awaits_routes=awaits_routes,
             )
         self._config = replace(config, name_servers=servers)
+        # Also used by ``BlockingAdmin``, whose requests go over the same connections.
         self._pool = BlockingPool(self._config, routes)
         self._message_ids = MessageIds()
         self._clock = Clock()
@@ -113,7 +114,7 @@ class BlockingClient:
         """The name servers' addresses."""
         return self._config.name_servers
 
-    # --- routes and single requests
+    # --- routes
 
     def route(self, topic: str) -> Route:
         """Return the route of an existing topic; the old one while no name server has a new one.
@@ -168,33 +169,7 @@ class BlockingClient:
         Raises:
             ConnectionFailed: no name server could be asked.
         """
-        return self.ask_name_servers(operations.cluster_info())
-
-    def ask_name_servers(self, operation: Operation[T], topic: str | None = None) -> T:
-        """Return the answer of the first name server that has one.
-
-        Args:
-            operation: what to ask.
-            topic: the topic it is about, for the error's text.
-
-        Raises:
-            RouteNotFound: those that answered do not know the topic.
-            ConnectionFailed: none answered.
-            BrokerError: one refused, and no other did it.
-        """
-        return self._pool.ask_name_servers(operation, topic)
-
-    def ask(self, address: str, operation: Operation[T]) -> T:
-        """Send one request to a broker or name server; once, without a retry.
-
-        Args:
-            address: its ``host:port``.
-            operation: what to ask.
-
-        Raises:
-            PymqError: whatever went wrong.
-        """
-        return self._pool.ask(address, operation)
+        return self._pool.ask_name_servers(operations.cluster_info())
 
     # --- reading
 

@@ -12,7 +12,14 @@ from pymq.client.home import Process
 from pymq.client.operations import Operation, check_send_topic
 from pymq.client.preencoded_records import RecordsOffer
 from pymq.client.route_table import RouteTable
-from pymq.client.routes import Route, no_route, no_write_queue, not_a_name_server
+from pymq.client.routes import (
+    Route,
+    existing_route,
+    no_route,
+    no_write_queue,
+    not_a_name_server,
+    provisional_route,
+)
 from pymq.errors import (
     BrokerError,
     ClientClosed,
@@ -98,7 +105,7 @@ class BlockingPool:
             return route
         check_topic(topic)
         try:
-            route = Route.of(topic, self.ask_name_servers(operations.route(topic), topic))
+            route = existing_route(topic, self.ask_name_servers(operations.route(topic), topic))
         except (ConnectionFailed, BrokerError, RouteNotFound) as error:
             is_missing = isinstance(error, RouteNotFound)
             old = self.routes.keep(topic, time.monotonic(), is_missing=is_missing)
@@ -144,7 +151,7 @@ class BlockingPool:
                     template = self.ask_name_servers(operations.route(DEFAULT_TOPIC), topic)
                 except RouteNotFound:
                     raise missing from None
-                route = Route.to_create(topic, template, self.config.default_queue_count)
+                route = provisional_route(topic, template, self.config.default_queue_count)
                 self._put(route)
         if not route.write_queues:
             raise no_write_queue(route)

@@ -5,16 +5,19 @@ queues without waiting for those whose broker is away.
 """
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, BatchPipeline
 from pymq.client.batch_request import Batch
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking import BlockingClient
 from pymq.client.blocking_pool import advertised
-from pymq.client.operations import PreparedMessage, Send, SendResult
+from pymq.client.operations import Operation, PreparedMessage, Send, SendResult
 from pymq.client.preencoded_records import RecordsBody, send_records
 from pymq.client.queue_bounds import BoundsAnswer, ask_bounds
 from pymq.protocol.bodies import MessageQueue
+
+T = TypeVar("T")
 
 
 class BulkClient(BlockingClient):
@@ -49,6 +52,18 @@ class BulkClient(BlockingClient):
     def doubt_route(self, topic: str) -> None:
         """Ask for a topic's route again when it is used next; the old one serves until then."""
         self._pool.routes.doubt(topic)
+
+    def ask(self, address: str, operation: Operation[T]) -> T:
+        """Send one request to a broker or name server; once, without a retry.
+
+        Args:
+            address: its ``host:port``.
+            operation: what to ask.
+
+        Raises:
+            PymqError: whatever went wrong.
+        """
+        return self._pool.ask(address, operation)
 
     # --- sending
 

@@ -132,8 +132,8 @@ class Consumer:
             on_route=self._route_changed,
             clock=self._clock,
         )
-        #: For other ways of calling handlers than ``run``.
-        self.failed_messages = FailedMessages(
+        # This and the inbox are also used by ``threaded``, which calls handlers in threads.
+        self._failed_messages = FailedMessages(
             group=group,
             max_reconsume_times=max_reconsume_times,
             pool=self._pool,
@@ -146,7 +146,7 @@ class Consumer:
             start=self._start_policy,
             pool=self._pool,
             inbox=self._inbox,
-            on_undecodable=self.failed_messages.send_back_undecodable,
+            on_undecodable=self._failed_messages.send_back_undecodable,
         )
 
     # --- subscriptions
@@ -248,7 +248,7 @@ class Consumer:
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             for loop in self._loops_of_this_task():
-                loop.finish_current()
+                loop._finish_current()
         await self.close()
 
     # --- use
@@ -258,16 +258,16 @@ class Consumer:
         task = asyncio.current_task()
         still = []
         for loop in self._loops:
-            if loop.task is task or loop.task is None or loop.task.done():
-                loop.put_back_current()
-            elif loop.is_running:
+            if loop._task is task or loop._task is None or loop._task.done():
+                loop._put_back_current()
+            elif loop._is_running:
                 still.append(loop)
         self._loops = [*still, MessageLoop(self._inbox, self._pool.home)]
         return self._loops[-1]
 
     def _loops_of_this_task(self) -> list["MessageLoop"]:
         task = asyncio.current_task()
-        return [loop for loop in self._loops if loop.task is task]
+        return [loop for loop in self._loops if loop._task is task]
 
     @overload
     async def run(
@@ -317,7 +317,7 @@ class Consumer:
             handler,
             concurrency,
             batch_size,
-            self.failed_messages.handler_failed,
+            self._failed_messages.handler_failed,
             self._pool.spawn,
         )
         self._worker_pools = [*(other for other in self._worker_pools if other.is_running), workers]
@@ -325,11 +325,6 @@ class Consumer:
             await workers.wait_end()
         finally:
             workers.stop()
-
-    @property
-    def inbox(self) -> Inbox:
-        """Where messages wait, for other ways of handling them than those above."""
-        return self._inbox
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
@@ -363,14 +358,18 @@ class Consumer:
 
 
 class MessageLoop:
-    """One ``async for`` over a consumer's messages."""
+    """One ``async for`` over a consumer's messages.
+
+    What begins with an underscore is for ``Consumer``, which settles the current message of a loop
+    that was left.
+    """
 
     def __init__(self, inbox: Inbox, home: Home) -> None:
         self._inbox = inbox
         self._home = home
         self._current: Delivery | None = None
-        self.task = asyncio.current_task()
-        self.is_running = True
+        self._task = asyncio.current_task()
+        self._is_running = True
 
     def __aiter__(self) -> Self:
         return self
@@ -378,20 +377,20 @@ class MessageLoop:
     async def __anext__(self) -> ReceivedMessage:
         if self._home.is_forked:
             self._home.check_process()
-        self.finish_current()
+        self._finish_current()
         self._current = delivery = await self._inbox.take()
         if delivery is None:
-            self.is_running = False
+            self._is_running = False
             raise StopAsyncIteration
         return delivery.message
 
-    def finish_current(self) -> None:
+    def _finish_current(self) -> None:
         """The body of the loop is done with its message."""
         delivery, self._current = self._current, None
         if delivery is not None:
             self._inbox.finished(delivery)
 
-    def put_back_current(self) -> None:
+    def _put_back_current(self) -> None:
         """The loop was left; whether its message was handled is not known."""
         delivery, self._current = self._current, None
         if delivery is not None:

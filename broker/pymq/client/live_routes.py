@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pymq.client import operations
 from pymq.client.name_servers import NameServers
 from pymq.client.route_table import RouteTable
-from pymq.client.routes import Route, no_route
+from pymq.client.routes import Route, existing_route, no_route, provisional_route
 from pymq.client.said_once import SaidOnce
 from pymq.client.shared_work import SharedWork
 from pymq.clock import Clock
@@ -120,7 +120,7 @@ class LiveRoutes:
     async def _read(self, topic: str) -> PymqError | None:
         try:
             found = await self._name_servers.ask(lambda: operations.route(topic))
-            route = Route.of(topic, found)
+            route = existing_route(topic, found)
         except PymqError as error:
             # Also when the topic has no route any more the old one is kept, as official
             # clients do: a broker that restarts comes back to it.
@@ -135,7 +135,7 @@ class LiveRoutes:
         except TopicNotExist:
             return None
         if self._table.find(topic) is None:
-            self._put(Route.to_create(topic, template, queue_count))
+            self._put(provisional_route(topic, template, queue_count))
         return self._table.find(topic)
 
     def _put(self, route: Route) -> None:

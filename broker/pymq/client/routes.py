@@ -41,42 +41,6 @@ class Route:
     addresses: dict[str, dict[int, str]]
     is_provisional: bool = False
 
-    @classmethod
-    def of(cls, topic: str, found: TopicRoute) -> "Route":
-        """Return the route of an existing topic.
-
-        Raises:
-            RemoteProtocolError: it has more queues than a topic can have.
-        """
-        addresses = _addresses(found)
-        if found.order_topic_conf:
-            write_queues = _ordered_queues(topic, found.order_topic_conf)
-        else:
-            write_queues = _write_queues(topic, found.queues, addresses)
-        readable = (
-            MessageQueue(topic, data.broker_name, queue_id)
-            for data in found.queues
-            if data.perm & Permission.READ and addresses.get(data.broker_name)
-            for queue_id in range(_checked(topic, data, data.read_queue_count))
-        )
-        return cls(topic, write_queues, tuple(sorted(readable)), addresses)
-
-    @classmethod
-    def to_create(cls, topic: str, template: TopicRoute, queue_count_max: int) -> "Route":
-        """Return the route that a topic will have when a send has created it.
-
-        Args:
-            topic: does not exist yet.
-            template: route of ``TBW102``.
-            queue_count_max: most queues per broker.
-
-        Raises:
-            RemoteProtocolError: the template has more queues than a topic can have.
-        """
-        addresses = _addresses(template)
-        write_queues = _write_queues(topic, template.queues, addresses, queue_count_max)
-        return cls(topic, write_queues, write_queues, addresses, is_provisional=True)
-
     def only(self, queues: Collection[MessageQueue]) -> "Route":
         """Return the part of the route that some queues need; small, to be sent elsewhere."""
         names = {queue.broker_name for queue in queues}
@@ -118,6 +82,42 @@ class Route:
         return {
             name: known[MASTER_ID] for name, known in self.addresses.items() if MASTER_ID in known
         }
+
+
+def existing_route(topic: str, found: TopicRoute) -> Route:
+    """Return the route of an existing topic.
+
+    Raises:
+        RemoteProtocolError: it has more queues than a topic can have.
+    """
+    addresses = _addresses(found)
+    if found.order_topic_conf:
+        write_queues = _ordered_queues(topic, found.order_topic_conf)
+    else:
+        write_queues = _write_queues(topic, found.queues, addresses)
+    readable = (
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in found.queues
+        if data.perm & Permission.READ and addresses.get(data.broker_name)
+        for queue_id in range(_checked(topic, data, data.read_queue_count))
+    )
+    return Route(topic, write_queues, tuple(sorted(readable)), addresses)
+
+
+def provisional_route(topic: str, template: TopicRoute, queue_count_max: int) -> Route:
+    """Return the route that a topic will have when a send has created it.
+
+    Args:
+        topic: does not exist yet.
+        template: route of ``TBW102``.
+        queue_count_max: most queues per broker.
+
+    Raises:
+        RemoteProtocolError: the template has more queues than a topic can have.
+    """
+    addresses = _addresses(template)
+    write_queues = _write_queues(topic, template.queues, addresses, queue_count_max)
+    return Route(topic, write_queues, write_queues, addresses, is_provisional=True)
 
 
 def _addresses(found: TopicRoute) -> dict[str, dict[int, str]]:

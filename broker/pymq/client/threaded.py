@@ -185,7 +185,7 @@ class Consumer(Threaded):
             close_timeout_s=close_timeout_s,
             clock=clock,
         )
-        self._inbox = ThreadInbox(self._consumer.inbox)
+        self._inbox = ThreadInbox(self._consumer._inbox)
         self._tasks = Tasks("blocking consumer")
 
     # --- subscriptions
@@ -330,7 +330,7 @@ class Consumer(Threaded):
                 done = call(messages[0] if batch_size is None else messages)
             except Exception as error:
                 failed = self._inbox.held.release()
-                self._call(self._consumer.failed_messages.handler_failed(failed, error))
+                self._call(self._consumer._failed_messages.handler_failed(failed, error))
             except BaseException:  # Ctrl-C: whether it was handled is not known
                 self._put_back()
                 raise

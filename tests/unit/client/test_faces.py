@@ -17,8 +17,6 @@ PAIRS = {
 #: What one of the two lacks on purpose.
 ONLY_ASYNCIO = {
     "Producer.wait_room",  # send_nowait of the blocking one waits by itself
-    "Consumer.inbox",
-    "Consumer.give_back",
 }
 ONLY_BLOCKING = {
     "Consumer.receive",  # `anext` of a loop is the asyncio one's

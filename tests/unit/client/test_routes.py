@@ -9,7 +9,13 @@ from pymq.client.route_table import (
     RouteTable,
     difference,
 )
-from pymq.client.routes import QUEUE_COUNT_MAX, Route, no_route, pick_queue
+from pymq.client.routes import (
+    QUEUE_COUNT_MAX,
+    existing_route,
+    no_route,
+    pick_queue,
+    provisional_route,
+)
 from pymq.errors import RemoteProtocolError, RouteNotFound
 from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
 
@@ -53,7 +59,7 @@ def test_queues_of_a_route(
     write: list[tuple[str, int]],
     read: list[tuple[str, int]],
 ) -> None:
-    route = Route.of("T", found(broker))
+    route = existing_route("T", found(broker))
     assert route.write_queues == queues(*write)
     assert route.read_queues == queues(*read)
     assert not route.is_provisional
@@ -64,32 +70,32 @@ def test_a_route_with_a_number_of_queues_that_cannot_be_is_refused(counts: tuple
     read, write = counts
     lie = found(("a", {0: "a:1"}, read, write, READ_WRITE))
     with pytest.raises(RemoteProtocolError, match="'a' 1000000000 queues, expected at most 65536"):
-        Route.of("T", lie)
+        existing_route("T", lie)
     if write > QUEUE_COUNT_MAX:
         with pytest.raises(RemoteProtocolError, match="expected at most 65536"):
-            Route.to_create("T", lie, 4)
+            provisional_route("T", lie, 4)
 
 
 def test_queues_are_sorted_by_broker_and_number() -> None:
     b = ("b", {0: "b:1"}, 1, 2, READ_WRITE)
-    assert Route.of("T", found(b, A)).write_queues == queues(("a", 0), ("b", 0), ("b", 1))
+    assert existing_route("T", found(b, A)).write_queues == queues(("a", 0), ("b", 0), ("b", 1))
 
 
 def test_an_order_topic_keeps_its_queues() -> None:
-    route = Route.of("T", found(A, order="a:3;gone:2;broken"))
+    route = existing_route("T", found(A, order="a:3;gone:2;broken"))
     # Those of a broker that is away, too, or the choice by key would change while it is.
     assert route.write_queues == queues(("a", 0), ("a", 1), ("a", 2), ("gone", 0), ("gone", 1))
 
 
 def test_a_new_topic_borrows_the_template_and_its_limit() -> None:
     template = found(("a", {0: "a:1"}, 8, 8, 7), ("b", {0: "b:1"}, 1, 1, 7))
-    route = Route.to_create("T", template, 2)
+    route = provisional_route("T", template, 2)
     assert route.is_provisional
     assert route.write_queues == queues(("a", 0), ("a", 1), ("b", 0))
 
 
 def test_the_part_of_a_route_that_some_queues_need() -> None:
-    route = Route.of("T", found(A, ("b", {0: "b:1"}, 2, 2, READ_WRITE)))
+    route = existing_route("T", found(A, ("b", {0: "b:1"}, 2, 2, READ_WRITE)))
     part = route.only(queues(("b", 1)))
     assert part.addresses == {"b": {0: "b:1"}}
     assert part.read_queues == part.write_queues == queues(("b", 1))
@@ -97,7 +103,7 @@ def test_the_part_of_a_route_that_some_queues_need() -> None:
 
 
 def test_addresses() -> None:
-    route = Route.of("T", found(A, ("slaves", {2: "s:2", 1: "s:1"}, 1, 1, READ_WRITE)))
+    route = existing_route("T", found(A, ("slaves", {2: "s:2", 1: "s:1"}, 1, 1, READ_WRITE)))
     assert (route.address("a"), route.address("a", 2)) == ("a:1", "a:3")
     assert route.read_address("a") == "a:1"
     assert route.read_address("a", 1) == "a:2"
@@ -127,8 +133,8 @@ def test_the_turn_goes_round_and_avoids_what_failed() -> None:
 
 
 def test_differences() -> None:
-    old = Route.of("T", found(A))
-    new = Route.of("T", found(("a", {0: "a:9", 1: "a:2"}, 1, 2, READ_WRITE)))
+    old = existing_route("T", found(A))
+    new = existing_route("T", found(("a", {0: "a:9", 1: "a:2"}, 1, 2, READ_WRITE)))
     change = difference(old, new)
     assert change.write_added == {MessageQueue("T", "a", 1)} and not change.write_removed
     assert change.read_removed == {MessageQueue("T", "a", 1)} and not change.read_added
@@ -140,7 +146,7 @@ def test_differences() -> None:
 def test_routes_grow_old() -> None:
     table = RouteTable(30.0)
     assert (table.find("T"), table.fresh("T", 0.0), table.topics) == (None, None, [])
-    route = Route.of("T", found(A))
+    route = existing_route("T", found(A))
     assert table.put(route, 100.0)
     assert table.fresh("T", 129.9) is route
     assert table.fresh("T", 130.0) is None
@@ -152,13 +158,13 @@ def test_routes_grow_old() -> None:
 
 def test_doubted_and_provisional_routes_are_old_soon() -> None:
     table = RouteTable(30.0)
-    route = Route.of("T", found(A))
+    route = existing_route("T", found(A))
     table.put(route, 100.0)
     table.doubt("other")
     assert table.fresh("T", 100.0) is route
     table.doubt("T")
     assert table.fresh("T", 100.0) is None
-    borrowed = Route.to_create("T", found(A), 4)
+    borrowed = provisional_route("T", found(A), 4)
     table.put(borrowed, 200.0)
     assert table.fresh("T", 200.0 + PROVISIONAL_AGE_S / 2) is borrowed
     assert table.fresh("T", 200.0 + PROVISIONAL_AGE_S) is None
@@ -168,8 +174,8 @@ def test_doubted_and_provisional_routes_are_old_soon() -> None:
 
 def test_a_broker_that_left_a_route_is_looked_for_often_for_a_while() -> None:
     table = RouteTable(30.0)
-    both = Route.of("T", found(("a", {0: "a:1"}, 1, 1, 6), ("b", {0: "b:1"}, 1, 1, 6)))
-    one = Route.of("T", found(("b", {0: "b:1"}, 1, 1, 6)))
+    both = existing_route("T", found(("a", {0: "a:1"}, 1, 1, 6), ("b", {0: "b:1"}, 1, 1, 6)))
+    one = existing_route("T", found(("b", {0: "b:1"}, 1, 1, 6)))
     table.put(both, 100.0)
     table.put(one, 110.0)
     assert (table.stale(111.9), table.stale(112.0)) == ([], ["T"])
@@ -180,15 +186,15 @@ def test_a_broker_that_left_a_route_is_looked_for_often_for_a_while() -> None:
     table.put(one, 200.0)
     table.put(one, 200.0 + LEFT_S)  # it does not come back
     assert table.stale(200.0 + LEFT_S + 29) == []
-    table.put(Route.to_create("U", found(A, ("b", {0: "b:1"}, 1, 1, 6)), 4), 0.0)
-    table.put(Route.of("U", found(A)), 1.0)  # created on one of two brokers: none has left
+    table.put(provisional_route("U", found(A, ("b", {0: "b:1"}, 1, 1, 6)), 4), 0.0)
+    table.put(existing_route("U", found(A)), 1.0)  # created on one of two brokers: none has left
     assert "U" not in table.stale(30.9)
 
 
 def test_a_route_that_name_servers_do_not_give_is_kept_for_a_while() -> None:
     table = RouteTable(30.0)
     assert table.keep("T", 0.0, is_missing=False) is None
-    route = Route.of("T", found(A))
+    route = existing_route("T", found(A))
     table.put(route, 100.0)
     assert table.keep("T", 500.0, is_missing=False) is route  # nobody answers: for ever
     assert (table.stale(529.9), table.stale(530.0)) == ([], ["T"])
@@ -198,12 +204,12 @@ def test_a_route_that_name_servers_do_not_give_is_kept_for_a_while() -> None:
     assert table.keep("T", 659.9 + 10, is_missing=True) is route
     assert table.keep("T", 669.9 + MISSING_S, is_missing=True) is None
     assert table.find("T") is None
-    table.put(Route.to_create("T", found(A), 4), 800.0)
+    table.put(provisional_route("T", found(A), 4), 800.0)
     assert table.keep("T", 801.0, is_missing=True) is None  # it is not there yet, and that is known
 
 
 def test_all_addresses_of_all_routes() -> None:
     table = RouteTable(30.0)
-    table.put(Route.of("T", found(A)), 0.0)
-    table.put(Route.of("U", found(("b", {0: "b:1"}, 1, 1, READ_WRITE))), 0.0)
+    table.put(existing_route("T", found(A)), 0.0)
+    table.put(existing_route("U", found(("b", {0: "b:1"}, 1, 1, READ_WRITE))), 0.0)
     assert table.addresses() == {"a": {0: "a:1", 1: "a:2", 2: "a:3"}, "b": {0: "b:1"}}
