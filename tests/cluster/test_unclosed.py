@@ -1,9 +1,10 @@
-"""Blocking clients that nobody closes, and several threads that open one."""
+"""Blocking clients and clusters that nobody closes, and several threads that open a client."""
 
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from tests.cluster.played import closed_address
@@ -37,12 +38,29 @@ assert consumer.receive(30) and consumer.receive(30)
 """
 
 
-def end(script: str, name_server: str) -> str:
+CLUSTER = """
+import sys
+from pymq import Message, sync
+from pymq.testing import Cluster
+
+cluster = Cluster().start()
+with sync.Producer(cluster.name_server) as producer:
+    producer.send(Message("T", b"x"))
+sys.stderr.write(str(cluster.store))
+"""
+
+
+def end(script: str, name_server: str = "") -> str:
     """Return what a program wrote that ended by itself."""
     command = [sys.executable, "-c", script, name_server]
     done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
     assert done.returncode == 0, done.stderr
     return done.stderr
+
+
+def test_a_cluster_leaves_nothing_behind_when_the_program_ends() -> None:
+    store = Path(end(CLUSTER))
+    assert store.name.startswith("pymq-") and not store.exists()
 
 
 def test_what_was_sent_without_waiting_is_stored_when_the_program_ends(

@@ -1,6 +1,7 @@
 """A name server and a broker inside this process, with a thread and an event loop of their own."""
 
 import asyncio
+import atexit
 import dataclasses
 import os
 import shutil
@@ -38,7 +39,7 @@ class Cluster:
 
     Args:
         store: directory of the store, kept when the cluster stops; by default a temporary one
-            that is deleted with it.
+            that is deleted with it, or at the latest when the process ends.
         flush: ``"async"`` or ``"sync"``: how durable an acknowledged message is.
         broker: settings of the broker, as fields of ``BrokerConfig``.
         store_settings: settings of the store, as fields of ``StoreConfig``.
@@ -92,6 +93,8 @@ class Cluster:
         self._process = Process()
         if self._is_temporary:
             self._root = Path(tempfile.mkdtemp(prefix="pymq-"))
+            # No clean stop by then: Python's executors take no more work.
+            atexit.register(self._remove)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(
             target=self._loop.run_forever, name="pymq-cluster", daemon=True
@@ -116,7 +119,8 @@ class Cluster:
             self._loop.close()
             self._thread = self._loop = None
             if self._is_temporary:
-                shutil.rmtree(self._root, ignore_errors=True)
+                atexit.unregister(self._remove)
+                self._remove()
 
     def restart_broker(self) -> None:
         """Stop the broker cleanly and start it again on its store and its port."""
@@ -208,6 +212,10 @@ class Cluster:
         assert self._loop is not None, "the cluster is not started"
         done: Future[_T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return done.result()
+
+    def _remove(self) -> None:
+        if not self._process.is_forked:
+            shutil.rmtree(self._root, ignore_errors=True)
 
     def _check_process(self) -> None:
         if self._process.is_forked:
