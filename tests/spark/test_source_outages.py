@@ -136,6 +136,19 @@ def test_a_broker_that_comes_late_is_waited_for(two_brokers: TwoBrokers) -> None
     reader = batch(bed, expectedbrokers="broker-a,broker-b", retrytimeoutms="20000")
     bed.broker("broker-b").spawn()
     assert rows(reader, reader.partitions()) == bed.acknowledged(TOPIC)
+    # A stream that was started again knows no route that broker-b was in.
+    first = stream(bed, startingoffsets="earliest")
+    _, position = read_on(first, first.initialOffset())
+    bed.wait_route("broker-b")
+    bed.send(TOPIC, numbers(80, 160))
+    bed.stop("broker-b")
+    again = stream(bed, retrytimeoutms="15000")
+    found, position = read_on(again, position)
+    assert len(found) == 40
+    bed.start("broker-b")
+    wait_until(lambda: again.latestOffset(position) != position, "broker-b's rows")
+    more, _ = read_on(again, position)
+    assert len(more) == 40
 
 
 def test_a_stream_reads_on_while_one_broker_is_frozen(

@@ -1,8 +1,10 @@
 """Option text -> options; every error names the option, what was given, and what is right."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,8 @@ from pyspark_pymq.offsets import EARLIEST, LATEST, Bound
 from pyspark_pymq.options import (
     SINK_OPTIONS,
     SOURCE_OPTIONS,
+    SinkOptions,
+    SourceOptions,
     check_options,
     sink_options,
     source_options,
@@ -207,15 +211,58 @@ def test_what_is_checked_before_the_direction_is_known() -> None:
             check_options(wrong)
 
 
+#: Defaults that depend on more than the option.
+SPECIAL = {
+    "README.md": {"startingOffsets": "latest; batch: earliest", "topic": "column topic"},
+    "README.zh.md": {
+        "startingOffsets": "流 latest，批 earliest",
+        "topic": "topic 列",
+        "maxOffsetsPerTrigger": "不限",
+        "maxPartitions": "不限",
+    },
+}
+WORDS = {"README.md": ("required", "none"), "README.zh.md": ("必填", "无")}
+
+
+def default_of(option: str, field: dataclasses.Field[Any], required: str, none: str) -> str:
+    """Return the default of an option as a README tells it."""
+    value = field.default
+    if value is dataclasses.MISSING:
+        return required
+    match option, value:
+        case "endingOffsets", None:
+            return "latest"
+        case "corruptBodies", False:
+            return "fail"
+        case "tags", ():
+            return "*"
+        case _, (None | ()):
+            return none
+        case _, bool():
+            return str(value).lower()
+        case _, float():
+            return f"{1000 * value:.0f}"
+    return str(value)
+
+
 @pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-def test_the_readmes_name_every_option(name: str) -> None:
+def test_the_readmes_tell_every_option_and_its_default(name: str) -> None:
     text = (Path(__file__).parents[3] / name).read_text(encoding="utf-8")
-    source, sink = (
-        set(re.findall(r"^\| `(\w+)` \|", part, re.MULTILINE))
-        for part in re.split(r"^\| sink \|", text, flags=re.MULTILINE)
-    )
-    assert set(SOURCE_OPTIONS) <= source
-    assert set(SINK_OPTIONS) == sink
+    for side, table, kind in (
+        ("source", SOURCE_OPTIONS, SourceOptions),
+        ("sink", SINK_OPTIONS, SinkOptions),
+    ):
+        _, _, after = text.partition(f"\n| {side} |")
+        rows, _, _ = after.partition("\n\n")
+        found = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", rows, re.MULTILINE))
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        required, none = WORDS[name]
+        wanted = {
+            option: SPECIAL[name].get(option) or default_of(option, fields[filled], required, none)
+            for option, (filled, _) in table.items()
+        }
+        told = {option: default.replace("`", "") for option, default in found.items()}
+        assert told == wanted
 
 
 def test_the_table_of_options_is_complete() -> None:
