@@ -31,26 +31,6 @@ from pymq.protocol.record_batch import read_columns
 from pymq.testing import Cluster
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster() as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[BulkClient]:
-    with BulkClient(cluster.name_server) as made:
-        yield made
-
-
-@pytest.fixture
-def queue(client: BulkClient) -> MessageQueue:
-    """The only queue of a new topic."""
-    topic = f"t-{uuid.uuid4().hex[:12]}"
-    BlockingAdmin(client).create_topic(topic, queue_count=1)
-    return client.write_queues(topic)[0]
-
-
 def encoded(bodies: list[bytes], tag: bytes = b"") -> bytes:
     properties = b"TAGS\x01" + tag + b"\x02" if tag else b""
     return encode_batch((0, body, properties) for body in bodies)

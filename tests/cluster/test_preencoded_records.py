@@ -2,14 +2,12 @@
 
 import base64
 import random
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.cluster.broker_peer import Peer, fields, records, serve
+from tests.preencoded import NOWHERE, lay_out
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import BrokerError
@@ -18,50 +16,12 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
-from pymq.protocol.new_batch import NewBatch
-from pymq.protocol.new_records import SharedFields
-from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import decode_records
-from pymq.testing import Cluster
-
-NOWHERE = bytes(8)
 
 
 def preencoded(topic: str, messages: list[tuple[bytes, bytes]]) -> RecordsBody:
     """Return (body, properties) messages as their sender would lay them out."""
-    batch = NewBatch(
-        encode_batch((0, body, properties) for body, properties in messages),
-        SharedFields(
-            topic=topic,
-            queue_id=0,
-            born_timestamp=0,
-            born_host=NOWHERE,
-            store_host=NOWHERE,
-        ),
-    )
-    data = batch.encode(
-        physical_offset=0, queue_offset=0, store_timestamp=0, store_host=NOWHERE
-    )
-    return RecordsBody(memoryview(data), pack_sizes(batch.sizes))
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with Cluster() as running:
-        yield running
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Iterator[BulkClient]:
-    with BulkClient(cluster.name_server) as made:
-        yield made
-
-
-@pytest.fixture
-def queue(client: BulkClient) -> MessageQueue:
-    topic = f"t-{uuid.uuid4().hex[:12]}"
-    BlockingAdmin(client).create_topic(topic, queue_count=1)
-    return client.write_queues(topic)[0]
+    return lay_out(topic, encode_batch((0, body, properties) for body, properties in messages))
 
 
 def test_records_are_read_as_messages_of_a_batch(

@@ -15,6 +15,7 @@ from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.java_values import Outgoing
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, wait_for_route
+from tests.preencoded import lay_out
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
@@ -22,10 +23,7 @@ from pymq.client.preencoded_records import RecordsBody
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
-from pymq.protocol.new_batch import NewBatch
-from pymq.protocol.new_records import SharedFields
-from pymq.protocol.preencoded_records import pack_sizes
-from pymq.protocol.record import Record, decode_record, decode_records, pack_host
+from pymq.protocol.record import Record, decode_record, decode_records
 from pymq.protocol.record_crc import RecordCrc, check_record_crc
 
 pytestmark = pytest.mark.interop
@@ -35,7 +33,6 @@ BROKER_NAME: Final = "broker-a"
 DEADLINE_S: Final = 90.0
 SMALL_FILES: Final = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 1_000}
 JAVA_OPTIONS: Final = ("-Xms128m", "-Xmx256m", "-XX:MaxDirectMemorySize=256m")
-NOWHERE: Final = pack_host("0.0.0.0", 0)
 FOREIGN: Final = b"__CRC32#\x011234567890\x02"
 
 
@@ -112,20 +109,7 @@ class Site:
         body = encode_batch([(0, b"%d" % number, text) for number, text in enumerate(texts)])
         bodies: list[bytes | RecordsBody] = [body]
         if self.client.takes_records(self.queue):
-            batch = NewBatch(
-                body,
-                SharedFields(
-                    topic=self.topic,
-                    queue_id=0,
-                    born_timestamp=0,
-                    born_host=NOWHERE,
-                    store_host=NOWHERE,
-                ),
-            )
-            laid = batch.encode(
-                physical_offset=0, queue_offset=0, store_timestamp=0, store_host=NOWHERE
-            )
-            bodies.append(RecordsBody(memoryview(laid), pack_sizes(batch.sizes)))
+            bodies.append(lay_out(self.topic, body))
         self.client.send_batches(self.queue, bodies)
         return 20 + 4 * len(bodies)
 

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.interop.conftest import RealCluster
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
+from tests.interop.java_scenarios import AWKWARD_TEXT
 from tests.interop.jvm import JavaClient
 from tests.local_spark import local_spark
 
@@ -29,7 +30,6 @@ BATCHED_COUNT: Final = 4_960
 JAVA_COUNT: Final = 40
 WRITTEN_COUNT: Final = 1_000
 DEADLINE_S: Final = 60.0
-AWKWARD_TEXT: Final = 'Grüße, 世界 😀 = \\ " ;'
 
 
 @dataclass(frozen=True, slots=True)

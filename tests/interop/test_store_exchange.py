@@ -22,6 +22,7 @@ import pytest
 from tests.crash.servers import broker_process, name_server_process
 from tests.interop.conftest import require_peers, some
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
+from tests.interop.java_scenarios import AWKWARD_TEXT
 from tests.interop.java_values import Outgoing, ReceivedMessage
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, wait_for_route
@@ -47,7 +48,6 @@ BATCH_COUNT: Final = 6
 BROKER_NAME: Final = "broker-a"
 CLIENT_VERSION: Final = "5.3.3"
 DEADLINE_S: Final = 90.0
-AWKWARD_TEXT: Final = 'Grüße, 世界 😀 = \\ " ;'
 OURS: Final = "pymq"
 JAVA_OPTIONS: Final = ("-Xms128m", "-Xmx256m", "-XX:MaxDirectMemorySize=256m")
 SMALL_FILES: Final = {"mappedFileSizeCommitLog": 1 << 16, "mappedFileSizeConsumeQueue": 1_000}

@@ -1,0 +1,31 @@
+"""What several modules share: a cluster, and a client with a queue of its own."""
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from pymq.client.admin import BlockingAdmin
+from pymq.client.bulk_client import BulkClient
+from pymq.protocol.bodies import MessageQueue
+from pymq.testing import Cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        yield running
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Iterator[BulkClient]:
+    with BulkClient(cluster.name_server) as made:
+        yield made
+
+
+@pytest.fixture
+def queue(client: BulkClient) -> MessageQueue:
+    """The only queue of a new topic."""
+    topic = f"t-{uuid.uuid4().hex[:12]}"
+    BlockingAdmin(client).create_topic(topic, queue_count=1)
+    return client.write_queues(topic)[0]

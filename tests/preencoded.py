@@ -1,0 +1,24 @@
+"""Records as their sender lays them out, for brokers that take them pre-encoded."""
+
+from typing import Final
+
+from pymq.client.preencoded_records import RecordsBody
+from pymq.protocol.new_batch import NewBatch
+from pymq.protocol.new_records import SharedFields
+from pymq.protocol.preencoded_records import pack_sizes
+from pymq.protocol.record import pack_host
+
+#: In place of the addresses that the broker fills in.
+NOWHERE: Final = pack_host("0.0.0.0", 0)
+
+
+def lay_out(topic: str, body: bytes) -> RecordsBody:
+    """Return the messages of a batch's body, as ``encode_batch`` made it, as records."""
+    shared = SharedFields(
+        topic=topic, queue_id=0, born_timestamp=0, born_host=NOWHERE, store_host=NOWHERE
+    )
+    batch = NewBatch(body, shared)
+    data = batch.encode(
+        physical_offset=0, queue_offset=0, store_timestamp=0, store_host=NOWHERE
+    )
+    return RecordsBody(memoryview(data), pack_sizes(batch.sizes))
