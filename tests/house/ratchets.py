@@ -24,7 +24,7 @@ LONG_MODULES: dict[str, int] = {
 #: Functions that are longer.
 LONG_FUNCTIONS: dict[str, int] = {}
 
-_PEERS = "a format of the protocol, for the peers that tests play"
+_PEERS = "a format of the protocol: written or read by peers, or by requests to come"
 _FILTERS = "written by a filter that is not there yet; read from stores of RocketMQ"
 _DISKS = "the disks of the crash tests"
 #: Definitions that nothing of ours uses, and why they are there.
@@ -38,7 +38,7 @@ UNUSED: dict[str, str] = {
     "pymq.protocol.registration_body.RegisterBrokerBody.encode_compressed": _PEERS,
     "pymq.protocol.headers.clients.HeartbeatResponse": _PEERS,
     "pymq.protocol.record.record_size": _PEERS,
-    "pymq.store.retention.deleted_segments.DeletedSegments.held_count": "asked by tests",
+    "pymq.store.retention.deleted_segments.DeletedSegments.held_count": "what tests look at",
     "pymq.testing.faulty_files.FaultyFiles": _DISKS,
     "pymq.testing.faulty_files.FaultyFiles.fault_met": _DISKS,
     "pymq.testing.faulty_files.FaultyFiles.mend": _DISKS,

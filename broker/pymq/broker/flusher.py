@@ -23,7 +23,7 @@ from pymq.store import MessageStore
 _log = logging.getLogger(__name__)
 
 _PAGE_BYTES = 4096
-#: How often staged records are checked, and how long to wait after a failed commit.
+#: How often pooled records are checked, and how long to wait after a failed commit.
 COMMIT_PAUSE_S, COMMIT_RETRY_S = 0.01, 1.0
 #: A segment that could not be created ahead of need is tried again after this.
 PREPARE_PAUSE_S = 1.0
@@ -45,8 +45,8 @@ class Flusher:
         store: owns the log.
         executor: runs the flushes.
         clock: for the deadlines of waiters.
-        commit_interval_s: how often staged records are written to the log's files; None: there
-            is no staging.
+        commit_interval_s: how often records of the transient pool are written to the log's
+            files; None: there is no pool.
         commit_pages_least: this many full pages of 4 KiB are written without waiting for that.
         interval_s: how often unflushed bytes are flushed without a waiter.
         pages_least: such a flush takes place after this many new pages of 4 KiB ...
@@ -164,7 +164,7 @@ class Flusher:
             await asyncio.sleep(self._interval_s)  # a broken disk must not spin the loop
 
     async def commit_due(self) -> None:
-        """Write staged records to the log's files, if there are enough or it is time."""
+        """Write pooled records to the log's files, if there are enough or it is time."""
         assert self._commit_interval_s is not None
         waited_s = self._clock.monotonic_s() - self._committed_at_s
         pages = self._store.durability.uncommitted_bytes // _PAGE_BYTES
@@ -177,7 +177,7 @@ class Flusher:
             await asyncio.sleep(COMMIT_RETRY_S)
 
     async def commit(self) -> None:
-        """Write all staged records to the log's files.
+        """Write all pooled records to the log's files.
 
         Raises:
             StoreError: as ``Durability.finish_commit``.
