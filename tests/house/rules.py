@@ -59,7 +59,7 @@ OPTIONAL: dict[str, set[str]] = {
 RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "broker": (("config",), ("state",), ("*",), ("handlers",), ("assembly",), ("broker",)),
     "store": (
-        ("files", "config", "progress"),
+        ("files", "config", "progress", "searches"),
         ("log",),
         ("queues",),
         ("index",),

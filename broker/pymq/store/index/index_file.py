@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
 from pymq.store.files import Files
@@ -29,6 +28,7 @@ from pymq.store.index.index_format import (
     Items,
     Longs,
 )
+from pymq.store.searches import runs
 
 _log = logging.getLogger(__name__)
 
@@ -315,9 +315,3 @@ class IndexFile:
         """Close and delete the file; the caller flushes the directory."""
         self.close()
         self._files.remove(self.path)
-
-
-def runs(flags: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield [first, end) of every run of set flags."""
-    edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
-    yield from zip(edges[0::2].tolist(), edges[1::2].tolist(), strict=True)

@@ -13,12 +13,12 @@ from typing import NamedTuple
 import numpy as np
 
 from pymq.protocol.index_keys import index_keys
-from pymq.store.index.index_file import runs
 from pymq.store.index.index_format import ITEM, SECONDS_MAX
 from pymq.store.inspection.findings import KEPT_MAX, Findings, Kind
 from pymq.store.inspection.index_items import FoundItems, ItemStream, Longs, SeverityAt
 from pymq.store.inspection.layout import StoreLayout
 from pymq.store.inspection.log import Block, Gap
+from pymq.store.searches import runs
 
 #: Keys compared at a time.
 KEYS_MAX = 1 << 18

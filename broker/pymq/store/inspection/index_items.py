@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from pymq.store.index.index_file import runs
 from pymq.store.index.index_format import HEADER_BYTES, ITEM
 from pymq.store.inspection.findings import KEPT_MAX, Findings, Kind, Severity
 from pymq.store.inspection.index_listing import IndexFileName
 from pymq.store.inspection.layout import StoreLayout
+from pymq.store.searches import runs
 
 #: Items read at a time.
 ITEMS_MAX = 1 << 18

@@ -19,11 +19,12 @@ from pymq.store.inspection.index_listing import IndexFileName, list_index_files
 from pymq.store.inspection.reading import whole_record
 from pymq.store.log.commit_log import STORE_TIME_END, store_time_of
 from pymq.store.log.segment import parse_segment_name, segment_name
-from pymq.store.queues.consume_queue import ConsumeQueue, first_true
+from pymq.store.queues.consume_queue import ConsumeQueue
 from pymq.store.queues.queue_extension import QueueExtension
 from pymq.store.queues.queue_table import QueueTable, queue_directories
 from pymq.store.recovery.queue_repair import last_record_end
 from pymq.store.recovery.unsupported_formats import check_kind
+from pymq.store.searches import first_true
 from pymq.store.state.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint
 from pymq.store.state.clean_stop import CleanStop
 

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from pymq.errors import CorruptRecord
 from pymq.protocol.record_batch import Longs
 from pymq.store.config import ENTRY_BYTES
-from pymq.store.index.index_file import runs
 from pymq.store.inspection.checked_queue import CheckedQueue, Key, entry_text, read_entries
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout
@@ -25,6 +24,7 @@ from pymq.store.queues.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, Ent
 from pymq.store.queues.queue_entries import queue_entries
 from pymq.store.queues.queue_table import TOPIC_BYTES_MAX, illegal_name
 from pymq.store.recovery.queue_repair import is_adjacent
+from pymq.store.searches import runs
 
 #: Entries collected before they are compared.
 ENTRIES_MAX = 1 << 18

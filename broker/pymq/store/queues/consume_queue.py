@@ -23,7 +23,7 @@ Source: RocketMQ ConsumeQueue.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from pymq.store.config import ENTRY_BYTES
 from pymq.store.log.segment import segment_name
 from pymq.store.queues.queue_extension import ADDRESS_MAX, QueueExtension
 from pymq.store.queues.queue_files import QueueFiles
+from pymq.store.searches import first_true
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tag_code", ">i8")])
 ENTRY_STRUCT = struct.Struct(">qiq")
@@ -378,16 +379,3 @@ class ConsumeQueue:
         physical, size, _ = self.entry(offset)
         # A negative one is damage, which a read reports.
         return size != BLANK_SIZE and not 0 <= physical < log_first
-
-
-def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
-    """Return the first number in [low, high) that passes a monotone test, ``high`` if none."""
-    if low < high and test(low):
-        return low
-    while low < high:
-        middle = (low + high) // 2
-        if test(middle):
-            high = middle
-        else:
-            low = middle + 1
-    return low

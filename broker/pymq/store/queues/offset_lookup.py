@@ -4,7 +4,8 @@ Source: RocketMQ ConsumeQueue.getOffsetInQueueByTime (5.1.4 and later), DefaultM
 """
 
 from pymq.store.log.commit_log import CommitLog
-from pymq.store.queues.consume_queue import ConsumeQueue, first_true
+from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.searches import first_true
 
 
 def place_of(queue: ConsumeQueue | None, queue_offset: int) -> int | None:

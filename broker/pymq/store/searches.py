@@ -1,0 +1,25 @@
+"""Searches that several parts of the store need: a bisection, and runs of set flags."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+
+def first_true(low: int, high: int, test: Callable[[int], bool]) -> int:
+    """Return the first number in [low, high) that passes a monotone test, ``high`` if none."""
+    if low < high and test(low):
+        return low
+    while low < high:
+        middle = (low + high) // 2
+        if test(middle):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def runs(flags: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield [first, end) of every run of set flags."""
+    edges = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
+    yield from zip(edges[0::2].tolist(), edges[1::2].tolist(), strict=True)
