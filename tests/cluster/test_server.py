@@ -75,6 +75,32 @@ def test_frames_that_arrive_together_are_handled_together_in_order() -> None:
     serve(check)
 
 
+def test_an_answer_that_is_later_than_its_connection_is_dropped() -> None:
+    held: list[tuple[ServerConnection, Command]] = []
+
+    async def check(server: Server, echo: Echo) -> None:
+        server.on_commands = lambda connection, commands: held.extend(
+            (connection, command) for command in commands
+        )
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request(1) + request(2))
+        while len(held) < 2:
+            await asyncio.sleep(0.001)
+        writer.close()
+        while not echo.ended:
+            await asyncio.sleep(0.001)
+        for connection, command in held:
+            assert not connection.is_open
+            connection.respond(command, command.reply(0), [memoryview(b"late")])
+        server.on_commands = echo.on_commands
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(request(3))
+        assert [answer.opaque for answer in await read_commands(reader, 1)] == [3]
+        writer.close()
+
+    serve(check)
+
+
 def test_one_way_requests_get_no_answer() -> None:
     async def check(server: Server, echo: Echo) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)

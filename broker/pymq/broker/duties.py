@@ -8,7 +8,11 @@ from pymq.net.tasks import Tasks
 
 
 class Duty(Protocol):
-    """Work that goes on from the start of a broker to its end."""
+    """Work that goes on from the start of a broker to its end.
+
+    Started once. What goes on only while a broker has some role is made for each such time, in
+    ``Duties`` of its own, by a duty that goes on throughout.
+    """
 
     def start(self) -> None:
         """Begin."""

@@ -78,3 +78,41 @@ def test_a_periodic_one_repeats_until_it_is_closed() -> None:
         assert count == ended
 
     asyncio.run(check())
+
+
+def test_duties_of_a_role_come_and_go_while_the_broker_runs() -> None:
+    said: list[str] = []
+
+    class WhileMaster:
+        """What a broker's role would do: the duties of each term are new ones."""
+
+        def __init__(self) -> None:
+            self.term = Duties()
+            self.steps = 0
+
+        def start(self) -> None:
+            self.term.start(
+                Named("a", said), Periodic("count", self._count, 0.001), Named("b", said)
+            )
+
+        def _count(self) -> None:
+            self.steps += 1
+
+        async def close(self) -> None:
+            await self.term.close()
+
+    async def check() -> None:
+        duties, role = Duties(), WhileMaster()
+        duties.start(role)
+        for _ in range(2):  # master again after a time as a slave
+            await role.close()
+            counted = role.steps
+            role.start()
+            async with asyncio.timeout(20):
+                while role.steps == counted:
+                    await asyncio.sleep(0.001)
+        await duties.close()
+        await duties.close()
+
+    asyncio.run(check())
+    assert said == ["+a", "+b", "-b", "-a"] * 3
