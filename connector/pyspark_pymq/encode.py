@@ -1,7 +1,7 @@
 """Arrow batches -> the bodies of requests, without a Python statement per message.
 
 Two layouts, big-endian. A message of SEND_BATCH, which every broker takes:
-``pymq.protocol.batch_body``. A finished record, which pymq brokers take, is a stored one
+``pymq.protocol.batch_body``. A pre-encoded record, which pymq brokers take, is a stored one
 (``pymq.protocol.record``) with zeros in what only the broker knows::
 
     4  size        68  zeros          1 + n  topic
@@ -55,7 +55,7 @@ class Encoded:
     Attributes:
         text: their bytes.
         start: int64, shape (n + 1,): where each starts, and the end.
-        are_records: finished records, not entries.
+        are_records: pre-encoded records, not entries.
     """
 
     text: Bytes
@@ -104,7 +104,7 @@ class Messages:
         return self._encoded(head, [b""], are_records=False)
 
     def records(self, topics: bytes | pa.Array) -> Encoded:
-        """Return them as finished records.
+        """Return them as pre-encoded records.
 
         Args:
             topics: of all, or binary of shape (n,); legal names.

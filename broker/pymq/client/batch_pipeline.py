@@ -108,10 +108,10 @@ class BatchPipeline:
     # --- what users call
 
     def takes_records(self, target: BatchTarget) -> bool:
-        """Say whether finished records spare work to the broker whose turn it is for a target.
+        """Say whether the broker whose turn it is for a target takes pre-encoded records.
 
-        They can be given anyway: they are made a plain batch where need be. A broker that does not
-        answer is not waited for.
+        They may be given to ``send`` anyway, which makes a plain batch of them where need be. A
+        broker that does not answer is not waited for.
 
         Raises:
             LocalProtocolError: there is no such topic or queue.

@@ -77,7 +77,8 @@ class BlockingPool:
         self._name_servers = config.name_servers
         self._first_name_server = 0
         self._channels: dict[str, BlockingChannel] = {}
-        #: Of brokers that were asked: on which connection, and whether they take finished records.
+        #: Address -> the connection on which the broker was asked whether it takes pre-encoded
+        #: records, and the answer.
         self._offers: dict[str, tuple[BlockingChannel, bool]] = {}
         #: Why topics' old routes are used at the moment, as it was logged.
         self._why_old: dict[str, str] = {}
@@ -290,7 +291,7 @@ class BlockingPool:
         return self.channel(address, advertised(queue.broker_name))
 
     def takes_records(self, address: str, hint: str) -> bool:
-        """Say whether a broker takes finished records.
+        """Say whether a broker takes pre-encoded records.
 
         It is asked once per connection. So a connection on which this was answered reaches a
         broker that works.

@@ -1,8 +1,8 @@
-"""Sends of finished records: an extension that only pymq brokers know.
+"""Sends of pre-encoded records: an extension that only pymq brokers know.
 
-Their sender lays records out as the log stores them, which spares the broker that. Whether a
-broker takes them is asked first; what it answers may change when it is replaced, so a client
-asks once per connection's life or less, and goes back to batches after a refusal.
+Their sender encodes records as the log stores them, so the broker does not have to. A client first
+asks whether the broker takes them, once per connection, because another broker may run at the
+address later; after a refusal it sends batches.
 """
 
 import base64
@@ -17,7 +17,7 @@ from pymq.protocol.record import decode_records
 
 
 class RecordsBody(NamedTuple):
-    """Finished records for one queue.
+    """Pre-encoded records for one queue.
 
     Attributes:
         body: V1 records with IPv4 hosts, back to back; zeros in what only a broker knows. Must
@@ -36,7 +36,7 @@ def as_batch(records: RecordsBody) -> bytes:
 
 
 class RecordsOffer(Operation[bool]):
-    """Does a broker take finished records on this connection?"""
+    """Does a broker take pre-encoded records on this connection?"""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class RecordsOffer(Operation[bool]):
 
     @property
     def description(self) -> str:
-        return "whether it takes finished records"
+        return "whether it takes pre-encoded records"
 
     def result(self, response: Command, *, peer: str) -> bool:
         if response.code == ResponseCode.SUCCESS:
