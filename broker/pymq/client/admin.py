@@ -141,7 +141,7 @@ class BlockingAdmin:
             topic: the topic of the message.
 
         Raises:
-            LocalProtocolError: the id is no broker's, and there is no topic to look in.
+            LocalProtocolError: the id is not a broker's, and no topic was given.
             RouteNotFound: the id names no broker that is registered, and likewise.
             MessageNotFound: there is no such message.
             PymqError: a broker could not be asked, or refused.
@@ -241,7 +241,7 @@ class BlockingAdmin:
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic: on every master, then its route on every name server.
 
-        Its messages go when their log files do. A topic that is not there is no error.
+        Its messages go when their log files do. A topic that does not exist is not an error.
 
         Args:
             topic: its name.

@@ -1,7 +1,7 @@
 """Which queues of a topic belong to which member of a consumer group.
 
-Every member computes the same division from the same two sets, queues and client ids; nobody
-is told. So the rule is RocketMQ's to the letter, and members of several languages agree.
+Every member computes the same division from the same two sets, queues and client ids; no message
+is exchanged. So the rule is RocketMQ's to the letter, and members of several languages agree.
 """
 
 from collections.abc import Iterable

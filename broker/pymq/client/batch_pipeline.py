@@ -5,9 +5,8 @@ fails comes back and is sent again, alone, before anything that was given later:
 if its target allows that, else to the same queue, until it has failed for ``retry_s``. Whatever was
 written and not acknowledged may be stored, so a batch can be there twice. What bounds that:
 
-* A broker that did not answer, and any new connection, is first asked something harmless. Nothing
-  is written to a frozen broker, or to one behind a dead connection, a second time before it
-  answers that.
+* A broker that did not answer, and any new connection, first gets a request that changes nothing.
+  No second batch is written to a frozen broker, or over a dead connection, before that is answered.
 * A status such as FLUSH_DISK_TIMEOUT says that a batch is stored and not secured. It counts as a
   failure where ``wants_secured`` says so, and each copy of one batch waits twice as long as the
   one before: about ``log2(retry_s)`` copies at the most.
@@ -59,7 +58,7 @@ _FAILURES = (BrokerError, ConnectionFailed, DurabilityUnknown, RequestTimeout, R
 
 
 class BatchPipeline:
-    """Sends batches; ``flush`` waits until all are acknowledged. After an error it is over."""
+    """Sends batches; ``flush`` waits until all are acknowledged. Unusable after an error."""
 
     def __init__(
         self,
@@ -299,7 +298,7 @@ class BatchPipeline:
     # --- failures
 
     def _broker_failed(self, queue: MessageQueue, error: PymqError) -> None:
-        """Record that a broker did not do what it was asked for."""
+        """Record that a request to a broker failed."""
         self._queues.broker(queue.broker_name).failed(time.monotonic())
         if not isinstance(error, (BrokerError, DurabilityUnknown)):
             route = self._routes.get(queue.topic)
@@ -317,7 +316,7 @@ class BatchPipeline:
             request.unknown = error
         if isinstance(error, DurabilityUnknown):
             request.not_before_s = now_s + UNSECURED_PAUSE_S * 2 ** (request.unsecured - 1)
-            if self._retry_s is not None:  # the last copy may not be too late
+            if self._retry_s is not None:  # so that the last copy is sent in time
                 request.not_before_s = min(request.not_before_s, request.failed_s + self._retry_s)
         if isinstance(error, NoPermission) and queue is not None:
             request.denied |= {queue.broker_name}

@@ -66,7 +66,7 @@ class BrokerHealth:
     _pause_s: float = PAUSE_FIRST_S
 
     def failed(self, now_s: float) -> None:
-        """It did not do what it was asked for."""
+        """A request to it failed."""
         self.retry_at_s = now_s + self._pause_s
         self.avoid_until_s = now_s + AVOID_S
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)

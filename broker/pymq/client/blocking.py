@@ -67,11 +67,11 @@ class BlockingClient:
         """Prepare a client; nothing is connected yet.
 
         Args:
-            name_servers: ``host:port``, one or more; texts may hold several, separated by
+            name_servers: ``host:port``, one or more; a string may hold several, separated by
                 ``;`` or ``,``.
             timeout_s: for each answer.
             read_deadline_s: how long reads are tried again without any progress.
-            send_retries: how often a failed send is tried again, see the module's text.
+            send_retries: how often a failed send is tried again, see the module's docstring.
             producer_group: the group sends are made in.
             awaits_routes: all topics exist, and a missing route is a passing failure, see
                 ``ClientConfig``.
@@ -100,7 +100,7 @@ class BlockingClient:
         self._sender = BlockingSender(self._pool, self._clock)
 
     def close(self) -> None:
-        """Close all connections. Harmless when done twice."""
+        """Close all connections. Idempotent."""
         self._pool.close()
 
     def __enter__(self) -> Self:
@@ -182,14 +182,14 @@ class BlockingClient:
         """
         wanted = list(dict.fromkeys(queues))
         found: dict[MessageQueue, tuple[int, int]] = {}
-        patience = self._pool.patience()
+        backoff = self._pool.backoff()
         while missing := [queue for queue in wanted if queue not in found]:
             answer = ask_bounds(self._pool, missing, timeout_s=self._config.timeout_s)
             if answer.found:
-                patience.progressed()
+                backoff.progressed()
                 found |= answer.found
             for error in answer.failed.values():
-                patience.bear(error, {queue.topic for queue in missing})
+                backoff.wait(error, {queue.topic for queue in missing})
                 break
         return {queue: found[queue] for queue in wanted}
 
@@ -212,7 +212,7 @@ class BlockingClient:
         return self._read(queue, operations.query_offset(group, queue))
 
     def commit_offset(self, group: str, queue: MessageQueue, offset: int) -> None:
-        """Commit an offset of a group; doing it again does no harm, so it is retried as a read.
+        """Commit an offset of a group. Idempotent, and so retried like a read.
 
         Raises:
             PymqError: no answer until the deadline, or the broker refused.
@@ -281,13 +281,13 @@ class BlockingClient:
             group: consumer group; nothing is committed for it.
             tags: ``*``, or tags joined by ``||``. The broker compares hashes only: compare the
                 tags of what comes.
-            bytes_max: largest answer asked of a pymq broker.
-            passes_gaps: go on behind offsets at which the queue has nothing; the caller looks
+            bytes_max: largest answer that a pymq broker may give; others ignore it.
+            passes_gaps: continue after offsets at which the queue has no message; the caller checks
                 which offsets came. Otherwise they are an error.
 
         Raises:
             LocalProtocolError: ``tags`` is SQL, or names no tag.
-            OffsetOutOfRange: part of the range is not there; the text has what is. Chunks
+            OffsetOutOfRange: part of the range is not there; the text says what is. Chunks
                 before it may have been yielded.
             PymqError: no progress until the deadline, or the broker refused.
         """
@@ -307,14 +307,14 @@ class BlockingClient:
         self, queue: MessageQueue, operation: Operation[T], *, timeout_s: float | None = None
     ) -> T:
         """Ask a broker that has the queue, again and again until the deadline."""
-        patience = self._pool.patience()
+        backoff = self._pool.backoff()
         while True:
             try:
                 address = self.route(queue.topic).read_address(queue.broker_name)
                 hint = advertised(queue.broker_name)
                 return self._pool.ask(address, operation, timeout_s=timeout_s, hint=hint)
             except PASSING as error:
-                patience.bear(error, {queue.topic})
+                backoff.wait(error, {queue.topic})
 
     # --- sending
 
@@ -323,15 +323,15 @@ class BlockingClient:
 
         Args:
             message: what to send.
-            queue: where to; unless given each send takes the next queue of the topic, and
+            queue: where to; by default each send takes the next queue of the topic, and
                 another one after a failure.
 
         Returns:
-            Where it is. Mind ``durability_unknown``.
+            Where it is; see ``durability_unknown``.
 
         Raises:
             LocalProtocolError: the message cannot be sent.
-            RouteNotFound: nobody has the topic.
+            RouteNotFound: no broker has the topic.
             PymqError: the last of the failures.
         """
         check_message(message)
@@ -356,7 +356,7 @@ class BlockingClient:
 
         Raises:
             LocalProtocolError: the messages cannot be sent together.
-            RouteNotFound: nobody has the topic.
+            RouteNotFound: no broker has the topic.
             PymqError: the last of the failures.
         """
         batch = list(messages)

@@ -1,4 +1,4 @@
-"""Connections, routes and patience of a blocking client: what ``pool`` is to asyncio."""
+"""Connections, routes and retries of a blocking client: what ``pool`` is to asyncio."""
 
 import logging
 import threading
@@ -85,7 +85,7 @@ class BlockingPool:
         self._closed = threading.Event()  # close() may come from a signal handler
 
     def close(self) -> None:
-        """Close all connections. Harmless when done twice."""
+        """Close all connections. Idempotent."""
         self._closed.set()
         for channel in list(self._channels.values()):
             channel.close()
@@ -166,7 +166,7 @@ class BlockingPool:
 
         Args:
             operation: what to ask.
-            topic: the topic it is about, for the error's text.
+            topic: the topic it is about, for the error message.
 
         Raises:
             RouteNotFound: those that answered do not know the topic.
@@ -238,7 +238,7 @@ class BlockingPool:
             address: ``host:port`` of a broker or name server.
             operation: what to ask.
             timeout_s: for the answer; the client's own unless given.
-            hint: where the address is from, for the text when it cannot be reached.
+            hint: where the address is from, for the error message when it cannot be reached.
 
         Raises:
             PymqError: whatever went wrong.
@@ -318,13 +318,16 @@ class BlockingPool:
         """Return when a request that is sent now times out."""
         return time.monotonic() + self.config.timeout_s
 
-    def patience(self) -> "Patience":
-        """Return the patience of one read."""
-        return Patience(self.config, self.routes, self._closed)
+    def backoff(self) -> "Backoff":
+        """Return the pauses and the deadline of one read's retries."""
+        return Backoff(self.config, self.routes, self._closed)
 
 
-class Patience:
-    """How long failures are borne: until ``read_deadline_s`` has passed without progress."""
+class Backoff:
+    """When to try a read again: after longer and longer pauses, until its deadline.
+
+    The deadline is ``read_deadline_s`` after the first failure since the last progress.
+    """
 
     def __init__(self, config: ClientConfig, routes: RouteTable, closed: threading.Event) -> None:
         self._limit_s = config.read_deadline_s
@@ -339,11 +342,11 @@ class Patience:
         self._pause_s = PAUSE_S
         self._warned = False
 
-    def bear(self, error: PymqError, topics: Iterable[str]) -> None:
+    def wait(self, error: PymqError, topics: Iterable[str]) -> None:
         """Wait a little before the next try, or raise the error when it is time to give up.
 
-        A topic that never had a route is nobody's broker restarting, but a mistake, unless routes
-        are awaited: it is raised at once.
+        A topic that never had a route is a mistake, not a broker that restarts, unless routes are
+        awaited: the error is raised at once.
         """
         now = time.monotonic()
         if self._failed_at is None:
@@ -365,7 +368,7 @@ class Patience:
 
 
 def advertised(broker_name: str) -> str:
-    """Return where a broker's address is from, for the text when it cannot be reached."""
+    """Return where a broker's address is from, for the error message when it cannot be reached."""
     return (
         f"broker {broker_name!r} advertises that address; can this machine reach it, and is "
         "brokerIP1 in the broker's configuration right?"

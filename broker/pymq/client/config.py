@@ -1,4 +1,4 @@
-"""How a client finds its cluster and how patient it is."""
+"""How a client finds its cluster, and its limits of time and size."""
 
 import re
 from collections.abc import Sequence
@@ -16,10 +16,10 @@ _SEPARATOR = re.compile(r"[;,\s]+")
 
 
 def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
-    """Return the addresses in ``host:port`` texts that are separated by ``;`` or ``,``.
+    """Return the addresses in one string or several, separated by ``;`` or ``,``.
 
     Raises:
-        ConfigurationError: there is none, or one is no ``host:port``.
+        ConfigurationError: there is none, or one is not ``host:port``.
     """
     parts = [text] if isinstance(text, str) else text
     if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
@@ -50,7 +50,7 @@ class ClientConfig:
             whose outcome is unknown may have stored the message: then it is there twice, with
             the same message id.
         route_age_s: routes older than this are asked for again (pollNameServerInterval).
-        awaits_routes: somebody has seen all topics that will be used. One without a route is
+        awaits_routes: all topics that will be used are known to exist. One without a route is
             then taken for one whose brokers are away for the moment: reads and batches are tried
             again as after other failures, and no topic is created. Otherwise it is taken for a
             mistake, and the error raised at once. Only ``BlockingClient`` looks at it.

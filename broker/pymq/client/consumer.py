@@ -64,7 +64,7 @@ class Consumer:
     block without an exception. An exception does not: the message is delivered again, as is
     the one at which a loop was left (``break``) when the same task begins another loop, or any
     task when that one has ended. Several tasks may loop at a time. ``run`` calls a handler
-    instead, and gives messages for which it fails back to the broker, which delivers them again
+    instead, and sends messages for which it fails back to the broker, which delivers them again
     later (10 s, 30 s, 1 min, ...) and makes dead letters of them in the end.
 
     Args:
@@ -77,7 +77,7 @@ class Consumer:
             (A RocketMQ broker may begin at the first message also for ``"latest"``, when
             the queue is so young that it still has that message in memory.)
         message_model: clustering; broadcasting is not supported yet.
-        max_reconsume_times: after so many failed tries a message becomes a dead letter.
+        max_reconsume_times: after this many failed tries a message becomes a dead letter.
         limits: how much is pulled ahead.
         timeout_s: for one request.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
@@ -85,7 +85,7 @@ class Consumer:
 
     Raises:
         ConfigurationError: an argument is wrong.
-        LocalProtocolError: ``group`` is no legal name.
+        LocalProtocolError: ``group`` is not a legal name.
     """
 
     def __init__(
@@ -161,12 +161,12 @@ class Consumer:
             tags: ``*``, or the tags wanted, joined by ``||``.
 
         Raises:
-            LocalProtocolError: no legal topic, or no tag expression, or SQL.
+            LocalProtocolError: the topic is not legal, or the tags are SQL or not an expression.
             ClientMisplaced: it was started in another process, thread or event loop.
         """
         if not isinstance(topic, str) or not isinstance(tags, str):
             raise LocalProtocolError(
-                f"subscription to {topic!r} with tags {tags!r}, expected two texts, such as "
+                f"subscription to {topic!r} with tags {tags!r}, expected two strings, such as "
                 "'orders' and 'TagA || TagB'"
             )
         check_topic(topic)
@@ -204,7 +204,7 @@ class Consumer:
     async def start(self) -> Self:
         """Reach a name server, announce us to the brokers, take our share of the queues.
 
-        Harmless when done twice.
+        Idempotent.
 
         Raises:
             ConfigurationError: nothing is subscribed.
@@ -224,7 +224,7 @@ class Consumer:
         return self
 
     async def close(self) -> None:
-        """Pull no more, let handlers finish, commit, leave the group. Harmless when done twice.
+        """Pull no more, let handlers finish, commit, leave the group. Idempotent.
 
         Handlers that are not done within ``close_timeout_s`` are cancelled; their messages
         are delivered again, to another member.
@@ -296,7 +296,7 @@ class Consumer:
     ) -> None:
         """Call a handler for each message until the consumer is closed.
 
-        A message for which the handler raises is given back to its broker. Cancelling
+        A message for which the handler raises is sent back to its broker. Cancelling
         ``run`` stops taking messages; handlers that are at work finish (see ``close``).
 
         Args:
@@ -388,7 +388,7 @@ class MessageLoop:
         """The body of the loop is done with its message."""
         delivery, self._current = self._current, None
         if delivery is not None:
-            self._inbox.finished(delivery)
+            self._inbox.acknowledge(delivery)
 
     def _put_back_current(self) -> None:
         """The loop was left; whether its message was handled is not known."""

@@ -18,7 +18,7 @@ class GroupWatch:
     """Looks at a group after each rebalance.
 
     Args:
-        group: its name, for texts.
+        group: its name, for log messages.
     """
 
     def __init__(self, group: str) -> None:

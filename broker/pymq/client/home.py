@@ -2,7 +2,7 @@
 
 A child made by ``fork`` has copies of its parent's sockets and of the counter of its message ids:
 both processes would read each other's answers and give one id to two messages. In a second event
-loop a client of asyncio would wait for ever, or be told that the first one is closed.
+loop a client of asyncio would wait for ever, or fail because the first one is closed.
 """
 
 import asyncio

@@ -40,7 +40,7 @@ class FlowLimits:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One message on its way to a handler."""
+    """One message that waits for a handler, or is being handled."""
 
     message: ReceivedMessage
     process_queue: ProcessQueue
@@ -157,7 +157,7 @@ class Inbox:
     async def take(self) -> Delivery | None:
         """Wait for the next message; ``None`` when there will be no more.
 
-        It must be given to ``finished`` or ``put_back`` in the end.
+        It must be given to ``acknowledge`` or ``put_back`` in the end.
         """
         while not self._is_closed:
             delivery = self.take_nowait()
@@ -181,12 +181,12 @@ class Inbox:
                 return delivery
         return None
 
-    def finished(self, delivery: Delivery) -> None:
-        """A message was consumed, or safely given back to its broker. Twice is harmless."""
+    def acknowledge(self, delivery: Delivery) -> None:
+        """A message was consumed, or its broker has taken it back. Idempotent."""
         queue = delivery.process_queue
         if queue.dropped:
             return
-        size = queue.finished(delivery.message.queue_offset)
+        size = queue.acknowledge(delivery.message.queue_offset)
         if size is None:
             return
         self.message_count -= 1

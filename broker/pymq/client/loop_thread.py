@@ -21,7 +21,7 @@ class LoopThread:
         self.process = Process()
         self._loop = asyncio.new_event_loop()
         self._is_closed = False
-        # What began before the end is told of it. Reentrant: close() may come from a signal.
+        # What began before the end is cancelled. Reentrant: close() may come from a signal.
         self._lock = threading.RLock()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

@@ -34,7 +34,7 @@ class ProcessQueue:
         self.message_bytes = 0
         #: The queue is somebody else's now: nothing of it is delivered or committed any more.
         self.dropped = False
-        #: Queue offset -> why a message that failed is still here, for texts.
+        #: Queue offset -> why a message that failed is still here, for log messages.
         self.failures: dict[int, str] = {}
         # Queue offset -> size of its body, in ascending order of offsets.
         self._unfinished: OrderedDict[int, int] = OrderedDict()
@@ -70,8 +70,8 @@ class ProcessQueue:
             self.message_bytes += size
         self.next_offset = next_offset
 
-    def finished(self, queue_offset: int) -> int | None:
-        """A message was consumed, or safely given back to its broker.
+    def acknowledge(self, queue_offset: int) -> int | None:
+        """A message was consumed, or its broker has taken it back.
 
         Returns:
             The size of its body; ``None`` when it was finished before.

@@ -62,7 +62,7 @@ class Producer:
 
     Raises:
         ConfigurationError: an argument is wrong.
-        LocalProtocolError: ``group`` is no legal name.
+        LocalProtocolError: ``group`` is not a legal name.
     """
 
     def __init__(
@@ -172,8 +172,8 @@ class Producer:
             queue: exactly where to; no other queue is tried.
             sharding_key: messages of one key go to one queue (as long as the topic keeps its
                 number of queues). They are stored in the order of their sends when each send
-                is awaited before the next one of its key begins; sends that are on their way at
-                the same time may overtake each other.
+                is awaited before the next one of its key begins; sends that are in flight at the
+                same time may overtake each other.
 
         Raises:
             PymqError: its ``outcome_known`` is false when any attempt may have stored it.

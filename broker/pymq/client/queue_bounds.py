@@ -1,4 +1,4 @@
-"""Bounds of many queues, asked of all their brokers at the same time."""
+"""Bounds of many queues, requested from all their brokers at the same time."""
 
 import time
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ PIPELINE_COUNT = 256
 
 @dataclass(slots=True)
 class BoundsAnswer:
-    """What came of one round of questions.
+    """The answers to one round of requests.
 
     Attributes:
         found: (first offset kept, end) of the queues whose brokers answered.
@@ -31,7 +31,7 @@ class BoundsAnswer:
 def ask_bounds(
     pool: BlockingPool, queues: Sequence[MessageQueue], *, timeout_s: float
 ) -> BoundsAnswer:
-    """Ask once for the bounds of queues; who does not answer keeps nobody's answer back.
+    """Ask once for the bounds of queues; a broker that does not answer delays no other's answer.
 
     The routes of topics of which a queue has no answer are doubted.
 

@@ -109,7 +109,7 @@ class QueueReader:
         pool: connections.
         inbox: gets the messages.
         on_undecodable: gets messages whose body cannot be decompressed.
-        troubles: what the log was told of, by all readers of the group.
+        troubles: what was logged, by all readers of the group.
     """
 
     def __init__(
@@ -136,11 +136,11 @@ class QueueReader:
         #: ``None`` until it is known where to begin.
         self.process_queue: ProcessQueue | None = None
         self._broker_id = MASTER_ID
-        #: What the broker was last told.
-        self._told_offset: int | None = None
+        #: The committed offset, as the broker knows it.
+        self._committed_offset: int | None = None
         self._troubles = troubles
         self._last_trouble: Hashable | None = None
-        #: The message that kept the queue from pulling, as the log was told.
+        #: The message that kept the queue from pulling, as it was logged.
         self._held_offset: int | None = None
 
     async def run(self) -> None:
@@ -162,14 +162,14 @@ class QueueReader:
         channel = await self._pool.read_channel(self.queue)
         committed = await self._pool.ask(channel, operations.query_offset(self._group, self.queue))
         if committed is not None:
-            self._told_offset = committed
+            self._committed_offset = committed
             return committed
         offset = await self._where_left(channel)
         if offset is None:
             offset = await self._pool.ask(channel, self._start.operation(self.queue))
-        # Told at once: a restart must go on here, not where the queue ends by then.
+        # Committed at once: a restart must go on here, not where the queue ends by then.
         await self._pool.ask(channel, operations.update_offset(self._group, self.queue, offset))
-        self._told_offset = offset
+        self._committed_offset = offset
         return offset
 
     async def _where_left(self, channel: AsyncChannel) -> int | None:
@@ -183,37 +183,31 @@ class QueueReader:
         return await self._pool.ask(channel, operations.min_offset(self.queue))
 
     def commit_nowait(self) -> None:
-        """Tell the broker, without an answer, how far we are, if that is news."""
-        offset = self._news()
-        if offset is None:
+        """Commit without waiting for an answer, if there is something new."""
+        if self.process_queue is None:
+            return
+        offset = self.process_queue.commit_offset
+        if offset == self._committed_offset:
             return
         channel = self._open_master()
         if channel is not None:
             operation = operations.update_offset(self._group, self.queue, offset)
             channel.send_one_way(operation.request)
-            self._told_offset = offset
+            self._committed_offset = offset
 
     async def commit(self) -> None:
-        """Tell the broker how far we are, and hear that it knows.
+        """Commit, and wait for the broker's answer.
 
         Raises:
-            PymqError: it does not; the last offset it was told stays.
+            PymqError: there is none, or the broker refused; what was committed before stays.
         """
-        if self.process_queue is None:
-            return
-        offset = self.process_queue.commit_offset
-        await self._update(offset)
+        if self.process_queue is not None:
+            await self._update(self.process_queue.commit_offset)
 
     async def _update(self, offset: int) -> None:
         operation = operations.update_offset(self._group, self.queue, offset)
         await self._pool.ask(await self._pool.read_channel(self.queue), operation)
-        self._told_offset = offset
-
-    def _news(self) -> int | None:
-        if self.process_queue is None:
-            return None
-        offset = self.process_queue.commit_offset
-        return None if offset == self._told_offset else offset
+        self._committed_offset = offset
 
     # --- pulls
 
@@ -280,7 +274,7 @@ class QueueReader:
         channel = await self._pool.read_channel(self.queue, self._broker_id)
         result = await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
         if from_master and commit_offset > 0:
-            self._told_offset = commit_offset
+            self._committed_offset = commit_offset
         return result
 
     def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
@@ -294,7 +288,7 @@ class QueueReader:
         tags = self.subscription.tags
         for record in decode_records(result.body):
             message = self._message(record, undecodable)
-            # Brokers compare hashes of tags; only equal texts are meant.
+            # Brokers compare hashes of tags; only equal tags are wanted.
             if not tags or message.tags in tags:
                 messages.append(message)
         held = self._inbox.deliver(process_queue, messages, result.next_offset, hold=undecodable)
@@ -318,7 +312,7 @@ class QueueReader:
         return message
 
     async def _move(self, process_queue: ProcessQueue, offset: int) -> None:
-        """The offset is outside the queue: begin anew at the nearest one inside."""
+        """The offset is outside the queue: start again at the nearest one inside."""
         _log.warning(
             "%s: offset %d is outside the queue, reading goes on at %d",
             self._named,
@@ -327,7 +321,7 @@ class QueueReader:
         )
         self._inbox.drop(process_queue)
         self.process_queue = ProcessQueue(self.queue, offset)
-        self._told_offset = None
+        self._committed_offset = None
         await self._update(offset)
 
     def _pause_after(self, error: PymqError) -> float:
@@ -335,7 +329,7 @@ class QueueReader:
             return FLOW_CONTROL_PAUSE_S
         if isinstance(error, (*AWAY, TopicNotExist)):
             self._pool.routes.doubt(self.queue.topic)
-            self._told_offset = None  # A broker that was killed forgets what it had not saved.
+            self._committed_offset = None  # A broker that was killed forgets what it had not saved.
             self._broker_id = MASTER_ID
         return FAILURE_PAUSE_S
 

@@ -34,11 +34,11 @@ def read_range(
         bytes_max: largest answer that a pymq broker shall give.
 
     Raises:
-        OffsetOutOfRange: part of the range is not there; the text has what is.
+        OffsetOutOfRange: part of the range is not there; the text says what is.
         PymqError: no progress until the deadline, or the broker refused.
     """
     joiner = Joiner()
-    patience = pool.patience()
+    backoff = pool.backoff()
     channel: BlockingChannel | None = None
     ready: list[PullChunk] = []
     try:
@@ -62,11 +62,11 @@ def read_range(
                     yield from joiner.flush()
                     return
                 ready = joiner.add(plan.accept(_receive(pool, channel, plan.spans[0])))
-                patience.progressed()
+                backoff.progressed()
             except PASSING as error:
                 _forget(channel, plan)
                 channel = None
-                patience.bear(error, {plan.queue.topic})
+                backoff.wait(error, {plan.queue.topic})
     finally:
         _forget(channel, plan)
 

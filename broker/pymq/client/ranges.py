@@ -5,7 +5,7 @@ Two kinds of broker answer a pull for many messages:
 * pymq gives as many bytes as asked for: few large pulls, one at a time;
 * RocketMQ gives at most 32 messages and 256 KiB (8 and 64 KiB when they are not in memory).
   Offsets of a queue have no gaps, so where the next pull starts is known before the answer is
-  there: several pulls are on their way. When an answer is shorter than predicted, the rest is
+  there: several pulls are in flight. When an answer is shorter than predicted, the rest is
   asked for again and the next predictions are smaller.
 
 Which kind it is shows the first answer. With a filter nothing can be predicted, because
@@ -31,11 +31,11 @@ from pymq.protocol.bodies import MessageQueue
 #: What RocketMQ gives at most, in messages and (for more than one message) in bytes.
 REAL_COUNT_MAX = 32
 REAL_BYTES_MAX = 256 << 10
-#: Pulls on their way to a broker of that kind.
+#: Pulls in flight to a broker of that kind.
 WINDOW_COUNT = 16
 #: Predictions that must come true before larger ones are tried; a wrong one costs a round trip.
 GROW_COUNT = 4 * WINDOW_COUNT
-#: Messages asked for with one pull at most; RocketMQ's field is an int.
+#: Most messages wanted with one pull; RocketMQ's field is an int.
 COUNT_MAX = (1 << 31) - 1
 
 #: Bodies below this are joined, up to ``JOIN_BYTES``, so that readers decode many at a time.
@@ -117,7 +117,7 @@ class RangePlan:
         return self.cursor >= self.end
 
     def restart(self) -> None:
-        """Forget the pulls on their way; the answers are lost."""
+        """Forget the pulls in flight; their answers are lost."""
         self.spans.clear()
 
     def unsent(self) -> Iterator[Span]:

@@ -1,7 +1,7 @@
 """A member of a consumer group: which queues are ours, and one reader for each.
 
 Every 20 s, when the broker says that members have come or gone, and when a route changes, the
-queues of each topic are divided among the members anew. A queue that became ours is read; one
+queues of each topic are divided among the members again. A queue that became ours is read; one
 that is not ours any more is committed first, so that its next reader goes on where we were.
 
 What cannot be found out (no route, no list of members, no committed offset) changes nothing
@@ -135,14 +135,14 @@ class Rebalance:
             # Brokers must know us and our subscriptions before they name the members.
             self._is_announced = True
             await self._pool.heartbeats.send_all()
-        asked: dict[AsyncChannel, frozenset[str]] = {}
+        members_by_channel: dict[AsyncChannel, frozenset[str]] = {}
         for topic, route in routes.items():
-            settled &= await self._rebalance_topic(topic, route, asked)
+            settled &= await self._rebalance_topic(topic, route, members_by_channel)
         for queue in [q for q in self.readers if q.topic not in self._subscriptions]:
             await self._give_up(queue)
         for topic in self._first_found.keys() - self._subscriptions.keys():
             del self._first_found[topic]
-        for channel, members in asked.items():
+        for channel, members in members_by_channel.items():
             if len(members) > 1:
                 await self._compare(channel, members)
         return settled
@@ -196,9 +196,9 @@ class Rebalance:
             self._first_found[topic] = (self._pool.clock.wall_ms(), frozenset(queues))
 
     async def _rebalance_topic(
-        self, topic: str, route: Route, asked: dict[AsyncChannel, frozenset[str]]
+        self, topic: str, route: Route, members_by_channel: dict[AsyncChannel, frozenset[str]]
     ) -> bool:
-        """Take and give up queues of one topic; note in ``asked`` who named which members."""
+        """Take and give up queues of one topic; add to ``members_by_channel`` who named whom."""
         try:
             channel, members = await self._members(topic, route)
         except PymqError as error:
@@ -209,7 +209,7 @@ class Rebalance:
         self._troubles.over(
             ("members", topic), "group %r, topic %r: members are known again", self._group, topic
         )
-        asked[channel] = frozenset(members)
+        members_by_channel[channel] = frozenset(members)
         ours = set(allocate(route.read_queues, members, self._pool.client_id))
         held = {queue for queue in self.readers if queue.topic == topic}
         if ours != held and topic != retry_topic(self._group):

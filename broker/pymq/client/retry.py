@@ -70,7 +70,7 @@ class FailedMessages:
 
     Args:
         group: consumer group.
-        max_reconsume_times: after so many failed tries a message becomes a dead letter.
+        max_reconsume_times: after this many failed tries a message becomes a dead letter.
         pool: connections.
         inbox: where messages are unfinished.
         is_closing: does the consumer deliver nothing more?
@@ -168,5 +168,5 @@ class FailedMessages:
             again = self.send_back_undecodable if delivery.is_held else self._inbox.put_back
             self._pool.loop.call_later(LOCAL_RETRY_S, again, delivery)
             return error
-        self._inbox.finished(delivery)
+        self._inbox.acknowledge(delivery)
         return None

@@ -8,7 +8,7 @@ from pymq.protocol.bodies import MessageQueue
 #: A provisional route is old after this; creating the topic takes its broker this long.
 PROVISIONAL_AGE_S = 1.0
 
-#: For so long after a broker has left a route it is looked for this often: it may restart.
+#: A broker that has left a route may restart: for ``LEFT_S`` we look for it every ``LEFT_AGE_S``.
 LEFT_S = 120.0
 LEFT_AGE_S = 2.0
 
@@ -91,12 +91,12 @@ class RouteTable:
         return None if entry is None else entry.route
 
     def fresh(self, topic: str, now_s: float) -> Route | None:
-        """Return the route of a topic if it needs not be asked for again."""
+        """Return the route of a topic unless it is stale."""
         entry = self._entries.get(topic)
         return None if entry is None or self._is_stale(entry, now_s) else entry.route
 
     def stale(self, now_s: float) -> list[str]:
-        """Return the topics whose routes should be asked for again."""
+        """Return the topics whose routes are stale."""
         return [topic for topic, entry in self._entries.items() if self._is_stale(entry, now_s)]
 
     def _is_stale(self, entry: _Entry, now_s: float) -> bool:

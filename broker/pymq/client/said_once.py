@@ -5,7 +5,7 @@ from collections.abc import Hashable
 
 
 class SaidOnce:
-    """Which causes the log was told of.
+    """Which causes have been logged, and are not over.
 
     Args:
         log: of the module that says it.
@@ -18,13 +18,13 @@ class SaidOnce:
         self._said: set[Hashable] = set()
 
     def warn(self, cause: Hashable, text: str, *arguments: object) -> None:
-        """Log at WARNING, or at DEBUG when this cause was said and is not over."""
+        """Log at WARNING, or at DEBUG when this cause was logged and is not over."""
         level = logging.DEBUG if cause in self._said else logging.WARNING
         self._said.add(cause)
         self._log.log(level, text, *arguments)
 
     def over(self, cause: Hashable, text: str = "", *arguments: object) -> None:
-        """The cause is over: log that at INFO if it was said, and say it again when it returns."""
+        """The cause is over: log that at INFO if it was logged, and warn again when it returns."""
         if cause in self._said:
             self._said.discard(cause)
             if text:

@@ -1,4 +1,4 @@
-"""One message, or batch, on its way: its bytes, and what is done with the answer."""
+"""One message, or batch, that is being sent: its bytes, and what is done with the answer."""
 
 import asyncio
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class SendOwner(Protocol):
 
 
 class SendAttempt:
-    """One message, or batch, on its way: its bytes, and what is done with the answer."""
+    """One message, or batch, that is being sent: its bytes, and what is done with the answer."""
 
     __slots__ = (
         "attempts_left",

@@ -18,7 +18,7 @@ from pymq.protocol.message import SHARDING_KEY, WAIT, Message, check_delay_level
 from pymq.protocol.names import is_retry_topic
 from pymq.protocol.record import PROPERTIES_BYTES_MAX
 
-#: Texts longer than this leave the short way and are measured in bytes.
+#: Strings longer than this leave the fast path and are measured in bytes.
 _SHORT_TEXT = PROPERTIES_BYTES_MAX // 12
 _INT32 = 1 << 31
 
@@ -72,7 +72,7 @@ def check_message(message: object) -> None:
     """Accept what can be sent.
 
     Raises:
-        LocalProtocolError: it is no message.
+        LocalProtocolError: it is not a message.
     """
     if not isinstance(message, Message):
         raise LocalProtocolError(
@@ -84,7 +84,7 @@ def check_sharding_key(key: object) -> None:
     """Accept a key that chooses a queue.
 
     Raises:
-        LocalProtocolError: it is no text, or empty.
+        LocalProtocolError: it is not a string, or empty.
     """
     if not isinstance(key, str) or not key:
         hint = f"; write sharding_key=str({key!r:.80})" if isinstance(key, int | float) else ""
@@ -106,7 +106,7 @@ def _system(sharding_key: str | None, wait_stored: bool) -> dict[str, str] | Non
 
 
 def _piece(name: str, value: str) -> str | None:
-    """Return one property, escaped; ``None`` when only the long way can judge it."""
+    """Return one property, escaped; ``None`` when the fast path cannot encode it."""
     if len(value) > _SHORT_TEXT or "\x01" in value or "\x02" in value:
         return None
     return f"{name}\\u0001{encode_basestring(value)[1:-1]}\\u0002"
@@ -137,7 +137,7 @@ def prepare_body(body: object, topic: str, config: ClientConfig) -> tuple[bytes,
     """Return (what is sent, system flag): large bodies are compressed.
 
     Raises:
-        LocalProtocolError: the body is no bytes, empty, or too large.
+        LocalProtocolError: the body is not bytes, empty, or too large.
         ConfigurationError: the compression needs a package that is not installed.
     """
     checked = check_body(body, topic, config.body_bytes_max)
@@ -149,10 +149,10 @@ def prepare_body(body: object, topic: str, config: ClientConfig) -> tuple[bytes,
 
 
 def check_body(body: object, topic: str, bytes_max: int) -> bytes:
-    """Return the body as bytes that nobody can change any more.
+    """Return the body as immutable bytes.
 
     Raises:
-        LocalProtocolError: the body is no bytes, empty, or too large.
+        LocalProtocolError: the body is not bytes, empty, or too large.
     """
     if isinstance(body, (bytearray, memoryview)):
         body = bytes(body)
@@ -173,7 +173,7 @@ def check_flag(flag: int) -> None:
     """Accept a user's number of 32 bits.
 
     Raises:
-        LocalProtocolError: it is none.
+        LocalProtocolError: it is not one.
     """
     if not isinstance(flag, int) or not -_INT32 <= flag < _INT32:
         raise LocalProtocolError(f"flag {flag!r}, expected a signed 32-bit number")

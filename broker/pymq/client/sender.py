@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 #: A broker that failed gets no new message for this long while another can take it.
 AVOID_BROKER_S = 5.0
-#: How often is looked whether a broker's time is over, while there is one.
+#: How often we check whether a broker's time is over, while there is one.
 FORGIVE_CHECK_S = 0.5
 #: Pause before a retry when no other broker is there to take it.
 RETRY_PAUSE_S = 0.1

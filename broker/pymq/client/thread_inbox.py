@@ -6,7 +6,7 @@
                                                   |                                |
                                        its thread has ended                     settle
                                                   v                                v
-                                          Inbox.put_back                    Inbox.finished
+                                          Inbox.put_back                    Inbox.acknowledge
 
 A thread acknowledges what it holds itself and nothing else: what another thread is still working
 on must stay before the committed offset.
@@ -131,7 +131,7 @@ class ThreadInbox:
     def settle(self) -> None:
         """Finish what was acknowledged, and deliver again what threads that have ended held."""
         while self._acknowledged:
-            self._inbox.finished(self._acknowledged.popleft())
+            self._inbox.acknowledge(self._acknowledged.popleft())
         with self._lock:
             ended = [held for held in self._held if not held.thread.is_alive()]
             if ended:

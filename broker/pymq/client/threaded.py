@@ -309,7 +309,7 @@ class Consumer(Threaded):
     ) -> None:
         """Call ``handler`` for each message, in this thread; several threads may run one each.
 
-        A message for which it raises is given back to its broker, which delivers it again
+        A message for which it raises is sent back to its broker, which delivers it again
         later.
 
         Args:

@@ -131,7 +131,7 @@ class WorkerPool:
         else:
             check_result(self._handler, result, self._said)
             for delivery in deliveries:
-                self._inbox.finished(delivery)
+                self._inbox.acknowledge(delivery)
 
 
 def _is_cancelled() -> bool:

@@ -35,8 +35,8 @@ def test_messages_are_taken_in_order_and_counted_until_finished() -> None:
         assert (inbox.message_count, inbox.message_bytes) == (3, 12)
         for delivery in deliveries:
             assert delivery is not None
-            inbox.finished(delivery)
-            inbox.finished(delivery)
+            inbox.acknowledge(delivery)
+            inbox.acknowledge(delivery)
         assert (inbox.message_count, inbox.message_bytes, queue.commit_offset) == (0, 0, 3)
 
     check(test)
@@ -78,7 +78,7 @@ def test_a_full_queue_pauses_until_a_quarter_is_done() -> None:
         for finished in range(1, 4):
             delivery = await inbox.take()
             assert delivery is not None
-            inbox.finished(delivery)
+            inbox.acknowledge(delivery)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             assert waiting.done() == (finished > 2)
@@ -96,7 +96,7 @@ def test_one_message_at_a_time_goes_on() -> None:
             await asyncio.sleep(0)
             delivery = inbox.take_nowait()
             if delivery is not None:
-                inbox.finished(delivery)
+                inbox.acknowledge(delivery)
             assert await waiting == 1
             inbox.deliver(queue, [message(offset)], offset + 1)
 
@@ -142,7 +142,7 @@ def test_a_dropped_queue_delivers_nothing_and_finishing_it_changes_nothing() -> 
         filled(inbox, 1, first=50)
         following = await inbox.take()
         assert following is not None and following.message.queue_offset == 50
-        inbox.finished(delivery)
+        inbox.acknowledge(delivery)
         inbox.put_back(delivery)
         assert inbox.take_nowait() is None
         assert (inbox.message_count, dropped.commit_offset) == (1, 0)

@@ -26,17 +26,17 @@ def test_nothing_pulled_commits_where_it_began() -> None:
 
 def test_an_unfinished_message_holds_the_commit_back() -> None:
     queue = pulled(5, 5, 6, 7, end=8)
-    queue.finished(6)
-    queue.finished(7)
+    queue.acknowledge(6)
+    queue.acknowledge(7)
     assert queue.commit_offset == 5
-    queue.finished(5)
+    queue.acknowledge(5)
     assert queue.commit_offset == 8
 
 
 def test_what_the_filter_left_out_is_committed() -> None:
     queue = pulled(0, 3, end=10)
     assert queue.commit_offset == 3
-    queue.finished(3)
+    queue.acknowledge(3)
     assert queue.commit_offset == 10
     queue.pulled([], 20)
     assert queue.commit_offset == 20
@@ -44,8 +44,8 @@ def test_what_the_filter_left_out_is_committed() -> None:
 
 def test_finishing_twice_counts_once() -> None:
     queue = pulled(0, 0, 1, end=2)
-    queue.finished(0)
-    queue.finished(0)
+    queue.acknowledge(0)
+    queue.acknowledge(0)
     assert (queue.message_count, queue.message_bytes) == (1, 4)
 
 
@@ -65,7 +65,7 @@ def test_random_orders_never_commit_past_an_unfinished_message(seed: int) -> Non
             elif unfinished:
                 done = rng.choice(sorted(unfinished))
                 unfinished.discard(done)
-                queue.finished(done)
+                queue.acknowledge(done)
             assert queue.commit_offset == min(unfinished, default=next_offset)
             assert queue.commit_offset >= last_commit
             assert queue.message_count == len(unfinished)

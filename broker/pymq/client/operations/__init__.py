@@ -6,7 +6,7 @@ An operation is the request, and how its response becomes a value or an error::
     response = ...                                  # some channel carries operation.request
     offset = operation.result(response, peer="10.0.0.1:10911")
 
-Channels fill in ``request.opaque``, so an operation is on its way once at a time. Another try
+Channels fill in ``request.opaque``, so an operation can be in flight once at a time. Another try
 to send a message makes another operation of the same ``PreparedMessage``: its id stays.
 
 Source: RocketMQ MQClientAPIImpl.

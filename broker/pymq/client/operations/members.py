@@ -1,4 +1,4 @@
-"""Clients and groups at a broker: who lives, who else is a member, whose a queue is."""
+"""Clients and groups at a broker: heartbeats, the members of a group, locks on queues."""
 
 from collections.abc import Iterable
 
@@ -69,7 +69,7 @@ def lock_queues(
 
 
 def unlock_queues(group: str, client_id: str, queues: Iterable[MessageQueue]) -> Operation[None]:
-    """Give queue locks back (42)."""
+    """Release queue locks (42)."""
     body = LockRequest(consumer_group=group, client_id=client_id, queues=list(queues))
     request = new_request(RequestCode.UNLOCK_BATCH_MQ, body=body.encode())
     return Plain(request, f"to unlock {len(body.queues)} queues of group {group!r}", nothing)

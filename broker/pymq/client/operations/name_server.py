@@ -1,4 +1,4 @@
-"""What a name server is asked."""
+"""Requests to name servers: routes, clusters, lists of topics."""
 
 from pymq.client.operations.operation import Operation, Plain, new_request, nothing
 from pymq.protocol.bodies import ClusterInfo, TopicList, TopicRoute

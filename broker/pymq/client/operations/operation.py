@@ -36,7 +36,7 @@ class Operation(Generic[T]):
 
         Args:
             response: what ``peer`` answered.
-            peer: ``host:port``, for error texts.
+            peer: ``host:port``, for error messages.
 
         Raises:
             BrokerError: the peer refused.
@@ -85,5 +85,5 @@ def new_request(code: RequestCode, header: Header | None = None, body: bytes = b
 
 
 def nothing(response: Command) -> None:
-    """The reader of responses that say "done" and no more."""
+    """The reader of responses without a value."""
     return None

@@ -12,7 +12,7 @@ from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
 from pymq.protocol.names import DEFAULT_TOPIC, NO_SEND_TOPICS, check_topic
 
-#: RocketMQ ``maxMessageSize``: what a broker takes as one body unless told otherwise.
+#: RocketMQ ``maxMessageSize``: what a broker takes as one body by default.
 BODY_BYTES_MAX = 4 << 20
 #: RocketMQ ``defaultTopicQueueNums``: most queues of a topic that a send creates.
 DEFAULT_QUEUE_COUNT = 4
@@ -103,7 +103,7 @@ def read_send(
         response: to its send.
         sent: what it is about.
         message_id: for the result.
-        peer: ``host:port`` of who answered, for the texts of errors.
+        peer: ``host:port`` of who answered, for error messages.
 
     Raises:
         BrokerError: the broker refused it.
@@ -159,7 +159,7 @@ class Send(Operation[SendResult]):
             group: producer group.
             now_ms: becomes the born timestamp.
             default_queue_count: most queues the topic gets if this send creates it.
-            reconsume_times: for a message on its way to a retry topic.
+            reconsume_times: for a message that is sent to a retry topic.
             reconsume_times_max: likewise.
         """
         header = SendRequest(
