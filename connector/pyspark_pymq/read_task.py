@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from pymq.client.blocking_pool import PASSING
 from pymq.client.bulk_client import BulkClient
 from pymq.client.routes import Route
 from pymq.errors import BrokerError, OffsetOutOfRange, PymqError, RemoteProtocolError
@@ -22,7 +23,7 @@ from pymq.protocol.record_batch import RecordColumns, read_columns
 from pyspark_pymq.decode import record_batches
 from pyspark_pymq.offsets import QueueRange, named
 from pyspark_pymq.options import SourceOptions
-from pyspark_pymq.retrying import Retries
+from pyspark_pymq.retrying import Retries, note_limit
 from pyspark_pymq.source_columns import arrow_schema
 from pyspark_pymq.unrouted_queues import UNROUTED, master_bounds
 from pyspark_pymq.worker_gc import spare_imports
@@ -89,6 +90,9 @@ def read_ranges(
                     tags=options.tags,
                     null_corrupt=options.null_corrupt_bodies,
                 )
+    except PASSING as error:
+        note_limit(error, options.retry_timeout_s)
+        raise
     finally:
         client.close()
 

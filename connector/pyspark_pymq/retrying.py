@@ -53,6 +53,14 @@ class Retries:
         self._pause_s = min(2 * self._pause_s, PAUSE_MAX_S)
 
 
+def note_limit(error: PymqError, seconds: float) -> None:
+    """Say in an error how long its cause is waited for."""
+    error.add_note(
+        f"a broker that is away is waited for, {seconds:g} s at most (option retryTimeoutMs): "
+        "start it, or raise the limit"
+    )
+
+
 def pause(seconds: float) -> None:
     """Wait; there is neither an event loop nor a thread here, and nothing to be notified by.
 

@@ -20,10 +20,12 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import datasource
 
+from pymq.client.blocking_pool import PASSING
 from pymq.client.bulk_client import BulkClient
 from pymq.client.config import ClientConfig
-from pymq.errors import MessageIllegal, RouteNotFound
+from pymq.errors import DurabilityUnknown, MessageIllegal, RouteNotFound
 from pyspark_pymq.options import SinkOptions
+from pyspark_pymq.retrying import note_limit
 from pyspark_pymq.send_task import SendTask
 from pyspark_pymq.sink_plan import NO_PLAN, SinkPlan
 from pyspark_pymq.worker_gc import spare_imports
@@ -80,6 +82,9 @@ class _Sink:
                 f"the sink sends up to {options.message_bytes_max} B at once (option "
                 "maxMessageSize): is the broker's maxMessageSize as large?"
             )
+            raise
+        except (*PASSING, DurabilityUnknown) as error:
+            note_limit(error, options.retry_timeout_s)
             raise
         finally:
             client.close()

@@ -220,3 +220,6 @@ def test_wrong_streams_say_why(
         run(rows, "pymq", nameServer=cluster.name_server, topic="t")
     with pytest.raises(PySparkException, match="nowhere"):
         run(spark.readStream.format("pymq").options(**options).load(), "noop")
+    with pytest.raises(PySparkException, match="endingOffsets is for batch reads") as caught:
+        run(reader.option("endingOffsets", "latest").load(), "noop")
+    assert "UnboundLocalError" not in str(caught.value)  # which Spark itself would add

@@ -80,8 +80,9 @@ def test_tags(broker: FakeBroker) -> None:
 
 def test_the_clients_errors_pass(broker: FakeBroker) -> None:
     broker.errors = [ConnectionFailed("away")]
-    with pytest.raises(ConnectionFailed, match="away"):
+    with pytest.raises(ConnectionFailed, match="away") as caught:
         read(QueueRange(Q0, 100, 120))
+    assert "retryTimeoutMs" in caught.value.__notes__[-1]  # what the user can do
 
 
 def test_the_start_is_gone(broker: FakeBroker) -> None:

@@ -13,6 +13,7 @@ from pymq.client.message_ids import month_around
 from pymq.errors import (
     BrokerError,
     ConfigurationError,
+    ConnectionFailed,
     LocalProtocolError,
     RouteNotFound,
 )
@@ -193,6 +194,13 @@ def test_a_refusal_ends_the_task(broker: FakeBroker) -> None:
     broker.errors = [BrokerError.of(16, "no", peer="a:1", request="send")]
     with pytest.raises(BrokerError, match="code 16"):
         write([pa.RecordBatch.from_pydict({"body": ["a"]})])
+
+
+def test_a_broker_that_stays_away_ends_the_task(broker: FakeBroker) -> None:
+    broker.errors = [ConnectionFailed("away")]
+    with pytest.raises(ConnectionFailed, match="away") as caught:
+        write([pa.RecordBatch.from_pydict({"body": ["a"]})])
+    assert "retryTimeoutMs" in caught.value.__notes__[-1]  # what the user can do
 
 
 def test_a_task_without_rows(broker: FakeBroker) -> None:
