@@ -102,6 +102,52 @@ def test_blocking_run_ends_with_what_is_wrong_and_finishes_nothing(
         assert sorted(int(next(messages).body) for _ in range(COUNT)) == list(range(COUNT))
 
 
+@pytest.mark.parametrize("way", ["run", "loop"])
+def test_handlers_that_never_wait_leave_the_loop_its_turns(
+    filled: str, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr("pymq.client.inbox.TURN_S", -1.0)  # every message is a long one
+    events: list[str] = []
+
+    async def work() -> None:
+        consumer = Consumer(filled, "g", from_where="earliest").subscribe("T")
+        async with consumer:
+            await wait_until(lambda: consumer.backlog_count == COUNT, "all messages are there")
+
+            async def tick() -> None:
+                while True:
+                    events.append("other")
+                    await asyncio.sleep(0)
+
+            async def loop() -> None:
+                async for _ in consumer:
+                    events.append("message")
+
+            def handler(_: ReceivedMessage) -> None:
+                events.append("message")
+
+            reading = consumer.run(handler, concurrency=1) if way == "run" else loop()
+            tasks = [asyncio.ensure_future(reading), asyncio.ensure_future(tick())]
+            await wait_until(lambda: events.count("message") == COUNT, "all were handled")
+            for task in tasks:
+                task.cancel()
+
+    run(work)
+    assert "message message" not in " ".join(events)
+
+
+def test_the_loop_is_watched(
+    filled: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pymq.client.loop_watch.STANDSTILL_S", -1.0)
+
+    async def work() -> None:
+        async with Consumer(filled, "g").subscribe("T"):
+            await wait_until(lambda: "the event loop stood still" in caplog.text, "it says so")
+
+    run(work)
+
+
 def test_a_handler_that_returns_false_is_told_that_this_is_no_failure(
     filled: str, caplog: pytest.LogCaptureFixture
 ) -> None:

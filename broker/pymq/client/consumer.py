@@ -378,7 +378,7 @@ class MessageLoop:
         if self._home.is_forked:
             self._home.check_process()
         self._finish_current()
-        self._current = delivery = await self._inbox.take()
+        self._current = delivery = await self._inbox.take_in_turn()
         if delivery is None:
             self._is_running = False
             raise StopAsyncIteration

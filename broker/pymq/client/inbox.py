@@ -7,6 +7,7 @@ taken, so that slow handlers hold the pulls back, too.
 
 import asyncio
 import math
+import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from dataclasses import dataclass
 from pymq.client.checks import check_count
 from pymq.client.process_queue import ProcessQueue
 from pymq.protocol.message import ReceivedMessage
+
+#: For so long messages may follow one another without the event loop's other work in between.
+TURN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,7 @@ class Inbox:
         self._takers: deque[asyncio.Future[None]] = deque()
         self._paused: dict[ProcessQueue, asyncio.Future[None]] = {}
         self._is_closed = False
+        self._turn_ends_s = 0.0
         #: Unfinished, over all queues.
         self.message_count = 0
         self.message_bytes = 0
@@ -172,6 +177,17 @@ class Inbox:
                     self._wake_takers(1)  # It was meant for whoever can take it.
                 raise
         return None
+
+    async def take_in_turn(self) -> Delivery | None:
+        """``take``, after the event loop's other work if messages have kept it from that.
+
+        What is there is taken without waiting. Between handlers that do not wait either, the loop
+        would stand still until the last of them: no heartbeat, no commit, no Ctrl-C.
+        """
+        if time.monotonic() > self._turn_ends_s:
+            await asyncio.sleep(0)
+            self._turn_ends_s = time.monotonic() + TURN_S
+        return self.take_nowait() or await self.take()
 
     def take_nowait(self) -> Delivery | None:
         """Return the next message if one is there."""

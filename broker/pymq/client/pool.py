@@ -20,6 +20,7 @@ from pymq.client import operations
 from pymq.client.heartbeats import HEARTBEAT_S, Heartbeats
 from pymq.client.home import Home
 from pymq.client.live_routes import LiveRoutes
+from pymq.client.loop_watch import WATCH_S, LoopWatch
 from pymq.client.message_ids import month_around
 from pymq.client.name_servers import NameServers
 from pymq.client.routes import MASTER_ID
@@ -141,6 +142,7 @@ class ClientPool:
         self._restart_keys()
         self._tasks.repeat("routes", self._refresh, ROUTE_CHECK_S)
         self._tasks.repeat("heartbeats", self.heartbeats.send_all, HEARTBEAT_S)
+        self._tasks.repeat("loop watch", LoopWatch(self.loop.time).step, WATCH_S)
 
     async def close(self) -> None:
         """Unregister at the brokers and close all connections. Idempotent.

@@ -90,7 +90,7 @@ class WorkerPool:
         while not self._is_stopping:
             self._idle.add(task)
             try:
-                delivery = await self._inbox.take()
+                delivery = await self._inbox.take_in_turn()
             finally:
                 self._idle.discard(task)
             if delivery is None:
