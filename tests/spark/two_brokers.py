@@ -32,7 +32,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
@@ -118,12 +117,7 @@ class TwoBrokers:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for process in (*self._brokers.values(), self.name_server_process):
             if process.is_running:
                 process.kill()
