@@ -16,10 +16,8 @@ from pymq.clock import Clock
 from pymq.net.dispatcher import Answer, Request
 from pymq.net.server import ServerConnection
 from pymq.net.tasks import Tasks
-from pymq.store import Arrival
+from pymq.store import Arrival, QueueKey
 
-#: A queue: (topic, queue id).
-QueueKey = tuple[str, int]
 _Key = TypeVar("_Key")
 
 #: Answered requests stay among the deadlines until there are this many more of them than others.

@@ -15,6 +15,7 @@ from pymq.store.keys import Keys
 from pymq.store.message_store import MessageStore
 from pymq.store.put_result import PutResult, PutStatus
 from pymq.store.queue_read import ReadResult, ReadStatus
+from pymq.store.queues.queue_table import QueueKey
 from pymq.store.retention.cleaning import Retention
 from pymq.store.statistics import Rates, StatisticsSnapshot
 
@@ -30,6 +31,7 @@ __all__ = [
     "PutResult",
     "PutStatus",
     "QueueFlushJob",
+    "QueueKey",
     "Rates",
     "ReadResult",
     "ReadStatus",

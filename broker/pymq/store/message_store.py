@@ -23,6 +23,7 @@ from pymq.store.progress import OnProgress
 from pymq.store.put_result import PutResult, PutStatus
 from pymq.store.queue_read import SCAN_MAX, ReadResult, read_queue
 from pymq.store.queues import offset_lookup
+from pymq.store.queues.queue_table import QueueKey
 from pymq.store.retention.cleaning import Retention
 from pymq.store.retention.disk_watch import DiskWatch
 from pymq.store.statistics import StoreStatistics
@@ -241,7 +242,7 @@ class MessageStore:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def queues(self) -> list[tuple[str, int]]:
+    def queues(self) -> list[QueueKey]:
         """Return (topic, queue id) of every queue that holds or held messages, sorted."""
         return sorted((one.topic, one.queue_id) for one in self._queues if one.next_offset)
 

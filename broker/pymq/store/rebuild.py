@@ -27,7 +27,7 @@ from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout, read_layout
 from pymq.store.message_store import MessageStore
 from pymq.store.progress import OnProgress
-from pymq.store.queues.queue_table import queue_directories
+from pymq.store.queues.queue_table import QueueKey, queue_directories
 from pymq.store.state.checkpoint import CHECKPOINT_NAME, AbortMarker, Checkpoint, DirectoryLock
 from pymq.store.state.clean_stop import CleanStop
 
@@ -209,7 +209,7 @@ class _Rebuild:
         self._abort.remove()
         _remove_tree(files, self._apart)
 
-    def _kept_ends(self) -> dict[tuple[str, int], int]:
+    def _kept_ends(self) -> dict[QueueKey, int]:
         """Return the ends of the queues that stay: the log does not contain these ends."""
         built = {
             (topic, queue_id)
@@ -230,7 +230,7 @@ class _Rebuild:
         finally:
             layout.close()
 
-    def _swap_queues(self, kept: set[tuple[str, int]]) -> set[Path]:
+    def _swap_queues(self, kept: set[QueueKey]) -> set[Path]:
         """Replace queues and extensions, one by one; return the directories that changed."""
         changed: set[Path] = set()
         for name in (self._config.queues_path.name, self._config.queue_extensions_path.name):

@@ -8,6 +8,7 @@ from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.bodies import LockRequest, LockResponse, MessageQueue
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
+from pymq.store import QueueKey
 
 
 class QueueLockHandlers:
@@ -27,9 +28,7 @@ class QueueLockHandlers:
     def lock(self, request: Request) -> Command:
         """LOCK_BATCH_MQ (41)."""
         header = LockRequest.decode(request.body)
-        held = self._locks.lock(
-            header.consumer_group, header.client_id, self._ours(header)
-        )
+        held = self._locks.lock(header.consumer_group, header.client_id, self._ours(header))
         queues = [
             MessageQueue(topic=topic, broker_name=self._config.name, queue_id=queue_id)
             for topic, queue_id in held
@@ -42,7 +41,7 @@ class QueueLockHandlers:
         self._locks.unlock(header.consumer_group, header.client_id, self._ours(header))
         return request.response(ResponseCode.SUCCESS)
 
-    def _ours(self, request: LockRequest) -> list[tuple[str, int]]:
+    def _ours(self, request: LockRequest) -> list[QueueKey]:
         """Return the queues of the request that are on this broker."""
         return [
             (queue.topic, queue.queue_id)

@@ -7,12 +7,10 @@ may be taken by another member. Locks live in memory only, as in RocketMQ.
 from dataclasses import dataclass
 
 from pymq.clock import Clock
+from pymq.store import QueueKey
 
 #: RocketMQ ``rocketmq.broker.rebalance.lockMaxLiveTime``.
 LOCK_S = 60.0
-
-#: A queue: (topic, queue id).
-QueueKey = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -35,11 +33,7 @@ class QueueLocks:
         held = []
         for queue in queues:
             lock = table.get(queue)
-            if (
-                lock is None
-                or lock.client_id == client_id
-                or now - lock.refreshed_s > LOCK_S
-            ):
+            if lock is None or lock.client_id == client_id or now - lock.refreshed_s > LOCK_S:
                 table[queue] = _Lock(client_id, now)
                 held.append(queue)
         return held
@@ -57,9 +51,7 @@ class QueueLocks:
     def is_held(self, group: str) -> bool:
         """Does any client of the group hold an unexpired lock? (Then it consumes orderly.)"""
         now = self._clock.monotonic_s()
-        return any(
-            now - lock.refreshed_s <= LOCK_S for lock in self._locks.get(group, {}).values()
-        )
+        return any(now - lock.refreshed_s <= LOCK_S for lock in self._locks.get(group, {}).values())
 
     def expire(self) -> int:
         """Forget locks that are no longer refreshed; return how many."""

@@ -13,6 +13,7 @@ from pymq.protocol import fastjson, names
 from pymq.protocol.bodies import DataVersion, TopicConfig
 from pymq.protocol.bodies import TopicTable as TopicTableBody
 from pymq.protocol.codes import Permission, ResponseCode
+from pymq.store import QueueKey
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class TopicTable:
             _log.info("topic %s created with %d queues", topic, queue_count)
         return config
 
-    def adopt(self, queues: list[tuple[str, int]]) -> None:
+    def adopt(self, queues: list[QueueKey]) -> None:
         """Create the topics of queues that are in the store but not in the table.
 
         A crash can lose the last change of the table, never the messages.

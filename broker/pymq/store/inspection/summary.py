@@ -10,6 +10,7 @@ from pymq.store.inspection.layout import StoreLayout, read_layout
 from pymq.store.inspection.log import WINDOW_BYTES
 from pymq.store.inspection.tables import read_tables
 from pymq.store.log.log_scan import Stop, follow_sizes
+from pymq.store.queues.queue_table import QueueKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ def _summary_of(layout: StoreLayout, findings: Findings) -> Summary:
 
 
 def _behind(
-    topic: str, offsets: dict[int, int], queues: dict[tuple[str, int], QueueSummary]
+    topic: str, offsets: dict[int, int], queues: dict[QueueKey, QueueSummary]
 ) -> int:
     """Return how many messages of a topic a group has not consumed yet."""
     behind = 0

@@ -11,6 +11,7 @@ from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.store.files import Files
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import StoreLayout
+from pymq.store.queues.queue_table import QueueKey
 from pymq.store.state.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_NAME
 from pymq.store.state.clean_stop import NAME
 from pymq.store.state.sealed_file import unseal
@@ -23,7 +24,7 @@ _TOPICS = "topics.json"
 _TABLE_DIRECTORIES = (CONFIG_NAME, "namesrv")
 
 #: (topic, queue id) -> end of the queue.
-Ends = Mapping[tuple[str, int], int]
+Ends = Mapping[QueueKey, int]
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from pymq.errors import StoreMismatch
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1
@@ -16,6 +17,9 @@ _QUEUE_ID_MAX = (1 << 31) - 1
 #: The longest name a directory can have; only RocketMQ writes topics above 127 bytes.
 TOPIC_BYTES_MAX = 255
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
+
+#: A queue: (topic, queue id).
+QueueKey: TypeAlias = tuple[str, int]
 
 
 class QueueTable:
@@ -47,7 +51,7 @@ class QueueTable:
         self._extensions = extensions
         self._extension_file_bytes = extension_file_bytes
         self._empty: list[Path] = []
-        self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        self.by_key: dict[QueueKey, ConsumeQueue] = {}
         self.files = QueueFiles(files, min(open_max, max(16, files.open_files_limit() // 2)))
 
     def __iter__(self) -> Iterator[ConsumeQueue]:

@@ -32,7 +32,7 @@ from pymq.store.log.log_scan import RecordCrcRule, Stop, first_record, scan_segm
 from pymq.store.log.torn_tail import RECOVERED_NAME, TornTail
 from pymq.store.progress import OnProgress
 from pymq.store.queues.consume_queue import ConsumeQueue
-from pymq.store.queues.queue_table import QueueTable
+from pymq.store.queues.queue_table import QueueKey, QueueTable
 from pymq.store.recovery.index_resumption import IndexResumption
 from pymq.store.recovery.queue_repair import OlderNeeded, QueueRepair, is_adjacent
 from pymq.store.recovery.unsupported_formats import check_kind
@@ -217,7 +217,7 @@ class Recovery:
         self._finish(end, first)
         self._clean_stop.cut(end)
 
-    def _short(self, key: tuple[str, int], end: int) -> bool:
+    def _short(self, key: QueueKey, end: int) -> bool:
         queue = self._queues.find(*key)
         return queue is None or queue.end_offset < end
 

@@ -26,7 +26,7 @@ from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import STORE_TIME_END, CommitLog, store_time_of
 from pymq.store.log.segments import Segments
 from pymq.store.queues.consume_queue import ConsumeQueue
-from pymq.store.queues.queue_table import QueueTable
+from pymq.store.queues.queue_table import QueueKey, QueueTable
 from pymq.store.retention.deleted_segments import DeletedSegments
 from pymq.store.retention.disk_watch import DiskWatch, Usages
 from pymq.store.retention.policy import may_delete
@@ -320,7 +320,7 @@ class Retention:
 
     def delete_expired_queues(
         self, may_go: Callable[[str, int], bool], *, count_max: int
-    ) -> list[tuple[str, int]]:
+    ) -> list[QueueKey]:
         """Delete consume queues that hold no messages any more; return which.
 
         Their offsets start from 0 again: ``may_go`` has to protect queues that are still in use.

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from pymq.errors import FlushFailed, StoreError, StoreMismatch
 from pymq.store.files import Files
 from pymq.store.log.commit_log import CommitLog
+from pymq.store.queues.queue_table import QueueKey
 from pymq.store.state.sealed_file import replace_file, seal, unseal
 
 _log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ class CleanStop:
         #: End of the log at the last clean stop; -1: there was no clean stop.
         self.log_end = -1
         self.store_timestamp = 0
-        self.ends: dict[tuple[str, int], int] = {}
+        self.ends: dict[QueueKey, int] = {}
         self.deleted: dict[str, int] = {}
         self.index: IndexPosition | None = None
 
@@ -115,7 +116,7 @@ class CleanStop:
         return True
 
     def save_clean_stop(
-        self, log: CommitLog, ends: dict[tuple[str, int], int], index: "IndexPosition | None"
+        self, log: CommitLog, ends: dict[QueueKey, int], index: "IndexPosition | None"
     ) -> None:
         """Record where log, queues and index end; all of it is on the disk.
 
@@ -168,7 +169,7 @@ class CleanStop:
             self.deleted, self.ends = before  # Otherwise a later save would record it all the same.
             raise
 
-    def forget(self, queues: Collection[tuple[str, int]]) -> None:
+    def forget(self, queues: Collection[QueueKey]) -> None:
         """Forget the ends of empty queues that are about to be deleted.
 
         Raises:
