@@ -29,7 +29,7 @@ from pymq.client.batch_targets import (
     fitting,
 )
 from pymq.client.blocking_pool import BlockingPool, advertised, timed_out
-from pymq.client.operations import SEND_RETRY_CODES, Send, SendResult
+from pymq.client.operations import Send, SendResult, may_send_elsewhere
 from pymq.client.preencoded_records import RecordsBody, as_batch
 from pymq.client.routes import Route
 from pymq.errors import (
@@ -341,7 +341,7 @@ class BatchPipeline:
             queues = self._routes[request.target.topic].write_queues
             fit = fitting(request.target, queues, self._seen[request.target.topic])
             return not {queue.broker_name for queue in fit} <= request.denied
-        return not isinstance(error, BrokerError) or error.code in SEND_RETRY_CODES
+        return may_send_elsewhere(error)
 
     def _why_unknown(self) -> PymqError | None:
         """Return why batches may be stored that were not acknowledged; ``None``: none can be."""

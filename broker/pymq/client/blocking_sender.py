@@ -8,7 +8,7 @@ import itertools
 import secrets
 
 from pymq.client.blocking_pool import BlockingPool, advertised
-from pymq.client.operations import SEND_RETRY_CODES, PreparedMessage, Send, SendResult
+from pymq.client.operations import PreparedMessage, Send, SendResult, may_send_elsewhere
 from pymq.client.routes import pick_queue
 from pymq.clock import Clock
 from pymq.errors import (
@@ -65,6 +65,7 @@ class BlockingSender:
                     address = route.address(target.broker_name)
                     operation = self.operation(prepared, target)
                     return self._pool.ask(address, operation, hint=advertised(target.broker_name))
+                # Of an order topic there may be no route: one of its masters is away.
                 except (BrokerError, ConnectionFailed, RequestTimeout, RouteNotFound) as error:
                     self._pool.routes.doubt(prepared.topic)
                     if left == 0 or not _may_send_again(error, queue):
@@ -97,7 +98,4 @@ def _may_send_again(error: PymqError, queue: MessageQueue | None) -> bool:
     """
     if queue is not None:
         return isinstance(error, ConnectionFailed) and error.outcome_known
-    if isinstance(error, BrokerError):
-        return error.code in SEND_RETRY_CODES
-    # No route: an order topic, one of whose masters is away.
-    return isinstance(error, (ConnectionFailed, RequestTimeout, RouteNotFound))
+    return may_send_elsewhere(error)

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from pymq.client.operations import SEND_RETRY_CODES, SendResult, read_send
+from pymq.client.operations import SendResult, may_send_elsewhere, read_send
 from pymq.client.queue_selection import TopicQueues
 from pymq.client.send_template import SendTemplate
-from pymq.errors import BrokerError, ConnectionFailed, PymqError
+from pymq.errors import ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.command import Command
@@ -102,9 +102,7 @@ class SendAttempt:
             # Another queue is not allowed, and a repetition on this one could change the
             # order: only what surely was not stored is tried again.
             return error.retriable and error.outcome_known
-        if isinstance(error, BrokerError):
-            return error.code in SEND_RETRY_CODES
-        return error.retriable
+        return may_send_elsewhere(error)
 
     def choose(self, queues: TopicQueues, avoid: set[str]) -> SendTemplate:
         """Return where it goes.

@@ -13,10 +13,14 @@ from pymq.client.operations import (
 )
 from pymq.errors import (
     BrokerError,
+    ConnectionFailed,
     ConsumerNotOnline,
     LocalProtocolError,
     MessageIllegal,
+    PymqError,
     RemoteProtocolError,
+    RequestTimeout,
+    RouteNotFound,
     TopicNotExist,
 )
 from pymq.protocol import fastjson
@@ -363,3 +367,19 @@ def test_refusals_and_nonsense(
 def test_topics_nobody_may_send_to(topic: str) -> None:
     with pytest.raises(LocalProtocolError):
         operations.check_send_topic(topic)
+
+
+@pytest.mark.parametrize(
+    ("error", "may"),
+    [
+        (BrokerError("", code=16), True),  # NO_PERMISSION: another broker may give it
+        (BrokerError("", code=204), True),
+        (BrokerError("", code=13), False),
+        (ConnectionFailed("lost", sent=True), True),
+        (RequestTimeout("silent"), True),
+        (RouteNotFound("a master is away"), True),
+        (LocalProtocolError("too large"), False),
+    ],
+)
+def test_what_may_be_sent_elsewhere(error: PymqError, may: bool) -> None:
+    assert operations.may_send_elsewhere(error) is may

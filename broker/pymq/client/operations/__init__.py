@@ -51,12 +51,12 @@ from pymq.client.operations.queries import QUERY_COUNT_MAX, query_messages, view
 from pymq.client.operations.sends import (
     BODY_BYTES_MAX,
     DEFAULT_QUEUE_COUNT,
-    SEND_RETRY_CODES,
     PreparedMessage,
     Send,
     SendResult,
     SendStatus,
     check_send_topic,
+    may_send_elsewhere,
     read_send,
 )
 
@@ -69,7 +69,6 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "QUERY_COUNT_MAX",
-    "SEND_RETRY_CODES",
     "Send",
     "SendResult",
     "SendStatus",
@@ -90,6 +89,7 @@ __all__ = [
     "heartbeat",
     "lock_queues",
     "max_offset",
+    "may_send_elsewhere",
     "min_offset",
     "offset_by_time",
     "query_messages",

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from pymq.client.operations.operation import Operation
-from pymq.errors import BrokerError, LocalProtocolError, RemoteProtocolError
+from pymq.errors import BrokerError, LocalProtocolError, PymqError, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -19,7 +19,7 @@ DEFAULT_QUEUE_COUNT = 4
 
 #: Another queue or broker may take a send that was refused with one of these
 #: (DefaultMQProducer.retryResponseCodes).
-SEND_RETRY_CODES = frozenset({17, 14, 1, 16, 204, 205, 2})
+_RETRY_CODES = frozenset({17, 14, 1, 16, 204, 205, 2})
 
 _SEND_V2 = int(RequestCode.SEND_MESSAGE_V2)
 _SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -190,6 +190,13 @@ class Send(Operation[SendResult]):
 
     def result(self, response: Command, *, peer: str) -> SendResult:
         return read_send(response, self, self._message_id, peer=peer)
+
+
+def may_send_elsewhere(error: PymqError) -> bool:
+    """Does RocketMQ's rule allow another try, on any queue? It may store a second copy."""
+    if isinstance(error, BrokerError):
+        return error.code in _RETRY_CODES
+    return error.retriable
 
 
 def check_send_topic(topic: str) -> None:
