@@ -208,6 +208,7 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         self._wall_s = wall_s
         self._initial: Position | None = None
         self._planned: Position | None = None
+        self._ended: Position | None = None  # of the last batch that this process has begun
         self._is_bounded = False  # trigger AvailableNow
         self._target: dict[MessageQueue, int] | None = None  # where it ends, once that is known
 
@@ -245,6 +246,7 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         end = self._end_of_batch(position, offsets_max)
         while self._is_bounded and end == position and self._topics.waits_for(position.offsets):
             end = self._end_of_batch(position, offsets_max)
+        self._ended = end
         return position_to_json(end)
 
     def getDefaultReadLimit(self) -> Any:
@@ -267,13 +269,29 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
         self._is_bounded = True
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueuesPartition]:
-        """Return the tasks of a batch: a pure function of its two offsets."""
-        self._planned = position_from_json(end)
-        return self._partitions(ranges(position_from_json(start), self._planned))
+        """Return the tasks of a batch: a pure function of its two offsets.
+
+        But for the first batch of a stream before Spark 4.2, run again after a crash: its start is
+        asked for again, and a broker that is away by now must not be left out.
+        """
+        begin, self._planned = position_from_json(start), position_from_json(end)
+        if begin == self._initial and not begin.initial and self._planned != self._ended:
+            begin = self._with_all_queues(begin, self._planned)
+        return self._partitions(ranges(begin, self._planned))
 
     def stop(self) -> None:
         """Close connections. Spark mostly ends the process instead, and nothing depends on it."""
         self._topics.close()
+
+    def _with_all_queues(self, begin: Position, end: Position) -> Position:
+        """Return where the first batch starts, with the queues that only its end has."""
+        missing = end.offsets.keys() - begin.offsets.keys()
+        bounds = self._topics.bounds(end.offsets, at_once=True) if missing else {}
+        while self._topics.waits_for(missing):
+            bounds = self._topics.bounds(end.offsets)
+        there = {queue: bounds[queue] for queue in missing & set(bounds)}
+        found = resolve(Bound(self._starting.unnamed), there)
+        return replace(begin, offsets=begin.offsets | found)
 
     def _end_of_batch(self, position: Position, offsets_max: int | None) -> Position:
         """Return where the batch that starts at ``position`` ends: there, if nothing is new."""

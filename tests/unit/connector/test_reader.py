@@ -166,6 +166,32 @@ def test_the_first_batch_before_4_2_is_not_empty_where_it_need_not_be(
     assert planned(capped.partitions(capped.initialOffset(), end)) == [(0, 5, 10), (1, 0, 5)]
 
 
+def test_a_first_batch_before_4_2_that_is_run_again_without_a_broker(
+    broker: FakeBroker, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it starts is asked for again, and the broker that is away then has its rows, too."""
+    monkeypatch.setattr(readers, "ReadAllAvailable", None)
+    broker.add(B0, *[(b"x", {})] * 10)
+    first = stream(startingoffsets="earliest")
+    end = first.latestOffset()
+    wanted = planned(first.partitions(first.initialOffset(), end))
+    assert len(wanted) == 3
+    broker.unrouted.add("broker-b")
+    broker.away.add("broker-b")
+    again = stream(startingoffsets="earliest", retrytimeoutms="60000")
+    start = again.initialOffset()
+    with pytest.raises(ConnectionFailed, match="broker-b has given no answer.*for 60 s"):
+        again.partitions(start, end)
+    lenient = stream(startingoffsets="earliest", failondataloss="false")
+    start = lenient.initialOffset()
+    assert planned(lenient.partitions(start, end)) == wanted[:2]
+    last = stream(startingoffsets="earliest")
+    start = last.initialOffset()
+    broker.unrouted.clear()
+    broker.away.clear()
+    assert planned(last.partitions(start, end)) == wanted
+
+
 def test_starting_offsets(broker: FakeBroker) -> None:
     assert stream(startingoffsets="earliest").initialOffset() == offsets(5, 0, init=True)
     text = json.dumps({"orders": {"broker-a": {"0": 7, "1": -1}}})
