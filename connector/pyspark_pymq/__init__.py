@@ -2,7 +2,7 @@
 
 Spark imports every installed package named ``pyspark_*`` and asks it for ``DefaultSource``; one
 that raises while being imported disables all Python data sources of the session. So nothing is
-imported here before somebody asks, and nothing here can fail.
+imported here until it is used, and nothing here can fail.
 
 Imported before the session is made, it also settles which Python Spark runs. Without
 ``PYSPARK_PYTHON`` that is the first ``python3`` on the ``PATH``, which in a notebook, an IDE or

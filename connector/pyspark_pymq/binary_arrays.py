@@ -88,7 +88,7 @@ def contents(array: pa.Array) -> tuple[npt.NDArray[np.uint8], Longs]:
 
 
 def as_text(array: pa.Array) -> pa.Array:
-    """Return binary values as strings; what is no UTF-8 gets replacement characters."""
+    """Return binary values as strings; what is not UTF-8 gets replacement characters."""
     try:
         return array.cast(pa.string())
     except pa.ArrowInvalid:

@@ -1,8 +1,8 @@
 """``format("pymq")``: what Spark finds, and asks for readers and writers.
 
 Spark imports this module in a process that looks for the data sources of all packages, and an
-error there would take every one of them down. So nothing is imported up here but what Spark
-itself has imported by then; the rest is, when somebody uses the source.
+error there would disable all of them. So this module imports only what Spark itself has imported
+by then; the rest is imported when the source is used.
 """
 
 import importlib
@@ -26,7 +26,7 @@ class PymqSource(DataSource):
     """The data source "pymq": topics of RocketMQ and pymq brokers as tables and streams."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Check the options as far as they tell what is wanted.
+        """Check the options, as far as that is possible without knowing whether to read or write.
 
         Raises:
             ImportError: a package that we need is not there.
@@ -40,11 +40,11 @@ class PymqSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what stands in ``format(...)``."""
+        """Return the name used in ``format(...)``."""
         return "pymq"
 
     def schema(self) -> "StructType":
-        """Return the columns read when the user names none."""
+        """Return the columns that are read when the user gives no schema."""
         from pyspark_pymq.options import source_options
         from pyspark_pymq.source_columns import default_schema
 
@@ -62,7 +62,7 @@ class PymqSource(DataSource):
         return PymqBatchReader(options, schema)
 
     def streamReader(self, schema: "StructType") -> "PymqStreamReader | RefusedStreamReader":
-        """Return the reader of ``spark.readStream``, or what says why there is none."""
+        """Return the reader of ``spark.readStream``, or one that raises what is wrong."""
         from pymq.errors import ConfigurationError
         from pyspark_pymq.options import source_options
         from pyspark_pymq.reader import PymqStreamReader, RefusedStreamReader
@@ -111,7 +111,7 @@ class PymqSource(DataSource):
 
 
 def check_packages() -> None:
-    """Accept an interpreter that has what the connector needs.
+    """Check that the packages the connector needs can be imported.
 
     Raises:
         ImportError: something is missing, or built for something else; the text says what to do.

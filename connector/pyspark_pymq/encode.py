@@ -9,7 +9,7 @@ Two layouts, big-endian. A message of SEND_BATCH, which every broker takes:
     8  zeros (CRC, queue, ...)
 
 Arrow joins the columns ``head, body, middle, properties`` row by row in one pass: the values
-buffer of the result is the finished text, its offsets are where requests may be cut.
+buffer of the result is what is sent, its offsets are where requests may be cut.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -240,7 +240,7 @@ def _encode_one(
 def _encode_maps(
     maps: pa.Array, columns: Mapping[str, pa.Array], place: Callable[[int], str]
 ) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Return the properties texts of a map column, and which rows bring an id of their own.
+    """Return the encoded properties of a map column, and which rows have an id of their own.
 
     A map's TAGS and KEYS give way to columns of that name; entries without a name or a value
     are left out, as no reader would see them.
@@ -269,7 +269,7 @@ def _encode_maps(
     has_key = np.zeros(len(maps), np.bool_)
     own = np.flatnonzero(own_key.to_numpy(zero_copy_only=False))
     has_key[np.searchsorted(offsets, own, side="right") - 1] = True
-    # The texts of one row's entries lie back to back: together they are the row's text.
+    # The entries of a row lie back to back: together they are the row's properties.
     text, start = contents(texts)
     row_start = start[offsets].astype(np.int32)
     joined = pa.Array.from_buffers(

@@ -1,19 +1,19 @@
-"""Offsets of the source: their JSON, and every decision about them. Nothing here talks to anybody.
+"""Offsets of the source: their JSON, and every decision about them. No input or output.
 
 An offset of a stream is, for every queue, the next queue offset to read::
 
     {"%": {"v": 1}, "topic": {"broker": {"0": 17, "1": 23}}}
 
-``%`` alone is no legal topic name and holds what is not an offset. Spark compares offsets as
-texts, so the members stand in one order: by name, queue ids by number.
+``%`` alone is not a legal topic name; it holds what is not an offset. Spark compares offsets as
+strings, so members are written in a fixed order: by name, queue ids by number.
 
-A stream that began at the latest messages has the time of that, in ms, as ``"since": ...``: a
-queue that it meets later, because its broker was away, begins with what was stored after it.
+A stream that began at the latest messages records when, in ms, as ``"since": ...``: a queue that
+it discovers later, because its broker was away, begins with what was stored after that.
 
-Where a stream begins must not be asked twice, or "latest" would lose what arrives in between;
-but Spark journals only where a batch ends. So the initial offset carries ``"init": true``, the
-first batch ends where it started, without the mark, and is empty by rule. A queue that
-appears later is likewise journaled at its first message one batch before it is read.
+Where a stream begins is determined once: asked for twice, "latest" would lose what arrives in
+between. But Spark journals only where a batch ends. So the initial offset carries
+``"init": true``, the first batch ends where it started, without the mark, and is always empty. A
+queue that appears later is likewise journaled at its first message one batch before it is read.
 """
 
 import math
@@ -46,7 +46,7 @@ _QUEUE_ID = re.compile("0|[1-9][0-9]*")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Where reading starts or ends, as the user put it.
+    """Where reading starts or ends, as the user gave it.
 
     Attributes:
         unnamed: ``EARLIEST`` or ``LATEST``, for queues that ``named`` does not hold.
@@ -94,7 +94,7 @@ class QueueRange:
 
 
 def position_to_json(position: Position) -> dict[str, Any]:
-    """Return the JSON object of a position; equal positions give equal texts."""
+    """Return the JSON object of a position; equal positions give equal strings."""
     mark: dict[str, Any] = {"v": VERSION}
     if position.initial:
         mark["init"] = True
@@ -156,13 +156,13 @@ def resolve(bound: Bound, bounds: Bounds) -> Offsets:
     """Return the offset of every queue in ``bounds``, as the user's choice makes it.
 
     Raises:
-        ConfigurationError: the choice names a queue that there is not.
+        ConfigurationError: the choice names a queue that does not exist.
     """
     named = dict(bound.named)
     unknown = sorted(set(named) - set(bounds))
     if unknown:
         raise ConfigurationError(
-            f"offsets are given for queues that there are not: {listed(unknown)}; there are "
+            f"offsets are given for queues that do not exist: {listed(unknown)}; there are "
             f"{listed(sorted(bounds))} (queues of a broker that is down are not known)"
         )
     offsets: Offsets = {}
@@ -185,8 +185,8 @@ def end_of_batch(
         start: where the stream stands. Every queue it knows is kept, with or without bounds:
             a queue of a broker that is away for a while is neither lost nor started again.
         bounds: of the queues there are now.
-        discovered: where those begin that the stream does not know; None: with their first
-            message. Those not named are left for a later batch.
+        discovered: where queues begin that the stream does not know yet; None: at their first
+            message. Those that are not named are left for a later batch.
         offsets_max: messages the batch may have; each queue that has some gets one at least.
     """
     if start.initial:
@@ -346,8 +346,8 @@ def plan(
 
     Args:
         wanted: what to read, in order; every row lands in exactly one task.
-        tasks_min: at least so many, as long as each has a row.
-        tasks_max: at most so many.
+        tasks_min: lower bound on their number, as long as each has a row.
+        tasks_max: upper bound.
     """
     rows = sum(map(len, wanted))
     if not rows:

@@ -116,7 +116,7 @@ def _check_names(
         elif near:
             hint = f"did you mean {spelling[near[0]]}?"
         else:
-            hint = "there is none like it."
+            hint = "no option has a name like it."
         raise ConfigurationError(
             f"option {other or name}={value!r} is unknown to the pymq {side}: {hint} "
             f"It knows {', '.join(sorted(known))}"

@@ -54,8 +54,8 @@ def read_ranges(
 ) -> Iterator[pa.RecordBatch]:
     """Yield exactly the messages of the ranges, however often it is called.
 
-    The ranges were planned from queues that somebody saw, so a missing route is a broker that is
-    away: it is waited for, like one that does not answer.
+    The ranges were planned from queues that the driver has seen, so a missing route is a broker
+    that is away: it is waited for, like one that does not answer.
 
     Args:
         options: of the source.

@@ -61,13 +61,13 @@ LOG = logging.getLogger(__name__)
 
 #: What Spark has no limit for.
 NO_LIMIT = (1 << 63) - 1
-#: Clocks of drivers and brokers differ; better a little read again than something passed over.
+#: Clocks of drivers and brokers differ: rather read a little twice than miss something.
 CLOCK_SKEW_MS = 1_000
 
 
 @dataclass(frozen=True)
 class QueuesPartition(InputPartition):
-    """What one task reads, and where the driver last saw that."""
+    """What one task reads, and the routes that the driver knew."""
 
     ranges: tuple[QueueRange, ...]
     routes: tuple[Route, ...] = ()
@@ -182,11 +182,11 @@ class PymqStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailable
     From 4.2 on Spark hands in where the stream stands. Before, it does not: the position then
     comes from the last call of ``partitions`` (after a restart there is one, with start equal
     to end, before anything else), or is the initial one. And trigger AvailableNow runs a single
-    batch there. So that this is not the empty one, there is none where it can be done without:
-    only for a start at the end, which after a crash would be another one.
+    batch there. So the first batch is empty there only if it must be: for a start at the latest
+    messages, which after a crash would be another one.
 
     While a broker is away the stream goes on with the others, until ``retryTimeoutMs`` is over;
-    with trigger AvailableNow it waits for it at its end, because that is not all there is.
+    with trigger AvailableNow it waits for that broker before it ends.
 
     Args:
         options: of the source.

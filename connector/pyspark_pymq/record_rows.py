@@ -23,7 +23,7 @@ from pymq.protocol.record_batch import RecordColumns
 from pyspark_pymq.binary_arrays import as_text, contents, cut_out, cut_out_pairs
 from pyspark_pymq.compressed_bodies import Rows
 
-#: Of the two columns that are no single number or text.
+#: Of the two columns that are not a single number or string.
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 STRING_MAP = pa.map_(pa.string(), pa.string())
 

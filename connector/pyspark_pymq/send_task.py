@@ -1,4 +1,4 @@
-"""One task of the sink: its rows are encoded, and sent while the next ones are being made."""
+"""One task of the sink: its rows are encoded, and sent while Spark makes the next ones."""
 
 import os
 import time

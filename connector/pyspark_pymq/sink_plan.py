@@ -17,7 +17,7 @@ from pyspark_pymq.options import SinkOptions
 from pyspark_pymq.unrouted_queues import has_brokers
 
 LOG = logging.getLogger(__name__)
-#: Nobody waits longer for a name server here: tasks will.
+#: The driver waits no longer than this for a name server; tasks do.
 TIMEOUT_MAX_S = 3.0
 
 
@@ -59,10 +59,10 @@ def plan_sink(options: SinkOptions) -> SinkPlan:
         try:
             client.write_queues(topic)
             plan = SinkPlan(tuple(client.known_routes()))
-        except ConfigurationError:  # what was given as a name server is none
+        except ConfigurationError:  # what was given as a name server is not one
             raise
         except PymqError as error:
-            LOG.warning("planning without a new route of topic %s: %s", topic, error)
+            LOG.warning("topic %s: no route now, tasks look for one themselves: %s", topic, error)
             if key in plans:
                 return plans[key]
             is_missing = isinstance(error, RouteNotFound) and has_brokers(client)

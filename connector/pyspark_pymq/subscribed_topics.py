@@ -265,7 +265,7 @@ class SubscribedTopics:
         found: dict[MessageQueue, tuple[int, int]],
         failed: dict[str, PymqError],
     ) -> None:
-        """Take the answers of slaves that lag behind the query for none."""
+        """Discard the answers of slaves that lag behind the query."""
         for queue in list(found):
             first, end = found[queue]
             if queue in self._from_masters:

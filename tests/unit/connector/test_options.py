@@ -133,7 +133,7 @@ def test_a_star_among_tags_means_all() -> None:
         ({"pullbytes": "10"}, ["pullBytes", "1024.."]),
         ({"subscrib": "x"}, ["subscrib", "did you mean subscribe?", "startingOffsets"]),
         ({"topic": "x"}, ["topic", "belongs to the sink"]),
-        ({"zzz": "1"}, ["zzz", "unknown", "none like it"]),
+        ({"zzz": "1"}, ["zzz", "unknown", "no option has a name like it"]),
         # What is meant for Spark would do nothing here.
         ({"path": "orders"}, ["path='orders'", "the option subscribe"]),
         ({"paths": "[]"}, ["paths", "the option subscribe"]),
