@@ -15,6 +15,7 @@ from pymq.errors import CorruptRecord, OffsetOutOfRange
 from pymq.protocol.record import MAGIC_V1, MAGIC_V2, OVERHEAD_BYTES
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import BLANK_SIZE, ConsumeQueue, Entries
+from pymq.store.searches import among
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -232,15 +233,7 @@ def _matches(queue: ConsumeQueue, entries: Entries, tag_codes: Longs | None) -> 
     if tag_codes is None:
         return np.ones(len(entries), np.bool_)
     codes, known = queue.tag_codes(entries)
-    found: Mask
-    if len(tag_codes) == 1:
-        found = codes == tag_codes[0]
-    elif len(tag_codes):
-        nearest = np.minimum(tag_codes.searchsorted(codes), len(tag_codes) - 1)
-        found = tag_codes[nearest] == codes
-    else:
-        found = np.zeros(len(entries), np.bool_)
-    return found | ~known
+    return among(codes, tag_codes) | ~known
 
 
 def _scan_end(sizes: Longs, kept: Mask, count_max: int, bytes_max: int) -> int:

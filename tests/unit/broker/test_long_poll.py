@@ -82,7 +82,7 @@ def test_pulls_wake_for_what_they_want(connection: FakeConnection) -> None:
     ):
         assert held.hold(name, connection, **more)
     assert held.take(arrival(0, 2, 1, 2)) == 1
-    assert held.take(arrival(0, 3, 7)) == 1
+    assert held.take(arrival(0, 3, 8, 7)) == 1
     assert held.take(arrival(0, 4, 7), arrival(2, 1)) == 0
     assert held.answered == ["all", "tag"] and len(held.table) == 2
     asyncio.run(held.table.close())

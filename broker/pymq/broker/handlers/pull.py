@@ -23,6 +23,7 @@ from pymq.protocol.bodies import Subscription
 from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode
 from pymq.protocol.headers.pull import PullRequest, PullResponse
 from pymq.store import Arrival, MessageStore, ReadResult, ReadStatus
+from pymq.store.searches import among
 
 _READ = int(Permission.READ)
 
@@ -216,7 +217,7 @@ def is_wanted(offset: int, tag_codes: TagCodes | None, arrival: Arrival) -> bool
     """
     if arrival.queue_end <= offset:
         return False
-    return tag_codes is None or bool(np.isin(arrival.tag_codes, tag_codes).any())
+    return tag_codes is None or bool(among(arrival.tag_codes, tag_codes).any())
 
 
 def _response_code(result: ReadResult, requested_offset: int) -> int:
