@@ -73,7 +73,7 @@ class BlockingClient:
             read_deadline_s: how long reads are tried again without any progress.
             send_retries: how often a failed send is tried again, see the module's docstring.
             producer_group: the group sends are made in.
-            awaits_routes: all topics exist, and a missing route is a passing failure, see
+            awaits_routes: all topics exist, and a missing route is a transient failure, see
                 ``ClientConfig``.
             config: takes the place of all these but ``name_servers``.
             routes: what another client knows of topics (``known_routes``): name servers are not

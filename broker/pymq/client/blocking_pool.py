@@ -51,7 +51,7 @@ PROBE_S = 3.0
 #: What is not over by then is worth a line in the log.
 WARN_AFTER_S = 1.0
 
-#: What a read survives: another try, perhaps elsewhere, can succeed.
+#: Transient failures of a read: another try, perhaps elsewhere, can succeed.
 PASSING = (
     ConnectionFailed,
     RequestTimeout,

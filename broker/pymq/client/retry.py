@@ -8,54 +8,16 @@ committed offset of its queue stays before it.
 import logging
 from collections.abc import Callable, Sequence
 
+from pymq.client import operations
 from pymq.client.inbox import Delivery, Inbox
-from pymq.client.operations import Operation
 from pymq.client.pool import ClientPool
 from pymq.errors import PymqError
-from pymq.protocol.codes import RequestCode
-from pymq.protocol.command import Command
-from pymq.protocol.headers.retry import SendBackRequest
-from pymq.protocol.message import RETRY_TOPIC, ReceivedMessage
+from pymq.protocol.message import RETRY_TOPIC
 from pymq.protocol.names import is_retry_topic
 
 _log = logging.getLogger(__name__)
 
 LOCAL_RETRY_S = 5.0
-
-
-class SendBack(Operation[None]):
-    """CONSUMER_SEND_MSG_BACK (36)."""
-
-    __slots__ = ("_group", "_message_id")
-
-    def __init__(
-        self,
-        message: ReceivedMessage,
-        *,
-        group: str,
-        max_reconsume_times: int,
-        delay_level: int = 0,
-    ) -> None:
-        header = SendBackRequest(
-            offset=message.physical_offset,
-            group=group,
-            delay_level=delay_level,
-            origin_message_id=message.message_id,
-            origin_topic=message.topic,
-            max_reconsume_times=max_reconsume_times,
-            broker_name=message.broker_name,
-        )
-        super().__init__(Command(int(RequestCode.CONSUMER_SEND_MSG_BACK), header.to_fields()))
-        self._group = group
-        self._message_id = message.message_id
-
-    @property
-    def description(self) -> str:
-        return f"to take message {self._message_id} of group {self._group!r} back"
-
-    def result(self, response: Command, *, peer: str) -> None:
-        if response.code != 0:
-            raise self.refusal(response, peer)
 
 
 def visible_topic(stored_topic: str, properties: dict[str, str]) -> str:
@@ -158,7 +120,7 @@ class FailedMessages:
     async def _send_back(self, delivery: Delivery) -> PymqError | None:
         """Let the broker deliver a message again; return why it stays here, if it does."""
         message, queue = delivery.message, delivery.process_queue.queue
-        operation = SendBack(
+        operation = operations.send_back(
             message, group=self._group, max_reconsume_times=self._max_reconsume_times
         )
         try:

@@ -34,9 +34,13 @@ from pymq.protocol.bodies import (
 )
 from pymq.protocol.codes import PULL_BYTES_FIELD, RequestCode
 from pymq.protocol.command import Command
+from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.record import NewRecord, decode_record, encode_record
 
 QUEUE = MessageQueue("TopicA", "broker-a", 3)
+RECEIVED = ReceivedMessage(
+    "TopicA", b"x", {"UNIQ_KEY": "ID"}, "broker-a", 3, 7, 4096, 0, 0, b"", b""
+)
 PEER = "10.0.0.1:10911"
 STORED = {"msgId": "AB,CD", "queueId": "3", "queueOffset": "17", "MSG_REGION": "r"}
 PULLED = {
@@ -220,6 +224,20 @@ def pull(**more: object) -> Pull:
                 "expressionType": "TAG",
                 "bname": "broker-a",
                 PULL_BYTES_FIELD: "1048576",
+            },
+        ),
+        (
+            operations.send_back(RECEIVED, group="G", max_reconsume_times=16),
+            36,
+            {
+                "offset": "4096",
+                "group": "G",
+                "delayLevel": "0",
+                "originMsgId": "ID",
+                "originTopic": "TopicA",
+                "unitMode": "false",
+                "maxReconsumeTimes": "16",
+                "bname": "broker-a",
             },
         ),
     ],

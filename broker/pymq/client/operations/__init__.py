@@ -48,6 +48,7 @@ from pymq.client.operations.offsets import (
 from pymq.client.operations.operation import Operation
 from pymq.client.operations.pulls import Pull, PullResult, PullStatus
 from pymq.client.operations.queries import QUERY_COUNT_MAX, query_messages, view_message
+from pymq.client.operations.retries import send_back
 from pymq.client.operations.sends import (
     BODY_BYTES_MAX,
     DEFAULT_QUEUE_COUNT,
@@ -96,6 +97,7 @@ __all__ = [
     "query_offset",
     "read_send",
     "route",
+    "send_back",
     "topic_config",
     "topic_list",
     "topic_stats",
