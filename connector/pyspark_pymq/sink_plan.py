@@ -62,11 +62,10 @@ def plan_sink(options: SinkOptions) -> SinkPlan:
         except ConfigurationError:  # what was given as a name server is not one
             raise
         except PymqError as error:
+            if key not in plans and isinstance(error, RouteNotFound) and has_brokers(client):
+                return SinkPlan(missing=str(error))
             LOG.warning("topic %s: no route now, tasks look for one themselves: %s", topic, error)
-            if key in plans:
-                return plans[key]
-            is_missing = isinstance(error, RouteNotFound) and has_brokers(client)
-            return SinkPlan(missing=str(error)) if is_missing else NO_PLAN
+            return plans.get(key, NO_PLAN)
     if plan.routes:
         plans[key] = plan
     return plan

@@ -105,7 +105,12 @@ def _committed(messages: Sequence[Any], what: str) -> None:
 def _aborted(messages: Sequence[Any], what: str) -> None:
     """Log a failed job. Never raises: Spark would show that in place of the cause."""
     rows = sum(message.rows for message in messages if isinstance(message, Written))
-    LOG.warning("%s failed; %d messages of it were sent already and stay sent", what, rows)
+    LOG.warning(
+        "%s failed: %d messages of tasks that ended are stored, and perhaps some of the others; "
+        "what is run again is sent again",
+        what,
+        rows,
+    )
 
 
 # Arrow batches in a stream came with 4.1. In 4.0 a class that derives from both of these gets

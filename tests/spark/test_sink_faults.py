@@ -202,12 +202,13 @@ def test_rows_with_the_number_of_a_queue_go_elsewhere_when_routes_say_so(tmp_pat
 # ------------------------------------------------------------------------- planning, durability
 
 
-def test_a_topic_that_is_not_there(tmp_path: Path) -> None:
+def test_a_topic_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     """That is found out when the job is planned, and not waited for."""
     with Cluster(broker={"auto_create_topic": False}) as cluster:
         options = {"nameServer": cluster.name_server, "topic": "nowhere"}
         plan = plan_sink(sink_options(options))
         assert plan.missing is not None and "'nowhere'" in plan.missing
+        assert not caplog.text  # it is an error: nothing is tried, and nothing is waited for
         with pytest.raises(RouteNotFound, match="'nowhere'.*pymq topic create nowhere"):
             PymqSource(options).writer(BODY, False).write(batches(1))
         with pytest.raises(ConfigurationError, match="broker"):
