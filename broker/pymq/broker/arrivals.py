@@ -3,6 +3,9 @@
 Listeners run one after another, once the acknowledgements of these messages have left: an error in
 one of them delays neither producers nor the other listeners.
 
+What became visible before a start is not announced again: a feature that needs every message keeps
+its place in a table of its own (``state_saving``), and reads from there first.
+
 Source: RocketMQ MessageArrivingListener, ReputMessageService.
 """
 

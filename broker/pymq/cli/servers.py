@@ -43,7 +43,7 @@ class _OneLineParser(argparse.ArgumentParser):
 
 
 def run(command: str, summary: str, arguments: Sequence[str]) -> Exit:
-    """Run one of the servers until it is told to stop.
+    """Run one of the servers until a signal ends it.
 
     Args:
         command: ``namesrv``, ``broker`` or ``up``.

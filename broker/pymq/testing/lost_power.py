@@ -1,4 +1,4 @@
-"""What a disk may hold after a power loss: a model beside real files.
+"""What a disk may hold after a power loss: a model alongside real files.
 
 The real files are the page cache: they hold everything that was written. The model holds what is
 certainly on the disk (the *durable* state), and what has changed since (*pending*). Losing power

@@ -19,6 +19,7 @@ import numpy as np
 from pymq.store.config import StoreConfig
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.index import IndexCheck
+from pymq.store.inspection.index_items import ItemStream
 from pymq.store.inspection.layout import StoreLayout, read_layout
 from pymq.store.inspection.log import Blank, Block, Gap, Part, read_log
 from pymq.store.inspection.queues import QueueCheck
@@ -108,13 +109,14 @@ class _Check:
         self._queues = QueueCheck(layout, findings, self._queue_severity, self._tables.topics)
         self._index: IndexCheck | None = None
         if layout.index_layout is not None and layout.index_files:
-            self._index = IndexCheck(
+            items = ItemStream(
                 layout,
                 findings,
                 self._index_severity,
                 self._add_read,
                 rebuilt=self._rebuilt_index_file() if self._is_recovering else None,
             )
+            self._index = IndexCheck(layout, findings, self._index_severity, items)
         #: Gaps that may be the end of the log, and those that are damage.
         self._open: list[Gap] = []
         self._damaged: list[Gap] = []

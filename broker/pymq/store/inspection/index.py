@@ -6,8 +6,6 @@ with the index: in addition to the pieces there are two tables of slots (4 bytes
 index says of itself is checked in ``index_items``.
 """
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -40,8 +38,7 @@ class IndexCheck:
         layout: StoreLayout,
         findings: Findings,
         severity_at: SeverityAt,
-        on_read: Callable[[int], None],
-        rebuilt: Path | None,
+        items: ItemStream,
     ) -> None:
         """Prepare.
 
@@ -49,13 +46,12 @@ class IndexCheck:
             layout: the store; it has an index.
             findings: what is found is added there.
             severity_at: how bad a wrong item is, by the physical offset of its message.
-            on_read: called with the number of bytes of the index that were read.
-            rebuilt: the file whose slots the next start rebuilds, whatever they contain.
+            items: of the index, to be read by this check alone.
         """
         self._layout = layout
         self._findings = findings
         self._severity_at = severity_at
-        self._stream = ItemStream(layout, findings, severity_at, on_read, rebuilt)
+        self._stream = items
         self._taken: list[_Keys] = []
         self._taken_count = 0
         #: Number of items read.

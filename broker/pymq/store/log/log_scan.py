@@ -113,8 +113,8 @@ def _scan_chunk(
         count = len(good) if good.all() else int(good.argmin())
         states, torn = _record_crcs(columns, count)
         if record_crc is RecordCrcRule.DEMANDED:
-            _demand(segment, position, columns.starts, states, torn)
-        good[:count] &= _believe(states, torn, record_crc)
+            _require_checksums(segment, position, columns.starts, states, torn)
+        good[:count] &= _undamaged(states, torn, record_crc)
     if not good.all():
         count, stop = int(good.argmin()), Stop.BAD
     elif stop is Stop.END and len(starts) and ends_in_zeros(columns):
@@ -237,10 +237,10 @@ def _record_crcs(
 
 def record_crcs_good(columns: RecordColumns, rule: RecordCrcRule) -> npt.NDArray[np.bool_]:
     """Return which of consecutive records are not damaged according to their own checksums."""
-    return _believe(*_record_crcs(columns, len(columns)), rule)
+    return _undamaged(*_record_crcs(columns, len(columns)), rule)
 
 
-def _demand(
+def _require_checksums(
     segment: Segment,
     position: int,
     starts: Longs,
@@ -259,7 +259,7 @@ def _demand(
         )
 
 
-def _believe(
+def _undamaged(
     states: npt.NDArray[np.int8], torn: npt.NDArray[np.bool_], rule: RecordCrcRule
 ) -> npt.NDArray[np.bool_]:
     """Return which of otherwise valid records are undamaged."""
