@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.cluster.played import Played
 from tests.cluster.scenarios import wait_until
 from tests.spark.two_brokers import TwoBrokers
 
@@ -21,7 +22,8 @@ from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
-from pymq.errors import PymqError
+from pymq.errors import PymqError, RequestTimeout
+from pymq.protocol.command import Command
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
 
@@ -307,3 +309,36 @@ def check_warnings(caplog: pytest.LogCaptureFixture, name: str) -> None:
     other = {"broker-a": "broker-b", "broker-b": "broker-a"}[name]
     assert not [text for text in texts if f"queues of broker {other!r}" in text]
     assert sum(texts.values()) <= 10, texts
+
+
+def test_a_change_that_one_broker_did_not_answer_says_where_it_was_done(tmp_path: Path) -> None:
+    with TwoBrokers(tmp_path) as bed, BlockingClient(bed.name_server, timeout_s=0.5) as client:
+        admin = BlockingAdmin(client)
+        bed.freeze("broker-b")
+        changes: list[Callable[[], None]] = [
+            lambda: admin.create_topic("T"),
+            lambda: admin.create_group("g"),
+            lambda: admin.delete_group("g"),
+            lambda: admin.delete_topic("T"),
+        ]
+        for change in changes:
+            with pytest.raises(RequestTimeout) as late:
+                change()
+            (note,) = late.value.__notes__
+            assert note.startswith("it was done on broker-a before, not on broker-b; ")
+        bed.thaw("broker-b")
+        for change in changes:
+            change()
+
+
+def test_a_name_server_that_does_not_answer_holds_up_no_new_topic(
+    pymq_cluster: Cluster,
+) -> None:
+    def silent(_: Command) -> None:
+        return None
+
+    with Played(silent) as other:
+        both = [pymq_cluster.name_server, other.address]
+        with BlockingClient(both, timeout_s=0.2) as client:
+            BlockingAdmin(client).create_topic("T")
+            assert client.send(Message("T", b"x")).queue.topic == "T"

@@ -17,6 +17,8 @@ from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,
     ConsumerNotOnline,
+    PymqError,
+    RequestTimeout,
     RouteNotFound,
     TopicNotExist,
 )
@@ -233,10 +235,8 @@ class BlockingAdmin:
             order=order,
             attributes=attributes or {},
         )
-        masters = self.masters(cluster)
-        for address in masters.values():
-            self._pool.ask(address, operations.update_topic(config))
-        self._wait_route(topic, lambda brokers: brokers >= set(masters))
+        changed = self._change_each_master(cluster, lambda: operations.update_topic(config))
+        self._wait_route(topic, lambda brokers: brokers >= changed)
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic: on every master, then its route on every name server.
@@ -251,8 +251,7 @@ class BlockingAdmin:
             PymqError: a broker or a name server could not be asked, or refused.
         """
         check_topic(topic)
-        for address in self.masters(cluster).values():
-            self._pool.ask(address, operations.delete_topic(topic))
+        self._change_each_master(cluster, lambda: operations.delete_topic(topic))
         if cluster is None:
             for address in self._pool.config.name_servers:
                 try:
@@ -285,7 +284,7 @@ class BlockingAdmin:
                     route = self._pool.ask(address, operations.route(topic))
                     if is_complete({data.broker_name for data in route.queues}):
                         break
-                except ConnectionFailed:
+                except (ConnectionFailed, RequestTimeout):
                     break
                 except TopicNotExist:
                     pass
@@ -327,8 +326,7 @@ class BlockingAdmin:
         """
         settings = GroupConfig(group=config) if isinstance(config, str) else config
         check_group(settings.group)
-        for address in self.masters(cluster).values():
-            self._pool.ask(address, operations.update_group(settings))
+        self._change_each_master(cluster, lambda: operations.update_group(settings))
 
     def delete_group(
         self, group: str, *, forget_offsets: bool = False, cluster: str | None = None
@@ -344,8 +342,9 @@ class BlockingAdmin:
             PymqError: a broker could not be asked, or refused.
         """
         check_group(group)
-        for address in self.masters(cluster).values():
-            self._pool.ask(address, operations.delete_group(group, forget_offsets=forget_offsets))
+        self._change_each_master(
+            cluster, lambda: operations.delete_group(group, forget_offsets=forget_offsets)
+        )
 
     def group_lag(self, group: str, topic: str | None = None) -> list[QueueLag]:
         """Return how far a group is, per queue, sorted.
@@ -379,3 +378,27 @@ class BlockingAdmin:
 
     def _each_master(self, operation: Callable[[], operations.Operation[T]]) -> list[T]:
         return [self._pool.ask(address, operation()) for address in self.masters().values()]
+
+    def _change_each_master(
+        self, cluster: str | None, operation: Callable[[], operations.Operation[None]]
+    ) -> set[str]:
+        """Change something on every master; return their names.
+
+        Raises:
+            PymqError: a broker could not be asked, or refused; a note says where it was done.
+        """
+        masters = self.masters(cluster)
+        changed: list[str] = []
+        for name, address in masters.items():
+            try:
+                self._pool.ask(address, operation())
+            except PymqError as error:
+                if changed:
+                    others = [other for other in masters if other not in changed]
+                    error.add_note(
+                        f"it was done on {', '.join(changed)} before, not on {', '.join(others)}; "
+                        "it may be repeated when all of them answer"
+                    )
+                raise
+            changed.append(name)
+        return set(changed)
