@@ -4,9 +4,11 @@ import socket
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.cluster.played import Played
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
@@ -15,6 +17,7 @@ from pymq.client.operations import PullStatus, SendStatus
 from pymq.errors import (
     BrokerError,
     ClientClosed,
+    ClientMisplaced,
     ConfigurationError,
     ConnectionFailed,
     LocalProtocolError,
@@ -25,6 +28,8 @@ from pymq.errors import (
 )
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import ResponseCode
+from pymq.protocol.command import Command
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.record import decode_records
 from pymq.protocol.record_batch import read_columns
@@ -223,6 +228,30 @@ def test_topics_come_and_go(cluster: Cluster, client: BlockingClient) -> None:
     assert topic not in admin.topics()
     with pytest.raises(RouteNotFound, match="pymq topic create"):
         client.read_queues(topic)
+
+
+def test_a_second_thread_is_refused_while_the_first_waits() -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def late(request: Command) -> Command:
+        asked.set()
+        assert go_on.wait(30)
+        return request.reply(ResponseCode.TOPIC_NOT_EXIST, "late")
+
+    with (
+        Played(late) as server,
+        BlockingClient(server.address, timeout_s=30) as client,
+        ThreadPoolExecutor(1) as other,
+    ):
+        first = other.submit(client.read_queues, "T")
+        assert asked.wait(30)
+        with pytest.raises(ClientMisplaced, match="in another thread.* or take pymq.sync"):
+            client.read_queues("T")
+        go_on.set()
+        with pytest.raises(RouteNotFound):
+            first.result(30)
+        with pytest.raises(RouteNotFound):  # one after the other
+            client.read_queues("T")
 
 
 def test_a_send_creates_its_topic(client: BlockingClient) -> None:

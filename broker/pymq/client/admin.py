@@ -382,11 +382,7 @@ class BlockingAdmin:
     def _change_each_master(
         self, cluster: str | None, operation: Callable[[], operations.Operation[None]]
     ) -> set[str]:
-        """Change something on every master; return their names.
-
-        Raises:
-            PymqError: a broker could not be asked, or refused; a note says where it was done.
-        """
+        """Change something on every master; the note of an error says where it was done before."""
         masters = self.masters(cluster)
         changed: list[str] = []
         for name, address in masters.items():
@@ -394,11 +390,9 @@ class BlockingAdmin:
                 self._pool.ask(address, operation())
             except PymqError as error:
                 if changed:
-                    others = [other for other in masters if other not in changed]
-                    error.add_note(
-                        f"it was done on {', '.join(changed)} before, not on {', '.join(others)}; "
-                        "it may be repeated when all of them answer"
-                    )
+                    others = ", ".join(other for other in masters if other not in changed)
+                    done = f"it was done on {', '.join(changed)} before, not on {others}"
+                    error.add_note(f"{done}; it may be repeated when all of them answer")
                 raise
             changed.append(name)
         return set(changed)

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class BlockingClient:
-    """A client for one thread; connects when first used.
+    """A client for one thread at a time; connects when first used.
 
     Use it in a ``with`` statement, or call ``close``.
     """

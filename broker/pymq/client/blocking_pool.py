@@ -23,6 +23,7 @@ from pymq.client.routes import (
 from pymq.errors import (
     BrokerError,
     ClientClosed,
+    ClientMisplaced,
     ConfigurationError,
     ConnectionFailed,
     PymqError,
@@ -82,6 +83,8 @@ class BlockingPool:
         self._offers: dict[str, tuple[BlockingChannel, bool]] = {}
         #: Why topics' old routes are used at the moment, as it was logged.
         self._why_old: dict[str, str] = {}
+        #: Held during a request: the answers of two would be read by the wrong one.
+        self._asking = threading.Lock()
         self._closed = threading.Event()  # close() may come from a signal handler
 
     def close(self) -> None:
@@ -241,14 +244,24 @@ class BlockingPool:
             hint: where the address is from, for the error message when it cannot be reached.
 
         Raises:
+            ClientMisplaced: another thread waits for an answer; nothing was sent.
             PymqError: whatever went wrong.
         """
         channel = self.channel(address, hint)
         wait_s = self.config.timeout_s if timeout_s is None else timeout_s
+        asking = self._asking
+        if not asking.acquire(blocking=False):
+            raise ClientMisplaced(
+                f"nothing was sent to {address}: the client waits for an answer in another thread, "
+                "or below a signal handler, and serves one at a time; make a client for each "
+                "thread, or take pymq.sync, which serves several"
+            )
         try:
             response = channel.request(operation.request, wait_s)
         except RequestTimeout as error:
             raise timed_out(address, operation, wait_s) from error
+        finally:
+            asking.release()
         return operation.result(response, peer=address)
 
     def channel(self, address: str, hint: str) -> BlockingChannel:
@@ -281,6 +294,7 @@ class BlockingPool:
     def _leave_to_parent(self) -> None:
         """Close our copies of the connections of another process, which still uses them."""
         self._process = Process()
+        self._asking = threading.Lock()  # one that a thread of the parent holds is never released
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
