@@ -88,6 +88,7 @@ class SubscribedTopics:
         started_s = self._monotonic_s()
         expected = set(self._options.expected_brokers)
         seen: set[str] = set()
+        said: set[str] = set()
         failure: PymqError
         while True:
             try:
@@ -110,9 +111,12 @@ class SubscribedTopics:
                 limit_s = self._options.retry_timeout_s if expected else START_BROKER_DEADLINE_S
             except (ConnectionFailed, RequestTimeout) as error:
                 failure, limit_s = error, START_DEADLINE_S
-            waited_s = self._monotonic_s() - started_s
-            if waited_s + PAUSE_MAX_S > min(limit_s, self._options.retry_timeout_s):
+            limit_s = min(limit_s, self._options.retry_timeout_s)
+            if self._monotonic_s() - started_s + PAUSE_MAX_S > limit_s:
                 raise failure
+            if str(failure) not in said and not self._outages:  # which are told of by themselves
+                said.add(str(failure))
+                LOG.warning("the query waits up to %.0f s before it starts: %s", limit_s, failure)
             self._wait(PAUSE_MAX_S)
             self._ask_again_for_all()
 

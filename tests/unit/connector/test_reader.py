@@ -551,7 +551,9 @@ def test_a_queue_whose_start_cannot_be_asked_for_is_met_later(
     assert reader.latestOffset(before) == both(15, 10, 0, since=SINCE)
 
 
-def test_expected_brokers(two: FakeBroker, clock: Time, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_expected_brokers(
+    two: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
     options = {"expectedbrokers": "broker-a, broker-b", "retrytimeoutms": "60000"}
     assert len(planned(batch(**options).partitions())) == 3
     two.unrouted.add("broker-b")
@@ -559,6 +561,8 @@ def test_expected_brokers(two: FakeBroker, clock: Time, monkeypatch: pytest.Monk
     with pytest.raises(RouteNotFound, match=r"expectedBrokers: broker-b not found.*on broker-a"):
         batch(**options).partitions()
     assert 59 < clock.now_s - started_s <= 60
+    (said,) = (record.getMessage() for record in caplog.records)  # a minute is long without a word
+    assert said.startswith("the query waits up to 60 s") and "broker-b not found" in said
     with pytest.raises(RouteNotFound, match="expectedBrokers: broker-b"):
         stream(**options).initialOffset()
     two.unrouted.add("broker-a")
