@@ -226,7 +226,7 @@ def test_a_long_wait_is_logged_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("pymq.client.blocking_pool.WARN_AFTER_S", 0.1)
+    monkeypatch.setattr("pymq.client.backoff.WARN_AFTER_S", 0.1)
     name_server.routes.clear()
     awaiting = replace(IMPATIENT, awaits_routes=True)
     with (

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from pymq.client import operations
+from pymq.client.backoff import Backoff
 from pymq.client.config import ClientConfig
 from pymq.client.home import Process
 from pymq.client.operations import Operation, check_send_topic
@@ -44,13 +45,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-#: Pause between two tries: first, and longest.
-PAUSE_S = 0.05
-PAUSE_S_MAX = 1.0
 #: A broker that does not answer something small by then does not answer at all.
 PROBE_S = 3.0
-#: What is not over by then is worth a line in the log.
-WARN_AFTER_S = 1.0
 
 #: Transient failures of a read: another try, perhaps elsewhere, can succeed.
 PASSING = (
@@ -332,53 +328,9 @@ class BlockingPool:
         """Return when a request that is sent now times out."""
         return time.monotonic() + self.config.timeout_s
 
-    def backoff(self) -> "Backoff":
+    def backoff(self) -> Backoff:
         """Return the pauses and the deadline of one read's retries."""
         return Backoff(self.config, self.routes, self._closed)
-
-
-class Backoff:
-    """When to try a read again: after longer and longer pauses, until its deadline.
-
-    The deadline is ``read_deadline_s`` after the first failure since the last progress.
-    """
-
-    def __init__(self, config: ClientConfig, routes: RouteTable, closed: threading.Event) -> None:
-        self._limit_s = config.read_deadline_s
-        self._awaits_routes = config.awaits_routes
-        self._routes = routes
-        self._closed = closed
-        self.progressed()
-
-    def progressed(self) -> None:
-        """Start again: something succeeded."""
-        self._failed_at: float | None = None
-        self._pause_s = PAUSE_S
-        self._warned = False
-
-    def wait(self, error: PymqError, topics: Iterable[str]) -> None:
-        """Wait a little before the next try, or raise the error when it is time to give up.
-
-        A topic that never had a route is a mistake, not a broker that restarts, unless routes are
-        awaited: the error is raised at once.
-        """
-        now = time.monotonic()
-        if self._failed_at is None:
-            self._failed_at = now
-        topics = set(topics)
-        known = all(self._routes.find(topic) is not None for topic in topics)
-        if self._closed.is_set() or not (known or self._awaits_routes):
-            raise error
-        left_s = self._failed_at + self._limit_s - now
-        if self._pause_s > left_s:
-            raise error
-        if not self._warned and now - self._failed_at >= WARN_AFTER_S:
-            _log.warning("trying again for up to %.0f s more: %s", left_s, error)
-            self._warned = True
-        for topic in topics:
-            self._routes.doubt(topic)
-        self._closed.wait(self._pause_s)
-        self._pause_s = min(2 * self._pause_s, PAUSE_S_MAX)
 
 
 def advertised(broker_name: str) -> str:
