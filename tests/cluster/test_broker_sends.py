@@ -1,21 +1,25 @@
 """Sends over a real socket: what is stored, when it is acknowledged, what is refused."""
 
 import asyncio
+import dataclasses
 import re
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 
+from pymq.broker import assembly
 from pymq.broker.flusher import Flusher
+from pymq.broker.message_hooks import MessageHooks
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import HeaderForm
 from pymq.protocol.message import decode_properties
-from pymq.protocol.record import parse_offset_message_id
+from pymq.protocol.record import NewRecord, parse_offset_message_id
 from pymq.store import FlushMode
 
 
@@ -262,6 +266,22 @@ def test_a_retry_topic_sends_to_dead_letters_when_it_was_tried_enough(tmp_path: 
         assert (dead.body, dead.topic) == (b"dead", "%DLQ%g")
         assert [r.body for r in records(await peer.pull("%RETRY%g", 0))] == [b"again"]
 
+    serve(tmp_path, check)
+
+
+def test_an_answer_names_the_queue_that_was_chosen_wherever_a_hook_moves_the_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def later(record: NewRecord, _: Mapping[str, str]) -> NewRecord:
+        return dataclasses.replace(record, topic="LATER", queue_id=1)
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "LATER", queues=2)
+        answer = await peer.send("T", b"x", queue_id=3, properties="DELAY\x013")
+        assert (answer.code, fields(answer)["queueId"]) == (0, "3")
+        assert [record.body for record in records(await peer.pull("LATER", 0, queueId=1))] == [b"x"]
+
+    monkeypatch.setattr(assembly, "MessageHooks", lambda _: MessageHooks({"DELAY": later}))
     serve(tmp_path, check)
 
 

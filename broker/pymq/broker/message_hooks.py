@@ -54,14 +54,16 @@ class _Request:
     is_meant: Callable[[str], bool]
 
 
-#: All names but the last begin with D or T: see ``BatchProperties.rows_with``.
+#: By precedence: of several that are meant the first one counts, as in RocketMQ. The delay of a
+#: transactional message begins when that is committed. All names but INNER_COUNT begin with D or
+#: T: see ``BatchProperties.rows_with``.
 _REQUESTS = {
+    INNER_COUNT: _Request("inner batches", lambda value: True),
+    TRANSACTION_PREPARED: _Request("transactional messages", _is_true),
     DELAY: _Request("delayed messages", _is_above_zero),
     TIMER_DELAY_S: _Request("timer messages", _is_above_zero),
     TIMER_DELAY_MS: _Request("timer messages", _is_above_zero),
     TIMER_DELIVERY_MS: _Request("timer messages", _is_above_zero),
-    TRANSACTION_PREPARED: _Request("transactional messages", _is_true),
-    INNER_COUNT: _Request("inner batches", lambda value: True),
 }
 _NAMES = frozenset(_REQUESTS)
 _NAMES_IN_BATCHES = frozenset(name.encode() for name in _NAMES - {INNER_COUNT})
@@ -90,19 +92,18 @@ class MessageHooks:
         """
         if _NAMES.isdisjoint(properties) and not record.sys_flag & _SPECIAL_FLAGS:
             return record
-        for name in _meant(properties):
-            hook = self._hooks.get(name)
-            if hook is None:
-                raise refusal(
-                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                    f"{_REQUESTS[name].feature} (property {name}) are not supported by this "
-                    "broker; send the message without it",
-                )
-            record = hook(record, properties)
-        if record.sys_flag & _SPECIAL_FLAGS:
+        name = next(iter(_meant(properties)), None)
+        hook = None
+        if name is not None and (hook := self._hooks.get(name)) is None:
+            raise refusal(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                f"{_REQUESTS[name].feature} (property {name}) are not supported by this "
+                "broker; send the message without it",
+            )
+        if record.sys_flag & _SPECIAL_FLAGS and name != TRANSACTION_PREPARED:
             # Stored like this it would be acknowledged, but never delivered.
             raise refusal(ResponseCode.MESSAGE_ILLEGAL, _flags_remark(record.sys_flag))
-        return record
+        return record if hook is None else hook(record, properties)
 
     def check_batch(self, batch: NewRecords, properties: Mapping[str, str]) -> None:
         """Refuse a batch with special messages.
@@ -132,7 +133,7 @@ class MessageHooks:
 
 
 def _meant(properties: Mapping[str, str]) -> list[str]:
-    """Return the properties that ask for something, in a fixed order."""
+    """Return the properties that ask for something, by precedence."""
     return [
         name
         for name, request in _REQUESTS.items()

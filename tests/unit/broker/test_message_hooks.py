@@ -110,7 +110,22 @@ def test_a_hook_decides_what_is_stored() -> None:
     hooks = MessageHooks({"DELAY": postpone})
     stored = hooks.apply(record(), {"DELAY": "3"})
     assert (stored.topic, stored.queue_id) == ("LATER", 2)
+    with pytest.raises(MessageIllegal, match="system flag"):
+        hooks.apply(record(0x4), {"DELAY": "3"})
     with pytest.raises(RequestNotSupported, match="TRAN_MSG"):
         hooks.apply(record(), {"DELAY": "3", "TRAN_MSG": "true"})
     with pytest.raises(MessageIllegal):  # RocketMQ's rule, whatever is offered
         hooks.check_batch(batch(b"DELAY\x013"), {})
+
+
+def test_one_hook_counts_that_of_the_transaction_before_that_of_the_delay() -> None:
+    def postpone(one: NewRecord, properties: Mapping[str, str]) -> NewRecord:
+        return dataclasses.replace(one, topic="LATER")
+
+    def prepare(one: NewRecord, properties: Mapping[str, str]) -> NewRecord:
+        return dataclasses.replace(one, topic="HALF", sys_flag=0)
+
+    hooks = MessageHooks({"DELAY": postpone, "TRAN_MSG": prepare})
+    both = {"DELAY": "3", "TRAN_MSG": "true"}
+    assert hooks.apply(record(0x4), both).topic == "HALF"
+    assert hooks.apply(record(), {**both, "TRAN_MSG": "false"}).topic == "LATER"

@@ -120,12 +120,13 @@ class SendHandlers:
         if command.code == SEND_RECORDS and not command.body:
             return self._offer_records(request)
         try:
-            put, wait = self._accept(request)
+            put, queue_id, wait = self._accept(request)
         except BrokerError as error:
             return command.reply(error.code, error.remark, _ERROR_FIELDS)
         except ProtocolError as error:
             return command.reply(ResponseCode.MESSAGE_ILLEGAL, str(error), _ERROR_FIELDS)
-        self._log_writer.append(put, functools.partial(self._stored, request, put), wait=wait)
+        done = functools.partial(self._stored, request, put, queue_id)
+        self._log_writer.append(put, done, wait=wait)
         return None
 
     def _offer_records(self, request: Request) -> Command:
@@ -139,8 +140,11 @@ class SendHandlers:
 
     # --- checks
 
-    def _accept(self, request: Request) -> tuple[Put, bool]:
-        """Return what is to be stored, and whether the sender waits for the flush."""
+    def _accept(self, request: Request) -> tuple[Put, int, bool]:
+        """Return what is to be stored, its queue for the answer, and whether to wait for the flush.
+
+        The queue of the answer is the one that was chosen, wherever the message is redirected to.
+        """
         command = request.command
         fields = command.fields or {}
         if command.code == RequestCode.SEND_MESSAGE:
@@ -158,16 +162,17 @@ class SendHandlers:
             and self._config.is_writable
         ):
             queue_id = self._check(header, config)
+        stored_in = queue_id
         properties = parse_properties(header.properties)
         wait = WAIT not in properties or properties[WAIT].lower() != "false"
         if topic.startswith(names.RETRY_PREFIX):
-            topic, queue_id = self._retry(header, queue_id)
+            topic, stored_in = self._retry(header, queue_id)
         if command.code in _BATCH_CODES or header.batch:
-            batch = self._batch(request, header, queue_id)
+            batch = self._batch(request, header, stored_in)
             self._hooks.check_batch(batch, properties)
-            return batch, wait
-        record = self._single(request, header, properties, topic, queue_id)
-        return self._hooks.apply(record, properties), wait
+            return batch, queue_id, wait
+        record = self._single(request, header, properties, topic, stored_in)
+        return self._hooks.apply(record, properties), queue_id, wait
 
     def _check(self, header: SendRequest, config: TopicConfig) -> int:
         """Return the queue of a send that needs a closer look, or refuse it."""
@@ -286,7 +291,9 @@ class SendHandlers:
 
     # --- answers
 
-    def _stored(self, request: Request, put: Put, result: PutResult, outcome: Outcome) -> None:
+    def _stored(
+        self, request: Request, put: Put, queue_id: int, result: PutResult, outcome: Outcome
+    ) -> None:
         """Answer a send whose outcome is known."""
         command = request.command
         if outcome is _STORED:
@@ -294,22 +301,25 @@ class SendHandlers:
                 frame = encode_success(
                     command.opaque,
                     f"{self._id_prefix}{result.physical_offset:016X}",
-                    put.queue_id,
+                    queue_id,
                     result.queue_offset,
                 )
                 request.respond_encoded(_OK, frame)
             else:
-                self._respond_stored(request, put, result, _OK)
+                self._respond_stored(request, put, queue_id, result, _OK)
         elif outcome is Outcome.DISK_TIMEOUT:
-            self._respond_stored(request, put, result, ResponseCode.FLUSH_DISK_TIMEOUT)
+            timeout = ResponseCode.FLUSH_DISK_TIMEOUT
+            self._respond_stored(request, put, queue_id, result, timeout)
         else:
             code = _CODES[result.status] if outcome is Outcome.REFUSED else _FAILED
             request.respond(command.reply(code, result.remark or "refused", _ERROR_FIELDS))
 
-    def _respond_stored(self, request: Request, put: Put, result: PutResult, code: int) -> None:
+    def _respond_stored(
+        self, request: Request, put: Put, queue_id: int, result: PutResult, code: int
+    ) -> None:
         fields = SendResponse(
             message_id=self._message_ids(put, result.physical_offset),
-            queue_id=put.queue_id,
+            queue_id=queue_id,
             queue_offset=result.queue_offset,
             region=REGION,
             trace_on=True,
