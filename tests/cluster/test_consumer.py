@@ -15,6 +15,8 @@ from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_unti
 from tests.cluster.test_producer import FakeBroker
 
 from pymq.client import operations, threaded
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.inbox import FlowLimits
 from pymq.client.loop_thread import LoopThread
@@ -99,6 +101,36 @@ def test_an_offset_beyond_the_end_is_moved_back(
             assert numbers_of(await receive(consumer, 8)) == list(range(100, 108))
 
     run(test())
+
+
+def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(
+    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader is beyond the end of the new queue, where an official client would go on."""
+    monkeypatch.setattr("pymq.client.queue_reader.SUSPEND_S", 0.1)
+    name_server = pymq_cluster.name_server
+
+    def replace_topic() -> None:
+        with BlockingClient(name_server) as client:
+            admin = BlockingAdmin(client)
+            admin.delete_topic("T")
+            admin.create_topic("T", queue_count=4)
+
+    async def test() -> None:
+        old, new = set(range(40)), set(range(100, 104))
+        got: set[int] = set()
+        await send_numbers(name_server, "T", range(40))
+        async with Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
+            async for message in consumer:
+                got.add(int(message.body))
+                if got == old:
+                    await asyncio.to_thread(replace_topic)
+                    await send_numbers(name_server, "T", range(100, 104))  # one in each queue
+                if got == old | new:
+                    break
+
+    run(test())
+    assert caplog.text.count("its topic was deleted and created again, or its broker lost") == 4
 
 
 class OffsetlessBroker(FakeBroker):

@@ -136,6 +136,8 @@ class QueueReader:
         #: ``None`` until it is known where to begin.
         self.process_queue: ProcessQueue | None = None
         self._broker_id = MASTER_ID
+        #: Store time of the last message that was pulled; ``None``: none was.
+        self._newest_ms: int | None = None
         #: The committed offset, as the broker knows it.
         self._committed_offset: int | None = None
         self._troubles = troubles
@@ -220,7 +222,7 @@ class QueueReader:
         try:
             result = await self._pull(process_queue, room)
             if result.status is PullStatus.OFFSET_ILLEGAL:
-                await self._move(process_queue, result.next_offset)
+                await self._move(process_queue, result)
             else:
                 self._take(process_queue, result)
         except ConfigurationError as error:
@@ -287,6 +289,7 @@ class QueueReader:
         undecodable: set[int] = set()
         tags = self.subscription.tags
         for record in decode_records(result.body):
+            self._newest_ms = record.store_timestamp
             message = self._message(record, undecodable)
             # Brokers compare hashes of tags; only equal tags are wanted.
             if not tags or message.tags in tags:
@@ -311,13 +314,24 @@ class QueueReader:
         message.topic = visible_topic(message.topic, message.properties)
         return message
 
-    async def _move(self, process_queue: ProcessQueue, offset: int) -> None:
-        """The offset is outside the queue: start again at the nearest one inside."""
+    async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        """The offset is outside the queue: start again at the nearest one inside that is new."""
+        wanted, offset = process_queue.next_offset, result.next_offset
+        if wanted < result.min_offset:
+            why = "what was there before has expired"
+        else:
+            why = "its topic was deleted and created again, or its broker lost the end of its log"
+            if self._newest_ms is not None:
+                # In a queue that was created again even the first message may be new.
+                channel = await self._pool.read_channel(self.queue)
+                unread = operations.offset_by_time(self.queue, self._newest_ms + 1)
+                offset = min(offset, await self._pool.ask(channel, unread))
         _log.warning(
-            "%s: offset %d is outside the queue, reading goes on at %d",
+            "%s: offset %d is outside the queue, reading goes on at %d: %s",
             self._named,
-            process_queue.next_offset,
+            wanted,
             offset,
+            why,
         )
         self._inbox.drop(process_queue)
         self.process_queue = ProcessQueue(self.queue, offset)
