@@ -10,7 +10,7 @@ from tests.cluster.children import in_child
 
 from pymq.broker.config import BrokerConfig
 from pymq.client.blocking import BlockingClient
-from pymq.errors import ConfigurationError, StoreMismatch
+from pymq.errors import ClientClosed, ConfigurationError, StoreMismatch
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 
@@ -99,3 +99,16 @@ def test_a_child_leaves_the_cluster_to_its_parent_and_may_use_it() -> None:
 def test_a_wrong_setting_is_named() -> None:
     with pytest.raises(ConfigurationError, match="flush='SYNC_FLUSH': expected 'async' or 'sync'"):
         Cluster(flush="SYNC_FLUSH")
+
+
+def test_a_cluster_that_does_not_run_says_so() -> None:
+    cluster = Cluster()
+    for _ in range(2):
+        with pytest.raises(ClientClosed, match="not started: use it inside `with`"):
+            cluster.restart_broker()
+        with cluster:
+            cluster.stop_broker()
+            with pytest.raises(ClientClosed, match="call start_broker"):
+                assert cluster.broker_address
+    with pytest.raises(ClientClosed, match="not started"):
+        assert Cluster().name_server

@@ -16,7 +16,7 @@ from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
 from pymq.client.home import Process
 from pymq.clock import Clock
-from pymq.errors import ClientMisplaced, ConfigurationError
+from pymq.errors import ClientClosed, ClientMisplaced, ConfigurationError, PymqError
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
 from pymq.store import FlushMode, StoreConfig
@@ -28,6 +28,7 @@ SEGMENT_BYTES = 64 << 20
 #: On a developer's well-filled disk sends must not be refused, nor messages deleted.
 DISK_FREE_ENOUGH_BYTES = 256 << 20
 _STOP_TIMEOUT_S = 30.0
+NOT_STARTED = "the cluster is not started: use it inside `with`, or between start() and stop()"
 
 
 class Cluster:
@@ -144,14 +145,24 @@ class Cluster:
 
     @property
     def name_server(self) -> str:
-        """``host:port`` of the name server."""
-        assert self._name_server is not None, "the cluster is not started"
+        """``host:port`` of the name server.
+
+        Raises:
+            ClientClosed: it was never started.
+        """
+        if self._name_server is None:
+            raise ClientClosed(NOT_STARTED)
         return self._name_server.address
 
     @property
     def broker_address(self) -> str:
-        """``host:port`` of the broker."""
-        assert self._broker is not None, "the broker is not started"
+        """``host:port`` of the broker.
+
+        Raises:
+            ClientClosed: it is stopped.
+        """
+        if self._broker is None:
+            raise ClientClosed("the broker is stopped: call start_broker()")
         return self._broker.address
 
     @property
@@ -206,10 +217,11 @@ class Cluster:
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         try:
             self._check_process()
-        except ClientMisplaced:
+            if self._loop is None:
+                raise ClientClosed(NOT_STARTED)
+        except PymqError:
             work.close()
             raise
-        assert self._loop is not None, "the cluster is not started"
         done: Future[_T] = asyncio.run_coroutine_threadsafe(work, self._loop)
         return done.result()
 
