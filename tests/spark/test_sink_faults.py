@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
-from tests.spark.two_brokers import DEADLINE_S, TwoBrokers, wait_until
+from tests.spark.two_brokers import DEADLINE_S, NAMES, TwoBrokers, wait_until
 
 from pymq.client import batch_pipeline
 from pymq.client.blocking import BlockingClient
@@ -25,7 +25,7 @@ from pymq.testing import Cluster
 from pyspark_pymq.data_source import PymqSource
 from pyspark_pymq.options import sink_options
 from pyspark_pymq.send_task import REQUESTS_IN_FLIGHT
-from pyspark_pymq.sink_plan import NO_PLAN, _plans_of_this_process, plan_sink
+from pyspark_pymq.sink_plan import NO_PLAN, SinkPlan, _plans_of_this_process, plan_sink
 from pyspark_pymq.writer import PymqBatchWriter
 
 BATCH_ROWS = 50
@@ -216,6 +216,34 @@ def test_a_topic_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
         cluster.stop_broker()
         # Nothing can be said while no broker is there.
         assert plan_sink(sink_options(options)) == NO_PLAN
+
+
+def test_name_servers_that_are_away_do_not_hold_up_each_micro_batch(
+    two_brokers: TwoBrokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark plans the sink for each of them, and for its commit."""
+    bed = two_brokers
+    bed.create_topic("known")
+    options = sink_options({"nameServer": bed.name_server, "topic": "known"})
+    now_s = 1000.0
+
+    def planned() -> SinkPlan:
+        return plan_sink(options, monotonic_s=lambda: now_s)
+
+    plan = planned()
+    assert plan.routes
+    bed.name_server_process.stop()
+    for _ in range(3):
+        assert planned() == plan
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert said.startswith("topic known: no new route, the old one is used")
+    bed.name_server_process.start()
+    for name in NAMES:
+        bed.wait_route(name)
+    bed.create_topic("known", queue_count=6)
+    assert planned() == plan
+    now_s += 31
+    assert planned() != plan
 
 
 def test_a_topic_is_created_by_the_first_row() -> None:
