@@ -49,7 +49,7 @@ FOREIGN: dict[str, set[str]] = {
     "pyspark_pymq": {"pyspark", "pyarrow", "numpy", "fastavro"},
 }
 OPTIONAL: dict[str, set[str]] = {
-    "protocol": {"isal", "lz4", "zstandard"},
+    "protocol": {"isal", "lz4", "orjson", "zstandard"},
     "client": {"numpy", "lz4", "zstandard"},
 }
 

@@ -19,11 +19,11 @@ import json
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
-from json.scanner import make_scanner
 from typing import Any
 
 from pymq.errors import LocalProtocolError, RemoteProtocolError
 from pymq.protocol.codes import MQ_VERSION, CommandFlag, LanguageCode
+from pymq.protocol.header_json import parse_json
 
 _RESPONSE = int(CommandFlag.RESPONSE)
 _ONE_WAY = int(CommandFlag.ONE_WAY)
@@ -32,7 +32,6 @@ _INT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
 _LANGUAGE_NUMBERS = {code.name: int(code) for code in LanguageCode}
-_scan_json = make_scanner(json.JSONDecoder())  # type: ignore[arg-type]  # as json.decoder does
 _encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
@@ -123,25 +122,14 @@ def decode_header(form: int, header: bytes, body: bytes | memoryview) -> Command
 
 def _decode_json(header: bytes, body: bytes | memoryview) -> Command:
     try:
-        # The scanner of json.loads, which spends as long again on detecting encoding and end.
-        text = header.decode().lstrip()
-        found, end = _scan_json(text, 0)
-        if end != len(text) and text[end:].strip():
-            raise ValueError(f"something follows at {end}")
+        found = parse_json(header)
         code = found["code"]
         opaque = found.get("opaque", 0)
         flag = found.get("flag", 0)
         version = found.get("version", 0)
         fields = found.get("extFields")
         remark = found.get("remark")
-    except (
-        ValueError,
-        StopIteration,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RemoteProtocolError(
             f"JSON header of {len(header)} B cannot be read: {error!r}"
         ) from error
