@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster.played import Played
@@ -224,6 +225,10 @@ def test_topics_come_and_go(cluster: Cluster, client: BlockingClient) -> None:
     queues = [MessageQueue(topic, cluster.broker_name, number) for number in range(3)]
     assert client.read_queues(topic) == client.write_queues(topic) == queues
     assert admin.masters() == {cluster.broker_name: cluster.broker_address}
+    wrong: list[Any] = [0, 65_537, "4", 2.5]
+    for count in wrong:
+        with pytest.raises(ConfigurationError, match=rf"queue_count={count!r}: expected 1..65536"):
+            admin.create_topic(topic, queue_count=count)
     admin.delete_topic(topic)
     assert topic not in admin.topics()
     with pytest.raises(RouteNotFound, match="pymq topic create"):

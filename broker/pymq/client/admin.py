@@ -11,8 +11,9 @@ from typing import TypeVar
 
 from pymq.client import message_lookup, operations
 from pymq.client.blocking import BlockingClient
+from pymq.client.checks import check_count
 from pymq.client.group_progress import QueueLag, merged_connections, queue_lags
-from pymq.client.routes import MASTER_ID
+from pymq.client.routes import MASTER_ID, QUEUE_COUNT_MAX
 from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,
@@ -223,10 +224,7 @@ class BlockingAdmin:
             PymqError: a broker could not be asked, or refused.
         """
         check_topic(topic)
-        if not 1 <= queue_count <= 65536:
-            raise ConfigurationError(
-                f"topic {topic!r}: {queue_count} queues per broker, expected 1..65536"
-            )
+        check_count(f"topic {topic!r}: queue_count", queue_count, 1, QUEUE_COUNT_MAX)
         config = TopicConfig(
             topic=topic,
             read_queue_count=queue_count,

@@ -202,5 +202,5 @@ def _package(module: str, package: str) -> ModuleType:
     except ImportError as error:
         raise ConfigurationError(
             f"bodies compressed with {package} need the Python package {package!r}, which is "
-            f"not installed; install it, or pymq-rocketmq[compression]"
+            "not installed: pip install 'pymq-rocketmq[compression]'"
         ) from error
