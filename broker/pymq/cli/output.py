@@ -42,7 +42,7 @@ def table(form: Form, rows: Sequence[Row], columns: dict[str, str]) -> None:
 
     grid = Table(box=None, header_style="bold", pad_edge=False)
     for member, heading in columns.items():
-        is_number = any(type(row[member]) is int for row in rows)
+        is_number = any(type(row[member]) in (int, float) for row in rows)
         grid.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(_cell(member, row[member]) for member in columns))

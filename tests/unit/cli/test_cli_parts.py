@@ -102,6 +102,14 @@ def test_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == rows
 
 
+def test_numbers_end_in_one_column(capsys: pytest.CaptureFixture[str]) -> None:
+    rows: list[output.Row] = [{"count": 5, "meanMs": 0.5}, {"count": 1234567, "meanMs": 1234.125}]
+    output.table(output.Form.TEXT, rows, {"count": "COUNT", "meanMs": "MEAN MS"})
+    _, short, long = capsys.readouterr().out.splitlines()
+    assert len(short) == len(long)
+    assert short.index("5") == long.index("7") and short.endswith("0.5")
+
+
 # --------------------------------------------------------------------------------------- reading
 
 NOW = datetime(2026, 1, 31, 12, 0).astimezone()
