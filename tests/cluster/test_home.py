@@ -103,7 +103,12 @@ def test_the_loop_of_another_thread_is_refused(pymq_cluster: Cluster) -> None:
             found = await asyncio.to_thread(lambda: asyncio.run(answers(producer, consumer)))
             for name, answer in found.items():
                 assert answer.startswith("ClientMisplaced: the client was started in"), name
-            for change in (lambda: consumer.subscribe("U"), lambda: consumer.unsubscribe("T")):
+            changes: list[Callable[[], object]] = [
+                lambda: consumer.subscribe("U"),
+                lambda: consumer.unsubscribe("T"),
+                consumer.commit_nowait,
+            ]
+            for change in changes:
                 with pytest.raises(ClientMisplaced, match="in another event loop"):
                     await asyncio.to_thread(change)
             await producer.send(Message("T", b"second"))

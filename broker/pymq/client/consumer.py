@@ -328,6 +328,8 @@ class Consumer:
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
+        if self._pool.is_open:
+            self._pool.check_open()
         for reader in self._rebalance.readers.values():
             reader.commit_nowait()
 
