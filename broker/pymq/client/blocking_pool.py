@@ -10,6 +10,7 @@ from pymq.client import operations
 from pymq.client.backoff import Backoff
 from pymq.client.config import ClientConfig
 from pymq.client.home import Process
+from pymq.client.name_server_failures import NameServerFailures
 from pymq.client.operations import Operation, check_send_topic
 from pymq.client.preencoded_records import RecordsOffer
 from pymq.client.route_table import RouteTable
@@ -173,36 +174,24 @@ class BlockingPool:
             ConnectionFailed: none answered.
             BrokerError: one refused, and no other did it.
         """
-        unknown, failures = 0, []
-        refusal: BrokerError | None = None
+        failures = NameServerFailures(self._name_servers)
         count = len(self._name_servers)
         for step in range(count):
             index = (self._first_name_server + step) % count
             address = self._name_servers[index]
             try:
                 answer = self.ask(address, operation, hint="it was given as a name server")
-            except TopicNotExist:
-                unknown += 1
-            except RequestNotSupported as error:
-                refusal = refusal or error
-                self._check_name_server(address)
-                failures.append(str(error))
-            except BrokerError as error:
-                refusal = refusal or error
-                failures.append(str(error))
-            except (ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
-                failures.append(str(error))
+            except (BrokerError, ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
+                if isinstance(error, RequestNotSupported):
+                    self._check_name_server(address)
+                failures.add(error)
             else:
                 self._first_name_server = index
                 return answer
-        if unknown:
-            raise no_route(topic or "?", self._name_servers, failures)
-        if refusal is not None:
-            raise refusal
-        raise ConnectionFailed(
-            f"no name server answered: {'; '.join(failures)}. Is it running, and is the address "
-            "right?"
-        )
+        failed = failures.error()
+        if isinstance(failed, TopicNotExist):
+            raise no_route(topic or "?", self._name_servers, getattr(failed, "__notes__", ()))
+        raise failed
 
     def _check_name_server(self, address: str) -> None:
         """Look at a name server that does not support a request.

@@ -1,9 +1,10 @@
 """Several name servers that know nothing of each other: any of them answers for all."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from pymq.client import operations
+from pymq.client.name_server_failures import NameServerFailures
 from pymq.client.operations import Operation
 from pymq.client.routes import not_a_name_server
 from pymq.errors import (
@@ -53,15 +54,15 @@ class NameServers:
             ConnectionFailed: none answers; the text names all and why.
             ClientClosed: we are closed.
         """
-        failures: list[str] = []
+        failures = NameServerFailures(self.addresses)
         for index, address in self._in_turn():
             channel = await self._probe(address, failures)
             if channel is not None:
                 self._first = index
                 return channel
-        raise no_name_server(self.addresses, failures)
+        raise failures.error()
 
-    async def _probe(self, address: str, failures: list[str]) -> AsyncChannel | None:
+    async def _probe(self, address: str, failures: NameServerFailures) -> AsyncChannel | None:
         """Return the connection to an address if a name server answers there."""
         connections = self._connections
         try:
@@ -72,7 +73,8 @@ class NameServers:
         except BrokerError:
             return channel  # Whatever else it says, it knows what a route is.
         except (ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
-            failures.append(self._failure(address, error))
+            self._give_up_silent(address, error)
+            failures.add(error)
             return None
         return channel
 
@@ -83,13 +85,12 @@ class NameServers:
             return not_a_name_server(channel.address, is_broker=False)
         return not_a_name_server(channel.address, is_broker=True)
 
-    def _failure(self, address: str, error: PymqError) -> str:
-        """Return why an address gave no answer; a connection that fell silent is given up."""
+    def _give_up_silent(self, address: str, error: PymqError) -> None:
+        """Give up a connection that fell silent."""
         if isinstance(error, RequestTimeout) and (
             silent := self._connections.open_channel(address)
         ):
             silent.abort()
-        return str(error)
 
     def _in_turn(self) -> list[tuple[int, str]]:
         """Return (index, address) of each, the one that last answered first.
@@ -106,35 +107,18 @@ class NameServers:
             ask: makes the operation, for each name server another one.
 
         Raises:
-            BrokerError: a name server refused it, and no other did it; a note says which could
-                not be asked.
-            ConnectionFailed: none answers; the text names all and why.
+            BrokerError, ConnectionFailed: see ``NameServerFailures.error``.
             ClientClosed: we are closed.
         """
         connections = self._connections
-        failures = []
-        refusal: BrokerError | None = None
+        failures = NameServerFailures(self.addresses)
         for index, address in self._in_turn():
             try:
                 answer = await connections.ask(await connections.channel(address), ask())
-            except BrokerError as error:
-                # Name servers know nothing of each other: one that has just started may lack
-                # what another still knows.
-                refusal = refusal or error
-            except (ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
-                failures.append(self._failure(address, error))
+            except (BrokerError, ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
+                self._give_up_silent(address, error)
+                failures.add(error)
             else:
                 self._first = index
                 return answer
-        if refusal is None:
-            raise no_name_server(self.addresses, failures)
-        for failure in failures:
-            refusal.add_note(failure)
-        raise refusal
-
-
-def no_name_server(name_servers: Sequence[str], failures: Sequence[str]) -> ConnectionFailed:
-    """Return what to raise when no name server answers."""
-    return ConnectionFailed(
-        f"no name server of {', '.join(name_servers)} answers: {'; '.join(failures)}"
-    )
+        raise failures.error()
