@@ -1,6 +1,7 @@
 """A broker's ports, files, start and end."""
 
 import asyncio
+import json
 import logging
 import threading
 import time
@@ -118,6 +119,36 @@ def test_a_name_server_that_is_down_is_named_once_and_the_broker_serves(
     with caplog.at_level(logging.WARNING, logger="pymq"):
         serve(tmp_path, check, name_servers=("127.0.0.1:9",))
     assert caplog.text.count("name server 127.0.0.1:9 does not know this broker") == 1
+
+
+def test_a_name_server_that_was_restarted_is_told_of_the_broker_at_once(tmp_path: Path) -> None:
+    async def run() -> None:
+        name_server = NameServer(NamesrvConfig(port=0))
+        await name_server.start()
+        again = NameServer(NamesrvConfig(port=name_server.port))
+        config = BrokerConfig(
+            listen_port=0,
+            name_servers=(name_server.address,),
+            register_interval_ms=60_000,  # longer than this test waits
+        )
+        broker = Broker(config, StoreConfig(root_path=tmp_path, segment_bytes=1 << 20))
+        await broker.start()
+        await name_server.close()
+        await again.start()
+        peer = await connect(broker, port=again.port)
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                while True:
+                    answer = await peer.ask(RequestCode.GET_BROKER_CLUSTER_INFO)
+                    if config.name in json.loads(bytes(answer.body))["brokerAddrTable"]:
+                        break
+                    await asyncio.sleep(0.05)
+        finally:
+            peer.channel.close()
+            await broker.close()
+            await again.close()
+
+    asyncio.run(run())
 
 
 def test_an_advertised_address_that_is_not_listened_on_is_warned_of(

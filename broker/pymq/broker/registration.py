@@ -1,5 +1,8 @@
 """Announces this broker to its name servers: at start, every 30 s, and after topic changes.
 
+A name server that was restarted knows no broker. It is told again soon after its connection was
+lost, not only when the 30 s are over: until then nobody could look up a route there.
+
 Source: RocketMQ BrokerOuterAPI.registerBrokerAll.
 """
 
@@ -22,7 +25,7 @@ from pymq.protocol.registration_body import RegisterBrokerBody
 
 _log = logging.getLogger(__name__)
 
-#: A name server that could not be reached is tried again after this.
+#: A name server that could not be reached, or closed the connection, is tried again after this.
 RETRY_S = 2.0
 CONNECT_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 1.0
@@ -167,11 +170,18 @@ class _NameServer:
 
     async def _connect(self) -> AsyncChannel:
         if self._channel is None or not self._channel.is_open:
-            self._channel = await AsyncChannel.connect(self.address, CONNECT_TIMEOUT_S)
+            self._channel = await AsyncChannel.connect(
+                self.address, CONNECT_TIMEOUT_S, on_ended=self._ended
+            )
         return self._channel
 
+    def _ended(self, channel: AsyncChannel) -> None:
+        """Announce again soon: the name server may have been restarted."""
+        if channel is self._channel:
+            asyncio.get_running_loop().call_later(RETRY_S, self._wanted.set)
+
     async def unregister(self, request: UnregisterBrokerRequest) -> None:
-        channel = self._channel
+        channel, self._channel = self._channel, None
         if channel is None or not channel.is_open:
             return
         command = Command(
