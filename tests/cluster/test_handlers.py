@@ -126,7 +126,7 @@ def test_handlers_that_never_wait_leave_the_loop_its_turns(
             def handler(_: ReceivedMessage) -> None:
                 events.append("message")
 
-            reading = consumer.run(handler, concurrency=1) if way == "run" else loop()
+            reading = consumer.run(handler) if way == "run" else loop()
             tasks = [asyncio.ensure_future(reading), asyncio.ensure_future(tick())]
             await wait_until(lambda: events.count("message") == COUNT, "all were handled")
             for task in tasks:

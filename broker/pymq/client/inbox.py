@@ -62,6 +62,7 @@ class Inbox:
         self._paused: dict[ProcessQueue, asyncio.Future[None]] = {}
         self._is_closed = False
         self._turn_ends_s = 0.0
+        self._next_turn = asyncio.Lock()
         #: Unfinished, over all queues.
         self.message_count = 0
         self.message_bytes = 0
@@ -185,8 +186,10 @@ class Inbox:
         would stand still until the last of them: no heartbeat, no commit, no Ctrl-C.
         """
         if time.monotonic() > self._turn_ends_s:
-            await asyncio.sleep(0)
-            self._turn_ends_s = time.monotonic() + TURN_S
+            async with self._next_turn:  # Or each of many takers would have a turn of its own.
+                if time.monotonic() > self._turn_ends_s:
+                    await asyncio.sleep(0)
+                    self._turn_ends_s = time.monotonic() + TURN_S
         return self.take_nowait() or await self.take()
 
     def take_nowait(self) -> Delivery | None:

@@ -69,6 +69,33 @@ def test_a_cancelled_taker_passes_its_message_on() -> None:
     check(test)
 
 
+def test_takers_that_never_wait_share_one_turn_of_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("pymq.client.inbox.TURN_S", -1.0)  # over after each message
+    events: list[str] = []
+
+    async def test() -> None:
+        inbox = Inbox(FlowLimits())
+        filled(inbox, 60)
+
+        async def take_all(name: str) -> None:
+            while await inbox.take_in_turn() is not None:
+                events.append(name)
+
+        takers = [asyncio.ensure_future(take_all(f"taker {n}")) for n in range(3)]
+        while len(events) - events.count("other") < 60:
+            events.append("other")
+            await asyncio.sleep(0)
+        inbox.close()
+        await asyncio.gather(*takers)
+
+    check(test)
+    taken = [one for one in events if one != "other"]
+    assert all("other" in pair for pair in zip(events, events[1:], strict=False))
+    assert {taken.count(name) for name in set(taken)} == {20}
+
+
 def test_a_full_queue_pauses_until_a_quarter_is_done() -> None:
     async def test() -> None:
         inbox = Inbox(FlowLimits(queue_messages_max=8))
