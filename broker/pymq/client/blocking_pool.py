@@ -234,19 +234,17 @@ class BlockingPool:
         """
         channel = self.channel(address, hint)
         wait_s = self.config.timeout_s if timeout_s is None else timeout_s
-        asking = self._asking
-        if not asking.acquire(blocking=False):
+        if self._asking.locked():
             raise ClientMisplaced(
                 f"nothing was sent to {address}: the client waits for an answer in another thread, "
                 "or below a signal handler, and serves one at a time; make a client for each "
                 "thread, or take pymq.sync, which serves several"
             )
-        try:
-            response = channel.request(operation.request, wait_s)
-        except RequestTimeout as error:
-            raise timed_out(address, operation, wait_s) from error
-        finally:
-            asking.release()
+        with self._asking:  # Ctrl-C may come between an acquire() and the next statement.
+            try:
+                response = channel.request(operation.request, wait_s)
+            except RequestTimeout as error:
+                raise timed_out(address, operation, wait_s) from error
         return operation.result(response, peer=address)
 
     def channel(self, address: str, hint: str) -> BlockingChannel:
@@ -265,7 +263,9 @@ class BlockingPool:
             try:
                 host, port = split_address(address)
             except ConfigurationError as error:
-                raise ConnectionFailed(f"{error}; {hint}") if hint else error from error
+                if not hint:
+                    raise
+                raise ConnectionFailed(f"{error}; {hint}") from error
             channel = BlockingChannel.connect(
                 host,
                 port,
