@@ -27,6 +27,8 @@ _FIRST = b"TAGS\x01"
 #: How many bytes are inspected if the tag should come first and be short.
 _WINDOW_BYTES = 24
 _DELAY = b"DELAY"
+#: More digits than an ``int`` of Java has; Python refuses to read thousands of them.
+_LEVEL_DIGITS_MAX = 10
 #: Delay of a level that is not configured, ms.
 _UNKNOWN_DELAY_MS = 1000
 
@@ -51,7 +53,7 @@ def delayed_tag_code(
         ms; None if there is no readable level: then the tag counts, as elsewhere.
     """
     level = find_property(properties, _DELAY)
-    if level is None or not level.isdigit():
+    if level is None or not level.isdigit() or len(level) > _LEVEL_DIGITS_MAX:
         return None
     return store_timestamp + _delay_ms(int(level), delay_levels_ms)
 

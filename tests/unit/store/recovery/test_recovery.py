@@ -472,14 +472,17 @@ def test_one_crash_soon_after_another_reads_only_what_is_new(
 
 @pytest.mark.parametrize(
     ("level", "delay_ms"),
-    [(b"1", 1000), (b"18", 7_200_000), (b"99", 7_200_000), (b"0", 1000), (b"2x", None)],
+    [
+        *((b"1", 1000), (b"18", 7_200_000), (b"99", 7_200_000), (b"0", 1000), (b"2x", None)),
+        pytest.param(b"9" * 5000, None, id="digits"),
+    ],
 )
 def test_delayed_messages_have_their_delivery_time_in_their_queue(
     tmp_path: Path, level: bytes, delay_ms: int | None
 ) -> None:
     """It is counted from the store time, which whoever hands in the record cannot know."""
     root = tmp_path / "store"
-    store = open_store(root)
+    store = open_store(root, segment_bytes=8192)
     delayed = record(b"x", topic="SCHEDULE_TOPIC_XXXX", queue_id=17, tag="TagA")
     delayed.properties = b"DELAY\x01%b\x02TAGS\x01TagA\x02REAL_QID\x011" % level
     (result,) = put_ok(store, delayed)
@@ -488,7 +491,7 @@ def test_delayed_messages_have_their_delivery_time_in_their_queue(
     (path,) = queue_path(root, "SCHEDULE_TOPIC_XXXX", 17).iterdir()
     assert path.read_bytes()[12:20] == struct.pack(">q", code)
     shutil.rmtree(root / "consumequeue")
-    open_store(root).close()
+    open_store(root, segment_bytes=8192).close()
     assert path.read_bytes()[12:20] == struct.pack(">q", code)
 
 
