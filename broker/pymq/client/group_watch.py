@@ -23,7 +23,9 @@ class GroupWatch:
 
     def __init__(self, group: str) -> None:
         self._group = group
-        self._idle_topics: set[str] = set()
+        #: Topics of which we have no queue because they have none; because they have too few.
+        self._unreadable: set[str] = set()
+        self._idle: set[str] = set()
         self._members: frozenset[str] = frozenset()
         self._said: set[str] = set()
 
@@ -38,8 +40,8 @@ class GroupWatch:
         """
         if is_retry_topic(topic):
             return
-        if queue_count == 0 and topic not in self._idle_topics:
-            self._idle_topics.add(topic)
+        if queue_count == 0 and topic not in self._unreadable:
+            self._unreadable.add(topic)
             _log.warning(
                 "group %r, topic %r: this member gets no messages, because no queue of the topic "
                 "can be read; the topic must have read queues, and it and its broker the R "
@@ -47,8 +49,8 @@ class GroupWatch:
                 self._group,
                 topic,
             )
-        elif own_count == 0 and queue_count < member_count and topic not in self._idle_topics:
-            self._idle_topics.add(topic)
+        elif own_count == 0 and 0 < queue_count < member_count and topic not in self._idle:
+            self._idle.add(topic)
             _log.warning(
                 "group %r, topic %r: this member gets no messages, because the group has %d members"
                 " and the topic %d queues, each of which is read by one member; create more queues "
@@ -59,8 +61,9 @@ class GroupWatch:
                 queue_count,
                 topic,
             )
-        elif own_count and topic in self._idle_topics:
-            self._idle_topics.remove(topic)
+        elif own_count and topic in self._unreadable | self._idle:
+            self._unreadable.discard(topic)
+            self._idle.discard(topic)
             _log.info(
                 "group %r, topic %r: this member has queues again, %d of %d",
                 self._group,

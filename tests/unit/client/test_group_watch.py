@@ -90,3 +90,14 @@ def test_a_topic_that_cannot_be_read_is_said_once(caplog: pytest.LogCaptureFixtu
     assert record.levelname == "WARNING"
     assert "topic 'T': this member gets no messages" in record.getMessage()
     assert "the R permission" in record.getMessage()
+
+
+def test_too_few_queues_are_said_also_after_none_could_be_read(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = GroupWatch("g")
+    for queue_count in (0, 1, 0, 1):
+        watch.shared("T", queue_count=queue_count, member_count=2, own_count=0)
+    unreadable, few = [record.getMessage() for record in caplog.records]
+    assert "no queue of the topic can be read" in unreadable
+    assert "the group has 2 members and the topic 1 queues" in few
