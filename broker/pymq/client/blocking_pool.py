@@ -100,6 +100,7 @@ class BlockingPool:
             RouteNotFound: no name server knows it, and has not for ``route_table.MISSING_S``.
             ConnectionFailed: no name server could be asked, and none ever was about this topic.
             BrokerError: likewise, but a name server refused.
+            RemoteProtocolError: likewise, but the answer cannot be a route.
         """
         route = self.routes.fresh(topic, time.monotonic())
         if route is not None and not route.is_provisional:
@@ -107,7 +108,7 @@ class BlockingPool:
         check_topic(topic)
         try:
             route = existing_route(topic, self.ask_name_servers(operations.route(topic), topic))
-        except (ConnectionFailed, BrokerError, RouteNotFound) as error:
+        except (ConnectionFailed, BrokerError, RemoteProtocolError, RouteNotFound) as error:
             is_missing = isinstance(error, RouteNotFound)
             old = self.routes.keep(topic, time.monotonic(), is_missing=is_missing)
             if old is None:

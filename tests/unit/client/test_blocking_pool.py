@@ -8,8 +8,10 @@ import pytest
 from pymq.client import operations
 from pymq.client.blocking_pool import BlockingPool
 from pymq.client.config import ClientConfig
-from pymq.errors import ConfigurationError
+from pymq.client.routes import existing_route
+from pymq.errors import ConfigurationError, RemoteProtocolError
 from pymq.net.blocking import BlockingChannel
+from pymq.protocol.bodies import BrokerData, QueueData, TopicRoute
 from pymq.protocol.command import Command
 
 CONFIG = ClientConfig(name_servers=("127.0.0.1:1",))
@@ -18,18 +20,21 @@ CONFIG = ClientConfig(name_servers=("127.0.0.1:1",))
 class Answering(BlockingChannel):
     """Answers everything at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, body: bytes) -> None:
         """No connection is needed."""
+        self._body = body
 
     def request(self, request: Command, timeout_s: float) -> Command:
-        return request.reply(0)
+        return request.reply(0, body=self._body)
 
 
 class AnsweringPool(BlockingPool):
     """A pool whose peers answer everything at once."""
 
+    body = b""
+
     def channel(self, address: str, hint: str) -> BlockingChannel:
-        return Answering()
+        return Answering(self.body)
 
 
 class Interrupted(Exception):
@@ -67,3 +72,19 @@ def test_an_address_that_is_none_is_refused_by_name() -> None:
     with pytest.raises(ConfigurationError, match="'nonsense', expected host:port") as caught:
         pool.ask("nonsense", operations.delete_expired_log())
     assert caught.value.__cause__ is None  # it was its own, which is a cycle
+
+
+def test_an_old_route_serves_while_name_servers_answer_what_cannot_be_one() -> None:
+    def found(count: int) -> TopicRoute:
+        queues = QueueData(broker_name="b", read_queue_count=count, write_queue_count=count, perm=6)
+        return TopicRoute(
+            queues=[queues], brokers=[BrokerData(broker_name="b", addresses={0: "127.0.0.1:2"})]
+        )
+
+    old = existing_route("T", found(2))
+    pool = AnsweringPool(CONFIG, [old])
+    pool.body = found(1 << 30).encode()
+    pool.routes.doubt("T")
+    assert pool.route("T") == old
+    with pytest.raises(RemoteProtocolError, match="gives broker 'b' 1073741824 queues"):
+        pool.route("U")
