@@ -176,6 +176,12 @@ def test_blocking_producer(pymq_cluster: Cluster) -> None:
         producer.send_one_way(Message("T", b"2"))
         (batch,) = producer.send_batch([Message("T", b"3"), Message("T", b"4")])
         assert len(batch.offset_message_ids) == 2
+        # Made in this thread: in that of the loop nothing could be sent while they are.
+        (batch,) = producer.send_batch(
+            Message("T", b"after %d" % producer.send(Message("T", b"5")).queue_offset)
+            for _ in range(2)
+        )
+        assert len(batch.offset_message_ids) == 2
         assert len(producer.queues("T")) == 4
         with pytest.raises(LocalProtocolError):
             producer.send(Message("bad topic", b"x"))

@@ -30,6 +30,7 @@ from pymq.client.range_reader import read_range
 from pymq.client.ranges import PullChunk, RangePlan
 from pymq.client.routes import Route, no_read_queue
 from pymq.client.send_encoding import (
+    batch_messages,
     batch_topic,
     check_flag,
     check_message,
@@ -359,7 +360,7 @@ class BlockingClient:
             RouteNotFound: no broker has the topic.
             PymqError: the last of the failures.
         """
-        batch = list(messages)
+        batch = batch_messages(messages)
         topic = batch_topic(batch)
         now_ms = self._clock.wall_ms()
         ids = [self._message_ids.next(now_ms) for _ in batch]

@@ -21,6 +21,7 @@ from pymq.client.loop_thread import Threaded, soon
 from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT, SendResult
 from pymq.client.producer import IN_FLIGHT_MAX
 from pymq.client.said_once import SaidOnce
+from pymq.client.send_encoding import batch_messages
 from pymq.client.thread_inbox import ThreadInbox
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
@@ -131,7 +132,9 @@ class Producer(Threaded):
         self, messages: Iterable[Message], *, queue: MessageQueue | None = None
     ) -> list[SendResult]:
         """See the asyncio Producer."""
-        return self._call(self._producer.send_batch(messages, queue=queue))
+        # Here, not in the loop: making them may take a while, or use this producer.
+        several = batch_messages(messages)
+        return self._call(self._producer.send_batch(several, queue=queue))
 
     def flush(self) -> None:
         """See the asyncio Producer."""

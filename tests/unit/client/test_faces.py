@@ -9,6 +9,9 @@ import pytest
 
 from pymq import sync
 from pymq.client import consumer, producer
+from pymq.client.blocking import BlockingClient
+from pymq.errors import LocalProtocolError
+from pymq.protocol.message import Message
 
 PAIRS = {
     "Producer": (producer.Producer, sync.Producer),
@@ -74,3 +77,14 @@ def test_the_overloads_are_the_same() -> None:
         for owner in (consumer.Consumer, sync.Consumer)
     )
     assert ours == theirs and len(ours) == 2
+
+
+def test_a_batch_of_one_message_is_refused_by_name_everywhere() -> None:
+    alone: typing.Any = Message("T", b"x")
+    name_server = "127.0.0.1:1"
+    with pytest.raises(LocalProtocolError, match="expected several messages.*sent with send"):
+        BlockingClient(name_server).send_batch(None, alone)
+    with pytest.raises(LocalProtocolError, match="expected several messages.*sent with send"):
+        sync.Producer(name_server).send_batch(alone)
+    with pytest.raises(LocalProtocolError, match="expected several messages.*sent with send"):
+        asyncio.run(producer.Producer(name_server).send_batch(alone))
