@@ -24,9 +24,20 @@ SEND = f"""
 import sys
 from pymq import Message, sync
 
-producer = sync.Producer(sys.argv[1]).start()
-for number in range({COUNT}):
-    producer.send_nowait(Message("T", b"%d" % number))
+def send():
+    producer = sync.Producer(sys.argv[1]).start()
+    for number in range({COUNT}):
+        producer.send_nowait(Message("T", b"%d" % number))
+
+"""
+
+SEND_IN_CHILD = f"""
+{SEND}
+import multiprocessing
+
+child = multiprocessing.get_context("fork").Process(target=send)
+child.start()
+child.join()
 """
 
 RECEIVE = """
@@ -63,10 +74,11 @@ def test_a_cluster_leaves_nothing_behind_when_the_program_ends() -> None:
     assert store.name.startswith("pymq-") and not store.exists()
 
 
+@pytest.mark.parametrize("program", [f"{SEND}send()", SEND_IN_CHILD], ids=["main", "child"])
 def test_what_was_sent_without_waiting_is_stored_when_the_program_ends(
-    pymq_cluster: Cluster,
+    pymq_cluster: Cluster, program: str
 ) -> None:
-    assert end(SEND, pymq_cluster.name_server) == ""
+    assert end(program, pymq_cluster.name_server) == ""
     with BlockingClient(pymq_cluster.name_server) as client:
         bounds = client.bounds(client.read_queues("T"))
     assert sum(stop for _, stop in bounds.values()) == COUNT

@@ -3,6 +3,7 @@
 import asyncio
 import atexit
 import concurrent.futures
+import sys
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -94,6 +95,7 @@ class Threaded:
     def __init__(self) -> None:
         self._thread: LoopThread | None = None
         self._starting = threading.Lock()
+        self._forget_end: Callable[[], object] = _nothing
 
     def close(self) -> None:
         """Close it, with a limit in time; idempotent."""
@@ -111,10 +113,11 @@ class Threaded:
                 thread.close()
                 raise
             self._thread = thread
-            atexit.register(self.close)
+            self._forget_end = _at_end(self.close)
 
     def _stop(self, close: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        atexit.unregister(self.close)
+        forget_end, self._forget_end = self._forget_end, _nothing
+        forget_end()
         thread, self._thread = self._thread, None
         if thread is not None and not thread.process.is_forked:
             try:
@@ -141,6 +144,25 @@ class Threaded:
         if self._thread.process.is_forked:
             self._thread.process.check_process()
         return self._thread
+
+
+def _nothing() -> None:
+    """There is nothing to forget."""
+
+
+def _at_end(close: Callable[[], None]) -> Callable[[], object]:
+    """Have something called when the process ends; return what revokes that."""
+    atexit.register(close)
+    # Children of multiprocessing, which has been imported there, end without atexit.
+    util = sys.modules.get("multiprocessing.util")
+    in_child = None if util is None else util.Finalize(None, close, exitpriority=0)
+
+    def revoke() -> None:
+        atexit.unregister(close)
+        if in_child is not None:
+            in_child.cancel()
+
+    return revoke
 
 
 async def soon(function: Callable[..., T], *arguments: Any) -> T:
