@@ -3,18 +3,19 @@
 import socket
 import threading
 import uuid
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.played import Played
+from tests.cluster.played import Played, closed_address
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import PullStatus, SendStatus
+from pymq.client.routes import Route
 from pymq.errors import (
     BrokerError,
     ClientClosed,
@@ -22,6 +23,7 @@ from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,
     LocalProtocolError,
+    MessageIllegal,
     MessageNotFound,
     OffsetOutOfRange,
     PymqError,
@@ -235,28 +237,40 @@ def test_topics_come_and_go(cluster: Cluster, client: BlockingClient) -> None:
         client.read_queues(topic)
 
 
-def test_a_second_thread_is_refused_while_the_first_waits() -> None:
-    asked, go_on = threading.Event(), threading.Event()
+QUEUE = MessageQueue("T", "broker-a", 0)
+REQUESTS: dict[str, Callable[[BlockingClient], object]] = {
+    "send": lambda client: client.send(Message("T", b"x")),
+    "bounds": lambda client: client.bounds([QUEUE]),
+    "range": lambda client: list(client.pull_range(QUEUE, 0, 1)),
+}
+
+
+@pytest.mark.parametrize("second", REQUESTS)
+@pytest.mark.parametrize("first", REQUESTS)
+def test_one_of_two_threads_is_refused_while_the_other_waits(first: str, second: str) -> None:
+    go_on = threading.Event()
 
     def late(request: Command) -> Command:
-        asked.set()
         assert go_on.wait(30)
-        return request.reply(ResponseCode.TOPIC_NOT_EXIST, "late")
+        return request.reply(ResponseCode.MESSAGE_ILLEGAL, "late")
 
     with (
         Played(late) as server,
-        BlockingClient(server.address, timeout_s=30) as client,
-        ThreadPoolExecutor(1) as other,
+        BlockingClient(
+            closed_address(),
+            timeout_s=30,
+            routes=[Route("T", (QUEUE,), (QUEUE,), {"broker-a": {0: server.address}})],
+        ) as client,
+        ThreadPoolExecutor(2) as threads,
     ):
-        first = other.submit(client.read_queues, "T")
-        assert asked.wait(30)
-        with pytest.raises(ClientMisplaced, match="in another thread.* or take pymq.sync"):
-            client.read_queues("T")
+        begun = {threads.submit(REQUESTS[name], client) for name in (first, second)}
+        refused, waiting = wait(begun, 30, FIRST_COMPLETED)
         go_on.set()
-        with pytest.raises(RouteNotFound):
-            first.result(30)
-        with pytest.raises(RouteNotFound):  # one after the other
-            client.read_queues("T")
+        (error,), (other,) = ([one.exception(30) for one in some] for some in (refused, waiting))
+        assert isinstance(error, ClientMisplaced) and "or take pymq.sync" in str(error)
+        assert isinstance(other, MessageIllegal)
+        with pytest.raises(MessageIllegal):  # one after the other
+            REQUESTS[second](client)
 
 
 def test_a_send_creates_its_topic(client: BlockingClient) -> None:

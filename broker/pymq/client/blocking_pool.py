@@ -80,7 +80,7 @@ class BlockingPool:
         self._offers: dict[str, tuple[BlockingChannel, bool]] = {}
         #: Why topics' old routes are used at the moment, as it was logged.
         self._why_old: dict[str, str] = {}
-        #: Held during a request: the answers of two would be read by the wrong one.
+        #: Held during requests and answers: two threads would mix their bytes.
         self._asking = threading.Lock()
         self._closed = threading.Event()  # close() may come from a signal handler
 
@@ -235,18 +235,28 @@ class BlockingPool:
         """
         channel = self.channel(address, hint)
         wait_s = self.config.timeout_s if timeout_s is None else timeout_s
-        if self._asking.locked():
-            raise ClientMisplaced(
-                f"nothing was sent to {address}: the client waits for an answer in another thread, "
-                "or below a signal handler, and serves one at a time; make a client for each "
-                "thread, or take pymq.sync, which serves several"
-            )
-        with self._asking:  # Ctrl-C may come between an acquire() and the next statement.
+        with self.alone():  # Ctrl-C may come between an acquire() and the next statement.
             try:
                 response = channel.request(operation.request, wait_s)
             except RequestTimeout as error:
                 raise timed_out(address, operation, wait_s) from error
         return operation.result(response, peer=address)
+
+    def alone(self) -> threading.Lock:
+        """Return what to hold while a request is written, and while its answer is awaited.
+
+        Raises:
+            ClientMisplaced: another thread does the one or the other.
+        """
+        if self._process.is_forked:
+            self._leave_to_parent()
+        if self._asking.locked():
+            raise ClientMisplaced(
+                "the client waits for an answer in another thread, or below a signal handler, and "
+                "serves one at a time; make a client for each thread, or take pymq.sync, which "
+                "serves several"
+            )
+        return self._asking
 
     def channel(self, address: str, hint: str) -> BlockingChannel:
         """Return the connection to an address, opened if need be.

@@ -41,6 +41,7 @@ def ask_bounds(
         timeout_s: for the answers to ``PIPELINE_COUNT`` requests.
 
     Raises:
+        ClientMisplaced: another thread waits for an answer.
         PymqError: a broker refused, for good.
     """
     answer = BoundsAnswer()
@@ -90,7 +91,8 @@ class _Round:
         pair = operations.min_offset(queue), operations.max_offset(queue)
         try:
             channel = self._pool.read_channel(queue)
-            opaques = [channel.send(one.request, self._deadline_s) for one in pair]
+            with self._pool.alone():
+                opaques = [channel.send(one.request, self._deadline_s) for one in pair]
         except PASSING as error:
             self._failed(queue, error)
             return
@@ -104,7 +106,8 @@ class _Round:
             channel.forget(opaque)
             return None
         try:
-            response = channel.receive(opaque, self._deadline_s)
+            with self._pool.alone():
+                response = channel.receive(opaque, self._deadline_s)
             return operation.result(response, peer=channel.peer)
         except RequestTimeout:
             self._failed(queue, timed_out(channel.peer, operation, self._timeout_s))

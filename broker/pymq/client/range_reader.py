@@ -35,6 +35,7 @@ def read_range(
 
     Raises:
         OffsetOutOfRange: part of the range is not there; the text says what is.
+        ClientMisplaced: another thread waits for an answer.
         PymqError: no progress until the deadline, or the broker refused.
     """
     joiner = Joiner()
@@ -46,16 +47,17 @@ def read_range(
             try:
                 if channel is None:
                     channel = pool.read_channel(plan.queue)
-                for span in plan.unsent():
-                    span.operation = pull = Pull(
-                        plan.queue,
-                        span.offset,
-                        group=group,
-                        count_max=span.count,
-                        subscription=subscription,
-                        bytes_max=bytes_max,
-                    )
-                    span.opaque = channel.send(pull.request, pool.deadline_s())
+                with pool.alone():
+                    for span in plan.unsent():
+                        span.operation = pull = Pull(
+                            plan.queue,
+                            span.offset,
+                            group=group,
+                            count_max=span.count,
+                            subscription=subscription,
+                            bytes_max=bytes_max,
+                        )
+                        span.opaque = channel.send(pull.request, pool.deadline_s())
                 yield from ready
                 ready = []
                 if plan.is_done:
@@ -74,7 +76,8 @@ def read_range(
 def _receive(pool: BlockingPool, channel: BlockingChannel, span: Span) -> PullResult:
     assert span.opaque is not None and span.operation is not None
     try:
-        response = channel.receive(span.opaque, pool.deadline_s())
+        with pool.alone():
+            response = channel.receive(span.opaque, pool.deadline_s())
     except RequestTimeout as error:
         raise timed_out(channel.peer, span.operation, pool.config.timeout_s) from error
     return span.operation.result(response, peer=channel.peer)
