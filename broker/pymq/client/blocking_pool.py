@@ -235,11 +235,11 @@ class BlockingPool:
         """
         channel = self.channel(address, hint)
         wait_s = self.config.timeout_s if timeout_s is None else timeout_s
-        with self.alone():  # Ctrl-C may come between an acquire() and the next statement.
-            try:
+        try:
+            with self.alone():  # Ctrl-C may come between an acquire() and the next statement.
                 response = channel.request(operation.request, wait_s)
-            except RequestTimeout as error:
-                raise timed_out(address, operation, wait_s) from error
+        except RequestTimeout as error:
+            raise timed_out(address, operation, wait_s) from error
         return operation.result(response, peer=address)
 
     def alone(self) -> threading.Lock:
