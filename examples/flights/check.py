@@ -8,7 +8,7 @@ from report import Result
 
 KEY = ["carrier", "hour"]
 COUNTS = ["departures", "cancelled"]
-#: Means may differ by so much of a minute. Both sides add up whole minutes, which is exact; what
+#: Means may differ by this part of a minute. Both sides add up whole minutes, which is exact; what
 #: is left is the rounding of one division, below 1e-12 for the delays there are.
 MEAN_TOLERANCE = 1e-9
 

@@ -262,7 +262,7 @@ async def run(
     """Run the demo.
 
     Args:
-        rows: only the first so many flights; None: all.
+        rows: only the first N flights; None: all.
         name_server: of a cluster; None: start one for the run.
         store: where a cluster started here keeps its messages, an absolute path; None: in
             ``folder``.

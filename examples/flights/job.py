@@ -27,7 +27,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming import StreamingQuery
 
 SCHEMA_FILE = Path(__file__).with_name("flight.avsc")
-#: Hours stay open so much longer than the latest flight seen: the order of messages is kept
+#: Hours stay open this much longer than the latest flight seen: the order of messages is kept
 #: within a queue only, and a producer in a hurry puts days between the queues.
 LATENESS_DAYS = 7
 #: Messages of a micro-batch. Without it the first one takes all there is: no failure, but a

@@ -142,7 +142,7 @@ def main() -> int:
         type=float,
         default=10.0,
         metavar="S",
-        help="end when no result has come for so many seconds (default: %(default)s)",
+        help="end when no result has come for this many seconds (default: %(default)s)",
     )
     options = parser.parse_args()
     console = Console()

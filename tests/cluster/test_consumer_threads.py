@@ -39,7 +39,7 @@ def lag(name_server: str) -> int:
 
 
 def numbers(consumer: threaded.Consumer, count: int) -> list[int]:
-    """Take so many messages in a loop, and acknowledge the last one."""
+    """Take this many messages in a loop, and acknowledge the last one."""
     found = []
     for message in consumer:
         found.append(int(message.body))
@@ -57,7 +57,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def wait_acknowledged(consumer: threaded.Consumer, handled: list[int], count: int) -> None:
-    """Wait until so many messages were handled and nothing is left."""
+    """Wait until this many messages were handled and nothing is left."""
     wait_until(lambda: len(handled) >= count and consumer.backlog_count == 0)
 
 

@@ -55,7 +55,7 @@ class Sink:
         return collections.Counter(one.body for one in self._bed.stored(self.topic))
 
     def check(self, batch_count: int, *, most_copies: int = 0) -> None:
-        """All rows are there; no more than so many batches are there twice; queues are in order."""
+        """All rows are there; at most this many batches are there twice; queues are in order."""
         found = self.stored()
         rows = [b"%d" % number for number in range(batch_count * BATCH_ROWS)]
         assert set(found) == set(rows)

@@ -15,7 +15,7 @@ settings makes its own::
     with TwoBrokers(tmp_path, expiry_s=2) as bed:           # the name server forgets sooner
         with bed.load("orders") as load:                    # a producer that does not stop
             bed.restart("broker-a")
-            load.wait_acknowledged(500)                     # so many more than now
+            load.wait_acknowledged(500)                     # this many more than now
 
 No body is sent twice, whatever became of the first try. So ``acknowledged`` is what must be there
 exactly once, ``attempted`` is what may be there at most once, and ``stored`` is what each queue
@@ -267,7 +267,7 @@ class Load:
         self.acknowledged_count = 0
 
     def wait_acknowledged(self, count: int) -> None:
-        """Wait until so many more messages are acknowledged than now."""
+        """Wait until this many more messages are acknowledged than now."""
         wanted = self.acknowledged_count + count
         wait_until(
             lambda: self.acknowledged_count >= wanted or not self.thread.is_alive(),

@@ -33,7 +33,7 @@ def test_a_queue_that_is_away_is_not_one_that_never_was() -> None:
     for target in (BatchTarget.of(A[0]), BatchTarget("T", 7, "broker-c")):
         with pytest.raises(RouteNotFound, match=r"has no route.*broker-b/0.*is its broker running"):
             fitting(target, B, {*A, *B})
-    with pytest.raises(RouteNotFound):  # only the broker that is away has so many
+    with pytest.raises(RouteNotFound):  # only the broker that is away has that many
         fitting(BatchTarget("T", 2), B[:2], {*A, *B})
 
 
