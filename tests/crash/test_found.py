@@ -178,6 +178,59 @@ def test_entries_lost_in_front_of_others_that_are_too_new(memory_path: Path) -> 
     check_power_losses(session, disk, place, first_seed=80)
 
 
+@pytest.mark.parametrize("queue_file_bytes", [20, 400])
+def test_entries_that_a_dead_process_cut_off(memory_path: Path, queue_file_bytes: int) -> None:
+    """Recovery had dropped them in the page cache only, and died; the next one saw none.
+
+    So it flushed nothing, and when the power was lost once more they were back: entries of another
+    time, which led into the middle of new records.
+    """
+    settings = {"queue_file_bytes": queue_file_bytes}
+
+    def lost_power(home: Path) -> tuple[Session, Path]:
+        """Return a store with entries of records that the log has lost."""
+        home.mkdir()
+        (home / "0").mkdir()
+        session, disk = Session(FlushMode.ASYNC, **settings), Disk(home / "0")
+
+        def work(session: Session) -> None:
+            put_few(session)
+            session.put(*(Send("gone", 0, (20,)) for _ in range(6)))
+            session.flush_queues()
+
+        live(session, work, home / "0", disk)
+        disk.lose_power(random.Random(0), home / "1")
+        return session, home / "1"
+
+    files = FaultyFiles()
+    session, place = lost_power(memory_path / "whole")
+    session.start(place / "store", files)
+    session.forget_lost()
+    assert "gone" not in session.messages()
+    files.abandon()
+    for number in range(1, len(files.operations) + 1):
+        session, place = lost_power(memory_path / str(number))
+        disk = Disk(place)
+        dying = FaultyFiles(Fault(at=number), disk=disk)
+        with pytest.raises(Crashed):
+            session.start(place / "store", dying)
+        dying.abandon()
+
+        def work(session: Session) -> None:
+            session.forget_lost()
+            session.put(*(Send(TOPIC, 0, (70,)) for _ in range(20)))
+            session.flush()
+
+        live(session, work, place, disk)
+        for seed in range(4):
+            lost = memory_path / "lost"
+            disk.lose_power(random.Random(seed), lost)
+            complaints = recover(session.fork(), lost / "store", FaultyFiles(), lost_power=True)
+            where = f"operation {number}, {dying.operations[-1]}, {seed=}"
+            assert not complaints, "\n".join([where, *complaints])
+            shutil.rmtree(lost)
+
+
 # ----------------------------------------------------------------------------- failing disks
 
 

@@ -108,6 +108,11 @@ class ConsumeQueue:
         """Offsets of the first bytes of its files, ascending; not to be changed."""
         return self._bases
 
+    @property
+    def last_path(self) -> str | None:
+        """The path of the newest file; None: there is none."""
+        return self._paths[self._bases[-1]] if self._bases else None
+
     def path_of(self, base: int) -> str:
         """Return the path of one of its files."""
         return self._paths[base]

@@ -193,6 +193,11 @@ class QueueExtension:
             del self._bases[0]
             is_first = False
 
+    @property
+    def last_path(self) -> str | None:
+        """The path of the newest file; None: there is none."""
+        return self._path_of(self._bases[-1]) if self._bases else None
+
     def flush_later(self, addresses: Longs) -> None:
         """Leave the files of some units, and their directories, to the next flush."""
         bases = np.unique((addresses - _ADDRESS_BASE) // self.file_bytes) * self.file_bytes

@@ -157,6 +157,23 @@ class QueueTable:
             bases.append(base)
         return bases, file_bytes or 0
 
+    def flush_cuts_later(self) -> None:
+        """Leave what a dead process may have cut off to the next flush: names, and last files.
+
+        It may have deleted files and zeroed entries in the page cache only. If the power is lost
+        later, they would come back, and point to whatever the log has there by then.
+        """
+        files = self.files.files
+        for root in (self._path, self._extensions):
+            topics = [root / one.name for one in files.list_directory(root) if one.is_directory]
+            self.files.dirty_directories.update((root, *topics))
+            for _, _, directory in queue_directories(files, root):
+                self.files.dirty_directories.add(directory)
+        for queue in self:
+            for holder in (queue, queue.extension):
+                if holder is not None and holder.last_path is not None:
+                    self.files.dirty.add(holder.last_path)
+
     def drop_empty_files(self) -> None:
         """Delete queue files of length 0: a crash interrupted their creation."""
         while self._empty:

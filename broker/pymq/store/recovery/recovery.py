@@ -342,6 +342,7 @@ class Recovery:
             for segment in list(self._log.segments)[first:]:
                 segment.flush()
             self._log.segments.flush_names()
+            self._queues.flush_cuts_later()
         self._queues.files.flush()
         if self._repair.wrong_count:
             _log.warning(
