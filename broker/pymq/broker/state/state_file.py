@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
-from pymq.errors import StoreError
 from pymq.protocol import fastjson
 from pymq.store.state.sealed_file import SealedFile
 
@@ -62,11 +61,15 @@ class StateFile:
             if not self._is_changed:
                 return
             self._is_changed = False
-            text = self._to_text()
+            writing = asyncio.get_running_loop().run_in_executor(
+                self._executor, self._table.save, self._to_text()
+            )
             try:
-                await asyncio.get_running_loop().run_in_executor(
-                    self._executor, self._table.save, text
-                )
-            except StoreError:
-                self._is_changed = True
+                await asyncio.shield(writing)
+            except asyncio.CancelledError:
+                # The thread goes on, and nobody else may write the file until it is done.
+                await asyncio.wait([writing])
                 raise
+            finally:
+                if not writing.done() or writing.cancelled() or writing.exception() is not None:
+                    self._is_changed = True

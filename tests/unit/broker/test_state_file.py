@@ -1,0 +1,78 @@
+"""One table's file: who writes it, and who waits for that."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pymq.broker.state.state_file import StateFile
+from pymq.errors import StoreError
+from pymq.store.state.sealed_file import SealedFile
+
+DEADLINE_S = 20.0
+
+
+class SlowDisk:
+    """Holds the first save in its thread; counts those that run at the same time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.most = 0
+        self._running, self._count, self._fails = 0, 0, fails
+        self._lock = threading.Lock()
+        save = SealedFile.save
+
+        def slow(file: SealedFile, text: str) -> None:
+            with self._lock:
+                self._running += 1
+                self._count += 1
+                is_first = self._count == 1
+                self.most = max(self.most, self._running)
+            try:
+                if is_first:
+                    self.begun.set()
+                    assert self.go_on.wait(DEADLINE_S)
+                    if self._fails:
+                        raise StoreError("the disk refused")
+                save(file, text)
+            finally:
+                with self._lock:
+                    self._running -= 1
+
+        monkeypatch.setattr(SealedFile, "save", slow)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_save_whose_task_was_cancelled_is_waited_for_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """The thread goes on: two would write the same temporary file."""
+    disk = SlowDisk(monkeypatch, fails=fails)
+    texts = iter(['{"n": 1}', '{"n": 2}'])
+    path = tmp_path / "config" / "a.json"
+
+    async def work(executor: ThreadPoolExecutor) -> None:
+        file = StateFile(
+            path, to_text=lambda: next(texts), restore=lambda _: None, executor=executor
+        )
+        file.changed()
+        first = asyncio.create_task(file.save())
+        await asyncio.to_thread(disk.begun.wait, DEADLINE_S)
+        first.cancel()
+        if not fails:
+            file.changed()  # else the next save has to notice that the first one failed
+        second = asyncio.create_task(file.save())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        disk.go_on.set()
+        async with asyncio.timeout(DEADLINE_S):
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            await second
+
+    with ThreadPoolExecutor(4) as executor:
+        asyncio.run(work(executor))
+    assert disk.most == 1
+    assert '"n": 2' in path.read_text()
