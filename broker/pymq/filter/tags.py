@@ -40,8 +40,8 @@ def check_tags(topic: str, expression: str) -> None:
     if any(_SQL.search(_letters(tag)) for tag in expression.split("||")):
         raise LocalProtocolError(
             f"topic {topic!r}: {expression[:200]!r} is an SQL expression, expected '*' or tags "
-            "joined by '||', such as 'TagA || TagB'; filters on properties are not supported, so "
-            "subscribe to '*' and look at message.properties"
+            "joined by '||', such as 'TagA || TagB'. Consumers select by properties with sql=...; "
+            "elsewhere, read everything and look at the properties"
         )
 
 

@@ -319,7 +319,7 @@ class ClientConfigCheck(JsonObject):
 
     client_id: str | None = None
     group: str | None = None
-    subscription: Subscription = wire("subscriptionData")
+    subscription: Subscription | None = wire("subscriptionData", default=None)
     namespace: str | None = None
 
 
@@ -362,6 +362,8 @@ class ConsumerOffsetTable(JsonObject):
     #: ``topic@group`` -> queue id -> next queue offset to consume.
     offsets: dict[str, dict[int, int]] = wire("offsetTable", default_factory=dict)
     version: DataVersion | None = wire("dataVersion", default=None)
+    #: Extension of pymq: those that the group's members have not been told of yet.
+    resets: dict[str, dict[int, int]] | None = wire("pymqResets", default=None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -15,9 +15,11 @@ applied before anything is allocated. Source: RocketMQ NettyDecoder, NettyEncode
 
 import struct
 from collections.abc import Callable
+from typing import TypeAlias
 
 from pymq.errors import LocalProtocolError, RemoteProtocolError
 from pymq.protocol.command import Command, decode_header, encode_header
+from pymq.protocol.plain_sends import PlainSendReader, PlainSends
 
 #: RocketMQ ``com.rocketmq.remoting.frameMaxLength``.
 FRAME_BYTES_MAX = 16 << 20
@@ -36,6 +38,10 @@ def _fresh(size: int) -> memoryview:
     return memoryview(bytearray(size))
 
 
+#: What comes in: a command, or several sends at once.
+Incoming: TypeAlias = Command | PlainSends
+
+
 class FrameDecoder:
     """Turns a stream of bytes, cut anywhere, into commands. For one connection.
 
@@ -45,17 +51,29 @@ class FrameDecoder:
     Args:
         frame_bytes_max: largest frame accepted.
         memory: returns memory for a large frame; it stays in use while the body is referenced.
+        plain_sends: recognizes runs of plain sends, which then come out as one; None: each is
+            a command like all others.
     """
 
-    __slots__ = ("_filled_bytes", "_large", "_memory", "_pending", "_wanted", "frame_bytes_max")
+    __slots__ = (
+        "_filled_bytes",
+        "_large",
+        "_memory",
+        "_pending",
+        "_plain_sends",
+        "_wanted",
+        "frame_bytes_max",
+    )
 
     def __init__(
         self,
         *,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         memory: Callable[[int], memoryview] = _fresh,
+        plain_sends: PlainSendReader | None = None,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
+        self._plain_sends = plain_sends
         self._memory = memory
         self._pending = bytearray()
         self._wanted = 4  # nothing can be decoded before this many bytes are pending
@@ -78,7 +96,7 @@ class FrameDecoder:
         """Where to put the rest of the large frame being received; None if there is none."""
         return None if self._large is None else self._large[self._filled_bytes :]
 
-    def filled(self, count: int) -> list[Command]:
+    def filled(self, count: int) -> list[Incoming]:
         """Record ``count`` bytes received into ``room``; return the command that they complete.
 
         Raises:
@@ -91,7 +109,7 @@ class FrameDecoder:
         frame, self._large, self._filled_bytes = self._large, None, 0
         return [_decode_frame(frame)]
 
-    def feed(self, data: bytes) -> list[Command]:
+    def feed(self, data: bytes) -> list[Incoming]:
         """Take the next bytes of the stream and return the commands that they complete.
 
         Raises:
@@ -114,9 +132,17 @@ class FrameDecoder:
                 first = _decode_frame(view[: self._wanted])
                 return [first, *self.feed(bytes(view[self._wanted :]))]
             data = bytes(whole)
-        commands: list[Command] = []
+        commands: list[Incoming] = []
         position, end = 0, len(data)
+        plain_sends = self._plain_sends
         while end - position >= 8:
+            if plain_sends is not None:
+                sends, position = plain_sends.read(
+                    data, position, frame_bytes_max=self.frame_bytes_max
+                )
+                if sends is not None:
+                    commands.append(sends)
+                    continue
             length, word = _PREFIX.unpack_from(data, position)
             frame_end = position + 4 + length
             if length + 4 > self.frame_bytes_max or length < 4:
@@ -130,9 +156,7 @@ class FrameDecoder:
                     f"header of {word & 0xFFFFFF} B in a frame with room for {length - 4}"
                 )
             commands.append(
-                decode_header(
-                    word >> 24, data[header_start:body_start], data[body_start:frame_end]
-                )
+                decode_header(word >> 24, data[header_start:body_start], data[body_start:frame_end])
             )
             position = frame_end
         self._keep(data, position)
@@ -165,6 +189,12 @@ class FrameDecoder:
             f"frame of {length + 4} B, expected 8..{self.frame_bytes_max} (frame_bytes_max)"
             f"; its first bytes are {start!r}{_foreign(start)}"
         )
+
+
+def commands_of(sends: PlainSends) -> list[Command]:
+    """Return the sends of a run one by one, as if it had not been recognized."""
+    found = FrameDecoder(frame_bytes_max=len(sends.frames)).feed(sends.frames)
+    return [command for command in found if isinstance(command, Command)]
 
 
 def _decode_frame(frame: memoryview) -> Command:

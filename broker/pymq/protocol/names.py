@@ -17,12 +17,19 @@ GROUP_BYTES_MAX = 120
 
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+#: Between group and topic in the names of retry topics of popped messages.
+POP_RETRY_MARK_V1 = "_"
+POP_RETRY_MARK_V2 = "+"
 SYSTEM_PREFIX = "rmq_sys_"
+#: Of light queues, which have no topic of their own.
+LMQ_PREFIX = "%LMQ%"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
 REPLY_SUFFIX = "_REPLY_TOPIC"
 
 #: Template of automatically created topics (AUTO_CREATE_TOPIC_KEY_TOPIC).
 DEFAULT_TOPIC = "TBW102"
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = SYSTEM_PREFIX + "wheel_timer"
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 HALF_OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TIME_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -56,12 +63,15 @@ NO_SEND_TOPICS = frozenset(
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        TIMER_TOPIC,  # RocketMQ takes what is sent there, and delivers no timer message any more.
     }
 )
 
 TOOLS_GROUP = "TOOLS_CONSUMER"
 #: Holds the cursors of the transaction topics.
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
+#: Holds the cursors of the revive topic.
+REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
 
 #: Consumer groups known to every broker; the value tells whether they may broadcast.
 BUILT_IN_GROUPS = {
@@ -89,6 +99,20 @@ def check_topic(name: str) -> None:
     """
     derived = isinstance(name, str) and name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
     _check("topic", name, DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX)
+
+
+def topic_objection(name: str) -> str | None:
+    """Say in RocketMQ's words why a broker refuses a topic name; None for a legal one."""
+    if not name.strip():
+        return "The specified topic is blank."
+    if not is_legal(name):
+        return (
+            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+        )
+    derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    if len(name) > (DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX):
+        return "The specified topic is longer than topic max length."
+    return None
 
 
 def check_group(name: str) -> None:
@@ -135,6 +159,31 @@ def dead_letter_topic(group: str) -> str:
 def reply_topic(cluster: str) -> str:
     """Return the topic of request-reply answers in a cluster."""
     return cluster + REPLY_SUFFIX
+
+
+def pop_retry_topic(topic: str, group: str, *, v2: bool) -> str:
+    """Return the topic of messages of ``topic`` that a group popped and did not acknowledge.
+
+    Args:
+        topic: subscribed by the group.
+        group: the group.
+        v2: whether to use the form of 5.x that can be taken apart again.
+    """
+    return f"{RETRY_PREFIX}{group}{POP_RETRY_MARK_V2 if v2 else POP_RETRY_MARK_V1}{topic}"
+
+
+def popped_topic(name: str, group: str) -> str:
+    """Return the topic that a group subscribed, of that topic or one of its retry topics."""
+    for mark in (POP_RETRY_MARK_V2, POP_RETRY_MARK_V1):
+        prefix = f"{RETRY_PREFIX}{group}{mark}"
+        if name.startswith(prefix):
+            return name[len(prefix) :]
+    return name
+
+
+def revive_topic(cluster: str) -> str:
+    """Return the topic in which brokers of a cluster keep who popped and acknowledged what."""
+    return REVIVE_PREFIX + cluster
 
 
 def is_retry_topic(name: str) -> bool:

@@ -52,15 +52,19 @@ PROPERTIES_BYTES_MAX = 32767
 TOPIC_BYTES_MAX_V1 = 127
 
 _FIXED = struct.Struct(">IIIiiqqiq")
-_HEAD_V4 = struct.Struct(">IIIiiqqiq8sq8siqI")
+#: Everything before the body of a record with IPv4 hosts.
+HEAD_V4 = struct.Struct(">IIIiiqqiq8sq8siqI")
 _AFTER_HOSTS = struct.Struct(">iqI")
 _LONG = struct.Struct(">q")
 _SIZE_MAGIC = struct.Struct(">II")
+_SIZE = struct.Struct(">I")
+#: Size, magic, queue id, queue offset, physical offset, system flag.
+_PLACE = struct.Struct(">II4xi4xqqI")
 _SHORT = struct.Struct(">H")
 _BORN_V6 = int(MessageFlag.BORN_HOST_IPV6)
 _STORE_V6 = int(MessageFlag.STORE_HOST_IPV6)
 
-assert _FIXED.size == 48 and _HEAD_V4.size == HEAD_BYTES  # on-disk contract
+assert _FIXED.size == 48 and HEAD_V4.size == HEAD_BYTES  # on-disk contract
 
 
 @dataclass(slots=True)
@@ -177,7 +181,7 @@ def encode_record(
     body = new.body
     tail = b"%c%b%b%b" % (len(topic), topic, _SHORT.pack(len(new.properties)), new.properties)
     if len(born_host) + len(store_host) == 16:
-        head = _HEAD_V4.pack(
+        head = HEAD_V4.pack(
             size,
             MAGIC_V1,
             crc31(body),
@@ -211,9 +215,7 @@ def encode_record(
     return head, body, tail
 
 
-def decode_record(
-    buffer: bytes | memoryview, position: int = 0, *, verify: bool = False
-) -> Record:
+def decode_record(buffer: bytes | memoryview, position: int = 0, *, verify: bool = False) -> Record:
     """Return the record that starts at ``position``; body and properties are copied.
 
     Args:
@@ -267,9 +269,7 @@ def _decode(buffer: bytes | memoryview, position: int, verify: bool) -> Record:
         )
     body = bytes(buffer[body_at : body_at + body_bytes])
     if verify and crc31(body) != crc:
-        raise CorruptRecord(
-            f"record at {position}: body CRC {crc31(body):08x}, expected {crc:08x}"
-        )
+        raise CorruptRecord(f"record at {position}: body CRC {crc31(body):08x}, expected {crc:08x}")
     if verify and properties_bytes >= RECORD_CRC_BYTES:
         _verify_record_crc(buffer, position, end, properties_bytes)
     return Record(
@@ -322,6 +322,37 @@ def record_place(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
             f"{OVERHEAD_BYTES}..{left} B"
         )
     return size, physical_offset
+
+
+def record_properties(
+    buffer: bytes | memoryview, position: int, end: int
+) -> tuple[int, int, bytes]:
+    """Return (queue id, queue offset, encoded properties) of the record in [position, end).
+
+    Its body is not touched.
+
+    Raises:
+        CorruptRecord: a V1 or V2 record does not end there.
+    """
+    try:
+        size, magic, queue_id, queue_offset, _, sys_flag = _PLACE.unpack_from(buffer, position)
+        at = position + 84
+        if sys_flag & (_BORN_V6 | _STORE_V6):
+            at += 12 * (bool(sys_flag & _BORN_V6) + bool(sys_flag & _STORE_V6))
+        at += 4 + _SIZE.unpack_from(buffer, at)[0]
+        at += 1 + buffer[at] if magic == MAGIC_V1 else 2 + _SHORT.unpack_from(buffer, at)[0]
+        properties_bytes = _SHORT.unpack_from(buffer, at)[0]
+    except (struct.error, IndexError) as error:
+        raise CorruptRecord(
+            f"record at {position} of {len(buffer)} B cannot be read: {error}"
+        ) from error
+    at += 2
+    if magic not in (MAGIC_V1, MAGIC_V2) or at + properties_bytes != end or size != end - position:
+        raise CorruptRecord(
+            f"record at {position}: magic {magic:08x}, {size} B, fields up to "
+            f"{at + properties_bytes}, expected a record of {end - position} B"
+        )
+    return queue_id, queue_offset, bytes(buffer[at:end])
 
 
 def decode_records(buffer: bytes | memoryview, *, verify: bool = False) -> Iterator[Record]:

@@ -73,6 +73,9 @@ def check_record_crc(record: bytes | memoryview, properties_bytes: int) -> Recor
 
 
 def _is_claim(end: bytes) -> bool:
+    # Of two parts of the name, one wrong byte leaves one as it is.
+    if not (end.startswith(b"__CR") or end.startswith(b"C32#", 4)):
+        return False
     good = sum(a == b for a, b in zip(end, RECORD_CRC_PREFIX, strict=False))
     good += sum(byte in _DIGITS for byte in end[len(RECORD_CRC_PREFIX) : -1])
     return good + (end[-1] == 2) >= RECORD_CRC_CLAIM_BYTES

@@ -23,6 +23,7 @@ from pymq.protocol.record import (
     pack_host,
     parse_offset_message_id,
     record_place,
+    record_properties,
     record_size,
     unpack_host,
 )
@@ -146,7 +147,7 @@ def test_v2_has_two_bytes_of_topic_length() -> None:
     raw = len(raw).to_bytes(4, "big") + MAGIC_V2.to_bytes(4, "big") + raw[8:]
     record = decode_record(raw, verify=True)
     assert record.topic == topic.decode()
-    assert record.properties == new.properties
+    assert record.properties == new.properties == record_properties(raw, 0, len(raw))[2]
 
 
 addresses = st.ip_addresses().map(str)
@@ -196,6 +197,8 @@ def test_round_trip(new: NewRecord, store_host: bytes, **place: int) -> None:
         crc31(new.body),
         len(raw),
     )
+    found = record_properties(raw, 0, len(raw))
+    assert found == (new.queue_id, place["queue_offset"], new.properties)
 
 
 @given(st.binary(max_size=250), st.integers(0, 20))
@@ -206,6 +209,21 @@ def test_random_bytes_raise_only_our_error(raw: bytes, position: int) -> None:
                 read(buffer, position)
             except CorruptRecord:
                 pass
+        try:
+            record_properties(buffer, position, len(buffer))
+        except CorruptRecord:
+            pass
+
+
+def test_properties_are_found_without_the_rest() -> None:
+    for raw in (HELLO, STORED):
+        record = decode_record(raw)
+        found = record.queue_id, record.queue_offset, record.properties
+        assert record_properties(raw, 0, len(raw)) == found
+        assert record_properties(b"before" + raw + b"after", 6, 6 + len(raw)) == found
+        for end in (0, 40, 90, len(raw) - 1, len(raw) + 1):
+            with pytest.raises(CorruptRecord):
+                record_properties(raw + b"\0", 0, end)
 
 
 def test_the_place_of_a_record() -> None:

@@ -43,10 +43,80 @@ class GroupRequest(Header):
 
 
 @dataclass(slots=True, kw_only=True)
+class GroupForbiddenRequest(Header):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353)."""
+
+    group: str
+    topic: str
+    #: None: only tell.
+    readable: bool | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupTopicRequest(Header):
+    """Codes that name a group as ``group`` and a topic: 303, 345."""
+
+    group: str
+    topic: str
+
+
+@dataclass(slots=True, kw_only=True)
+class CorrectionRequest(Header):
+    """QUERY_CORRECTION_OFFSET (308)."""
+
+    #: Groups that do not count, joined by commas.
+    filter_groups: str | None = None
+    compare_group: str
+    topic: str
+
+
+@dataclass(slots=True, kw_only=True)
+class BrokerConsumeStatsRequest(Header):
+    """GET_BROKER_CONSUME_STATS (317)."""
+
+    #: Of order topics only.
+    is_order: bool
+
+
+@dataclass(slots=True, kw_only=True)
 class ConsumerGroupRequest(Header):
     """Codes that name a group as ``consumerGroup``: 38, 40, 203."""
 
     consumer_group: str
+
+
+@dataclass(slots=True, kw_only=True)
+class MemberRequest(Header):
+    """Codes that name one member of a group: 307, 309."""
+
+    consumer_group: str
+    client_id: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumeDirectlyRequest(MemberRequest):
+    """CONSUME_MESSAGE_DIRECTLY (309)."""
+
+    #: The broker's, which says where the message is.
+    message_id: str | None = wire("msgId", default=None)
+    topic: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ConsumerStatusRequest(Header):
+    """GET_CONSUMER_STATUS_FROM_CLIENT (221), INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223)."""
+
+    topic: str
+    group: str
+    #: 223: of this client only. It is called an address, and is a client id.
+    client_id: str | None = wire("clientAddr", default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class ProducerGroupRequest(Header):
+    """GET_PRODUCER_CONNECTION_LIST (204)."""
+
+    producer_group: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,11 +125,10 @@ class ConsumeStatsRequest(Header):
 
     consumer_group: str
     topic: str | None = None
-    #: Several, joined by ``;`` (5.x).
+    #: Several, joined by ``;`` (5.x); they count instead of ``topic``.
     topic_list: str | None = None
 
     @property
-    def topics(self) -> list[str]:
-        """The requested topics; empty: all."""
-        several = (self.topic_list or "").split(";")
-        return [topic for topic in (self.topic, *several) if topic]
+    def several(self) -> list[str]:
+        """The topics of ``topic_list``."""
+        return [topic for topic in (self.topic_list or "").split(";") if topic]

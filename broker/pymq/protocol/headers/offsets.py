@@ -71,3 +71,31 @@ class TimestampResponse(Header):
     """When the earliest message was stored, ms; -1 if there is none (32)."""
 
     timestamp_ms: int = wire("timestamp")
+
+
+@dataclass(slots=True, kw_only=True)
+class ResetOffsetRequest(Header):
+    """INVOKE_BROKER_TO_RESET_OFFSET (222), RESET_CONSUMER_CLIENT_OFFSET (220).
+
+    Sets a group back to a time, in all queues of a topic; in 5.x also in one queue, or to an
+    offset there.
+    """
+
+    topic: str
+    group: str
+    timestamp_ms: int = wire("timestamp")  # negative: to the end
+    #: Also forward?
+    is_force: bool = False
+    queue_id: int = -1
+    offset: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class CloneOffsetsRequest(Header):
+    """CLONE_GROUP_OFFSET (314)."""
+
+    source_group: str = wire("srcGroup")
+    target_group: str = wire("destGroup")
+    topic: str | None = None
+    #: Also topics to which the source group does not subscribe now?
+    offline: bool = False

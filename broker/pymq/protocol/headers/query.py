@@ -32,3 +32,15 @@ class QueryMessageResponse(Header):
 
     index_last_ms: int = wire("indexLastUpdateTimestamp")
     index_last_offset: int = wire("indexLastUpdatePhyoffset")
+
+
+@dataclass(slots=True, kw_only=True)
+class QueueEntriesRequest(Header):
+    """QUERY_CONSUME_QUEUE (321)."""
+
+    topic: str
+    queue_id: int
+    first: int = wire("index")
+    count: int
+    #: Whose filter is shown, too.
+    consumer_group: str | None = None

@@ -13,7 +13,7 @@ class SendBackRequest(Header):
     offset: int
     group: str
     #: 0: the broker chooses, longer each time; below 0: to the dead letters at once.
-    delay_level: int = 0
+    delay_level: int
     origin_message_id: str | None = wire("originMsgId", default=None)
     origin_topic: str | None = None
     unit_mode: bool = False

@@ -1,16 +1,19 @@
-"""Headers of the send family: SEND_MESSAGE (10), _V2 (310), SEND_BATCH_MESSAGE (320).
+"""Headers of the send family: SEND_MESSAGE (10), _V2 (310), SEND_BATCH_MESSAGE (320), replies.
 
 The V2 and batch forms carry the same fields under single letters. Reading and writing them is on
 the hot path of broker and client, so it is spelled out instead of using the generic codec.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pymq.errors import RemoteProtocolError
-from pymq.protocol.codes import MQ_VERSION
+from pymq.protocol.codes import MQ_VERSION, RequestCode
+from pymq.protocol.command import Command
 from pymq.protocol.headers.codec import Header, wire
+
+_LONG_FORMS = frozenset((int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE)))
 
 
 @dataclass(slots=True)
@@ -33,8 +36,18 @@ class SendRequest:
     broker_name: str | None = None
 
     @classmethod
+    def of(cls, command: Command) -> "SendRequest":
+        """Read the header of a send, or of a reply, in the form that its code has.
+
+        Raises:
+            RemoteProtocolError: a required field is missing, or a number is malformed.
+        """
+        fields = command.fields or {}
+        return cls.from_v1(fields) if command.code in _LONG_FORMS else cls.from_v2(fields)
+
+    @classmethod
     def from_v2(cls, fields: Mapping[str, str]) -> "SendRequest":
-        """Read the single-letter form (310, 320).
+        """Read the single-letter form (310, 320, 325).
 
         Raises:
             RemoteProtocolError: a required letter is missing, or a number is malformed.
@@ -66,7 +79,7 @@ class SendRequest:
 
     @classmethod
     def from_v1(cls, fields: Mapping[str, str]) -> "SendRequest":
-        """Read the long form (10).
+        """Read the long form (10, 324).
 
         Raises:
             RemoteProtocolError: a required field is missing, or a number is malformed.
@@ -125,18 +138,45 @@ class SendResponse(Header):
     queue_id: int
     queue_offset: int
     transaction_id: str | None = None
+    recall_handle: str | None = None
     region: str | None = wire("MSG_REGION", default=None)
     trace_on: bool | None = wire("TRACE_ON", default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class PushReplyRequest(Header):
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326): a reply to who asked (ReplyMessageRequestHeader)."""
+
+    producer_group: str
+    topic: str
+    default_topic: str
+    default_topic_queue_count: int = wire("defaultTopicQueueNums")
+    queue_id: int
+    sys_flag: int
+    born_timestamp: int
+    flag: int
+    properties: str
+    reconsume_times: int
+    unit_mode: bool
+    #: ``host:port`` of who replied.
+    born_host: str
+    #: ``host:port`` of this broker.
+    store_host: str
+    store_timestamp: int
 
 
 #: The region that official brokers send by default.
 REGION = "DefaultRegion"
 
 _PREFIX = struct.Struct(">II")
-_SUCCESS_HEAD = (
-    f'{{"code":0,"extFields":{{"MSG_REGION":"{REGION}","TRACE_ON":"true","msgId":"'
-)
+_SUCCESS_HEAD = f'{{"code":0,"extFields":{{"MSG_REGION":"{REGION}","TRACE_ON":"true","msgId":"'
 _SUCCESS_TAIL = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'
+
+
+_SUCCESS_FORMAT = (
+    f'{_SUCCESS_HEAD}%b%016X","queueId":"%d","queueOffset":"%d"}},"flag":1,"language":"JAVA",'
+    f'"opaque":%b{_SUCCESS_TAIL}'
+).encode()
 
 
 def encode_success(opaque: int, message_id: str, queue_id: int, queue_offset: int) -> bytes:
@@ -150,3 +190,27 @@ def encode_success(opaque: int, message_id: str, queue_id: int, queue_offset: in
         f',"flag":1,"language":"JAVA","opaque":{opaque}{_SUCCESS_TAIL}'
     ).encode()
     return _PREFIX.pack(4 + len(header), len(header)) + header
+
+
+def encode_successes(
+    id_prefix: bytes,
+    physical_offsets: Iterable[int],
+    queue_ids: Iterable[int],
+    queue_offsets: Iterable[int],
+    opaques: Iterable[bytes],
+) -> bytes:
+    """Return what ``encode_success`` does for each of many sends, one after another.
+
+    Args:
+        id_prefix: the packed address of the broker as upper-case digits.
+        physical_offsets, queue_ids, queue_offsets: of each message.
+        opaques: of each request, as digits.
+    """
+    frames: list[bytes] = []
+    pack, layout = _PREFIX.pack, _SUCCESS_FORMAT
+    for physical_offset, queue_id, queue_offset, opaque in zip(
+        physical_offsets, queue_ids, queue_offsets, opaques, strict=True
+    ):
+        header = layout % (id_prefix, physical_offset, queue_id, queue_offset, opaque)
+        frames += (pack(4 + len(header), len(header)), header)
+    return b"".join(frames)
