@@ -12,22 +12,34 @@ from pymq.store.durability import Durability
 from pymq.store.files import Files
 from pymq.store.index.key_query import KeyQuery
 from pymq.store.keys import Keys
+from pymq.store.matching_read import MatchingRead
 from pymq.store.message_store import MessageStore
 from pymq.store.put_result import PutResult, PutStatus
-from pymq.store.queue_read import ReadResult, ReadStatus
+from pymq.store.puts import Put, RecordGroup
+from pymq.store.queues.queue_extension import BitMapTest
 from pymq.store.queues.queue_table import QueueKey
+from pymq.store.read_result import ReadResult, ReadStatus
 from pymq.store.retention.cleaning import Retention
+from pymq.store.selection import EVERYTHING, Selection
 from pymq.store.statistics import Rates, StatisticsSnapshot
+from pymq.store.timer.timer_log import TimerMagic
+from pymq.store.timer.timer_log import Units as TimerUnits
+from pymq.store.timer.timer_queue import Waiting as WaitingTimers
+from pymq.store.timer.timer_store import TimerStore
 
 __all__ = [
+    "EVERYTHING",
     "Arrival",
+    "BitMapTest",
     "Durability",
     "Files",
     "FlushJob",
     "FlushMode",
     "KeyQuery",
     "Keys",
+    "MatchingRead",
     "MessageStore",
+    "Put",
     "PutResult",
     "PutStatus",
     "QueueFlushJob",
@@ -35,7 +47,13 @@ __all__ = [
     "Rates",
     "ReadResult",
     "ReadStatus",
+    "RecordGroup",
     "Retention",
+    "Selection",
     "StatisticsSnapshot",
     "StoreConfig",
+    "TimerMagic",
+    "TimerStore",
+    "TimerUnits",
+    "WaitingTimers",
 ]

@@ -1,8 +1,9 @@
 """Appending: check, place, encode and write puts. The hot path of the store.
 
-A put is one record, or one batch of records of one queue. All puts of a call that fit into the
-current segment are one *run*: one write to the log and one write of entries per queue. A failed
-write fails its whole run and everything after it; a put that breaks a rule fails alone.
+A put is one record, one batch of records of one queue, or one group of records of several queues.
+All puts of a call that fit into the current segment are one *run*: one write to the log and one
+write of entries per queue. A failed write fails its whole run and everything after it; a put that
+breaks a rule fails alone.
 
 Source: RocketMQ CommitLog.asyncPutMessage, MessageExtEncoder, HookUtils.
 """
@@ -17,10 +18,12 @@ from pymq.protocol.codes import HOST_IPV6_MASK, MessageFlag
 from pymq.protocol.hashes import crc32
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.new_records import NewRecords
+from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import (
     BLANK_BYTES,
     OVERHEAD_BYTES,
     PROPERTIES_BYTES_MAX,
+    TOPIC_BYTES_MAX_V1,
     NewRecord,
     encode_record,
     host_flags,
@@ -33,10 +36,12 @@ from pymq.protocol.record_crc import (
     with_record_crc_room,
 )
 from pymq.protocol.tag_codes import delayed_tag_code
+from pymq.store.append_plain import add_plain
 from pymq.store.config import StoreConfig
 from pymq.store.dispatch import PendingDispatch
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.put_result import PutResult, PutStatus
+from pymq.store.puts import Put, RecordGroup
 from pymq.store.queues.consume_queue import ENTRY, ENTRY_STRUCT, ConsumeQueue
 from pymq.store.queues.queue_table import QueueTable, illegal_name
 
@@ -64,7 +69,7 @@ class Appender:
 
     def append_run(
         self,
-        puts: Sequence[NewRecord | NewRecords],
+        puts: Sequence[Put],
         results: list[PutResult],
         *,
         now: int,
@@ -88,7 +93,7 @@ class Appender:
         run = PendingDispatch(log.end, now, {})
         pieces: list[bytes | memoryview] = []
         try:
-            self._fill(run, pieces, puts, results, store_host)
+            self._fill(run, pieces, puts, results, store_host, log.end + log.room)
             if not pieces:
                 return None
             log.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
@@ -104,14 +109,14 @@ class Appender:
         self,
         run: PendingDispatch,
         pieces: list[bytes | memoryview],
-        puts: Sequence[NewRecord | NewRecords],
+        puts: Sequence[Put],
         results: list[PutResult],
         store_host: bytes,
+        limit: int,
     ) -> None:
-        """Add puts that have no result yet until one does not fit; see ``append_run``."""
+        """Add puts that have no result yet until one does not fit below ``limit``."""
         # No function calls for the checks of single records: one costs as much as all checks.
         position, now, groups = run.end, run.store_timestamp, run.groups
-        limit = position + self._log.room
         host_bytes = len(store_host)
         overhead = OVERHEAD_BYTES - 16 + host_bytes
         by_key = self._queues.by_key
@@ -123,7 +128,7 @@ class Appender:
                 continue
             if not isinstance(put, NewRecord):
                 run.end = position
-                if not self._add_batch(run, pieces, put, queue, results, store_host, limit=limit):
+                if not self._add_many(run, pieces, put, queue, results, store_host, limit=limit):
                     break
                 position = run.end
                 continue
@@ -171,9 +176,7 @@ class Appender:
             results.append(PutResult(_OK, position - size, queue_offset, 1, position, now))
         run.end = position
 
-    def _new_queue(
-        self, put: NewRecord | NewRecords, results: list[PutResult]
-    ) -> ConsumeQueue | None:
+    def _new_queue(self, put: Put, results: list[PutResult]) -> ConsumeQueue | None:
         """Return the queue of a put whose queue did not exist; None, with a result, if illegal."""
         reason = illegal_name(put.topic, put.queue_id)
         if reason is not None:
@@ -243,6 +246,80 @@ class Appender:
             return _illegal("a packed host has 8 or 20 bytes")
         return None
 
+    def _add_many(
+        self,
+        run: PendingDispatch,
+        pieces: list[bytes | memoryview],
+        put: NewRecords | PlainRecords | RecordGroup,
+        queue: ConsumeQueue,
+        results: list[PutResult],
+        store_host: bytes,
+        *,
+        limit: int,
+    ) -> bool:
+        """Add several records, or their refusal; return False, and do nothing, if they do not fit.
+
+        Args:
+            queue: the one of a batch, or of the first record.
+        """
+        if isinstance(put, PlainRecords):
+            if run.end + put.record_bytes > limit:
+                return False
+            queues = {
+                queue_id: self._queues.by_key.get((put.topic, queue_id))
+                or self._queues.make(put.topic, queue_id)
+                for queue_id in set(put.queue_ids)
+            }
+            results.append(add_plain(run, pieces, put, queues, store_host))
+            return True
+        if isinstance(put, RecordGroup):
+            return self._add_group(run, pieces, put, results, store_host, limit=limit)
+        return self._add_batch(run, pieces, put, queue, results, store_host, limit=limit)
+
+    def _add_group(
+        self,
+        run: PendingDispatch,
+        pieces: list[bytes | memoryview],
+        group: RecordGroup,
+        results: list[PutResult],
+        store_host: bytes,
+        *,
+        limit: int,
+    ) -> bool:
+        """Add a group as ``_add_many`` does."""
+        start, pieces_before, places = run.end, len(pieces), list[PutResult]()
+        self._fill(run, pieces, group.records, places, store_host, limit)
+        refusal = next((place for place in places if place.status is not _OK), None)
+        if refusal is None and len(places) == len(group.records):
+            group.places = places
+            first = places[0]
+            results.append(
+                PutResult(
+                    _OK, start, first.queue_offset, len(places), run.end, first.store_timestamp
+                )
+            )
+            return True
+        for record, place in zip(group.records, places, strict=False):
+            if place.status is _OK and not record.sys_flag & _PREPARED:
+                self._take_back(run, record)
+        del pieces[pieces_before:]
+        run.end = start
+        if refusal is None and _bytes_at_most(group) <= self._segment_room:
+            return False
+        results.append(
+            refusal or _illegal(f"a group of records that fills more than {self._segment_room} B")
+        )
+        return True
+
+    def _take_back(self, run: PendingDispatch, record: NewRecord) -> None:
+        """Remove the last entry of a record's queue from a run."""
+        queue = self._queues.by_key[record.topic, record.queue_id]
+        entries = run.groups[queue][1]
+        entries.pop()
+        queue.next_offset -= 1
+        if not entries:
+            del run.groups[queue]
+
     def _add_batch(
         self,
         run: PendingDispatch,
@@ -311,6 +388,12 @@ def _with_record_crc(
     tail = tail[:-RECORD_CRC_BYTES]
     crc = crc32(tail, crc32(body, crc32(head)))
     return tail, encode_record_crc(crc & 0x7FFFFFFF)
+
+
+def _bytes_at_most(group: RecordGroup) -> int:
+    """Return an upper bound of what a group takes in the log."""
+    fixed = OVERHEAD_BYTES + 2 * _HOST_BYTES[1] + TOPIC_BYTES_MAX_V1 + RECORD_CRC_BYTES
+    return sum(fixed + len(record.body) + len(record.properties) for record in group.records)
 
 
 def _illegal(remark: str) -> PutResult:

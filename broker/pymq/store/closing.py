@@ -8,6 +8,7 @@ from pymq.store.durability import Durability
 from pymq.store.keys import Keys
 from pymq.store.opening import StoreParts
 from pymq.store.state.clean_stop import IndexPosition
+from pymq.store.timer.timer_store import TimerStore
 from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,8 @@ def flush_all(
     log, index = parts.log, parts.index
     log.scrub()
     durability.flush()
+    if parts.timers is not None:
+        _flush_timers(parts.timers)
     is_indexed = keys.index_rest(CLOSE_INDEXING_S)
     try:
         durability.flush_queues()
@@ -55,3 +58,11 @@ def flush_all(
     note = None if index is None else IndexPosition(index.end, index.end_ms, index.last_physical)
     parts.clean_stop.save_clean_stop(log, ends, note)
     parts.abort.remove()
+
+
+def _flush_timers(timers: TimerStore) -> None:
+    try:
+        timers.flush()
+    except StoreError as error:
+        # All messages that wait are in the log.
+        _log.warning("the files of timers could not be saved (%s); the next start does it", error)

@@ -1,4 +1,4 @@
-"""The settings of one message store; fixed for its lifetime.
+"""The settings of one message store; fixed for its lifetime, but for those marked as live.
 
 The fields have RocketMQ's keys in the form that ``pymq.settings`` reads; the store itself does not
 read configuration files.
@@ -30,6 +30,8 @@ _DISK_BOUNDS = (
     ("disk_full_percent", 35, 90),
 )
 
+#: Other precisions of timers become the next smaller one, as in RocketMQ.
+_PRECISIONS_MS = (100, 200, 500, 1000)
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
 #: "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 DELAY_LEVELS_MS = (
@@ -109,7 +111,10 @@ _FLUSH_KEY = _key(
 _LOG_KEY = _key("storePathCommitLog", parse=_parse_paths, format=_format_paths)
 _READ_ONLY_KEY = _key("readOnlyCommitLogStorePaths", parse=_parse_paths, format=_format_paths)
 _HOURS_KEY = _key(
-    "deleteWhen", parse=_parse_hours, format=lambda hours: ";".join(f"{hour:02d}" for hour in hours)
+    "deleteWhen",
+    parse=_parse_hours,
+    format=lambda hours: ";".join(f"{hour:02d}" for hour in hours),
+    live=True,
 )
 _LEVELS_KEY = _key("messageDelayLevel", parse=parse_delay_levels, format=format_delay_levels)
 
@@ -186,6 +191,17 @@ class StoreConfig:
     #: Delays of levels 1, 2, ...: the queue entry of a delayed message holds its delivery time,
     #: and recovery computes it again.
     delay_levels_ms: tuple[int, ...] = field(default=DELAY_LEVELS_MS, metadata=_LEVELS_KEY)
+    #: Whether messages can wait for a time of their own.
+    timer_wheel: bool = field(default=True, metadata=_key("timerWheelEnable"))
+    #: Size of a file of the timer log.
+    timer_log_file_bytes: int = field(
+        default=100 << 20, metadata=_key("mappedFileSizeTimerLog")
+    )
+    #: How exact the times of timer messages are: 100, 200, 500 or 1000 ms.
+    timer_precision_ms: int = field(default=1000, metadata=_key("timerPrecisionMs"))
+    #: Timer messages that are due later than this many slots from now are put back for another
+    #: round before, so that the commit log still holds them when they are due.
+    timer_roll_window_slots: int = field(default=172_800, metadata=_key("timerRollWindowSlot"))
     #: Whether messages can be found by their keys.
     key_index: bool = field(default=True, metadata=_key("messageIndexEnable"))
     #: Determines, with ``index_item_limit``, the size of index files: 40 + 4 * slots + 20 * limit
@@ -198,7 +214,7 @@ class StoreConfig:
     #: How many bytes of torn tails are kept under root_path/recovered.
     recovered_bytes_max: int = 64 << 20
     #: How long a commit-log file is kept after its last write, hours.
-    reserved_hours: int = field(default=72, metadata=_key("fileReservedTime"))
+    reserved_hours: int = field(default=72, metadata=_key("fileReservedTime", live=True))
     #: Hours of the day, local time, in which older files are deleted.
     delete_hours: tuple[int, ...] = field(default=(4,), metadata=_HOURS_KEY)
     clean_interval_ms: int = field(default=10_000, metadata=_key("cleanResourceInterval"))
@@ -212,10 +228,14 @@ class StoreConfig:
     #: ``reserved_hours`` are deleted at any hour; above the second, the oldest files whatever
     #: their age (if ``force_clean``); above the third, writes are refused. Values out of RocketMQ's
     #: bounds (10..95, 30..85, 35..90) become the nearest bound, as there.
-    disk_clean_percent: int = field(default=75, metadata=_key("diskMaxUsedSpaceRatio"))
-    disk_force_percent: int = field(default=85, metadata=_key("diskSpaceCleanForciblyRatio"))
-    disk_full_percent: int = field(default=90, metadata=_key("diskSpaceWarningLevelRatio"))
-    force_clean: bool = field(default=True, metadata=_key("cleanFileForciblyEnable"))
+    disk_clean_percent: int = field(default=75, metadata=_key("diskMaxUsedSpaceRatio", live=True))
+    disk_force_percent: int = field(
+        default=85, metadata=_key("diskSpaceCleanForciblyRatio", live=True)
+    )
+    disk_full_percent: int = field(
+        default=90, metadata=_key("diskSpaceWarningLevelRatio", live=True)
+    )
+    force_clean: bool = field(default=True, metadata=_key("cleanFileForciblyEnable", live=True))
     #: The levels do not apply while this much is free: 93 % of a large disk says little. RocketMQ
     #: has no such setting, and behaves as with 0.
     disk_free_enough_bytes: int = field(default=0, metadata=_key("diskFreeEnoughBytes"))
@@ -243,6 +263,8 @@ class StoreConfig:
         )
         _check("queue_flush_interval_ms", self.queue_flush_interval_ms, 1, 86_400_000)
         _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 0, 86_400_000)
+        _check("timer_log_file_bytes", self.timer_log_file_bytes, 1 << 7, SEGMENT_BYTES_LIMIT)
+        _check("timer_roll_window_slots", self.timer_roll_window_slots, 0, 1 << 31)
         _check("index_slot_count", self.index_slot_count, 1, 1 << 28)
         _check("index_item_limit", self.index_item_limit, 2, 1 << 28)
         _check("queue_files_open_max", self.queue_files_open_max, 1, 1 << 20)
@@ -264,6 +286,8 @@ class StoreConfig:
             raise ConfigurationError(
                 f"flush_mode={self.flush_mode!r}: expected FlushMode.ASYNC or FlushMode.SYNC"
             )
+        finer = [one for one in _PRECISIONS_MS if one <= self.timer_precision_ms]
+        object.__setattr__(self, "timer_precision_ms", max(finer, default=_PRECISIONS_MS[0]))
         whole = -(-self.queue_file_bytes // ENTRY_BYTES) * ENTRY_BYTES
         object.__setattr__(self, "queue_file_bytes", whole)
         object.__setattr__(self, "root_path", Path(self.root_path))

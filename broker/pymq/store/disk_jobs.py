@@ -15,6 +15,8 @@ from pymq.store.state.checkpoint import Checkpoint
 
 _log = logging.getLogger(__name__)
 
+#: Read to learn how large a record is; most are not larger.
+SMALL_RECORD_BYTES = 16 << 10
 #: Size of one read of a prefetch.
 PREFETCH_BYTES = 1 << 20
 
@@ -106,11 +108,9 @@ class PrefetchJob:
     Python's lock is held meanwhile. ``pread`` releases it.
     """
 
-    def __init__(
-        self, log: CommitLog, buffers: Sequence[memoryview], starts: Sequence[int]
-    ) -> None:
+    def __init__(self, log: CommitLog, sizes: Sequence[int], starts: Sequence[int]) -> None:
         self._files = log.files
-        self._places = log.places(starts, [len(buffer) for buffer in buffers])
+        self._places = log.places(starts, sizes)
 
     def run(self) -> None:
         """Read, and drop what was read. The reader meets errors again, and reports them."""

@@ -11,30 +11,43 @@ Source: RocketMQ ReputMessageService, CommitLogDispatcherBuildConsumeQueue.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import StoreError
-from pymq.protocol.record import Record, decode_record
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import ENTRY, ConsumeQueue
 from pymq.store.queues.queue_table import QueueTable
 from pymq.store.write_gate import WriteGate
 
+#: Bit maps of consecutive records; None where a record has none.
+BitMaps: TypeAlias = Sequence[bytes | None]
+#: Writes consecutive entries of a queue from an offset on, and makes them visible; returns the bit
+#: maps of their records, if they have any.
+WriteEntries: TypeAlias = Callable[[ConsumeQueue, int, bytes], BitMaps | None]
+#: Returns the bit map of a record, which filters may match it, by its topic and its bytes as they
+#: are stored. Must not raise.
+BitMapOf: TypeAlias = Callable[[str, memoryview], bytes | None]
+
 
 @dataclass(slots=True)
 class Arrival:
-    """Records of one queue that have just become visible: offsets [queue_first, queue_end)."""
+    """Records of one queue that have just become visible: offsets [queue_first, queue_end).
+
+    ``bit_maps`` are those in their units, one per record; None: they have none.
+    """
 
     topic: str
     queue_id: int
     queue_first: int
     queue_end: int
     entries: bytes
+    bit_maps: BitMaps | None = None
 
     @property
     def tag_codes(self) -> npt.NDArray[np.int64]:
@@ -51,12 +64,6 @@ class PendingDispatch:
     groups: dict[ConsumeQueue, tuple[int, list[bytes]]]
 
 
-#: Writes consecutive entries of a queue from an offset on, and makes them visible.
-WriteEntries = Callable[[ConsumeQueue, int, bytes], None]
-#: Returns the bit map of a record: which filters may match it. Must not raise.
-BitMapOf = Callable[[Record], bytes | None]
-
-
 class ExtendedEntries:
     """Writes entries whose tag codes are in units of the queue's extension.
 
@@ -68,27 +75,33 @@ class ExtendedEntries:
         self._queues = queues
         self._bit_map_of = bit_map_of
 
-    def write(self, queue: ConsumeQueue, first: int, entries: bytes) -> None:
+    def write(self, queue: ConsumeQueue, first: int, entries: bytes) -> BitMaps | None:
         """Write units and entries; ``entries`` hold tag codes, their records are in the log.
+
+        Returns:
+            The bit maps.
 
         Raises:
             DiskFull, FlushFailed, StoreError: as ``ConsumeQueue.write``; it can be repeated.
         """
         rows = np.frombuffer(bytearray(entries), ENTRY)
         physical = rows["physical_offset"].astype(np.int64)
+        bit_maps = None
+        if self._bit_map_of is not None:
+            places = zip(physical.tolist(), rows["size"].tolist(), strict=True)
+            bit_maps = [self._bit_map_of(queue.topic, self._record(*place)) for place in places]
         extension = self._queues.extension_of(queue)
         rows["tag_code"] = extension.put(
-            rows["tag_code"].astype(np.int64),
-            self._log.store_times(physical),
-            None if self._bit_map_of is None else list(map(self._bit_map_at, physical.tolist())),
+            rows["tag_code"].astype(np.int64), self._log.store_times(physical), bit_maps
         )
         queue.write(first, rows.tobytes())
         extension.keep()
+        return bit_maps
 
-    def _bit_map_at(self, physical_offset: int) -> bytes | None:
-        assert self._bit_map_of is not None
+    def _record(self, physical_offset: int, size: int) -> memoryview:
         segment = self._log.segments.find(physical_offset)
-        return self._bit_map_of(decode_record(segment.view, physical_offset - segment.first))
+        start = physical_offset - segment.first
+        return segment.view[start : start + size]
 
 
 class Dispatch:
@@ -177,9 +190,9 @@ class Dispatch:
             if queue.removed:
                 continue
             entries = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            self._write(queue, first, entries)
+            bit_maps = self._write(queue, first, entries)
             end = first + len(entries) // ENTRY_BYTES
-            arrivals.append(Arrival(queue.topic, queue.queue_id, first, end, entries))
+            arrivals.append(Arrival(queue.topic, queue.queue_id, first, end, entries, bit_maps))
         return arrivals
 
 

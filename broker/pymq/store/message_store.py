@@ -1,35 +1,32 @@
 """MessageStore: the one door to the store."""
 
-import logging
 from collections.abc import Callable, Sequence
-
-import numpy as np
-import numpy.typing as npt
 
 from pymq.clock import Clock
 from pymq.errors import OffsetOutOfRange, StoreBusy, StoreError
-from pymq.protocol.new_records import NewRecords
-from pymq.protocol.record import NewRecord, Record
+from pymq.protocol.record import Record
 from pymq.store.append import Appender
 from pymq.store.closing import flush_all
 from pymq.store.config import FlushMode, StoreConfig
-from pymq.store.disk_jobs import PrefetchJob
+from pymq.store.disk_jobs import SMALL_RECORD_BYTES, PrefetchJob
 from pymq.store.dispatch import BitMapOf, Dispatch
 from pymq.store.durability import Durability
+from pymq.store.entry_read import EntryReader
 from pymq.store.files import Files
 from pymq.store.keys import Keys
+from pymq.store.log.segment import NORMAL_READS, RANDOM_READS
 from pymq.store.opening import StoreParts
 from pymq.store.progress import OnProgress
 from pymq.store.put_result import PutResult, PutStatus
-from pymq.store.queue_read import SCAN_MAX, ReadResult, read_queue
+from pymq.store.puts import Put
 from pymq.store.queues import offset_lookup
 from pymq.store.queues.queue_table import QueueKey
+from pymq.store.reads import Reads
 from pymq.store.retention.cleaning import Retention
 from pymq.store.retention.disk_watch import DiskWatch
 from pymq.store.statistics import StoreStatistics
+from pymq.store.time_lookup import OffsetSearch, TimeLookup
 from pymq.store.write_gate import WriteGate
-
-_log = logging.getLogger(__name__)
 
 
 class MessageStore:
@@ -45,10 +42,13 @@ class MessageStore:
     Attributes:
         dispatch: makes records visible, and calls a listener.
         durability: commits and flushes.
+        entries: reads entries of queues without their records.
         keys: indexing messages by their keys, and finding them.
         retention: deletes what is old or belonged to a deleted topic, and checks how full the
             disks are.
+        reads: reads queues; ``read`` is its method.
         statistics: what was put and read; its owner calls ``sample`` once a second.
+        timers: the messages that wait for a time of their own; None if they are not enabled.
 
     Source: RocketMQ DefaultMessageStore.
     """
@@ -61,6 +61,7 @@ class MessageStore:
         self._log = log = parts.log
         self._queues = queues = parts.queues
         self._index = index = parts.index
+        self.timers = parts.timers
         self._appender = Appender(config, log, queues)
         self.statistics = StoreStatistics(
             wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s()
@@ -82,7 +83,10 @@ class MessageStore:
             clock=clock,
             checkpoint_interval_s=config.checkpoint_interval_ms / 1000,
         )
+        self.entries = EntryReader(queues, gate)
         self.keys = Keys(log, index, self.dispatch, gate, clock, config.root_path)
+        self.reads = Reads(log, queues, gate, self.statistics, clock)
+        self.read = self.reads.read
         self._disks = DiskWatch(config, log.files)
         self.retention = Retention(
             config,
@@ -144,11 +148,11 @@ class MessageStore:
         """Why writes are refused; None: the store accepts them."""
         return self._gate.failure or self._disks.refusal or self._gate.refusal
 
-    def put(self, puts: Sequence[NewRecord | NewRecords], store_host: bytes) -> list[PutResult]:
-        """Append records and batches in order, as one write where they fit one segment.
+    def put(self, puts: Sequence[Put], store_host: bytes) -> list[PutResult]:
+        """Append records in order, as one write where they fit one segment.
 
         Args:
-            puts: single records, and batches for one queue each. Buffers are not kept.
+            puts: single records, batches for one queue each, and groups. Buffers are not kept.
             store_host: packed address of this broker.
 
         Returns:
@@ -173,7 +177,7 @@ class MessageStore:
 
     def _append(
         self,
-        puts: Sequence[NewRecord | NewRecords],
+        puts: Sequence[Put],
         store_host: bytes,
         results: list[PutResult],
     ) -> int:
@@ -251,49 +255,9 @@ class MessageStore:
         queue = self._queues.find(topic, queue_id)
         return (0, 0) if queue is None else (queue.min_offset, queue.end_offset)
 
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        *,
-        count_max: int,
-        bytes_max: int,
-        tag_codes: npt.NDArray[np.int64] | None = None,
-        scan_max: int = SCAN_MAX,
-    ) -> ReadResult:
-        """Return messages of a queue, oldest first, without copying them.
-
-        At least one message if one matches, whatever its size; further ones within the limits.
-
-        Args:
-            topic, queue_id, queue_offset: where to start.
-            count_max: messages wanted at most.
-            bytes_max: bytes wanted at most.
-            tag_codes: int64, sorted: only messages with one of these; None: all messages.
-            scan_max: entries scanned when filtering; at least ``count_max`` are.
-
-        Raises:
-            CorruptRecord: the queue's file is damaged.
-            StoreClosed: the store was closed.
-        """
-        self._gate.check_open()
-        started_s = self._clock.monotonic_s()
-        result = read_queue(
-            self._log,
-            self._queues.by_key.get((topic, queue_id)),
-            queue_offset,
-            count_max=count_max,
-            bytes_max=bytes_max,
-            tag_codes=tag_codes,
-            scan_max=scan_max,
-        )
-        self.statistics.count_get(
-            result.count,
-            sum(map(len, result.buffers)),
-            self._clock.monotonic_s() - started_s,
-        )
-        return result
+    def read_ahead(self, is_wanted: bool) -> None:
+        """Have the system read more of the log than is asked for, or not."""
+        self._log.segments.advise(NORMAL_READS if is_wanted else RANDOM_READS)
 
     def begin_prefetch(
         self, buffers: Sequence[memoryview], starts: Sequence[int]
@@ -309,7 +273,17 @@ class MessageStore:
             StoreError: the process has too many open files.
         """
         self._gate.check_open()
-        return PrefetchJob(self._log, buffers, starts)
+        return PrefetchJob(self._log, [len(buffer) for buffer in buffers], starts)
+
+    def begin_record_prefetch(self, physical_offset: int) -> PrefetchJob:
+        """Return a job that reads a record's size, and all of it if it is small, from the disk.
+
+        Raises:
+            OffsetOutOfRange: there is nothing visible at the offset.
+            StoreError: the process has too many open files.
+        """
+        self._check_visible(physical_offset)
+        return PrefetchJob(self._log, [SMALL_RECORD_BYTES], [physical_offset])
 
     def record_at(self, physical_offset: int) -> Record:
         """Return the record that starts at a physical offset.
@@ -330,13 +304,16 @@ class MessageStore:
             OffsetOutOfRange: there is nothing visible at the offset.
             CorruptRecord: there is no record at the offset.
         """
+        self._check_visible(physical_offset)
+        return self._log.record_view(physical_offset)
+
+    def _check_visible(self, physical_offset: int) -> None:
         self._gate.check_open()
-        if physical_offset >= self.dispatch.end:
+        if not self._log.first <= physical_offset < self.dispatch.end:
             raise OffsetOutOfRange(
                 f"physical offset {physical_offset}, the log shows "
                 f"{self._log.first}..{self.dispatch.end}"
             )
-        return self._log.record_view(physical_offset)
 
     def physical_offset(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the physical offset of a message; None if it does not exist or has expired."""
@@ -363,6 +340,26 @@ class MessageStore:
         self._gate.check_open()
         queue = self._queues.find(topic, queue_id)
         return offset_lookup.offset_by_time(self._log, queue, timestamp_ms, upper=upper)
+
+    def begin_offset_search(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
+    ) -> OffsetSearch:
+        """Return a job that does what ``offset_by_time`` does, without the maps of files."""
+        self._gate.check_open()
+        queue = self._queues.find(topic, queue_id)
+        return OffsetSearch(self._log, queue, timestamp_ms, upper=upper)
+
+    def begin_time_lookup(self, messages: Sequence[tuple[str, int, int]]) -> TimeLookup:
+        """Return a job that does what ``message_time`` does, without the maps of files.
+
+        Args:
+            messages: (topic, queue id, queue offset) of each.
+        """
+        self._gate.check_open()
+        find = self._queues.find
+        return TimeLookup(
+            self._log, [(find(topic, queue_id), offset) for topic, queue_id, offset in messages]
+        )
 
     @property
     def earliest_time(self) -> int | None:

@@ -29,11 +29,18 @@ from pymq.store.state.checkpoint import (
     make_root,
 )
 from pymq.store.state.clean_stop import CleanStop
+from pymq.store.timer.timer_recovery import open_timers
+from pymq.store.timer.timer_store import TimerStore
 
 
 @dataclass(slots=True)
 class StoreParts:
-    """The parts of one ``MessageStore``; ``write`` writes entries of consume queues."""
+    """The parts of one ``MessageStore``.
+
+    Attributes:
+        write: writes entries of consume queues.
+        timers: None if timer messages are not enabled.
+    """
 
     lock: DirectoryLock
     log: CommitLog
@@ -43,6 +50,7 @@ class StoreParts:
     abort: AbortMarker
     clean_stop: CleanStop
     write: WriteEntries
+    timers: TimerStore | None = None
 
     @classmethod
     def open(
@@ -88,6 +96,8 @@ class StoreParts:
             recovery.load()
             parts.lock.mark()
             recovery.run()
+            if config.timer_wheel:
+                parts.timers = open_timers(config, files, clock, log, queues)
             if config.transient_pool:
                 log.use_pool(_pool(config, files))
         except BaseException:
@@ -97,6 +107,8 @@ class StoreParts:
 
     def close(self) -> None:
         """Close all files and release the lock of the directory. Views stay valid."""
+        if self.timers is not None:
+            self.timers.close()
         self.queues.files.close()
         if self.index is not None:
             self.index.close()

@@ -19,7 +19,7 @@ from pymq.protocol.hashes import java_hash
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import SharedFields
 from pymq.protocol.record import NewRecord, Record, decode_records
-from pymq.store import Files, MessageStore, PutStatus, StoreConfig
+from pymq.store import Files, MessageStore, PutStatus, Selection, StoreConfig
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.files import DiskUsage
 
@@ -223,7 +223,7 @@ def _read_tagged(
             offset,
             count_max=7,
             bytes_max=1000,
-            tag_codes=np.array(tag_codes, np.int64),
+            selection=Selection(np.array(tag_codes, np.int64)),
         )
         found += [one for buffer in result.buffers for one in decode_records(buffer)]
         assert offset < result.next_queue_offset <= end, result
@@ -239,8 +239,16 @@ def bodies(
 
 def crashed_copy(root: Path, target: Path) -> Path:
     """Return what kill -9 leaves behind: everything written, whether flushed or not."""
-    shutil.copytree(root, target)
+    shutil.copytree(root, target, copy_function=_copy_with_holes)
     return target
+
+
+def _copy_with_holes(source: str, target: str) -> None:
+    with open(source, "rb", buffering=0) as old, open(target, "wb", buffering=0) as new:
+        size = os.fstat(old.fileno()).st_size
+        new.truncate(size)
+        for start, end in Files().data_ranges(old.fileno(), 0, size):
+            os.pwrite(new.fileno(), os.pread(old.fileno(), end - start, start), start)
 
 
 def log_files(root: Path) -> list[Path]:

@@ -31,7 +31,7 @@ from pymq.errors import (
 )
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.record import decode_record, decode_records
-from pymq.store import Arrival, FlushMode, PutStatus, ReadStatus
+from pymq.store import Arrival, FlushMode, PutStatus, ReadStatus, Selection
 
 
 def test_results_and_bounds(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_filtered_reads_stop_where_rocketmqs_loop_stops(tmp_path: Path, seed: in
             offset,
             count_max=limits[0],
             bytes_max=limits[1],
-            tag_codes=np.array(sorted(chosen), np.int64),
+            selection=Selection(np.array(sorted(chosen), np.int64)),
             scan_max=limits[2],
         )
         got = [one.queue_offset for buffer in result.buffers for one in decode_records(buffer)]

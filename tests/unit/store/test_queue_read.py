@@ -10,7 +10,7 @@ from tests.unit.store.stores import TOPIC, open_store, overwrite, put_ok, queue_
 
 from pymq.errors import CorruptRecord
 from pymq.protocol.hashes import java_hash
-from pymq.store import MessageStore, ReadResult, ReadStatus
+from pymq.store import MessageStore, ReadResult, ReadStatus, Selection
 
 COUNT = 30
 TAGS = np.array([java_hash("TagA")], np.int64)
@@ -29,7 +29,7 @@ def fill(root: Path, **settings: object) -> MessageStore:
 
 def read(store: MessageStore, offset: int, *, tags: bool = False) -> ReadResult:
     codes = TAGS if tags else None
-    return store.read(TOPIC, 0, offset, count_max=7, bytes_max=1 << 16, tag_codes=codes)
+    return store.read(TOPIC, 0, offset, count_max=7, bytes_max=1 << 16, selection=Selection(codes))
 
 
 def read_over(store: MessageStore, offset: int, entry: int, *, tags: bool) -> None:
@@ -97,6 +97,6 @@ def test_blank_entries_in_the_middle_are_passed_over(tmp_path: Path) -> None:
         result = read(store, 10, tags=tags)
         assert result.status is ReadStatus.FOUND and result.heads[0][0] >= 13
         result.check()
-    alone = store.read(TOPIC, 0, 11, count_max=1, bytes_max=100, tag_codes=None)
+    alone = store.read(TOPIC, 0, 11, count_max=1, bytes_max=100)
     assert alone.status is ReadStatus.MESSAGE_WAS_REMOVING and alone.next_queue_offset == 12
     store.close()

@@ -1,9 +1,12 @@
 """One fixed-size file of the commit log: written by ``pwrite``, read through a map."""
 
 from pathlib import Path
+from typing import Any
 
 from pymq.store.files import Files
 
+#: madvise(2): read ahead, or only what is asked for.
+NORMAL_READS, RANDOM_READS = 0, 1
 #: File names are the offset of the first byte, in this many decimal digits.
 NAME_DIGITS = 20
 
@@ -27,7 +30,10 @@ class Segment:
     Source: RocketMQ MappedFile.
     """
 
-    __slots__ = ("_fd", "_files", "_view", "end", "first", "path", "read_only", "size_bytes")
+    __slots__ = (
+        *("_advice", "_fd", "_files", "_view"),
+        *("end", "first", "path", "read_only", "size_bytes"),
+    )
 
     def __init__(
         self,
@@ -42,6 +48,7 @@ class Segment:
         self._files = files
         self._fd = fd
         self._view: memoryview | None = None
+        self._advice = NORMAL_READS
         self.path = path
         self.first = first
         self.read_only = read_only
@@ -61,7 +68,16 @@ class Segment:
         """All bytes of the file, read-only; slices of it stay valid while they are referenced."""
         if self._view is None:
             self._view = self._files.map_for_reading(self.fd, self.size_bytes)
+            if self._advice != NORMAL_READS:
+                self.advise(self._advice)
         return self._view
+
+    def advise(self, advice: int) -> None:
+        """Tell the system how the map will be read: NORMAL_READS or RANDOM_READS."""
+        self._advice = advice
+        if self._view is not None:
+            mapped: Any = self._view.obj
+            mapped.madvise(advice)
 
     def write(self, data: bytes | memoryview, position: int) -> None:
         """Write at a position of this file.

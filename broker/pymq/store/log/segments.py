@@ -14,7 +14,7 @@ from threading import Lock
 
 from pymq.errors import OffsetOutOfRange, StoreError, StoreMismatch
 from pymq.store.files import Files
-from pymq.store.log.segment import Segment, parse_segment_name, segment_name
+from pymq.store.log.segment import NORMAL_READS, Segment, parse_segment_name, segment_name
 from pymq.store.log.warm_up import WarmUp
 
 
@@ -41,6 +41,7 @@ class Segments:
         self._empty: list[Path] = []
         self._creating = Lock()
         self._prepared: Segment | None = None
+        self._advice = NORMAL_READS
         self.segment_bytes = segment_bytes
         #: Directories whose disks are nearly full.
         self.full_paths: Collection[Path] = ()
@@ -146,12 +147,19 @@ class Segments:
         path = directory / segment_name(first)
         fd = self._files.create(path, self.segment_bytes, reserve=True)
         segment = Segment(self._files, path, first, self.segment_bytes, fd)
+        segment.advise(self._advice)
         try:
             self._files.fsync_directory(directory)
         except StoreError:
             segment.remove()  # Otherwise the next try would find it in its place.
             raise
         return segment
+
+    def advise(self, advice: int) -> None:
+        """Tell the system how the files will be read, now and later; see ``Segment.advise``."""
+        self._advice = advice
+        for segment in [*self._all, *filter(None, [self._prepared])]:
+            segment.advise(advice)
 
     def prepare_next(self) -> None:
         """Create the next segment before it is needed; in any thread.

@@ -117,6 +117,10 @@ class ConsumeQueue:
         """Return the path of one of its files."""
         return self._paths[base]
 
+    def paths(self) -> dict[int, str]:
+        """Return the path of each of its files, by the offset of its first byte."""
+        return dict(self._paths)
+
     # -- writing ------------------------------------------------------------------------------
 
     def write(self, first: int, entries: bytes) -> None:

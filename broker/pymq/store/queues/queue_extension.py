@@ -27,6 +27,7 @@ Source: RocketMQ ConsumeQueueExt.
 import itertools
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,31 @@ assert UNIT_BYTES == 20  # on-disk contract
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class BitMapTest:
+    """What a message may match, by the bit map in its unit.
+
+    Attributes:
+        positions: bits that are set in the bit map of a message that matches.
+        bit_map_bytes: size of bit maps that have these positions.
+        since_ms: messages stored later have bits of this kind, if they have a bit map.
+
+    Source: RocketMQ ExpressionMessageFilter.isMatchedByConsumeQueue.
+    """
+
+    positions: tuple[int, ...]
+    bit_map_bytes: int
+    since_ms: int
+
+    def may_match(self, bit_map: bytes | None) -> bool:
+        """Tell whether a message stored after ``since_ms`` may match."""
+        return (
+            bit_map is None
+            or len(bit_map) != self.bit_map_bytes
+            or all(bit_map[one >> 3] >> (one & 7) & 1 for one in self.positions)
+        )
 
 
 class QueueExtension:
@@ -219,20 +245,25 @@ class QueueExtension:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def units(self, addresses: Longs) -> tuple[npt.NDArray[Any], Mask]:
+    def units(
+        self, addresses: Longs, *, bit_map_bytes: int = 0
+    ) -> tuple[npt.NDArray[Any], Mask]:
         """Return the units at addresses, and which of them exist.
 
         Args:
             addresses: at most ADDRESS_MAX; fast for entries that are close to each other.
+            bit_map_bytes: how much of the bit maps is wanted.
 
         Returns:
-            Units without their bit maps, dtype UNIT, shape (n,), and a mask of that shape, False
-            where there is no whole unit.
+            Units, shape (n,), with the fields of UNIT and ``bit_map`` (uint8, ``bit_map_bytes``;
+            what follows the unit where that is shorter), and a mask of that shape, False where
+            there is no whole unit.
 
         Raises:
             CorruptRecord: a file is gone.
         """
-        found = np.zeros(len(addresses), UNIT)
+        kind = np.dtype([*UNIT.descr, ("bit_map", "u1", (bit_map_bytes,))])
+        found = np.zeros(len(addresses), kind)
         order = addresses.argsort(kind="stable")
         offsets = addresses[order] - _ADDRESS_BASE
         first = 0
@@ -242,23 +273,37 @@ class QueueExtension:
             stop = min(start + _READ_BYTES, base + self.file_bytes - UNIT_BYTES + 1)
             last = max(first + 1, int(offsets.searchsorted(stop)))
             if base in self._bases and start < stop:
-                found[order[first:last]] = self._read(base, offsets[first:last] - base)
+                found[order[first:last]] = self._read(base, offsets[first:last] - base, kind)
             first = last
         sizes = found["size"].astype(np.int64)
         known = (sizes >= UNIT_BYTES) & (sizes == UNIT_BYTES + found["bit_map_bytes"].astype(int))
         known &= (addresses - _ADDRESS_BASE) % self.file_bytes + sizes <= self.file_bytes
         return found, known
 
-    def _read(self, base: int, positions: Longs) -> npt.NDArray[Any]:
+    def _read(self, base: int, positions: Longs, kind: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the units at ascending positions of a file; zeros where it is too short."""
         start = int(positions[0])
-        size = int(positions[-1]) + UNIT_BYTES - start
+        size = int(positions[-1]) + kind.itemsize - start
         path = self._path_of(base)
         data = self._files.files.pread(self._files.descriptor(path), size, start)
         units: npt.NDArray[Any] = gather(
-            np.frombuffer(data.ljust(size, b"\0"), np.uint8), positions - start, UNIT
+            np.frombuffer(data.ljust(size, b"\0"), np.uint8), positions - start, kind
         )
         return units
+
+    def may_match(self, addresses: Longs, test: BitMapTest) -> Mask:
+        """Return which messages may pass a test, by the addresses of their units.
+
+        Raises:
+            CorruptRecord: a file is gone.
+        """
+        units, known = self.units(addresses, bit_map_bytes=test.bit_map_bytes)
+        known &= units["bit_map_bytes"] == test.bit_map_bytes
+        known &= units["store_timestamp"] > test.since_ms
+        bits = np.array(test.positions, np.int64)
+        is_set = units["bit_map"][:, bits >> 3] >> (bits & 7) & 1
+        passed: Mask = ~known | is_set.all(axis=1)
+        return passed
 
     def end_of(self, address: int) -> int:
         """Return the offset after the unit at an address."""

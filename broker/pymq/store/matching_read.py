@@ -1,0 +1,110 @@
+"""Reads whose selection looks into the records.
+
+Source: RocketMQ MessageFilter.isMatchedByCommitLog.
+"""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from pymq.errors import CorruptRecord
+from pymq.protocol.record import record_properties
+from pymq.store.queue_scan import QueueScan, Runs
+from pymq.store.read_result import ReadResult, damaged
+
+#: Records looked at by one ``advance``.
+_COUNT_MIN, _COUNT_MAX = 16, 64
+_BYTES_MAX = 1 << 20
+#: Of a record that is larger than both together, this is looked at: its head, up to the length
+#: of the body, and at its end the topic and the properties.
+_HEAD_BYTES, _TAIL_BYTES = 1 << 10, 34 << 10
+_LOOKED_AT_BYTES = _HEAD_BYTES + _TAIL_BYTES
+
+
+class MatchingRead:
+    """One such read: ``advance`` until there is a result.
+
+    Whoever must not wait for a disk brings ``places`` into memory before each ``advance``. The log
+    may be trimmed meanwhile: the records of these places stay readable.
+    """
+
+    def __init__(self, scan: QueueScan, matches: Callable[[bytes], bool]) -> None:
+        self._scan = scan
+        self._matches = matches
+        self._rows = scan.present.nonzero()[0]
+        self._kept = np.zeros(len(scan.sizes), np.bool_)
+        self._kept_count = 0
+        self._at = 0  # rows before it were looked at
+        self._piece = self._rows[:0]
+        self._runs: Runs = ([], [], [])
+        self._take_piece()
+
+    def places(self) -> tuple[list[memoryview], list[int]]:
+        """Return what ``advance`` will look at, as views on the log and their physical offsets."""
+        buffers, starts, _ = self._runs
+        if len(self._piece) == 0 or int(self._scan.sizes[self._piece].max()) <= _LOOKED_AT_BYTES:
+            return buffers, starts
+        parts, places = [], []
+        for row, size, buffer, position in self._records():
+            start = int(self._scan.physical[row])
+            ranges = [(0, size)]
+            if size > _LOOKED_AT_BYTES:
+                ranges = [(0, _HEAD_BYTES), (size - _TAIL_BYTES, size)]
+            for first, end in ranges:
+                parts.append(buffer[position + first : position + end])
+                places.append(start + first)
+        return parts, places
+
+    def advance(self) -> ReadResult | None:
+        """Look at some records; return the result, or None: there are more to look at.
+
+        Raises:
+            CorruptRecord: an entry or a record is damaged.
+        """
+        scan = self._scan
+        for row, size, buffer, position in self._records():
+            if self._matches(self._properties(row, buffer, position, position + size)):
+                self._kept[row] = True
+                self._kept_count += 1
+        self._at += len(self._piece)
+        # Entries before the next one to be looked at are decided.
+        decided = int(self._rows[self._at]) if self._at < len(self._rows) else len(scan.sizes)
+        if scan.end(self._kept) <= decided:
+            return scan.result(self._kept)
+        self._take_piece()
+        return None
+
+    def _take_piece(self) -> None:
+        missing = self._scan.count_max - self._kept_count
+        count = min(_COUNT_MAX, max(missing, _COUNT_MIN))
+        rows = self._rows[self._at : self._at + count]
+        looked_at = np.minimum(self._scan.sizes[rows], _LOOKED_AT_BYTES).cumsum()
+        self._piece = rows[: max(1, int(looked_at.searchsorted(_BYTES_MAX, "right")))]
+        if len(rows):
+            self._runs = self._scan.runs(self._piece)
+
+    def _records(self) -> Iterator[tuple[int, int, memoryview, int]]:
+        """Yield (row, size, buffer, position in it) of the records of this piece."""
+        buffers, _, firsts = self._runs
+        rows, sizes = self._piece.tolist(), self._scan.sizes[self._piece].tolist()
+        ends = [*firsts[1:], len(rows)]  # one too many if there are none
+        for buffer, first, end in zip(buffers, firsts, ends, strict=False):
+            position = 0
+            for row, size in zip(rows[first:end], sizes[first:end], strict=True):
+                yield row, size, buffer, position
+                position += size
+
+    def _properties(self, row: int, buffer: memoryview, position: int, end: int) -> bytes:
+        scan = self._scan
+        try:
+            queue_id, offset, properties = record_properties(buffer, position, end)
+            if offset == scan.queue_offset + row and queue_id == scan.queue.queue_id:
+                return properties
+            found = f"message {offset} of queue {queue_id}"
+        except CorruptRecord as error:
+            found = str(error)
+        raise damaged(
+            scan.queue.path,
+            f"entry {scan.queue_offset + row} does not fit the record at physical offset "
+            f"{scan.physical[row]} ({found})",
+        )

@@ -1,0 +1,165 @@
+"""Reads queues for consumers.
+
+Source: RocketMQ DefaultMessageStore.getMessage.
+"""
+
+import logging
+
+import numpy as np
+
+from pymq.clock import Clock
+from pymq.errors import CorruptRecord, OffsetOutOfRange
+from pymq.protocol.record import record_properties
+from pymq.store.dispatch import Arrival
+from pymq.store.log.commit_log import CommitLog
+from pymq.store.matching_read import MatchingRead
+from pymq.store.queue_read import SCAN_MAX, read_queue
+from pymq.store.queues.consume_queue import ENTRY
+from pymq.store.queues.queue_table import QueueTable
+from pymq.store.read_result import ReadResult
+from pymq.store.searches import among
+from pymq.store.selection import EVERYTHING, Selection
+from pymq.store.statistics import StoreStatistics
+from pymq.store.write_gate import WriteGate
+
+_log = logging.getLogger(__name__)
+
+
+class Reads:
+    """Reads of one store."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: QueueTable,
+        gate: WriteGate,
+        statistics: StoreStatistics,
+        clock: Clock,
+    ) -> None:
+        self._log = log
+        self._queues = queues
+        self._gate = gate
+        self._statistics = statistics
+        self._clock = clock
+
+    def read(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        selection: Selection = EVERYTHING,
+        scan_max: int = SCAN_MAX,
+    ) -> ReadResult:
+        """Return messages of a queue, oldest first, without copying them.
+
+        At least one message if one matches, whatever its size; further ones within the limits.
+        May wait for the disk if the selection looks into the records: see ``begin``.
+
+        Args:
+            topic, queue_id, queue_offset: where to start.
+            count_max: messages wanted at most.
+            bytes_max: bytes wanted at most.
+            selection: which messages.
+            scan_max: entries scanned with a selection; at least ``count_max`` are if it does not
+                look into the records.
+
+        Raises:
+            CorruptRecord: the queue's file is damaged.
+            StoreClosed: the store was closed.
+        """
+        found: ReadResult | MatchingRead | None = self.begin(
+            topic,
+            queue_id,
+            queue_offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            selection=selection,
+            scan_max=scan_max,
+        )
+        while isinstance(found, MatchingRead):
+            found = self.advance(found) or found
+        assert found is not None
+        return found
+
+    def begin(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        *,
+        count_max: int,
+        bytes_max: int,
+        selection: Selection = EVERYTHING,
+        scan_max: int = SCAN_MAX,
+    ) -> ReadResult | MatchingRead:
+        """Return messages as ``read`` does, or begin to look into records that may be cold.
+
+        Returns:
+            The result; or, only if the selection looks into the records, a read to be continued
+            with ``advance``.
+
+        Raises:
+            CorruptRecord: the queue's file is damaged.
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        started_s = self._clock.monotonic_s()
+        found = read_queue(
+            self._log,
+            self._queues.by_key.get((topic, queue_id)),
+            queue_offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            selection=selection,
+            scan_max=scan_max,
+        )
+        if isinstance(found, ReadResult):
+            self._count(found, started_s)
+        return found
+
+    def advance(self, reading: MatchingRead) -> ReadResult | None:
+        """Go on with a read; return its result, or None: call again.
+
+        Raises:
+            CorruptRecord: an entry or a record is damaged.
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        started_s = self._clock.monotonic_s()
+        result = reading.advance()
+        if result is not None:
+            self._count(result, started_s)
+        return result
+
+    def is_selected(self, arrival: Arrival, selection: Selection) -> bool:
+        """Return whether one of the records that have just become visible is selected.
+
+        A record that cannot be read counts as one that is: the read meets the error.
+        """
+        entries = np.frombuffer(arrival.entries, ENTRY)
+        if selection.tag_codes is not None:
+            entries = entries[among(arrival.tag_codes, selection.tag_codes)]
+        elif selection.bit_maps is not None and arrival.bit_maps is not None:
+            # Whoever waits has subscribed before they arrived.
+            entries = entries[[*map(selection.bit_maps.may_match, arrival.bit_maps)]]
+        if selection.matches is None:
+            return len(entries) > 0
+        try:
+            for physical, size, _ in entries.tolist():
+                _, _, properties = record_properties(self._log.slice(physical, size), 0, size)
+                if selection.matches(properties):
+                    return True
+        except (CorruptRecord, OffsetOutOfRange) as error:
+            _log.debug("not read when it arrived: %s", error)
+            return True
+        return False
+
+    def _count(self, result: ReadResult, started_s: float) -> None:
+        self._statistics.count_get(
+            result.count,
+            sum(map(len, result.buffers)),
+            self._clock.monotonic_s() - started_s,
+        )

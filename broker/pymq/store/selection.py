@@ -1,0 +1,35 @@
+"""Which messages of a queue a read returns."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.store.queues.queue_extension import BitMapTest
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """Tests that a message has to pass, all of them.
+
+    Attributes:
+        tag_codes: int64, sorted: the codes of the tags that are wanted; None: any.
+        matches: decides by the encoded properties of a message; None: all pass. It must not raise.
+        bit_maps: by the bit maps in the queue's extension, where there are some; None: all pass.
+
+    Source: RocketMQ MessageFilter.
+    """
+
+    tag_codes: npt.NDArray[np.int64] | None = None
+    matches: Callable[[bytes], bool] | None = None
+    bit_maps: BitMapTest | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Is there no test?"""
+        return self.tag_codes is None and self.matches is None and self.bit_maps is None
+
+
+#: No test.
+EVERYTHING = Selection()

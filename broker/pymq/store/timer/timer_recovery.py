@@ -1,0 +1,272 @@
+"""Opening the files of timers: what was left is brought to a common state.
+
+Usually the wheel is the one that was flushed with the checkpoint, and the units that were written
+after that are entered into it. If it is another one, or damaged or missing, the whole timer log is
+read into an empty one. If the timer log itself is missing or damaged, it is made again from the
+messages in the timer queue. RocketMQ trusts log and wheel, and loses what is not in them.
+
+Source: RocketMQ TimerMessageStore.recover.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from pymq.clock import Clock
+from pymq.protocol.message import UNIQUE_KEY, find_property
+from pymq.protocol.names import TIMER_TOPIC
+from pymq.protocol.parking import TIMER_ROLLS
+from pymq.protocol.record import Record
+from pymq.store.config import StoreConfig
+from pymq.store.files import Files
+from pymq.store.log.commit_log import CommitLog
+from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.queues.queue_table import QueueTable
+from pymq.store.searches import first_true
+from pymq.store.timer.timer_checkpoint import TimerCheckpoint
+from pymq.store.timer.timer_jobs import QueueRead
+from pymq.store.timer.timer_log import UNIT_BYTES, Longs, TimerLog, TimerMagic, due_times
+from pymq.store.timer.timer_queue import Waiting
+from pymq.store.timer.timer_store import (
+    BLANK_SLOTS,
+    CHECKPOINT_PATH,
+    LOG_NAME,
+    WHEEL_NAME,
+    TimerStore,
+)
+from pymq.store.timer.timer_wheel import TimerWheel
+
+_log = logging.getLogger(__name__)
+
+#: The unique key of a message, and when it is due.
+_Key: TypeAlias = tuple[bytes, int]
+#: What is read at once when units are made again: messages, and bytes of them.
+_READ_AT_ONCE, _BYTES_AT_ONCE = 1000, 4 << 20
+#: A timer log of this many files is read as a whole by every start.
+_VERIFIED_FILES = 2
+_NONE: Longs = np.empty(0, np.int64)
+
+
+def open_timers(
+    config: StoreConfig, files: Files, clock: Clock, commit_log: CommitLog, queues: QueueTable
+) -> TimerStore:
+    """Open the files of timers, which are created when they are needed.
+
+    Args:
+        config: settings.
+        files: the operating system.
+        clock: for the time from which a new wheel is read.
+        commit_log, queues: recovered.
+
+    Raises:
+        StoreMismatch: the timer log was written with other settings; nothing was changed.
+        DiskFull, FlushFailed, StoreError: the disk refused.
+    """
+    root = config.root_path
+    checkpoint = TimerCheckpoint.load(files, root / CHECKPOINT_PATH)
+    log = TimerLog(files, root / LOG_NAME, config.timer_log_file_bytes)
+    log.load()
+    wheel = TimerWheel(files, root / WHEEL_NAME)
+    queue = queues.find(TIMER_TOPIC, 0)
+    now_ms = max(clock.wall_ms(), commit_log.store_timestamp)
+    recovery = _Recovery(config, files, log, wheel, commit_log, queue, checkpoint, now_ms)
+    recovery.run()
+    timers = TimerStore(
+        config,
+        files,
+        clock,
+        commit_log,
+        queues,
+        checkpoint=checkpoint or TimerCheckpoint(),
+        log=log,
+        wheel=wheel,
+        read_ms=recovery.read_ms,
+        queue_offset=recovery.queue_offset,
+        known=recovery.known,
+    )
+    if recovery.lost_from is not None and queue is not None:
+        _make_again(timers, commit_log, queue, recovery.lost_from)
+    if recovery.is_rebuilt:
+        timers.flush()
+    return timers
+
+
+class _Recovery:
+    """Brings log and wheel of one store to a common state.
+
+    Attributes:
+        read_ms, queue_offset: where timers go on; see ``TimerStore``.
+        is_rebuilt: whether the wheel is not the one that was left.
+        known: physical offsets, ascending, of messages from ``queue_offset`` on that have units.
+        lost_from: offset of the first message of the timer queue whose unit is lost; up to
+            ``queue_offset`` they have to be made again. None: none is.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        files: Files,
+        log: TimerLog,
+        wheel: TimerWheel,
+        commit_log: CommitLog,
+        queue: ConsumeQueue | None,
+        checkpoint: TimerCheckpoint | None,
+        now_ms: int,
+    ) -> None:
+        self._files = files
+        self._path = config.root_path / CHECKPOINT_PATH
+        self._log = log
+        self._wheel = wheel
+        self._commit_log = commit_log
+        self._queue = queue
+        self._checkpoint = checkpoint
+        self._precision_ms = precision = config.timer_precision_ms
+        slot_ms = now_ms - now_ms % precision
+        self.read_ms = slot_ms
+        if checkpoint is not None:
+            self.read_ms = checkpoint.read_ms - checkpoint.read_ms % precision
+        elif log.bases or queue is not None:
+            # RocketMQ does not look for older ones, either.
+            self.read_ms = slot_ms - (wheel.length // 2 - BLANK_SLOTS) * precision
+        if checkpoint is None and queue is not None:
+            _log.warning(
+                "%s is missing: which timer messages were delivered is not known, and they may be "
+                "delivered once more",
+                self._path,
+            )
+        self._moment = self.read_ms // precision
+        self.queue_offset = 0
+        self._unsure_from = commit_log.end
+        if queue is not None and queue.end_offset:
+            offset = max(queue.min_offset, 0 if checkpoint is None else checkpoint.queue_offset)
+            self.queue_offset = min(offset, queue.end_offset)
+            if self.queue_offset < queue.end_offset:
+                self._unsure_from = queue.entry(self.queue_offset)[0]
+        self.lost_from: int | None = None
+        self.is_rebuilt = False
+        self.known = np.empty(0, np.int64)
+        self._last_physical = -1
+
+    def run(self) -> None:
+        """Recover.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the disk refused.
+        """
+        log, known = self._log, self._checkpoint or TimerCheckpoint()
+        flushed = known.log_flushed
+        is_kept = known.wheel_digest is not None and log.first <= flushed
+        if is_kept and self._wheel.load() and self._wheel.digest == known.wheel_digest:
+            self._read(flushed)
+            is_kept = log.end >= flushed
+        else:
+            is_kept = False
+        if not is_kept:
+            self._wheel.reset()
+            self._read(log.first)
+            self.is_rebuilt = self._checkpoint is not None
+        is_lost = log.end < flushed and (log.is_damaged or not log.bases)
+        if known.wheel_digest is not None and not is_kept:
+            # Should this process die, the next one must not take the wheel for that of a new log.
+            replace(known, wheel_digest=None).save(self._files, self._path)
+        log.cut()
+        log.flush_later(flushed)
+        if is_lost and self._queue is not None:
+            self.lost_from = min(self._offset_after(self._last_physical), self.queue_offset)
+
+    def _first_physical(self, base: int) -> int:
+        """Return the physical offset in the first unit of a file."""
+        return int(self._log.read(base, base + UNIT_BYTES)["physical_offset"][0])
+
+    def _offset_after(self, physical_offset: int) -> int:
+        """Return the offset of the first message of the queue after a physical offset."""
+        queue = self._queue
+        assert queue is not None
+        return first_true(
+            queue.min_offset, queue.end_offset, lambda at: queue.entry(at)[0] > physical_offset
+        )
+
+    def _read(self, position: int) -> None:
+        """Enter the units from a position on into the wheel."""
+        log, precision = self._log, self._precision_ms
+        first, end = self._moment, self._moment + self._wheel.length
+        unsure = [_NONE]
+        for positions, units in log.scan(self._scan_start(position), self._commit_log.end):
+            moments = due_times(units) // precision
+            rows = (positions >= position) & (moments >= first) & (moments < end)
+            steps = np.where(units["magic"] & TimerMagic.DELETE, -1, 1)
+            self._wheel.add(moments[rows], positions[rows], steps[rows])
+            physical = units["physical_offset"].astype(np.int64)
+            unsure.append(physical[physical >= self._unsure_from])
+            self._last_physical = int(physical[-1])
+        self.known = np.unique(np.concatenate(unsure))
+
+    def _scan_start(self, position: int) -> int:
+        """Return where to read to know all units from a position on, and which messages have some.
+
+        The start of a file. All of a small log is read, to see whether it is damaged.
+        """
+        log = self._log
+        if len(log.bases) <= _VERIFIED_FILES:
+            return log.first
+        base = min(position - position % log.file_bytes, log.bases[-1])
+        while base > log.first and self._first_physical(base) > self._unsure_from:
+            base -= log.file_bytes
+        return base
+
+
+# -- units that are lost ----------------------------------------------------------------------
+
+
+def _make_again(
+    timers: TimerStore, commit_log: CommitLog, queue: ConsumeQueue, first: int
+) -> None:
+    """Have messages wait again whose units are lost.
+
+    Those that were put back meanwhile have to be left out: they are due before ``read_ms``, or a
+    later message of the queue is the same one, on one more round.
+
+    Args:
+        timers: where they wait, with everything after them still to come.
+        commit_log, queue: where they are.
+        first: offset of the first one.
+    """
+    end = timers.queue_offset
+    _log.warning("the units of timer messages %d..%d are made again from the messages", first, end)
+    rounds: dict[_Key, int] = {}
+    for _, keys in _still_waiting(timers, commit_log, queue, first, queue.end_offset):
+        for key, count in keys:
+            if count:
+                rounds[key] = max(count, rounds.get(key, 0))
+    write_ms = max(timers.read_ms, timers.slot_ms(commit_log.store_timestamp))
+    for waiting, keys in _still_waiting(timers, commit_log, queue, first, end):
+        is_last = [not key[0] or count >= rounds.get(key, 0) for key, count in keys]
+        timers.add(waiting.pick(np.array(is_last, np.bool_)), write_ms)
+
+
+def _still_waiting(
+    timers: TimerStore, commit_log: CommitLog, queue: ConsumeQueue, first: int, end: int
+) -> Iterator[tuple[Waiting, list[tuple[_Key, int]]]]:
+    """Yield messages of a queue that are not due before ``read_ms``, and their keys and rounds."""
+    while first < end:
+        read = QueueRead(commit_log, queue, first, min(end - first, _READ_AT_ONCE), _BYTES_AT_ONCE)
+        read.run()
+        first = read.end
+        waiting = read.queued.waiting
+        waiting = waiting.pick(waiting.due_ms >= timers.read_ms)
+        if len(waiting.due_ms):
+            yield waiting, [
+                _key_and_rounds(commit_log.record_at(place), due_ms)
+                for place, due_ms in zip(
+                    waiting.physical_offsets.tolist(), waiting.due_ms.tolist(), strict=True
+                )
+            ]
+
+
+def _key_and_rounds(record: Record, due_ms: int) -> tuple[_Key, int]:
+    rounds = find_property(record.properties, TIMER_ROLLS.encode()) or b"0"
+    key = find_property(record.properties, UNIQUE_KEY.encode()) or b""
+    return (key, due_ms), int(rounds) if rounds.isdigit() else 0

@@ -1,0 +1,180 @@
+"""Reads whose selection looks into the records."""
+
+import random
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.unit.store.stores import TOPIC, open_store, overwrite, put_ok, queue_path, record
+
+from pymq.errors import CorruptRecord, StoreClosed
+from pymq.protocol.hashes import java_hash
+from pymq.protocol.message import encode_properties
+from pymq.protocol.record import NewRecord, decode_records
+from pymq.store import Arrival, MatchingRead, MessageStore, ReadResult, ReadStatus, Selection
+
+
+def numbered(number: int, *, body_bytes: int = 9, tag: str | None = None) -> NewRecord:
+    properties = {"n": str(number), **({"TAGS": tag} if tag else {})}
+    return replace(
+        record(b"b" * body_bytes, queue_id=0, tag=tag), properties=encode_properties(properties)
+    )
+
+
+def divisible_by(divisor: int, seen: list[int] | None = None) -> Callable[[bytes], bool]:
+    def matches(properties: bytes) -> bool:
+        number = int(properties.split(b"n\x01")[1].split(b"\x02")[0])
+        if seen is not None:
+            seen.append(number)
+        return number % divisor == 0
+
+    return matches
+
+
+def offsets(result: ReadResult) -> list[int]:
+    return [one.queue_offset for buffer in result.buffers for one in decode_records(buffer)]
+
+
+def read(store: MessageStore, selection: Selection, offset: int = 0) -> ReadResult:
+    return store.read(TOPIC, 0, offset, count_max=32, bytes_max=1 << 20, selection=selection)
+
+
+def _reference_read(
+    sizes: list[int], wanted: list[bool], count_max: int, bytes_max: int, scan: int
+) -> tuple[list[int], int]:
+    """RocketMQ's loop: indexes found, entries consumed."""
+    found: list[int] = []
+    total = consumed = 0
+    for index, size in enumerate(sizes[:scan]):
+        if found and (total + size > bytes_max or len(found) >= count_max):
+            break
+        consumed += 1
+        if wanted[index]:
+            found.append(index)
+            total += size
+    return found, consumed
+
+
+def test_reads_stop_where_rocketmqs_loop_stops(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    store = open_store(tmp_path, segment_bytes=1 << 16)
+    sizes, tags = [], []
+    for number in range(300):
+        tags.append(dice.choice(["A", "B", "C"]))
+        new = numbered(number, body_bytes=dice.choice([9, 50, 300]), tag=tags[-1])
+        put_ok(store, new)
+        sizes.append(91 + 9 + len(new.properties) + len(new.body))
+        if dice.random() < 0.3:
+            put_ok(store, record(b"other", queue_id=1))
+    for _ in range(100):
+        chosen = dice.choice([None, {"A"}, {"A", "C"}])
+        divisor = dice.choice([1, 2, 7, 1000])
+        offset = dice.randrange(300)
+        count_max, bytes_max = dice.randint(1, 60), dice.choice([1, 500, 4000, 100_000])
+        scan_max = dice.choice([1, 20, 800])
+        wanted = [
+            number % divisor == 0 and (chosen is None or tags[number] in chosen)
+            for number in range(offset, 300)
+        ]
+        found, consumed = _reference_read(sizes[offset:], wanted, count_max, bytes_max, scan_max)
+        codes = None if chosen is None else np.array(sorted(map(java_hash, chosen)), np.int64)
+        result = store.read(
+            TOPIC,
+            0,
+            offset,
+            count_max=count_max,
+            bytes_max=bytes_max,
+            selection=Selection(codes, divisible_by(divisor)),
+            scan_max=scan_max,
+        )
+        result.check()
+        assert offsets(result) == [offset + index for index in found]
+        assert result.next_queue_offset == offset + consumed
+        assert (result.status is ReadStatus.FOUND) == bool(found)
+    store.close()
+
+
+def test_one_read_scans_no_more_than_800_records_and_looks_at_few_beyond_a_full_result(
+    tmp_path: Path,
+) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 20, queue_file_bytes=40_000)
+    put_ok(store, *map(numbered, range(1, 1001)))
+    seen: list[int] = []
+    result = read(store, Selection(matches=divisible_by(2000, seen)))
+    assert result.status is ReadStatus.NO_MATCHED_MESSAGE
+    assert result.next_queue_offset == len(seen) == 800
+    seen.clear()
+    result = read(store, Selection(matches=divisible_by(1, seen)))
+    assert result.count == result.next_queue_offset == 32 == len(seen)
+    store.close()
+
+
+def test_of_large_records_the_bodies_are_not_brought_into_memory(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 21)
+    put_ok(store, numbered(1), numbered(2, body_bytes=300_000), numbered(3), numbered(4))
+    reading = store.reads.begin(
+        TOPIC, 0, 0, count_max=32, bytes_max=1 << 20, selection=Selection(matches=divisible_by(2))
+    )
+    assert isinstance(reading, MatchingRead)
+    buffers, starts = reading.places()
+    assert starts == sorted(starts) and sum(map(len, buffers)) < 50_000
+    store.begin_prefetch(buffers, starts).run()
+    result = store.reads.advance(reading)
+    assert result is not None and offsets(result) == [1, 3]
+    assert store.statistics.get_count == 2
+    store.close()
+    with pytest.raises(StoreClosed):
+        store.reads.advance(reading)
+
+
+def test_blank_entries_and_lost_records_are_passed_over(tmp_path: Path) -> None:
+    store = open_store(tmp_path, queue_file_bytes=6000)
+    put_ok(store, *map(numbered, range(10)))
+    (path,) = queue_path(tmp_path).iterdir()
+    overwrite(path, 20 * 4, struct.pack(">qiq", 0, 0x7FFFFFFF, 0) * 3)
+    for offset, expected in ((0, [0, 2]), (4, [8])):  # a blank entry is too large for a second one
+        assert offsets(read(store, Selection(matches=divisible_by(2)), offset)) == expected
+    none = store.read(
+        TOPIC, 0, 4, count_max=1, bytes_max=1, selection=Selection(matches=bool), scan_max=3
+    )
+    assert none.status is ReadStatus.MESSAGE_WAS_REMOVING and none.next_queue_offset == 7
+    store.close()
+
+
+@pytest.mark.parametrize(("at", "size"), [(0, 8), (8, 4)])
+def test_an_entry_that_does_not_fit_its_record_is_named(
+    tmp_path: Path, at: int, size: int
+) -> None:
+    store = open_store(tmp_path, queue_file_bytes=6000)
+    put_ok(store, *map(numbered, range(3)))
+    (path,) = queue_path(tmp_path).iterdir()
+    old = path.read_bytes()[20 + at : 20 + at + size]
+    overwrite(path, 20 + at, (int.from_bytes(old, "big") + 1).to_bytes(size, "big"))
+    with pytest.raises(CorruptRecord, match=r"entry .*pymq store rebuild"):
+        read(store, Selection(matches=divisible_by(1)))
+    store.close()
+
+
+def test_arrivals_are_for_those_who_select_one_of_them(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    seen: list[Arrival] = []
+    store.dispatch.listener = seen.extend
+    put_ok(store, numbered(3, tag="A"), numbered(5, tag="B"))
+    (arrival,) = seen
+    a, b, c = (np.array([java_hash(tag)], np.int64) for tag in "ABC")
+    for selection, expected in (
+        (Selection(), True),
+        (Selection(a), True),
+        (Selection(c), False),
+        (Selection(matches=divisible_by(5)), True),
+        (Selection(matches=divisible_by(2)), False),
+        (Selection(a, divisible_by(5)), False),
+        (Selection(b, divisible_by(5)), True),
+    ):
+        assert store.reads.is_selected(arrival, selection) == expected
+    arrival.entries = arrival.entries[:8] + b"\0\0\0\x01" + arrival.entries[12:]
+    assert store.reads.is_selected(arrival, Selection(matches=divisible_by(2)))
+    store.close()
