@@ -21,11 +21,14 @@ from typing import Any, Protocol, TypeAlias
 from pymq.errors import BrokerError, ProtocolError, PymqError, refusal
 from pymq.net.server import ServerConnection
 from pymq.net.tasks import Tasks
-from pymq.protocol.codes import CommandFlag, ResponseCode
+from pymq.protocol.codes import CommandFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
+from pymq.protocol.framing import Incoming, commands_of
+from pymq.protocol.plain_sends import PlainSends
 
 _log = logging.getLogger(__name__)
 
+_SEND = int(RequestCode.SEND_MESSAGE_V2)
 _ONE_WAY, _RESPONSE = int(CommandFlag.ONE_WAY), int(CommandFlag.RESPONSE)
 #: Most requests whose handlers wait at the same time.
 WAITING_COUNT_MAX = 10_000
@@ -52,13 +55,16 @@ Answer: TypeAlias = Response | Coroutine[Any, Any, Response | None] | None
 class Observer(Protocol):
     """Is told of every completed request."""
 
-    def finished(self, code: int, response_code: int | None, elapsed_s: float) -> None:
-        """Record a completed request.
+    def finished(
+        self, code: int, response_code: int | None, elapsed_s: float, count: int = 1
+    ) -> None:
+        """Record completed requests.
 
         Args:
-            code: of the request.
-            response_code: of its response; None if its sender disconnected while it was held.
-            elapsed_s: from its arrival to its response.
+            code: of the requests.
+            response_code: of their responses; None if the sender disconnected while it was held.
+            elapsed_s: from their arrival to their responses, the same for each.
+            count: how many.
         """
 
 
@@ -143,6 +149,46 @@ class Request:
             observer.finished(self.command.code, response_code, elapsed_s)
 
 
+class SendRun:
+    """A run of plain sends of one connection, which are handled and answered as one."""
+
+    __slots__ = ("_begun_s", "_dispatcher", "connection", "sends")
+
+    def __init__(
+        self,
+        dispatcher: "Dispatcher",
+        connection: ServerConnection,
+        sends: PlainSends,
+        begun_s: float,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self.connection = connection
+        self.sends = sends
+        self._begun_s = begun_s
+
+    def respond_encoded(self, code: int, frames: bytes) -> None:
+        """Answer all of them with frames that the caller encoded.
+
+        Args:
+            code: the response code in each.
+            frames: the responses, in order.
+        """
+        self.connection.send(frames)
+        observer = self._dispatcher.observer
+        if observer is not None:
+            elapsed_s = perf_counter() - self._begun_s
+            observer.finished(_SEND, code, elapsed_s, len(self.sends))
+
+    def requests(self) -> list[Request]:
+        """Return them one by one, to be answered so."""
+        return [
+            Request(self._dispatcher, self.connection, command, self._begun_s)
+            for command in commands_of(self.sends)
+        ]
+
+
+#: Takes a run of plain sends; False, if something about them asks for a closer look at each.
+TakeSends: TypeAlias = Callable[[SendRun], bool]
 #: Handles a request; refuses it by raising a BrokerError (``errors.refusal``), whose code and
 #: remark become the response.
 Handler: TypeAlias = Callable[[Request], Answer]
@@ -160,6 +206,7 @@ class Dispatcher:
         tables: request code to handler. A code given twice is a bug.
         guard: access control; None lets everybody do everything.
         observer: told of every request.
+        take_sends: takes runs of plain sends. With a guard each send is handled by itself.
         waiting_count_max: most handlers that may wait at the same time; beyond it requests that
             would have to wait are refused with SYSTEM_BUSY.
     """
@@ -170,6 +217,7 @@ class Dispatcher:
         *tables: Mapping[int, Handler],
         guard: Guard | None = None,
         observer: Observer | None = None,
+        take_sends: TakeSends | None = None,
         waiting_count_max: int = WAITING_COUNT_MAX,
     ) -> None:
         self._handlers: dict[int, Handler] = {}
@@ -178,19 +226,24 @@ class Dispatcher:
             assert not twice, f"{owner}: requests {sorted(twice)} have two handlers"
             self._handlers.update(table)
         self._guard = guard
+        self._take_sends = take_sends if guard is None else None
         self.observer = observer
         self._tasks = Tasks(f"{owner}: requests")
         self._waiting_count_max = waiting_count_max
         self._waiting_count = 0
         self._is_closed = False
 
-    def on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
+    def on_commands(self, connection: ServerConnection, commands: Sequence[Incoming]) -> None:
         """Handle commands that arrived together, in order."""
         handlers, guard = self._handlers, self._guard
         begun_s = perf_counter()
         for command in commands:
+            if isinstance(command, PlainSends):
+                self._on_sends(SendRun(self, connection, command, begun_s))
+                continue
             if command.flag & _RESPONSE:
-                continue  # to a one-way notification: nothing waits for it
+                connection.answered(command)  # to a request of ours
+                continue
             request = Request(self, connection, command, begun_s)
             try:
                 handler = handlers.get(command.code)
@@ -203,6 +256,17 @@ class Dispatcher:
                 answer = _error_response(request, error)
             if answer is not None:
                 self._take(request, answer)
+
+    def _on_sends(self, run: SendRun) -> None:
+        take = self._take_sends
+        try:
+            if take is not None and not self._is_closed and take(run):
+                return
+        except Exception as error:
+            for request in run.requests():
+                request.respond(_error_response(request, error))
+            return
+        self.on_commands(run.connection, commands_of(run.sends))
 
     def run(self, request: Request, work: Callable[[], Answer]) -> None:
         """Answer a request with what ``work`` returns or raises."""
@@ -233,9 +297,7 @@ class Dispatcher:
             self._waiting_count += 1
             self._tasks.start(f"request {request.command.code}", self._wait(request, answer))
 
-    async def _wait(
-        self, request: Request, answer: Coroutine[Any, Any, Response | None]
-    ) -> None:
+    async def _wait(self, request: Request, answer: Coroutine[Any, Any, Response | None]) -> None:
         response: Response | None
         try:
             response = await answer
@@ -256,7 +318,7 @@ def _error_response(request: Request, error: Exception) -> Command:
     """Return the response to a failed request; log what is not the sender's fault."""
     command = request.command
     if isinstance(error, BrokerError):
-        return command.reply(error.code, error.remark or str(error))
+        return command.reply(error.code, error.remark or str(error), error.fields)
     if isinstance(error, PymqError):
         if not isinstance(error, ProtocolError):
             _log.error("request %d of %s failed: %s", command.code, request.connection.peer, error)

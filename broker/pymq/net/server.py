@@ -7,14 +7,15 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pymq.errors import ConfigurationError, LocalProtocolError
+from pymq.errors import ConfigurationError, LocalProtocolError, RequestTimeout
+from pymq.net.asking import AskingWire
 from pymq.net.buffers import BufferPool
 from pymq.net.tasks import Tasks
-from pymq.net.wire import Wire
 from pymq.protocol.addresses import join_address
-from pymq.protocol.codes import ResponseCode
+from pymq.protocol.codes import ResponseCode, request_name
 from pymq.protocol.command import Command
-from pymq.protocol.framing import FRAME_BYTES_MAX, encode_frame, encode_head
+from pymq.protocol.framing import FRAME_BYTES_MAX, Incoming, encode_frame, encode_head
+from pymq.protocol.plain_sends import PlainSendReader
 from pymq.protocol.record import pack_host, unpack_host
 
 _log = logging.getLogger(__name__)
@@ -22,6 +23,8 @@ _log = logging.getLogger(__name__)
 #: Buffers for large requests, kept while large requests keep coming.
 BUFFER_COUNT_MAX = 8
 BUFFERS_KEPT_S = 5.0
+#: Most requests of ours to one client that are unanswered.
+ASKED_COUNT_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +38,27 @@ class ServerConfig:
     idle_s: float = 120.0  # RocketMQ serverChannelMaxIdleTimeSeconds
     frame_s: float = 30.0  # a frame must be complete this long after its first byte
     write_stuck_s: float = 30.0  # a peer that does not read is disconnected after this
+    plain_sends: bool = False  # whether runs of plain sends come as one
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigurationError(f"port={self.port}: expected 0..65535")
 
 
-class ServerConnection(Wire):
-    """One accepted connection; also the server's only identity of the client behind it."""
+class ServerConnection(AskingWire):
+    """One accepted connection; also the server's only identity of the client behind it.
+
+    A server may ask its client, too. Whoever handles the commands passes its responses to
+    ``answered``.
+    """
 
     def __init__(self, server: "Server") -> None:
-        super().__init__(server.buffers, frame_bytes_max=server.config.frame_bytes_max)
+        super().__init__(
+            server.buffers,
+            pending_max=ASKED_COUNT_MAX,
+            frame_bytes_max=server.config.frame_bytes_max,
+            plain_sends=PlainSendReader() if server.config.plain_sends else None,
+        )
         self._server = server
         #: The client's address as a record stores it.
         self.packed_host = b"\x00" * 8
@@ -59,13 +72,36 @@ class ServerConnection(Wire):
             self.peer = join_address(*unpack_host(self.packed_host))
         self._server.accepted(self)
 
-    def commands_received(self, commands: list[Command]) -> None:
+    def commands_received(self, commands: list[Incoming]) -> None:
         """Pass commands on to the server's handler."""
         self._server.on_commands(self, commands)
 
     def connection_ended(self, error: Exception | None) -> None:
-        """Tell the server."""
+        """Fail what we have asked, and tell the server."""
+        super().connection_ended(error)
         self._server.ended(self)
+
+    async def ask(self, command: Command, timeout_s: float) -> Command:
+        """Ask the client, once it has read most of what was sent to it; return its response.
+
+        Questions to a client that does not read would otherwise pile up here, with their bodies.
+
+        Raises:
+            ConnectionFailed: the connection is closed or was lost.
+            LocalProtocolError: the command cannot be encoded.
+            RequestTimeout: no answer within ``timeout_s``.
+            TooManyPending: ``ASKED_COUNT_MAX`` requests are unanswered.
+        """
+        deadline_s = self._loop.time() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.wait_writable()
+        except TimeoutError as error:
+            raise RequestTimeout(
+                f"{self.peer} has not read for {timeout_s:g} s; {request_name(command.code)} was "
+                "not sent"
+            ) from error
+        return await self.request(command, deadline_s - self._loop.time())
 
     def respond(
         self, request: Command, response: Command, parts: Sequence[memoryview] | None = None
@@ -107,7 +143,7 @@ class Server:
     def __init__(
         self,
         config: ServerConfig,
-        on_commands: Callable[[ServerConnection, list[Command]], None],
+        on_commands: Callable[[ServerConnection, list[Incoming]], None],
         on_ended: Callable[[ServerConnection], None],
     ) -> None:
         self.config = config

@@ -9,19 +9,18 @@ from typing import cast
 
 from pymq.errors import ConnectionFailed, RemoteProtocolError
 from pymq.net.buffers import BufferPool
-from pymq.protocol.command import Command
-from pymq.protocol.framing import FRAME_BYTES_MAX, FrameDecoder
+from pymq.protocol.framing import FRAME_BYTES_MAX, FrameDecoder, Incoming
+from pymq.protocol.plain_sends import PlainSendReader
 
 _log = logging.getLogger(__name__)
 
 #: About this much is given to the transport at once, so that it copies little. Buffers are joined
 #: up to it; what is larger is passed on in pieces of this size, without a copy.
 WRITE_BYTES = 256 << 10
-#: Bytes of input handled in one turn of the event loop: about fifteen small requests. Then their
-#: answers can leave, and the peer can work on them, while the next ones are handled; otherwise a
-#: window of a hundred requests would go back and forth as a whole, with one side always waiting
-#: for the other.
-TURN_BYTES = 8 << 10
+#: Bytes of input of one connection handled in one turn of the event loop: about 150 small
+#: requests. Then their answers leave, and other connections have their turn. Less costs more for
+#: each request: every turn is a write to the log and one to the socket.
+TURN_BYTES = 64 << 10
 #: Nothing more is read while more than this waits to be handled.
 BACKLOG_BYTES_MAX = 1 << 20
 #: Bytes read at once, except for large frames, which are received straight into their buffers.
@@ -52,9 +51,17 @@ class Wire(asyncio.BufferedProtocol):
     #: Does this end keep reading while the peer does not read what we write?
     READS_WHILE_STUCK = False
 
-    def __init__(self, buffers: BufferPool, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        buffers: BufferPool,
+        *,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        plain_sends: PlainSendReader | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._decoder = FrameDecoder(frame_bytes_max=frame_bytes_max, memory=buffers.take)
+        self._decoder = FrameDecoder(
+            frame_bytes_max=frame_bytes_max, memory=buffers.take, plain_sends=plain_sends
+        )
         self._inbox = _inbox.view
         self._is_large = False  # is input received straight into the buffer of a large frame?
         self._transport: asyncio.Transport | None = None
@@ -73,7 +80,7 @@ class Wire(asyncio.BufferedProtocol):
 
     # --- what the two ends define
 
-    def commands_received(self, commands: list[Command]) -> None:
+    def commands_received(self, commands: list[Incoming]) -> None:
         """Handle commands that arrived together, in order."""
         raise NotImplementedError
 
@@ -123,7 +130,7 @@ class Wire(asyncio.BufferedProtocol):
         part = data if type(data) is bytes else bytes(data)
         return self._handle(lambda: self._decoder.feed(part))
 
-    def _handle(self, decode: Callable[[], list[Command]]) -> bool:
+    def _handle(self, decode: Callable[[], list[Incoming]]) -> bool:
         """Handle the commands that are complete now; False if the input is invalid."""
         try:
             commands = decode()

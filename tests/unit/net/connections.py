@@ -14,13 +14,16 @@ class FakeConnection:
     Attributes:
         responses: (request, response, parts of the body) of everything that was answered.
         frames: what was sent as it is.
+        answers: responses of the peer to what was asked of it.
     """
 
     def __init__(self) -> None:
         self.peer = "10.0.0.9:4000"
         self.is_open = True
+        self.write_stuck_at: float | None = None
         self.responses: list[tuple[Command, Command, list[bytes]]] = []
         self.frames: list[bytes] = []
+        self.answers: list[Command] = []
 
     def respond(
         self, request: Command, response: Command, parts: Sequence[memoryview] | None = None
@@ -30,6 +33,12 @@ class FakeConnection:
 
     def send(self, *buffers: bytes) -> None:
         self.frames += buffers
+
+    def abort(self) -> None:
+        self.is_open = False
+
+    def answered(self, response: Command) -> None:
+        self.answers.append(response)
 
     def as_connection(self) -> ServerConnection:
         return cast(ServerConnection, self)

@@ -91,10 +91,12 @@ def test_a_request_nobody_handles() -> None:
     assert observed.requests == [(8, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)]
 
 
-def test_responses_of_peers_are_nobodys_business() -> None:
+def test_responses_of_peers_are_for_whoever_asked() -> None:
     observed, connection = Observed(), FakeConnection()
     dispatcher = Dispatcher("test", {CODE: ok}, observer=observed)
-    dispatcher.on_commands(connection.as_connection(), [Command(CODE).reply(0)])
+    answer = Command(CODE, opaque=4).reply(0)
+    dispatcher.on_commands(connection.as_connection(), [answer])
+    assert connection.answers == [answer]
     assert not connection.responses and not observed.requests
 
 

@@ -1,0 +1,218 @@
+"""One end of a connection that asks the other: answers in any order, each request with a deadline.
+
+Both ends ask. A client does all the time, a broker now and then: it asks its clients over the
+connections that they opened. The numbers (``opaque``) of either end have nothing to do with those
+of the other.
+
+A single request has neither a task nor a timer of its own. One timer per connection watches the
+earliest deadline, which keeps a hundred thousand requests a second affordable.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
+from pymq.net.buffers import BufferPool
+from pymq.net.wire import Wire
+from pymq.protocol.codes import CommandFlag, request_name
+from pymq.protocol.command import Command
+from pymq.protocol.connection import PENDING_MAX, RequestTable
+from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
+from pymq.protocol.plain_sends import PlainSendReader
+
+#: Precision of deadlines.
+SWEEP_S = 0.05
+_ONE_WAY = int(CommandFlag.ONE_WAY)
+
+#: Called once, with the response or with the reason why there is none; must not raise.
+OnAnswer = Callable[[Command | PymqError], None]
+
+
+class AskingWire(Wire):
+    """A connection over which we may ask.
+
+    Args:
+        buffers: where large frames are received.
+        pending_max: most requests in flight at a time.
+        frame_bytes_max: largest frame accepted.
+        plain_sends: recognizes runs of plain sends, if there may be any.
+    """
+
+    def __init__(
+        self,
+        buffers: BufferPool,
+        *,
+        pending_max: int = PENDING_MAX,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        plain_sends: PlainSendReader | None = None,
+    ) -> None:
+        super().__init__(buffers, frame_bytes_max=frame_bytes_max, plain_sends=plain_sends)
+        self._table: RequestTable[tuple[OnAnswer, str, float]] = RequestTable(
+            pending_max=pending_max
+        )
+        self._sweep: asyncio.TimerHandle | None = None
+        self._writers: list[asyncio.Future[None]] = []
+
+    # --- requests
+
+    @property
+    def pending_count(self) -> int:
+        """Requests in flight."""
+        return len(self._table)
+
+    def register(self, description: str, timeout_s: float, on_answer: OnAnswer) -> int:
+        """Return the ``opaque`` for a request that the caller then sends itself, at once.
+
+        Args:
+            description: of the request, for error messages.
+            timeout_s: how long to wait for the answer.
+            on_answer: called once, from the event loop, with the response or the error.
+
+        Raises:
+            ConnectionFailed: the connection is closed; nothing was sent.
+            TooManyPending: ``pending_max`` requests are unanswered.
+        """
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            self.check_open()
+        deadline_s = self._loop.time() + timeout_s
+        opaque = self._table.register(deadline_s, (on_answer, description, timeout_s))
+        if self._sweep is None or deadline_s < self._sweep.when() - SWEEP_S:
+            self._schedule_sweep()
+        return opaque
+
+    def forget(self, opaque: int) -> None:
+        """Give up a registered request; its ``on_answer`` is not called."""
+        self._table.forget(opaque)
+
+    def request_nowait(
+        self, command: Command, timeout_s: float, *, description: str | None = None
+    ) -> asyncio.Future[Command]:
+        """Send a request; the future gets the response, whatever its code.
+
+        It fails with RequestTimeout, or with ConnectionFailed when the connection is lost;
+        in both cases the request may have taken effect.
+
+        Args:
+            command: its ``opaque`` is set here.
+            timeout_s: how long to wait for the answer.
+            description: of the request, for error messages.
+
+        Raises:
+            ConnectionFailed: the connection is closed; nothing was sent.
+            LocalProtocolError: the command cannot be encoded.
+            TooManyPending: ``pending_max`` requests are unanswered.
+        """
+        future: asyncio.Future[Command] = self._loop.create_future()
+
+        def on_answer(answer: Command | PymqError) -> None:
+            if future.done():
+                return
+            if isinstance(answer, Command):
+                future.set_result(answer)
+            else:
+                future.set_exception(answer)
+
+        description = description or f"request {request_name(command.code)}"
+        command.opaque = self.register(description, timeout_s, on_answer)
+        try:
+            self._send_command(command)
+        except BaseException:
+            self.forget(command.opaque)
+            raise
+        return future
+
+    async def request(
+        self, command: Command, timeout_s: float, *, description: str | None = None
+    ) -> Command:
+        """Send a request and return its response, whatever its code.
+
+        Raises:
+            ConnectionFailed: the connection is closed or was lost.
+            LocalProtocolError: the command cannot be encoded.
+            RequestTimeout: no answer within ``timeout_s``.
+            TooManyPending: ``pending_max`` requests are unanswered.
+        """
+        return await self.request_nowait(command, timeout_s, description=description)
+
+    def send_one_way(self, command: Command) -> None:
+        """Send a request that is never answered; if the connection is lost, so is it, silently.
+
+        Raises:
+            ConnectionFailed: the connection is closed; nothing was sent.
+            LocalProtocolError: the command cannot be encoded.
+        """
+        self.check_open()
+        command.flag |= _ONE_WAY
+        self._send_command(command)
+
+    def _send_command(self, command: Command) -> None:
+        head, body = encode_parts(command, frame_bytes_max=self._decoder.frame_bytes_max)
+        if body:
+            self.send(head, body)
+        else:
+            self.send(head)
+
+    # --- back-pressure
+
+    def resume_writing(self) -> None:
+        """Called by asyncio."""
+        super().resume_writing()
+        self._wake_writers()
+
+    async def wait_writable(self) -> None:
+        """Wait until the peer has read most of what was sent, or is gone."""
+        while self._paused and self.is_open:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._writers.append(future)
+            await future
+
+    def _wake_writers(self) -> None:
+        writers, self._writers = self._writers, []
+        for future in writers:
+            if not future.done():
+                future.set_result(None)
+
+    # --- answers
+
+    def answered(self, response: Command) -> None:
+        """Hand a response to whoever waits for it; a late or unknown one is dropped."""
+        token = self._table.resolve(response)
+        if token is not None:
+            token[0](response)
+
+    def connection_ended(self, error: Exception | None) -> None:
+        """Fail the requests in flight."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        reason = f": {error}" if error else ""
+        for on_answer, description, _ in self._table.fail_all():
+            on_answer(
+                ConnectionFailed(
+                    f"connection to {self.peer} was lost before {description} was answered"
+                    f"{reason}; it may have taken effect",
+                    sent=True,
+                )
+            )
+        self._wake_writers()
+
+    # --- deadlines
+
+    def _schedule_sweep(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        at = max(self._table.earliest_s, self._loop.time()) + SWEEP_S
+        self._sweep = self._loop.call_at(at, self._expire)
+
+    def _expire(self) -> None:
+        self._sweep = None
+        for on_answer, description, timeout_s in self._table.expired(self._loop.time()):
+            on_answer(
+                RequestTimeout(
+                    f"{self.peer} did not answer {description} within {timeout_s:g} s; it may have "
+                    "taken effect"
+                )
+            )
+        if len(self._table) and self._sweep is None:
+            self._schedule_sweep()
