@@ -4,6 +4,7 @@
 
     PymqError
     ├── ConfigurationError        a setting, option or argument is wrong
+    ├── FilterSyntaxError         an SQL92 filter that does not parse, or is over a limit
     ├── ProtocolError
     │   ├── LocalProtocolError    we were asked to send something invalid
     │   └── RemoteProtocolError   the peer sent bytes that are not the protocol
@@ -62,6 +63,10 @@ class PymqError(Exception):
 
 class ConfigurationError(PymqError):
     """A setting, option or argument is wrong; the text names it and says what would be right."""
+
+
+class FilterSyntaxError(PymqError):
+    """An SQL92 filter does not parse, compares what has no order, or is too long or too deep."""
 
 
 class ProtocolError(PymqError):
@@ -188,6 +193,8 @@ class BrokerError(PymqError):
         super().__init__(text)
         self.code = code
         self.remark = remark
+        #: What the header of the answer says besides, where this is about to become one.
+        self.fields: dict[str, str] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions are made again from ``args``, which lack what is given by keyword.
@@ -207,14 +214,17 @@ class BrokerError(PymqError):
         return BrokerError.by_code.get(code, BrokerError)(text, code=code, remark=remark)
 
 
-def refusal(code: int, remark: str) -> BrokerError:
+def refusal(code: int, remark: str, fields: dict[str, str] | None = None) -> BrokerError:
     """Return the error with which a server's handler refuses a request.
 
     Args:
         code: response code.
         remark: what is wrong, where, and what to do, in one sentence for the peer.
+        fields: what the header of the answer says besides.
     """
-    return BrokerError.by_code.get(code, BrokerError)(remark, code=code, remark=remark)
+    error = BrokerError.by_code.get(code, BrokerError)(remark, code=code, remark=remark)
+    error.fields = fields
+    return error
 
 
 class BrokerSystemError(BrokerError, code=1, retriable=True):

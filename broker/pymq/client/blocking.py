@@ -216,7 +216,8 @@ class BlockingClient:
         """Commit an offset of a group. Idempotent, and so retried like a read.
 
         Raises:
-            PymqError: no answer until the deadline, or the broker refused.
+            PymqError: no answer until the deadline, or the broker refused: from 5.0 on the group
+                must exist there, created by an administrator or by its first consumer.
         """
         self._read(queue, operations.update_offset(group, queue, offset))
 

@@ -26,10 +26,10 @@ from pymq.client.pool import ClientPool
 from pymq.client.rebalance import Rebalance
 from pymq.client.retry import FailedMessages
 from pymq.client.start_policy import StartPolicy
+from pymq.client.subscriptions import subscription_of
 from pymq.client.workers import WorkerPool
 from pymq.clock import Clock
-from pymq.errors import ClientClosed, ConfigurationError, LocalProtocolError
-from pymq.filter.tags import check_tags
+from pymq.errors import ClientClosed, ConfigurationError
 from pymq.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -41,7 +41,7 @@ from pymq.protocol.bodies import (
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import ReceivedMessage
-from pymq.protocol.names import check_group, check_topic, retry_topic
+from pymq.protocol.names import check_group, retry_topic
 
 _log = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class Consumer:
 
     # --- subscriptions
 
-    def subscribe(self, topic: str, tags: str = "*") -> Self:
+    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Self:
         """Read a topic from now on.
 
         All members of a group must subscribe to the same.
@@ -159,21 +159,18 @@ class Consumer:
         Args:
             topic: which; one without a route yet is waited for.
             tags: ``*``, or the tags wanted, joined by ``||``.
+            sql: an SQL92 expression over properties instead, such as ``amount > 100``, for brokers
+                with ``enablePropertyFilter``.
 
         Raises:
             LocalProtocolError: the topic is not legal, or the tags are SQL or not an expression.
+            FilterSyntaxError: ``sql`` does not parse.
             ClientMisplaced: it was started in another process, thread or event loop.
         """
-        if not isinstance(topic, str) or not isinstance(tags, str):
-            raise LocalProtocolError(
-                f"subscription to {topic!r} with tags {tags!r}, expected two strings, such as "
-                "'orders' and 'TagA || TagB'"
-            )
-        check_topic(topic)
-        check_tags(topic, tags)
+        subscription = subscription_of(topic, tags, sql, self._clock.wall_ms())
         if self._pool.is_open:  # Elsewhere nothing would wake it.
             self._pool.check_open()
-        self._subscriptions[topic] = Subscription.of_tags(topic, tags, self._clock.wall_ms())
+        self._subscriptions[topic] = subscription
         self._rebalance.subscriptions_changed()
         return self
 

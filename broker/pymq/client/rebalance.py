@@ -15,7 +15,6 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pymq.client import operations
-from pymq.client.allocation import allocate
 from pymq.client.group_watch import GroupWatch
 from pymq.client.inbox import Delivery, Inbox
 from pymq.client.pool import ClientPool
@@ -25,6 +24,7 @@ from pymq.client.said_once import SaidOnce
 from pymq.client.start_policy import StartPolicy
 from pymq.errors import ClientClosed, PymqError, RouteNotFound
 from pymq.net.channel import AsyncChannel
+from pymq.protocol.allocation import allocate
 from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.names import retry_topic
 

@@ -6,6 +6,7 @@ client that is still open when the process ends is closed then.
 """
 
 import concurrent.futures
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -193,12 +194,13 @@ class Consumer(Threaded):
 
     # --- subscriptions
 
-    def subscribe(self, topic: str, tags: str = "*") -> Self:
+    def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Self:
         """See the asyncio Consumer."""
+        subscribe = functools.partial(self._consumer.subscribe, topic, tags, sql=sql)
         if self._thread is None:
-            self._consumer.subscribe(topic, tags)
+            subscribe()
         else:
-            self._thread.call(soon(self._consumer.subscribe, topic, tags))
+            self._thread.call(soon(subscribe))
         return self
 
     def unsubscribe(self, topic: str) -> None:

@@ -17,6 +17,7 @@ def send_back(message: ReceivedMessage, *, group: str, max_reconsume_times: int)
     header = SendBackRequest(
         offset=message.physical_offset,
         group=group,
+        delay_level=0,
         origin_message_id=message.message_id,
         origin_topic=message.topic,
         max_reconsume_times=max_reconsume_times,
