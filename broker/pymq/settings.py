@@ -136,6 +136,7 @@ def setting(
     *aliases: str,
     parse: Callable[[str], Any] | None = None,
     format: Callable[[Any], str] | None = None,
+    live: bool = False,
     **options: Any,
 ) -> Any:
     """Return a dataclass field that a properties file sets under ``key``.
@@ -146,6 +147,7 @@ def setting(
         parse: text to value, for types that ``from_properties`` does not know or values that are
             written in another way; raises ValueError saying what it expected.
         format: the inverse of ``parse``.
+        live: may it change while the component runs? See ``take_over``.
         options: those of ``dataclasses.field``.
     """
     metadata: dict[str, Any] = {"key": key, "aliases": aliases}
@@ -153,6 +155,8 @@ def setting(
         metadata["parse"] = parse
     if format is not None:
         metadata["format"] = format
+    if live:
+        metadata["live"] = True
     return dataclasses.field(metadata=metadata, **options)
 
 
@@ -189,6 +193,17 @@ def from_properties(
     Raises:
         ConfigurationError: a value is not of its field's type, or the class refuses it.
     """
+    values = _parsed(config_class, properties, source)
+    try:
+        return config_class(**values)
+    except (ValueError, ConfigurationError) as error:
+        raise ConfigurationError(f"{source}: {error}") from error
+
+
+def _parsed(
+    config_class: type[Any], properties: Mapping[str, str], source: str
+) -> dict[str, Any]:
+    """Return field -> value for the properties that are given."""
     hints = typing.get_type_hints(config_class)
     values: dict[str, Any] = {}
     for field, key in _keyed_fields(config_class):
@@ -201,10 +216,50 @@ def from_properties(
             values[field.name] = parse(properties[name].strip())
         except (ValueError, ConfigurationError) as error:
             raise ConfigurationError(f"{source}: {name}={properties[name]!r}: {error}") from error
+    return values
+
+
+def live_keys(*config_classes: type) -> set[str]:
+    """Return the keys of all fields that may change while a component runs."""
+    return {
+        key
+        for config_class in config_classes
+        for field, key in _keyed_fields(config_class)
+        if field.metadata.get("live")
+    }
+
+
+def with_changes(config: Config, properties: Mapping[str, str], *, source: str) -> Config:
+    """Return a copy of a configuration with some settings changed.
+
+    Args:
+        config: a dataclass whose fields were made by ``setting``, or carry its metadata.
+        properties: what changes; keys of other classes are ignored.
+        source: for error messages.
+
+    Raises:
+        ConfigurationError: a value is not of its field's type, or the class refuses it.
+    """
+    values = _parsed(type(config), properties, source)
     try:
-        return config_class(**values)
+        return dataclasses.replace(config, **values)  # type: ignore[type-var]
     except (ValueError, ConfigurationError) as error:
         raise ConfigurationError(f"{source}: {error}") from error
+
+
+def take_over(config: Config, changed: Config) -> None:
+    """Change the live settings of a configuration that is in use.
+
+    The one exception to "a configuration never changes": whoever has it asks for these fields
+    whenever they count, and copies none of them.
+
+    Args:
+        config: in use.
+        changed: what ``with_changes`` returned for it.
+    """
+    for field, _ in _keyed_fields(config):
+        if field.metadata.get("live"):
+            object.__setattr__(config, field.name, getattr(changed, field.name))
 
 
 def to_properties(config: Any) -> dict[str, str]:

@@ -25,19 +25,13 @@ LONG_MODULES: dict[str, int] = {
 LONG_FUNCTIONS: dict[str, int] = {}
 
 _PEERS = "a format of the protocol: written or read by peers, or by requests to come"
-_FILTERS = "written by a filter that is not there yet; read from stores of RocketMQ"
 _DISKS = "the disks of the crash tests"
 #: Definitions that nothing of ours uses, and why they are there.
 UNUSED: dict[str, str] = {
-    "pymq.broker.log_writer.LogWriter.append_and_wait": "how features write; none does yet",
     "pymq.client.bulk_client.BulkClient.send_batches": "how tests and benchmarks fill queues",
-    "pymq.filter.bloom.BloomFilter": _FILTERS,
-    "pymq.filter.bloom.BloomFilter.is_hit": _FILTERS,
+    "pymq.filter.bloom.BloomFilter.is_hit": "how tests read bit maps of RocketMQ",
     "pymq.protocol.batch_body.decode_batch": _PEERS,
-    "pymq.protocol.bodies.ProducerConnections": _PEERS,
     "pymq.protocol.registration_body.RegisterBrokerBody.encode_compressed": _PEERS,
-    "pymq.protocol.headers.clients.HeartbeatResponse": _PEERS,
-    "pymq.protocol.record.record_size": _PEERS,
     "pymq.store.retention.deleted_segments.DeletedSegments.held_count": "what tests look at",
     "pymq.testing.faulty_files.FaultyFiles": _DISKS,
     "pymq.testing.faulty_files.FaultyFiles.fault_met": _DISKS,
@@ -54,7 +48,7 @@ CALLING_LIBRARIES = {"asyncio", "pyspark", "logging", "ast", "threading"}
 #: Files that are run or found by others: by the interpreter, by pytest, by Spark, by installers.
 ENTRANCES = {
     *("pymq.cli.__main__", "pymq.cli.main", "pymq.testing.pytest_plugin", "pyspark_pymq"),
-    *("pymq.sync", "pymq.filter.bloom", "pymq.testing.faulty_files"),
+    *("pymq.sync", "pymq.testing.faulty_files"),
 }
 
 

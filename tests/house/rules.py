@@ -57,7 +57,16 @@ OPTIONAL: dict[str, set[str]] = {
 # before it. A rank holds modules and sub-packages by name; "*" is every one that no rank names.
 # The layer's `__init__` belongs to the last one.
 RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "broker": (("config",), ("state",), ("*",), ("handlers",), ("assembly",), ("broker",)),
+    "broker": (
+        ("config",),
+        ("state",),
+        ("*",),
+        ("handlers",),
+        ("parts",),
+        ("features", "pop_feature", "timer_feature", "transaction_feature"),
+        ("assembly",),
+        ("broker",),
+    ),
     "store": (
         ("files", "config", "progress", "searches"),
         ("log",),

@@ -17,10 +17,13 @@ from pymq.settings import (
     format_properties,
     from_properties,
     keys_of,
+    live_keys,
     parse_properties,
     review_keys,
     setting,
+    take_over,
     to_properties,
+    with_changes,
 )
 
 TEXTS = [
@@ -170,6 +173,37 @@ def test_an_instance_describes_itself() -> None:
     broker = Broker(name="b", auto_create=False, name_servers=("h:1", "h:2"))
     assert to_properties(broker)["namesrvAddr"] == "h:1;h:2"
     assert from_properties(Broker, to_properties(broker), source="f") == broker
+
+
+# --------------------------------------------------------------------------------- live settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Living:
+    rate: int = setting("rate", default=1, live=True)
+    name: str = setting("name", default="a")
+    unnamed: int = 5
+
+    def __post_init__(self) -> None:
+        if self.rate < 0:
+            raise ValueError(f"rate={self.rate}: below 0")
+
+
+def test_live_settings_of_a_configuration_in_use_change() -> None:
+    config = Living(unnamed=7)
+    changed = with_changes(config, {"rate": "3", "name": "b", "other": "x"}, source="f")
+    assert changed == Living(rate=3, name="b", unnamed=7)
+    take_over(config, changed)
+    assert config == Living(rate=3, name="a", unnamed=7)
+    assert live_keys(Living) == {"rate"}
+
+
+@pytest.mark.parametrize("value", ["x", "-1"])
+def test_a_change_that_is_refused_changes_nothing(value: str) -> None:
+    config = Living()
+    with pytest.raises(ConfigurationError, match="f: "):
+        with_changes(config, {"rate": value}, source="f")
+    assert config == Living()
 
 
 # -------------------------------------------------------------------------------- left-over keys

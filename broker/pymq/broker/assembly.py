@@ -5,43 +5,49 @@ Nothing is started here. The store is already open, and the address is known.
 
 import functools
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from pymq.broker.arrivals import Arrivals
+from pymq.broker.change_notices import ChangeNotices
 from pymq.broker.cleaner import Cleaner
+from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
 from pymq.broker.day_totals import DayTotals
 from pymq.broker.duties import Duty, Periodic
+from pymq.broker.features import FEATURES
 from pymq.broker.flusher import Flusher
 from pymq.broker.handlers.cleaning import CleaningHandlers
-from pymq.broker.handlers.clients import ClientHandlers, notify_members
+from pymq.broker.handlers.clients import ClientHandlers
+from pymq.broker.handlers.group_progress import GroupProgressHandlers
 from pymq.broker.handlers.groups import GroupHandlers
 from pymq.broker.handlers.offsets import OffsetHandlers
 from pymq.broker.handlers.pull import PullHandlers
 from pymq.broker.handlers.query import QueryHandlers
 from pymq.broker.handlers.queue_locks import QueueLockHandlers
-from pymq.broker.handlers.runtime import RuntimeHandlers
+from pymq.broker.handlers.replies import ReplyHandlers
 from pymq.broker.handlers.send import SendHandlers
 from pymq.broker.handlers.topics import TopicHandlers
 from pymq.broker.key_indexing import KeyIndexing
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.long_poll import LongPoll
 from pymq.broker.message_hooks import MessageHooks
+from pymq.broker.parts import Assembly, Core, Feature, Site, Tables
+from pymq.broker.plain_sends import PlainSendStore
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.registration import Registration
 from pymq.broker.request_statistics import RequestStatistics
+from pymq.broker.retry import Retries
+from pymq.broker.selections import Selections
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import StateSaving
-from pymq.clock import Clock
-from pymq.net.dispatcher import Dispatcher
-from pymq.net.server import ServerConnection
-from pymq.store import FlushMode, MessageStore, StoreConfig
+from pymq.broker.statistics import BrokerStatistics
+from pymq.net.dispatcher import Dispatcher, Handler
+from pymq.store import FlushMode
 
 #: How long administrative requests wait until the name servers are informed.
 ANNOUNCE_WAIT_S = 1.0
@@ -50,79 +56,10 @@ ANNOUNCE_WAIT_S = 1.0
 _MEMORY_RATIO = 0.4
 _LOCK_SCAN_INTERVAL_S = 60.0
 _SAMPLE_INTERVAL_S = 1.0
+_FILTER_SAVE_INTERVAL_S = 10.0
+_FILTER_EXPIRY_INTERVAL_S = 60.0
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
-    """What a broker is built on.
-
-    Attributes:
-        config, store_config: its settings.
-        clock: tells the time.
-        store: is open.
-        address: ``host:port`` at which clients reach it.
-        store_host: the same, packed: part of every record and message id.
-        writers, readers: executors for work on the disk; see ``Broker``.
-    """
-
-    config: BrokerConfig
-    store_config: StoreConfig
-    clock: Clock
-    store: MessageStore
-    address: str
-    store_host: bytes
-    writers: Executor
-    readers: Executor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assembly:
-    """The parts that a broker itself deals with.
-
-    Attributes:
-        dispatcher: takes all requests.
-        duties: in the order in which they start.
-        holders: duties that keep requests for later; they are closed first, while answers can
-            still leave.
-        on_ended: what refers to connections; each is called with every connection that is gone,
-            and must not raise.
-        registration: announces the broker.
-    """
-
-    dispatcher: Dispatcher
-    duties: Sequence[Duty]
-    holders: Sequence[Duty]
-    on_ended: Sequence[Callable[[ServerConnection], object]]
-    registration: Registration
-
-
-@dataclass(frozen=True, slots=True)
-class _Tables:
-    """What a broker knows."""
-
-    topics: TopicTable
-    groups: GroupTable
-    offsets: OffsetTable
-    locks: QueueLocks
-    clients: ClientTable
-
-
-@dataclass(frozen=True, slots=True)
-class _Features:
-    """What a broker does, apart from storing messages."""
-
-    registration: Registration
-    saving: StateSaving
-    flusher: Flusher
-    cleaner: Cleaner
-    key_indexing: KeyIndexing
-    arrivals: Arrivals
-    long_poll: LongPoll
-    log_writer: LogWriter
-    hooks: MessageHooks
-    responses: RecordResponses
-    days: DayTotals
-    requests: RequestStatistics
+_Item = TypeVar("_Item")
 
 
 def assemble(site: Site) -> Assembly:
@@ -132,36 +69,48 @@ def assemble(site: Site) -> Assembly:
         StoreError: a table cannot be read.
     """
     tables = _make_tables(site)
-    features = _make_features(site, tables)
-    features.saving.load()
+    core = _make_core(site, tables)
+    features = [make(site, tables, core) for make in FEATURES]
+    core.saving.load()
     tables.topics.adopt(site.store.queues())
     return Assembly(
-        dispatcher=_make_dispatcher(site, tables, features),
-        duties=_list_duties(site, tables, features),
-        holders=[features.long_poll],
-        on_ended=[tables.clients.drop, features.long_poll.drop],
-        registration=features.registration,
+        dispatcher=_make_dispatcher(site, tables, core, features),
+        openings=_all(one.openings for one in features),
+        duties=[*_list_duties(site, tables, core), *_all(one.duties for one in features)],
+        holders=[core.long_poll, *_all(one.holders for one in features)],
+        on_ended=[
+            tables.clients.drop,
+            core.long_poll.drop,
+            *_all(one.on_ended for one in features),
+        ],
+        registration=core.registration,
     )
 
 
-def _make_tables(site: Site) -> _Tables:
+def _all(lists: Iterable[Sequence[_Item]]) -> list[_Item]:
+    return [item for items in lists for item in items]
+
+
+def _make_tables(site: Site) -> Tables:
     config, clock = site.config, site.clock
-    return _Tables(
+    return Tables(
         topics=TopicTable(config, clock),
-        groups=GroupTable(clock, auto_create=config.auto_create_group),
+        groups=GroupTable(config, clock),
         offsets=OffsetTable(),
         locks=QueueLocks(clock),
-        clients=ClientTable(
-            clock,
-            expiry_s=config.client_expiry_ms / 1000,
-            on_members_changed=notify_members,
-        ),
+        clients=ClientTable(clock, expiry_s=config.client_expiry_ms / 1000),
+        filters=site.filters,
     )
 
 
-def _make_features(site: Site, tables: _Tables) -> _Features:
+def _make_core(site: Site, tables: Tables) -> Core:
     config, store_config, clock, store = site.config, site.store_config, site.clock, site.store
-    registration = Registration(config, address=site.address, topics=tables.topics.body)
+    registration = Registration(
+        config,
+        address=site.address,
+        topics=tables.topics.body,
+        on_order_topics=tables.topics.order,
+    )
     saving = StateSaving(
         store_config.root_path / "config",
         site.writers,
@@ -175,6 +124,8 @@ def _make_features(site: Site, tables: _Tables) -> _Features:
 
     tables.topics.on_change = topics_changed
     tables.groups.on_change = saving.add("subscriptionGroup.json", tables.groups)
+    notices = _connect_clients(site, tables)
+    saving.add_periodic("consumerFilter.json", tables.filters, interval_s=_FILTER_SAVE_INTERVAL_S)
     saving.add_periodic(
         "consumerOffset.json",
         tables.offsets,
@@ -184,8 +135,13 @@ def _make_features(site: Site, tables: _Tables) -> _Features:
     long_poll = LongPoll(clock, count_max=config.held_pull_count_max)
     arrivals = Arrivals(store.dispatch)
     arrivals.subscribe(long_poll.take)
+    memory_bytes = _memory_bytes(config)
+    responses = RecordResponses(store, executor=site.readers, memory_bytes=memory_bytes)
+    statistics = BrokerStatistics(config.cluster, int(clock.monotonic_s() * 1000))
+    arrivals.subscribe(statistics.take)
     is_sync = store_config.flush_mode is FlushMode.SYNC
-    return _Features(
+    return Core(
+        notices=notices,
         registration=registration,
         saving=saving,
         flusher=flusher,
@@ -202,13 +158,30 @@ def _make_features(site: Site, tables: _Tables) -> _Features:
             functools.partial(store.put, store_host=site.store_host),
             flusher.wait_flushed if is_sync else None,
         ),
-        hooks=MessageHooks({}),
-        responses=RecordResponses(
-            store, executor=site.readers, memory_bytes=_memory_bytes(config)
+        hooks=MessageHooks(),
+        retries=Retries(
+            tables.topics,
+            tables.groups,
+            tables.locks,
+            level_count=len(store_config.delay_levels_ms),
         ),
+        responses=responses,
+        cold_reads=ColdReads(store, responses, site.readers),
         days=DayTotals(clock.wall_ms()),
         requests=RequestStatistics(),
+        statistics=statistics,
     )
+
+
+def _connect_clients(site: Site, tables: Tables) -> ChangeNotices:
+    """Have changes of the clients told to whom they concern."""
+    notices = ChangeNotices(tables.clients.members_of)
+    if site.config.notify_consumer_ids_changed:
+        tables.clients.on_members_changed = notices.changed
+    tables.filters.latest_ms = lambda: site.store.dispatch.store_timestamp
+    tables.clients.on_subscribed = tables.filters.subscribe
+    tables.clients.on_group_gone = tables.filters.unsubscribe
+    return notices
 
 
 def _make_flusher(site: Site) -> Flusher:
@@ -227,22 +200,52 @@ def _make_flusher(site: Site) -> Flusher:
     )
 
 
-def _make_dispatcher(site: Site, tables: _Tables, features: _Features) -> Dispatcher:
+def _make_dispatcher(
+    site: Site, tables: Tables, core: Core, features: Sequence[Feature]
+) -> Dispatcher:
+    plain_sends = PlainSendStore(
+        site.config,
+        site.store_config,
+        tables.topics,
+        core.hooks,
+        core.log_writer,
+        site.store_host,
+    )
+    return Dispatcher(
+        f"broker {site.config.name}",
+        *_core_handlers(site, tables, core),
+        *(feature.handlers for feature in features),
+        observer=core.requests,
+        take_sends=plain_sends.take,
+    )
+
+
+def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, Handler]]:
     config, clock, store = site.config, site.clock, site.store
     topics, groups, offsets = tables.topics, tables.groups, tables.offsets
     clients, locks = tables.clients, tables.locks
-    answer_saved = features.saving.answer_saved
+    selections = Selections(config, clients, tables.filters)
+    answer_saved = core.saving.answer_saved
+    send = SendHandlers(
+        config,
+        topics,
+        core.retries,
+        hooks=core.hooks,
+        log_writer=core.log_writer,
+        store_host=site.store_host,
+        message_bytes_max=site.store_config.message_bytes_max,
+        record_crc=site.store_config.append_record_crc,
+    )
     handlers = (
-        SendHandlers(
+        send,
+        ReplyHandlers(
             config,
-            topics,
-            groups,
-            locks,
-            hooks=features.hooks,
-            log_writer=features.log_writer,
+            clock,
+            clients,
+            core.log_writer,
+            address=site.address,
             store_host=site.store_host,
-            message_bytes_max=site.store_config.message_bytes_max,
-            record_crc=site.store_config.append_record_crc,
+            accept=send.accept,
         ),
         PullHandlers(
             config,
@@ -251,51 +254,62 @@ def _make_dispatcher(site: Site, tables: _Tables, features: _Features) -> Dispat
             topics,
             groups,
             offsets,
-            clients,
-            features.long_poll,
-            features.responses,
+            selections,
+            core.long_poll,
+            core.responses,
+            core.statistics,
         ),
-        ClientHandlers(config, clock, clients, groups, topics),
-        OffsetHandlers(store, offsets, groups, topics, memory_bytes=_memory_bytes(config)),
-        QueueLockHandlers(config, locks),
-        TopicHandlers(config, topics, offsets, store, answer_saved),
-        GroupHandlers(config, groups, topics, offsets, clients, store, answer_saved),
+        ClientHandlers(config, clock, clients, groups, topics, selections),
+        OffsetHandlers(store, offsets, groups, topics, core.cold_reads),
+        QueueLockHandlers(locks),
+        TopicHandlers(
+            config, topics, offsets, store, core.cold_reads, core.statistics, answer_saved
+        ),
+        GroupHandlers(groups, offsets, core.statistics, answer_saved),
+        GroupProgressHandlers(
+            config,
+            clock,
+            site.address,
+            groups,
+            topics,
+            offsets,
+            clients,
+            store,
+            core.cold_reads,
+            core.statistics,
+        ),
         QueryHandlers(
-            store, features.responses, features.key_indexing.wait_indexed, site.readers
+            store, core.responses, core.cold_reads, core.key_indexing.wait_indexed, site.readers
         ),
         CleaningHandlers(
-            config, store, topics, offsets, features.cleaner.run_soon, answer_saved
-        ),
-        RuntimeHandlers(
-            clock, store, features.days, features.requests, site.store_config.queues_path
+            config, store, topics, offsets, core.cleaner.run_soon, answer_saved
         ),
     )
-    return Dispatcher(
-        f"broker {config.name}",
-        *(part.table() for part in handlers),
-        observer=features.requests,
-    )
+    return [part.table() for part in handlers]
 
 
-def _list_duties(site: Site, tables: _Tables, features: _Features) -> list[Duty]:
+def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
     def sample() -> None:
-        statistics = site.store.statistics
-        statistics.sample(site.clock.monotonic_s())
-        features.days.step(
+        now_s, statistics = site.clock.monotonic_s(), core.statistics
+        site.store.statistics.sample(now_s)
+        statistics.step(int(now_s * 1000))
+        core.days.step(
             site.clock.wall_ms(),
             put_count=statistics.put_count,
-            get_count=statistics.get_count,
+            get_count=statistics.read_count,
         )
 
     scan_s = site.config.client_scan_interval_ms / 1000
     return [
-        features.arrivals,
-        features.saving,
-        features.flusher,
-        features.cleaner,
-        features.key_indexing,
+        core.arrivals,
+        core.saving,
+        core.flusher,
+        core.cleaner,
+        core.key_indexing,
+        core.notices,
         Periodic("statistics", sample, _SAMPLE_INTERVAL_S),
         Periodic("client expiry", tables.clients.expire, scan_s),
+        Periodic("filter expiry", tables.filters.expire, _FILTER_EXPIRY_INTERVAL_S),
         Periodic("lock expiry", tables.locks.expire, _LOCK_SCAN_INTERVAL_S),
     ]
 

@@ -2,17 +2,20 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from pymq.broker.assembly import ANNOUNCE_WAIT_S, Assembly, Site, assemble
+from pymq.broker.assembly import ANNOUNCE_WAIT_S, assemble
 from pymq.broker.config import BrokerConfig
 from pymq.broker.duties import Duties
+from pymq.broker.parts import Assembly, Site
 from pymq.broker.registration import reachable_address
+from pymq.broker.state.filters import FilterTable
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
 from pymq.net.server import Server, ServerConfig, ServerConnection
 from pymq.protocol.addresses import join_address
-from pymq.protocol.command import Command
+from pymq.protocol.framing import Incoming
 from pymq.protocol.record import pack_host
 from pymq.store import MessageStore, StoreConfig
 
@@ -74,19 +77,23 @@ class Broker:
         host = config.advertised_address or reachable_address(config.bind_address)
         self.address = join_address(host, self.port)
         self._warn_of_addresses(host)
-        store = await self._open_store()
+        filters = FilterTable(config, self._clock)
+        store = await self._open_store(filters)
         self._parts = parts = assemble(
             Site(
                 config=config,
                 store_config=self.store_config,
                 clock=self._clock,
                 store=store,
+                filters=filters,
                 address=self.address,
                 store_host=pack_host(host, self.port),
                 writers=self._writers,
                 readers=self._readers,
             )
         )
+        for opening in parts.openings:
+            await self._run(opening)
         duties = self._duties
         duties.start(*parts.duties)
         duties.on_close(parts.dispatcher.close)
@@ -97,12 +104,20 @@ class Broker:
         duties.on_close(parts.registration.close)
         await parts.registration.start(ANNOUNCE_WAIT_S)
 
-    async def _open_store(self) -> MessageStore:
+    async def _open_store(self, filters: FilterTable) -> MessageStore:
         loop = asyncio.get_running_loop()
+        if self.config.bit_maps and not self.store_config.queue_extension:
+            _log.warning(
+                "enableCalcFilterBitMap does nothing without enableConsumeQueueExt: bit maps are "
+                "part of the extensions of queues"
+            )
         opening = loop.run_in_executor(
             self._writers,
             lambda: MessageStore.open(
-                self.store_config, self._clock, is_cancelled=lambda: self._is_closed
+                self.store_config,
+                self._clock,
+                is_cancelled=lambda: self._is_closed,
+                bit_map_of=filters.bit_map if self.config.bit_maps else None,
             ),
         )
 
@@ -113,6 +128,16 @@ class Broker:
 
         self._duties.on_close(close)
         return await asyncio.shield(opening)
+
+    async def _run(self, opening: Callable[[], None]) -> None:
+        """Run an opening in a thread; the store stays open until it has ended."""
+        running = asyncio.get_running_loop().run_in_executor(self._writers, opening)
+
+        async def wait() -> None:
+            await asyncio.wait([running])
+
+        self._duties.on_close(wait)
+        await asyncio.shield(running)
 
     def _bind(self) -> None:
         """Take the main port and the VIP port below it."""
@@ -151,6 +176,7 @@ class Broker:
             host=self.config.bind_address,
             port=port,
             frame_bytes_max=self.config.frame_bytes_max,
+            plain_sends=True,
         )
         return Server(config, self._on_commands, self._on_ended)
 
@@ -173,7 +199,7 @@ class Broker:
 
     # --- use and end
 
-    def _on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
+    def _on_commands(self, connection: ServerConnection, commands: list[Incoming]) -> None:
         assert self._parts is not None
         self._parts.dispatcher.on_commands(connection, commands)
 

@@ -1,9 +1,14 @@
-"""How one broker behaves; fixed for its lifetime."""
+"""How one broker behaves: fixed for its lifetime, but for the settings marked as live.
+
+Administrators may change those while it runs. They are asked for whenever they count, and copied
+nowhere; see ``settings.take_over``.
+"""
 
 import ipaddress
 from dataclasses import dataclass
 
 from pymq.errors import ConfigurationError
+from pymq.protocol import names
 from pymq.protocol.codes import Permission
 from pymq.protocol.framing import FRAME_BYTES_MAX
 from pymq.settings import setting
@@ -24,30 +29,92 @@ class BrokerConfig:
     #: What clients are told to connect to; None: ``bind_address`` if that is a single address.
     advertised_address: str | None = setting("brokerIP1", default=None)
     name_servers: tuple[str, ...] = setting("namesrvAddr", default=())
-    permission: int = setting("brokerPermission", default=6)
-    auto_create_topic: bool = setting("autoCreateTopicEnable", default=True)
-    auto_create_group: bool = setting("autoCreateSubscriptionGroup", default=True)
+    permission: int = setting("brokerPermission", default=6, live=True)
+    auto_create_topic: bool = setting("autoCreateTopicEnable", default=True, live=True)
+    auto_create_group: bool = setting("autoCreateSubscriptionGroup", default=True, live=True)
     default_topic_queue_count: int = setting("defaultTopicQueueNums", default=8)
     cluster_topic: bool = setting("clusterTopicEnable", default=True)
     broker_topic: bool = setting("brokerTopicEnable", default=True)
-    long_polling: bool = setting("longPollingEnable", default=True)
-    short_polling_ms: int = setting("shortPollingTimeMills", default=1000)
+    reject_transactions: bool = setting("rejectTransactionMessage", default=False, live=True)
+    #: A transaction that is not ended this long after its message was born is checked.
+    transaction_timeout_ms: int = setting("transactionTimeOut", default=6_000, live=True)
+    transaction_check_interval_ms: int = setting(
+        "transactionCheckInterval", default=30_000, live=True
+    )
+    transaction_check_max: int = setting("transactionCheckMax", default=15, live=True)
+    #: Is the topic for traces of messages there from the beginning? Otherwise as any topic.
+    trace_topic: bool = setting("traceTopicEnable", default=False)
+    trace_topic_name: str = setting("msgTraceTopicName", default=names.TRACE_TOPIC)
+    long_polling: bool = setting("longPollingEnable", default=True, live=True)
+    short_polling_ms: int = setting("shortPollingTimeMills", default=1000, live=True)
     held_pull_count_max: int = 100_000
     register_interval_ms: int = setting("registerNameServerPeriod", default=30_000)
     register_timeout_ms: int = setting("registerBrokerTimeoutMills", default=24_000)
     offset_flush_interval_ms: int = setting("flushConsumerOffsetInterval", default=5_000)
-    client_expiry_ms: int = 120_000  # RocketMQ CHANNEL_EXPIRED_TIMEOUT
+    #: Are consumers that lag far behind sent to a slave?
+    slave_read: bool = setting("slaveReadEnable", default=False)
+    #: May lite pull consumers of 5.x read from this broker?
+    lite_pull: bool = setting("litePullMessageEnable", default=True)
+    #: Are replies to requests of producers also stored, in the reply topic?
+    store_replies: bool = setting("storeReplyMessageEnable", default=True, live=True)
+    #: Are groups set back by the broker itself, in answers to their pulls? False: by the consumers.
+    server_side_reset: bool = setting("useServerSideResetOffset", default=True, live=True)
+    #: Are the members of consumer groups told when they have to rebalance?
+    notify_consumer_ids_changed: bool = setting("notifyConsumerIdsChangedEnable", default=True)
+    client_expiry_ms: int = setting("channelExpiredTimeout", default=120_000)
+    delay_flush_interval_ms: int = setting("flushDelayOffsetInterval", default=10_000)
+    #: How long a timer message may wait.
+    timer_max_delay_s: int = setting("timerMaxDelaySec", default=259_200)
+    #: Above this many timer messages in one slot, some more are refused; above twice as many, all.
+    timer_congestion_max: int = setting("timerCongestNumEachSlot", default=(1 << 31) - 1)
+    #: May producers cancel timer messages by their recall handles; also while this broker takes no
+    #: messages?
+    recall_messages: bool = setting("recallMessageEnable", default=False)
+    recall_when_not_writable: bool = setting("allowRecallWhenBrokerNotWriteable", default=True)
+    timer_flush_interval_ms: int = setting("timerFlushIntervalMs", default=1000)
+    #: Do timer messages stay where they are: those that arrive, those that are due?
+    timer_stop_enqueue: bool = setting("timerStopEnqueue", default=False)
+    timer_stop_dequeue: bool = setting("timerStopDequeue", default=False)
     client_scan_interval_ms: int = 10_000
     sync_flush_timeout_ms: int = setting("syncFlushTimeout", default=5_000)
     #: Limits of a pull that does not ask for more (RocketMQ maxTransfer...OnMessageInMemory).
-    pull_bytes_max: int = setting("maxTransferBytesOnMessageInMemory", default=262_144)
-    pull_count_max: int = setting("maxTransferCountOnMessageInMemory", default=32)
+    pull_bytes_max: int = setting("maxTransferBytesOnMessageInMemory", default=262_144, live=True)
+    pull_count_max: int = setting("maxTransferCountOnMessageInMemory", default=32, live=True)
     #: How much of the end of the log is assumed to be in memory; None: 40 % of the machine's
     #: memory (RocketMQ accessMessageInMemoryMaxRatio). Older messages are read in a thread.
     memory_bytes: int | None = None
     #: Limits of a pull with the pymq extension.
     extended_pull_bytes_max: int = 8 << 20
     extended_pull_count_max: int = 65_536
+    #: May consumers select messages by SQL92 expressions?
+    property_filter: bool = setting("enablePropertyFilter", default=False, live=True)
+    #: Are messages of a retry topic selected by the filter for the topic they came from?
+    filter_retries: bool = setting("filterSupportRetry", default=False, live=True)
+    #: The filter of a group that has left is remembered this long.
+    filter_expiry_ms: int = setting("filterDataCleanTimeSpan", default=86_400_000)
+    #: Do queues remember which filters a message passes? Only with the extensions of queues
+    #: (enableConsumeQueueExt).
+    bit_maps: bool = setting("enableCalcFilterBitMap", default=False)
+    #: Sizes of the bit maps of filters: see ``filter.bloom``.
+    bloom_error_percent: int = setting("maxErrorRateOfBloomFilter", default=20)
+    bloom_name_count: int = setting("expectConsumerNumUseFilter", default=32)
+    #: Popping. How often retry topics come first, in percent; the form of their names.
+    pop_retry_percent: int = setting("popFromRetryProbability", default=20)
+    pop_retry_v2: bool = setting("enableRetryTopicV2", default=False)
+    pop_retry_v1_too: bool = setting("retrieveMessageFromPopRetryTopicV1", default=True)
+    pop_actual_topic: bool = setting("popResponseReturnActualRetryTopic", default=False)
+    pop_start_in_memory: bool = setting("initPopOffsetByCheckMsgInMem", default=True)
+    held_pop_count_max: int = setting("maxPopPollingSize", default=100_000)
+    held_pop_room_count_max: int = setting("popPollingSize", default=1024)
+    revive_queue_count: int = setting("reviveQueueNum", default=8)
+    #: Rebalancing by the broker, and what groups do whose mode was not set: PULL or POP.
+    server_load_balancer: bool = setting("serverLoadBalancerEnable", default=True)
+    request_mode: str = setting("defaultMessageRequestMode", default="PULL")
+    pop_share_count: int = setting("defaultPopShareQueueNum", default=-1)
+    #: Pops whose messages are not all acknowledged; about 1 KB of memory each.
+    pop_checkpoint_count_max: int = 1_000_000
+    #: May UPDATE_BROKER_CONFIG change settings? Senders are not authenticated.
+    allow_config_update: bool = setting("pymqAllowConfigUpdate", default=False)
     frame_bytes_max: int = FRAME_BYTES_MAX
     #: Serve sends on ``listen_port - 2`` too, as old clients with the VIP channel expect.
     vip_port: bool = True
@@ -72,6 +139,12 @@ class BrokerConfig:
             raise ConfigurationError(
                 f"extended_pull_bytes_max={self.extended_pull_bytes_max}: expected 1 MiB less "
                 f"than frame_bytes_max={self.frame_bytes_max}"
+            )
+        if not 1 <= self.bloom_error_percent <= 99 or self.bloom_name_count < 1:
+            raise ConfigurationError(
+                f"bloom_error_percent={self.bloom_error_percent} (maxErrorRateOfBloomFilter), "
+                f"bloom_name_count={self.bloom_name_count} (expectConsumerNumUseFilter): expected "
+                "1..99, and 1 or more"
             )
         self._check_address()
 

@@ -15,9 +15,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from pymq.errors import StoreError
-from pymq.protocol.new_records import NewRecords
-from pymq.protocol.record import NewRecord
-from pymq.store import PutResult, PutStatus
+from pymq.store import Put, PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +32,6 @@ class Outcome(Enum):
 #: Looked up for every message; members of an enumeration are slow to find.
 _STORED, _REFUSED, _OK = Outcome.STORED, Outcome.REFUSED, PutStatus.OK
 
-#: What the log takes: one message, or several for one queue.
-Put: TypeAlias = NewRecord | NewRecords
 #: Gets the result of a put and its outcome; ``result.remark`` is the reason for anything but
 #: STORED. Called once, on the event loop; must not raise.
 Done: TypeAlias = Callable[[PutResult, Outcome], None]

@@ -98,6 +98,11 @@ class LongPoll:
                 if held:
                     self._answer([one for one in held if one.wants(arrival)])
 
+    def wake(self, queue: QueueKey, is_meant: Callable[[Request], bool]) -> int:
+        """Answer those requests for a queue that are meant; return how many."""
+        held = self._by_queue.get(queue, ())
+        return self._answer([one for one in held if is_meant(one.request)])
+
     def expire(self) -> int:
         """Answer the requests whose deadline has passed; return how many."""
         now = self._clock.monotonic_s()

@@ -42,6 +42,10 @@ def _is_above_zero(value: str) -> bool:
         return True  # RocketMQ cannot read it either, and fails
 
 
+def _always(value: str) -> bool:
+    return True
+
+
 def _is_true(value: str) -> bool:
     return value.lower() == "true"
 
@@ -58,27 +62,38 @@ class _Request:
 #: transactional message begins when that is committed. All names but INNER_COUNT begin with D or
 #: T: see ``BatchProperties.rows_with``.
 _REQUESTS = {
-    INNER_COUNT: _Request("inner batches", lambda value: True),
+    INNER_COUNT: _Request("inner batches", _always),
     TRANSACTION_PREPARED: _Request("transactional messages", _is_true),
     DELAY: _Request("delayed messages", _is_above_zero),
-    TIMER_DELAY_S: _Request("timer messages", _is_above_zero),
-    TIMER_DELAY_MS: _Request("timer messages", _is_above_zero),
-    TIMER_DELIVERY_MS: _Request("timer messages", _is_above_zero),
+    TIMER_DELAY_S: _Request("timer messages", _always),
+    TIMER_DELAY_MS: _Request("timer messages", _always),
+    TIMER_DELIVERY_MS: _Request("timer messages", _always),
 }
 _NAMES = frozenset(_REQUESTS)
+_ENCODED_NAMES = tuple(f"\x02{name}\x01".encode() for name in _REQUESTS)
 _NAMES_IN_BATCHES = frozenset(name.encode() for name in _NAMES - {INNER_COUNT})
 
 
 class MessageHooks:
-    """The hooks of a broker.
+    """The hooks of a broker; a message whose property has none is refused."""
 
-    Args:
-        hooks: by the property that calls for them; a message without its hook is refused.
-    """
+    def __init__(self) -> None:
+        self._hooks: dict[str, Hook] = {}
 
-    def __init__(self, hooks: Mapping[str, Hook]) -> None:
-        assert hooks.keys() <= _NAMES, f"no feature asks for {sorted(hooks.keys() - _NAMES)}"
-        self._hooks = dict(hooks)
+    def add(self, name: str, hook: Hook) -> None:
+        """Have messages with a property transformed by a hook."""
+        assert name in _NAMES, f"property {name} is not looked at"
+        assert name not in self._hooks, f"property {name} has a hook"
+        self._hooks[name] = hook
+
+    @staticmethod
+    def may_concern(properties: bytes) -> bool:
+        """Return whether some of many messages may be special.
+
+        Args:
+            properties: of all of them, encoded, each name with U+0002 in front.
+        """
+        return any(name in properties for name in _ENCODED_NAMES)
 
     def apply(self, record: NewRecord, properties: Mapping[str, str]) -> NewRecord:
         """Return the record to store instead of a record.

@@ -51,7 +51,7 @@ class RecordResponses:
         Raises:
             CorruptRecord: raised by ``check``.
         """
-        if starts and self._store.log_end - starts[0] > self._memory_bytes:
+        if self.is_cold(starts):
             return self._make_cold(head, buffers, starts, check)
         if check is not None:
             check()
@@ -64,12 +64,34 @@ class RecordResponses:
         starts: Sequence[int],
         check: Callable[[], None] | None,
     ) -> PartedResponse:
-        try:
-            job = self._store.begin_prefetch(buffers, starts)
-        except StoreError as error:
-            _log.debug("not prefetched: %s", error)  # it is read when it is sent, if possible
-        else:
-            await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+        await self._prefetch(buffers, starts)
         if check is not None:
             check()
         return PartedResponse(head, buffers)
+
+    async def wait_in_memory(
+        self, buffers: Sequence[memoryview], starts: Sequence[int]
+    ) -> None:
+        """Return when records can be looked at without waiting for the disk.
+
+        Args:
+            buffers, starts: as for ``make``.
+        """
+        if self.is_cold(starts):
+            await self._prefetch(buffers, starts)
+
+    def is_cold(self, starts: Sequence[int]) -> bool:
+        """Return whether records may no longer be in memory; ``starts`` as for ``make``."""
+        return bool(starts) and not self.is_in_memory(starts[0])
+
+    def is_in_memory(self, physical_offset: int) -> bool:
+        """Return whether what lies at a physical offset, and behind it, counts as in memory."""
+        return self._store.log_end - physical_offset <= self._memory_bytes
+
+    async def _prefetch(self, buffers: Sequence[memoryview], starts: Sequence[int]) -> None:
+        try:
+            job = self._store.begin_prefetch(buffers, starts)
+        except StoreError as error:
+            _log.debug("not prefetched: %s", error)  # it is read when it is used, if possible
+        else:
+            await asyncio.get_running_loop().run_in_executor(self._executor, job.run)

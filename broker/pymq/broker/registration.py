@@ -10,13 +10,14 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from pymq.broker.config import BrokerConfig
 from pymq.errors import PymqError
 from pymq.net.channel import AsyncChannel
 from pymq.net.tasks import Tasks
-from pymq.protocol.bodies import TopicTable
+from pymq.protocol.bodies import KVTable, TopicTable
 from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.hashes import crc31
@@ -37,17 +38,26 @@ class Registration:
     Args:
         address: ``host:port`` at which clients reach this broker.
         topics: returns the table to announce.
+        on_order_topics: called with the names of the topics that a name server knows as order
+            topics.
     """
 
     def __init__(
-        self, config: BrokerConfig, *, address: str, topics: Callable[[], TopicTable]
+        self,
+        config: BrokerConfig,
+        *,
+        address: str,
+        topics: Callable[[], TopicTable],
+        on_order_topics: Callable[[Iterable[str]], None],
     ) -> None:
         self._config = config
         self._address = address
         self._topics = topics
         self._tasks = Tasks("registration")
         self._announcers = [
-            _NameServer(name_server, self._request, config.register_timeout_ms / 1000)
+            _NameServer(
+                name_server, self._request, on_order_topics, config.register_timeout_ms / 1000
+            )
             for name_server in config.name_servers
         ]
 
@@ -77,8 +87,11 @@ class Registration:
         return not late and all(outcome.result() for outcome in done)
 
     def _request(self) -> Command:
-        body = RegisterBrokerBody(topics=self._topics()).encode()
         config = self._config
+        topics = self._topics()
+        if not (config.is_readable and config.is_writable):
+            topics = _restricted(topics, config.permission)
+        body = RegisterBrokerBody(topics=topics).encode()
         request = RegisterBrokerRequest(
             broker_name=config.name,
             broker_address=self._address,
@@ -107,14 +120,30 @@ class Registration:
         )
 
 
+def _restricted(topics: TopicTable, permission: int) -> TopicTable:
+    """Return a table with no more permissions than the broker has."""
+    return TopicTable(
+        version=topics.version,
+        topics={
+            name: replace(config, perm=config.perm & permission)
+            for name, config in topics.topics.items()
+        },
+    )
+
+
 class _NameServer:
     """One name server: its connection, and whether it knows this broker."""
 
     def __init__(
-        self, address: str, request: Callable[[], Command], timeout_s: float
+        self,
+        address: str,
+        request: Callable[[], Command],
+        on_order_topics: Callable[[Iterable[str]], None],
+        timeout_s: float,
     ) -> None:
         self.address = address
         self._request = request
+        self._on_order_topics = on_order_topics
         self._timeout_s = timeout_s
         self._channel: AsyncChannel | None = None
         self._wanted = asyncio.Event()
@@ -152,6 +181,8 @@ class _NameServer:
             )
             if response.code != ResponseCode.SUCCESS:
                 raise PymqError(f"code {response.code}, {response.remark or 'no remark'}")
+            if response.body:
+                self._on_order_topics(KVTable.decode(response.body).table)
         except PymqError as error:
             if self._is_reachable is not False:
                 _log.warning(

@@ -32,21 +32,23 @@ class RequestStatistics:
     def __init__(self) -> None:
         self._by_code: dict[int, RequestTotals] = {}
 
-    def finished(self, code: int, response_code: int | None, elapsed_s: float) -> None:
-        """Record a request; see ``Observer``."""
+    def finished(
+        self, code: int, response_code: int | None, elapsed_s: float, count: int = 1
+    ) -> None:
+        """Record requests; see ``Observer``."""
         totals = self._by_code.get(code)
         if totals is None:
             if len(self._by_code) >= CODE_COUNT_MAX:
                 code = OTHER_CODES
             totals = self._by_code.setdefault(code, RequestTotals(code))
-        totals.count += 1
+        totals.count += count
         if response_code:
             if response_code not in _NOT_ERRORS:
-                totals.error_count += 1
+                totals.error_count += count
         elif response_code is None:
-            totals.abandoned_count += 1
+            totals.abandoned_count += count
             return
-        totals.total_s += elapsed_s
+        totals.total_s += elapsed_s * count
         if elapsed_s > totals.max_s:
             totals.max_s = elapsed_s
 

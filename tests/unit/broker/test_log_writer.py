@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from pymq.broker.log_writer import LogWriter, Outcome, Put
+from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.errors import StoreClosed, StoreError
 from pymq.protocol.record import NewRecord
-from pymq.store import PutResult, PutStatus
+from pymq.store import Put, PutResult, PutStatus
 
 Told = list[tuple[str, Outcome, str | None]]
 

@@ -10,7 +10,6 @@ import pytest
 from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import FakeClock
 
-from pymq.broker.handlers.pull import is_wanted
 from pymq.broker.long_poll import HeldRequest, LongPoll
 from pymq.net.dispatcher import Dispatcher, Request
 from pymq.protocol.codes import RequestCode
@@ -27,6 +26,10 @@ def arrival(queue_id: int, end_offset: int, *tag_codes: int) -> Arrival:
     return Arrival("T", queue_id, end_offset - len(entries), end_offset, entries.tobytes())
 
 
+def is_wanted(offset: int, tags: list[int] | None, one: Arrival) -> bool:
+    return one.queue_end > offset and (tags is None or bool(set(tags) & {*one.tag_codes.tolist()}))
+
+
 class Held:
     """A ``LongPoll``, and the names of the requests it answered."""
 
@@ -40,8 +43,6 @@ class Held:
         self.abandoned += response_code is None
 
     def hold(self, name: str, connection: FakeConnection, *, offset: int = 0, **more: Any) -> bool:
-        tags = more.pop("tags", None)
-        codes = None if tags is None else np.array(tags, np.int64)
         return self.table.hold(
             HeldRequest(
                 Request(
@@ -51,7 +52,7 @@ class Held:
                     0.0,
                 ),
                 more.pop("queues", [QUEUE]),
-                functools.partial(is_wanted, offset, codes),
+                functools.partial(is_wanted, offset, more.pop("tags", None)),
                 self.clock.monotonic_s() + more.pop("wait_s", 10),
                 lambda: self.answered.append(name),
             )

@@ -65,13 +65,13 @@ ORDINARY = [
 @pytest.mark.parametrize("text", SPECIAL)
 def test_a_message_whose_feature_nobody_offers_is_refused(text: str) -> None:
     with pytest.raises(RequestNotSupported, match="are not supported by this broker"):
-        MessageHooks({}).apply(record(), parse_properties(text))
+        MessageHooks().apply(record(), parse_properties(text))
 
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_an_ordinary_message_stays_as_it_is(text: str) -> None:
     ordinary = record()
-    assert MessageHooks({}).apply(ordinary, parse_properties(text)) is ordinary
+    assert MessageHooks().apply(ordinary, parse_properties(text)) is ordinary
 
 
 @pytest.mark.parametrize("text", SPECIAL)
@@ -80,34 +80,35 @@ def test_a_batch_with_a_special_message_is_refused(text: str, place: int) -> Non
     texts = [b"TAGS\x01a\x02", b"TAGS\x01b\x02"]
     texts.insert(place, text.encode())
     with pytest.raises(MessageIllegal, match=f"of message {place}, counted from 0"):
-        MessageHooks({}).check_batch(batch(*texts), {})
+        MessageHooks().check_batch(batch(*texts), {})
 
 
 @pytest.mark.parametrize("text", ORDINARY)
 def test_a_batch_of_ordinary_messages_is_stored(text: str) -> None:
-    MessageHooks({}).check_batch(batch(text.encode()), {})
-    MessageHooks({}).check_batch(batch(b"TAGS\x01a\x02", text.encode(), b""), {})
+    MessageHooks().check_batch(batch(text.encode()), {})
+    MessageHooks().check_batch(batch(b"TAGS\x01a\x02", text.encode(), b""), {})
 
 
 @pytest.mark.parametrize("text", SPECIAL)
 def test_a_batch_that_is_special_as_a_whole_is_refused(text: str) -> None:
     with pytest.raises(MessageIllegal, match="of the batch"):
-        MessageHooks({}).check_batch(batch(b""), parse_properties(text))
+        MessageHooks().check_batch(batch(b""), parse_properties(text))
 
 
 @pytest.mark.parametrize("sys_flag", [0x4, 0x8, 0xC, 0x80])
 def test_a_flag_that_would_hide_the_message_is_refused(sys_flag: int) -> None:
     with pytest.raises(MessageIllegal, match="system flag"):
-        MessageHooks({}).apply(record(sys_flag), {})
+        MessageHooks().apply(record(sys_flag), {})
     with pytest.raises(MessageIllegal, match="system flag"):
-        MessageHooks({}).check_batch(batch(b"", sys_flag=sys_flag), {})
+        MessageHooks().check_batch(batch(b"", sys_flag=sys_flag), {})
 
 
 def test_a_hook_decides_what_is_stored() -> None:
     def postpone(one: NewRecord, properties: Mapping[str, str]) -> NewRecord:
         return dataclasses.replace(one, topic="LATER", queue_id=int(properties["DELAY"]) - 1)
 
-    hooks = MessageHooks({"DELAY": postpone})
+    hooks = MessageHooks()
+    hooks.add("DELAY", postpone)
     stored = hooks.apply(record(), {"DELAY": "3"})
     assert (stored.topic, stored.queue_id) == ("LATER", 2)
     with pytest.raises(MessageIllegal, match="system flag"):
@@ -125,7 +126,9 @@ def test_one_hook_counts_that_of_the_transaction_before_that_of_the_delay() -> N
     def prepare(one: NewRecord, properties: Mapping[str, str]) -> NewRecord:
         return dataclasses.replace(one, topic="HALF", sys_flag=0)
 
-    hooks = MessageHooks({"DELAY": postpone, "TRAN_MSG": prepare})
+    hooks = MessageHooks()
+    hooks.add("DELAY", postpone)
+    hooks.add("TRAN_MSG", prepare)
     both = {"DELAY": "3", "TRAN_MSG": "true"}
     assert hooks.apply(record(0x4), both).topic == "HALF"
     assert hooks.apply(record(), {**both, "TRAN_MSG": "false"}).topic == "LATER"

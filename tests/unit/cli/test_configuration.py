@@ -102,7 +102,7 @@ def test_real_broker_files(
     assert not [record for record in caplog.records if "unknown key" in record.getMessage()]
     notes = [record for record in caplog.records if "does not use" in record.getMessage()]
     assert [note.levelno for note in notes] == [logging.DEBUG]
-    unused = ("sendMessageThreadPoolNums", "useReentrantLockWhenPutMessage", "timerWheelEnable")
+    unused = ("sendMessageThreadPoolNums", "useReentrantLockWhenPutMessage", "enableCompaction")
     assert any(key in notes[0].getMessage() for key in unused)
     assert "do-not-log-me" not in caplog.text
 

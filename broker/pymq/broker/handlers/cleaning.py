@@ -1,4 +1,4 @@
-"""Cleaning on request: DELETE_EXPIRED_COMMITLOG (329), CLEAN_EXPIRED_CONSUMEQUEUE (306)."""
+"""Cleaning on request: 306, 316, 329."""
 
 import asyncio
 import logging
@@ -50,6 +50,7 @@ class CleaningHandlers:
         return {
             RequestCode.DELETE_EXPIRED_COMMITLOG: self.delete_log_files,
             RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean_queues,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean_topics,
         }
 
     def delete_log_files(self, request: Request) -> Command:
@@ -79,6 +80,23 @@ class CleaningHandlers:
         except StoreError as error:
             raise StoreError(f"expired queues could not be deleted: {error}") from error
         return await self._answer_saved(request)
+
+    async def clean_topics(self, request: Request) -> Command:
+        """CLEAN_UNUSED_TOPIC (316): delete the queues of topics that do not exist any more."""
+        unused = {topic for topic, _ in self._store.queues() if self._is_unused(topic)}
+        for topic in sorted(unused):
+            count = self._store.retention.delete_queues(topic)
+            self._offsets.delete_topic(topic)
+            _log.info("topic %s does not exist: its %d queues are deleted", topic, count)
+            await asyncio.sleep(0)
+        return await self._answer_saved(request)
+
+    def _is_unused(self, topic: str) -> bool:
+        return not (
+            topic in self._topics
+            or topic.startswith(names.LMQ_PREFIX)
+            or names.is_system_topic(topic, cluster=self._config.cluster, broker=self._config.name)
+        )
 
     def _is_left_over(self, topic: str, queue_id: int) -> bool:
         if names.is_system_topic(topic, cluster=self._config.cluster, broker=self._config.name):

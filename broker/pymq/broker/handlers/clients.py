@@ -1,8 +1,12 @@
-"""Heartbeats, unregistration, member lists: 34, 35, 38, 46 and the notification 40."""
+"""Heartbeats, unregistration, member lists: 34, 35, 38, 46.
+
+Source: RocketMQ ClientManageProcessor, ConsumerManageProcessor.
+"""
 
 from collections.abc import Mapping
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.selections import Selections
 from pymq.broker.state.clients import Client, ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.topics import TopicTable
@@ -11,12 +15,19 @@ from pymq.errors import refusal
 from pymq.net.dispatcher import Handler, Request
 from pymq.net.server import ServerConnection
 from pymq.protocol import names
-from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, ConsumerIds, Heartbeat
-from pymq.protocol.codes import CommandFlag, LanguageCode, RequestCode, ResponseCode
+from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, Heartbeat
+from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
-from pymq.protocol.framing import encode_frame
-from pymq.protocol.headers.clients import UnregisterClientRequest
+from pymq.protocol.headers.clients import HeartbeatResponse, UnregisterClientRequest
 from pymq.protocol.headers.groups import ConsumerGroupRequest
+
+#: System flag of the retry topics of groups in unit mode (TopicSysFlag.FLAG_UNIT_SUB).
+_UNIT_SUBSCRIBED = 2
+#: The answers to heartbeats: have subscriptions changed?
+_HEARTBEAT_FIELDS = [
+    HeartbeatResponse(supports_v2=True, subscription_changed=changed).to_fields()
+    for changed in (False, True)
+]
 
 
 class ClientHandlers:
@@ -29,12 +40,14 @@ class ClientHandlers:
         clients: ClientTable,
         groups: GroupTable,
         topics: TopicTable,
+        selections: Selections,
     ) -> None:
         self._config = config
         self._clock = clock
         self._clients = clients
         self._groups = groups
         self._topics = topics
+        self._selections = selections
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -46,7 +59,11 @@ class ClientHandlers:
         }
 
     def heartbeat(self, request: Request) -> Command:
-        """HEART_BEAT (34)."""
+        """HEART_BEAT (34), both versions of 5.x.
+
+        A client that leaves out subscriptions (V2) sends them again after it has heard that they
+        changed: also when we do not know them, because we were restarted meanwhile.
+        """
         body = Heartbeat.decode(request.body)
         client = Client(
             body.client_id,
@@ -54,28 +71,39 @@ class ClientHandlers:
             request.command.version,
             self._clock.monotonic_s(),
         )
+        is_changed = body.heartbeat_fingerprint == 0
         for consumer in body.consumers:
-            self._register_consumer(request.connection, client, consumer, body.without_sub)
+            is_changed |= self._register_consumer(request.connection, client, consumer, body)
         for producer in body.producers:
             self._clients.register_producer(request.connection, client, producer.group)
-        return request.response(ResponseCode.SUCCESS)
+        return request.response(ResponseCode.SUCCESS, fields=_HEARTBEAT_FIELDS[is_changed])
 
     def _register_consumer(
-        self,
-        connection: ServerConnection,
-        client: Client,
-        consumer: ConsumerData,
-        without_subscriptions: bool,
-    ) -> None:
+        self, connection: ServerConnection, client: Client, consumer: ConsumerData, body: Heartbeat
+    ) -> bool:
+        """Take over one group of a heartbeat; return whether its subscriptions shall be sent."""
         config = self._groups.find(consumer.group)
         if config is None:
-            return  # The group is unknown and may not be created: its pulls will be refused.
-        self._topics.create(
-            names.retry_topic(consumer.group), queue_count=max(config.retry_queue_count, 1)
+            return False  # It is unknown and may not be created: its pulls will be refused.
+        self._create_retry_topic(consumer, max(config.retry_queue_count, 1))
+        return self._clients.register_consumer(
+            connection,
+            client,
+            consumer,
+            fingerprint=body.heartbeat_fingerprint,
+            keep_subscriptions=body.heartbeat_fingerprint != 0 and body.without_sub,
+            notifies=config.notify_consumer_ids_changed_enable,
         )
-        self._clients.register_consumer(
-            connection, client, consumer, keep_subscriptions=without_subscriptions
+
+    def _create_retry_topic(self, consumer: ConsumerData, queue_count: int) -> None:
+        """Have a group's retry topic; it is an order topic as long as the group reads one."""
+        topics, topic = self._topics, names.retry_topic(consumer.group)
+        topics.create(
+            topic, queue_count=queue_count, sys_flag=_UNIT_SUBSCRIBED if consumer.unit_mode else 0
         )
+        if consumer.subscriptions:  # they may be left out
+            is_ordered = any(topics.is_ordered(one.topic) for one in consumer.subscriptions)
+            topics.order([topic], is_wanted=is_ordered)
 
     def unregister(self, request: Request) -> Command:
         """UNREGISTER_CLIENT (35)."""
@@ -83,7 +111,11 @@ class ClientHandlers:
         if header.producer_group:
             self._clients.unregister_producer(request.connection, header.producer_group)
         if header.consumer_group:
-            self._clients.unregister_consumer(request.connection, header.consumer_group)
+            config = self._groups.find(header.consumer_group)
+            notifies = config is None or config.notify_consumer_ids_changed_enable
+            self._clients.unregister_consumer(
+                request.connection, header.consumer_group, notifies=notifies
+            )
         return request.response(ResponseCode.SUCCESS)
 
     def consumer_ids(self, request: Request) -> Command:
@@ -95,31 +127,11 @@ class ClientHandlers:
                 ResponseCode.SYSTEM_ERROR,
                 f"no consumer for this group, {header.consumer_group}",
             )
-        return request.response(
-            ResponseCode.SUCCESS, body=ConsumerIds(client_ids=group.client_ids()).encode()
-        )
+        return request.response(ResponseCode.SUCCESS, body=group.ids_body())
 
     def check_config(self, request: Request) -> Command:
         """CHECK_CLIENT_CONFIG (46): sent for filters other than tags."""
-        check = ClientConfigCheck.decode(request.body)
-        kind = check.subscription.expression_type
-        if kind not in ("", "TAG"):
-            raise refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"The broker does not support consumer to filter message by {kind}",
-            )
+        subscription = ClientConfigCheck.decode(request.body).subscription
+        if subscription is not None:
+            self._selections.check(subscription)
         return request.response(ResponseCode.SUCCESS)
-
-
-def notify_members(group: str, members: list[ServerConnection]) -> None:
-    """Tell the members of a consumer group to rebalance (NOTIFY_CONSUMER_IDS_CHANGED, 40)."""
-    frame = encode_frame(
-        Command(
-            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
-            ConsumerGroupRequest(consumer_group=group).to_fields(),
-            flag=CommandFlag.ONE_WAY,
-            language=LanguageCode.JAVA,
-        )
-    )
-    for connection in members:
-        connection.send(frame)

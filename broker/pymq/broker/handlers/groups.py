@@ -1,88 +1,86 @@
-"""Administration and progress of consumer groups: 200, 201, 203, 207, 208, 300, 343, 352."""
+"""Administration of consumer groups: 200, 201, 207, 225, 352, 353."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 
-from pymq.broker.config import BrokerConfig
-from pymq.broker.state.clients import ClientTable
+from pymq.broker.attributes import GROUP_ATTRIBUTES, changed
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
-from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import AnswerSaved
+from pymq.broker.statistics import BrokerStatistics
 from pymq.errors import LocalProtocolError, refusal
 from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names
-from pymq.protocol.bodies import (
-    ClientConnection,
-    ConsumerConnections,
-    ConsumeStats,
-    DataVersion,
-    GroupConfig,
-    GroupList,
-    MessageQueue,
-    QueueProgress,
-    TopicList,
-)
+from pymq.protocol.admin_bodies import GroupConfigs, GroupForbidden
+from pymq.protocol.bodies import DataVersion, GroupConfig
 from pymq.protocol.bodies import (
     GroupTable as GroupTableBody,
 )
-from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
+from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.groups import (
-    ConsumerGroupRequest,
-    ConsumeStatsRequest,
     DeleteGroupRequest,
+    GroupForbiddenRequest,
     GroupPageRequest,
     GroupPageResponse,
     GroupRequest,
 )
-from pymq.protocol.headers.topics import PAGE_COUNT_MAX, TopicRequest
-from pymq.store import MessageStore
+from pymq.protocol.headers.topics import PAGE_COUNT_MAX
 
 
 class GroupHandlers:
-    """Creates, shows and deletes groups; tells who is online, and their progress."""
+    """Creates, shows and deletes groups."""
 
     def __init__(
         self,
-        config: BrokerConfig,
         groups: GroupTable,
-        topics: TopicTable,
         offsets: OffsetTable,
-        clients: ClientTable,
-        store: MessageStore,
+        statistics: BrokerStatistics,
         answer_saved: AnswerSaved,
     ) -> None:
-        self._config = config
         self._groups = groups
-        self._topics = topics
         self._offsets = offsets
-        self._clients = clients
-        self._store = store
+        self._statistics = statistics
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: self.update_list,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self.delete,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self.page,
             RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self.show,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self.connections,
-            RequestCode.GET_CONSUME_STATS: self.stats,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.groups_of_topic,
-            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_of_group,
+            RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: self.forbid,
         }
 
     def update(self, request: Request) -> Answer:
         """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP (200); answered once it is on the disk."""
-        config = GroupConfig.decode(request.body)
-        try:
-            names.check_group(config.group)
-        except LocalProtocolError as error:
-            raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        config.encode()  # One string that cannot be encoded, and the table could never be saved.
-        self._groups.put(config)
+        self._put([GroupConfig.decode(request.body)])
         return self._answer_saved(request)
+
+    def update_list(self, request: Request) -> Answer:
+        """UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225): all or, when one is refused, none."""
+        self._put(GroupConfigs.decode(request.body).configs)
+        return self._answer_saved(request)
+
+    def _put(self, configs: list[GroupConfig]) -> None:
+        """Take over settings; their attributes are changes, with a sign at each key."""
+        known, made = self._groups.body().groups, []
+        for config in configs:
+            try:
+                names.check_group(config.group)
+            except LocalProtocolError as error:
+                raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
+            before = known.get(config.group)
+            attributes = changed(
+                None if before is None else before.attributes, config.attributes, GROUP_ATTRIBUTES
+            )
+            made.append(replace(config, attributes=attributes))
+        for config in made:
+            config.encode()  # One string that cannot be encoded, and no table could be saved.
+        for config in made:
+            self._groups.put(config)
 
     def delete(self, request: Request) -> Answer:
         """DELETE_SUBSCRIPTIONGROUP (207)."""
@@ -90,6 +88,7 @@ class GroupHandlers:
         self._groups.delete(header.group)
         if header.forget_offsets:
             self._offsets.delete_group(header.group)
+        self._statistics.forget_group(header.group)
         return self._answer_saved(request)
 
     def page(self, request: Request) -> Command:
@@ -121,81 +120,14 @@ class GroupHandlers:
             )
         return request.response(ResponseCode.SUCCESS, body=config.encode())
 
-    def connections(self, request: Request) -> Command:
-        """GET_CONSUMER_CONNECTION_LIST (203)."""
-        name = ConsumerGroupRequest.from_fields(request.fields).consumer_group
-        group = self._clients.consumer_group(name)
-        if group is None:
-            raise refusal(
-                ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online"
-            )
-        body = ConsumerConnections(
-            connections=[
-                ClientConnection(
-                    client_id=client.client_id,
-                    client_address=member.peer,
-                    language=_language(client.language),
-                    version=client.version,
-                )
-                for member, client in group.members.items()
-            ],
-            subscriptions=group.subscriptions,
-            consume_type=group.consume_type,
-            message_model=group.message_model,
-            consume_from_where=group.consume_from_where,
+    async def forbid(self, request: Request) -> Command:
+        """UPDATE_AND_GET_GROUP_FORBIDDEN (353): may a group read a topic? Or just tell."""
+        header = GroupForbiddenRequest.from_fields(request.fields)
+        group, topic = header.group, header.topic
+        if header.readable is not None:
+            self._groups.forbid_reading(group, topic, is_forbidden=not header.readable)
+            await self._answer_saved(request)
+        body = GroupForbidden(
+            group=group, topic=topic, readable=not self._groups.is_read_forbidden(group, topic)
         )
-        return request.response(ResponseCode.SUCCESS, body=body.encode())
-
-    def stats(self, request: Request) -> Command:
-        """GET_CONSUME_STATS (208)."""
-        header = ConsumeStatsRequest.from_fields(request.fields)
-        group = header.consumer_group
-        topics: Iterable[str] = header.topics or self._offsets.topics_of(group)
-        online = self._clients.consumer_group(group)
-        body = ConsumeStats()
-        for topic in topics:
-            config = self._topics.find(topic)
-            if config is None:
-                continue  # Tools look up the route of every topic named here.
-            if online is not None and topic not in online.subscriptions and not header.topics:
-                continue
-            for queue_id in range(config.read_queue_count):
-                queue = MessageQueue(
-                    topic=topic, broker_name=self._config.name, queue_id=queue_id
-                )
-                body.offsets[queue] = self._progress(group, topic, queue_id)
-        return request.response(ResponseCode.SUCCESS, body=body.encode())
-
-    def _progress(self, group: str, topic: str, queue_id: int) -> QueueProgress:
-        first, end = self._store.queue_bounds(topic, queue_id)
-        committed = self._offsets.find(group, topic, queue_id) or 0
-        time_ms = None
-        if first < committed <= end:
-            time_ms = self._store.message_time(topic, queue_id, committed - 1)
-        return QueueProgress(
-            broker_offset=end,
-            consumer_offset=committed,
-            pull_offset=committed,
-            last_timestamp_ms=time_ms or 0,
-        )
-
-    def groups_of_topic(self, request: Request) -> Command:
-        """QUERY_TOPIC_CONSUME_BY_WHO (300)."""
-        topic = TopicRequest.from_fields(request.fields).topic
-        groups = {*self._clients.groups_subscribed_to(topic), *self._offsets.groups_of(topic)}
-        return request.response(
-            ResponseCode.SUCCESS, body=GroupList(groups=sorted(groups)).encode()
-        )
-
-    def topics_of_group(self, request: Request) -> Command:
-        """QUERY_TOPICS_BY_CONSUMER (343)."""
-        group = GroupRequest.from_fields(request.fields).group
-        topics = self._offsets.topics_of(group)
-        return request.response(ResponseCode.SUCCESS, body=TopicList(topics=topics).encode())
-
-
-def _language(number: int) -> str:
-    try:
-        return LanguageCode(number).name
-    except ValueError:
-        return LanguageCode.OTHER.name
+        return request.response(ResponseCode.SUCCESS, "", body=body.encode())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from pymq.broker.cold_reads import ColdReads
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
@@ -22,11 +23,7 @@ from pymq.store import MessageStore
 
 
 class OffsetHandlers:
-    """Answers where groups are, and where queues begin and end.
-
-    Args:
-        memory_bytes: how much of the end of the log is assumed to be in memory.
-    """
+    """Answers where groups are, and where queues begin and end."""
 
     def __init__(
         self,
@@ -34,14 +31,13 @@ class OffsetHandlers:
         offsets: OffsetTable,
         groups: GroupTable,
         topics: TopicTable,
-        *,
-        memory_bytes: int,
+        cold_reads: ColdReads,
     ) -> None:
         self._store = store
         self._offsets = offsets
         self._groups = groups
         self._topics = topics
-        self._memory_bytes = memory_bytes
+        self._cold_reads = cold_reads
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -66,8 +62,12 @@ class OffsetHandlers:
         offset = self._offsets.find(header.consumer_group, topic, queue_id)
         if offset is None:
             first, _ = self._store.queue_bounds(topic, queue_id)
-            may_be_zero = header.set_zero_if_not_found is not False
-            if may_be_zero and first <= 0 and self._is_recent(topic, queue_id):
+            if header.set_zero_if_not_found is False:
+                raise refusal(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    "Not found, do not set to zero, maybe this group boot first",
+                )
+            if first <= 0 and self._is_recent(topic, queue_id):
                 offset = 0
         if offset is None:
             raise refusal(
@@ -79,7 +79,7 @@ class OffsetHandlers:
     def _is_recent(self, topic: str, queue_id: int) -> bool:
         """Is a queue's message 0 in memory, or yet to come?"""
         start = self._store.physical_offset(topic, queue_id, 0)
-        return start is None or self._store.log_end - start <= self._memory_bytes
+        return start is None or self._cold_reads.is_in_memory(start)
 
     def update(self, request: Request) -> Command:
         """UPDATE_CONSUMER_OFFSET (15)."""
@@ -89,23 +89,26 @@ class OffsetHandlers:
                 ResponseCode.SYSTEM_ERROR,
                 f"queue {header.queue_id}, offset {header.commit_offset}: neither may be negative",
             )
-        self._groups.require(header.consumer_group)
-        self._topics.require(header.topic)
-        self._offsets.commit(
-            header.consumer_group, header.topic, header.queue_id, header.commit_offset
-        )
+        group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
+        if group not in self._groups:
+            raise refusal(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"
+            )
+        if topic not in self._topics:
+            raise refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        if self._offsets.has_reset(group, topic, queue_id):
+            return request.response(ResponseCode.SUCCESS, "Offset has been previously reset")
+        self._offsets.commit(group, topic, queue_id, header.commit_offset)
         return request.response(ResponseCode.SUCCESS)
 
-    def by_time(self, request: Request) -> Command:
+    async def by_time(self, request: Request) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
         header = SearchOffsetRequest.from_fields(request.fields)
         upper = (header.boundary_type or "").upper() == "UPPER"
-        return _answer(
-            request,
-            self._store.offset_by_time(
-                header.topic, header.queue_id, header.timestamp_ms, upper=upper
-            ),
+        offset = await self._cold_reads.offset_by_time(
+            header.topic, header.queue_id, header.timestamp_ms, upper=upper
         )
+        return _answer(request, offset)
 
     def end(self, request: Request) -> Command:
         """GET_MAX_OFFSET (30): the offset the next message will get."""
@@ -117,13 +120,15 @@ class OffsetHandlers:
         header = QueueRequest.from_fields(request.fields)
         return _answer(request, self._store.queue_bounds(header.topic, header.queue_id)[0])
 
-    def earliest_time(self, request: Request) -> Command:
+    async def earliest_time(self, request: Request) -> Command:
         """GET_EARLIEST_MSG_STORETIME (32)."""
         header = QueueRequest.from_fields(request.fields)
         first, end = self._store.queue_bounds(header.topic, header.queue_id)
         time_ms = None
         if first < end:
-            time_ms = self._store.message_time(header.topic, header.queue_id, first)
+            (time_ms,) = await self._cold_reads.message_times(
+                [(header.topic, header.queue_id, first)]
+            )
         fields = TimestampResponse(timestamp_ms=-1 if time_ms is None else time_ms).to_fields()
         return request.response(ResponseCode.SUCCESS, fields=fields)
 

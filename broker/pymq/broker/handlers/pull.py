@@ -1,33 +1,32 @@
-"""Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), with long polling and tag filter.
+"""Pulls: PULL_MESSAGE (11) and LITE_PULL_MESSAGE (361), with long polling and filters.
 
 Source: RocketMQ PullMessageProcessor.
 """
 
 import functools
-from collections.abc import Mapping
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Coroutine, Mapping
+from typing import Any
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.long_poll import HeldRequest, LongPoll
 from pymq.broker.record_response import RecordResponses
-from pymq.broker.state.clients import ClientTable
+from pymq.broker.selections import Selections
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
+from pymq.broker.statistics import BrokerStatistics
 from pymq.clock import Clock
-from pymq.errors import LocalProtocolError, refusal
-from pymq.net.dispatcher import Answer, Handler, Request
-from pymq.protocol.bodies import Subscription
+from pymq.errors import BrokerError, refusal
+from pymq.net.dispatcher import Answer, Handler, PartedResponse, Request, Response
 from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode
-from pymq.protocol.headers.pull import PullRequest, PullResponse
-from pymq.store import Arrival, MessageStore, ReadResult, ReadStatus
-from pymq.store.searches import among
+from pymq.protocol.command import Command
+from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden, PullRequest, PullResponse
+from pymq.store import Arrival, MatchingRead, MessageStore, ReadResult, ReadStatus, Selection
 
+#: Plain numbers: combining flags of an enumeration costs a microsecond, and every pull asks.
 _READ = int(Permission.READ)
-
-TagCodes = npt.NDArray[np.int64]
+_COMMIT, _SUSPEND = int(PullFlag.COMMIT_OFFSET), int(PullFlag.SUSPEND)
+_SUBSCRIPTION = int(PullFlag.SUBSCRIPTION)
 
 _CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -51,9 +50,10 @@ class PullHandlers:
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
-        clients: ClientTable,
+        selections: Selections,
         long_poll: LongPoll,
         responses: RecordResponses,
+        statistics: BrokerStatistics,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -61,9 +61,10 @@ class PullHandlers:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
-        self._clients = clients
+        self._selections = selections
         self._long_poll = long_poll
         self._responses = responses
+        self._statistics = statistics
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -75,39 +76,49 @@ class PullHandlers:
     def pull(self, request: Request) -> Answer:
         """Answer a pull, or hold it until a message arrives."""
         header = PullRequest.from_fields(request.fields)
-        tag_codes = self._check(header)
-        if header.sys_flag & PullFlag.COMMIT_OFFSET and header.commit_offset >= 0:
+        if not self._config.lite_pull and request.command.code == RequestCode.LITE_PULL_MESSAGE:
+            raise _forbidden(
+                Forbidden.BROKER,
+                f"the broker[{self._config.name}] for lite pull consumer is forbidden "
+                "(litePullMessageEnable)",
+            )
+        selection = self._check(header)
+        reset = self._reset(request, header)
+        if reset is not None:
+            return reset
+        if header.sys_flag & _COMMIT and header.commit_offset >= 0:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
-        result = self._read(header, tag_codes)
-        code = _response_code(result, header.queue_offset)
-        may_wait = header.sys_flag & PullFlag.SUSPEND and code == ResponseCode.PULL_NOT_FOUND
-        if may_wait and self._hold(request, header, tag_codes):
-            return None
-        return self._answer(request, result, code)
+        found = self._begin(header, selection)
+        if header.sys_flag & _SUSPEND and isinstance(found, ReadResult):
+            # Nothing has arrived since: no other task had a turn.
+            may_wait = _response_code(found, header.queue_offset) == ResponseCode.PULL_NOT_FOUND
+            if may_wait and self._hold(request, header, selection):
+                self._note(header, found.next_queue_offset)
+                return None
+        return self._finish(request, header, found)
 
     # --- checks
 
-    def _check(self, header: PullRequest) -> TagCodes | None:
-        """Check that a pull may be served; return its tag filter, None if it has none."""
+    def _check(self, header: PullRequest) -> Selection:
+        """Check that a pull may be served; return what it selects."""
         config = self._config
         if not config.is_readable:
-            raise refusal(
-                ResponseCode.NO_PERMISSION,
+            raise _forbidden(
+                Forbidden.BROKER,
                 f"the broker[{config.name}] pulling message is forbidden "
                 f"(broker permission {config.permission})",
             )
         group = self._groups.require(header.consumer_group)
         if not group.consume_enable:
-            raise refusal(
-                ResponseCode.NO_PERMISSION,
-                f"subscription group no permission, {header.consumer_group}",
+            raise _forbidden(
+                Forbidden.GROUP, f"subscription group no permission, {header.consumer_group}"
             )
         topic = self._topics.require(header.topic)
         if not topic.perm & _READ:
-            raise refusal(
-                ResponseCode.NO_PERMISSION,
+            raise _forbidden(
+                Forbidden.TOPIC,
                 f"the topic[{header.topic}] pulling message is forbidden "
                 f"(topic permission {topic.perm})",
             )
@@ -117,48 +128,22 @@ class PullHandlers:
                 f"queueId[{header.queue_id}] is illegal, topic:[{header.topic}] "
                 f"topicConfig.readQueueNums:[{topic.read_queue_count}]",
             )
-        return self._tag_codes(header, group.consume_broadcast_enable)
+        if header.sys_flag & _SUBSCRIPTION:
+            return self._selections.of_expression(
+                header.topic, header.subscription, header.expression_type
+            )
+        if self._groups.is_read_forbidden(header.consumer_group, header.topic):
+            raise _forbidden(
+                Forbidden.SUBSCRIPTION,
+                f"the consumer group[{header.consumer_group}] is forbidden for "
+                f"topic[{header.topic}]",
+            )
+        return self._selections.of_group(group, header.topic, header.sub_version)
 
-    def _tag_codes(self, header: PullRequest, may_broadcast: bool) -> TagCodes | None:
-        if header.sys_flag & PullFlag.SUBSCRIPTION:
-            kind = header.expression_type or "TAG"
-            if kind != "TAG":
-                raise _not_tags(kind)
-            return _codes_of_expression(header.topic, header.subscription)
-        group = self._clients.consumer_group(header.consumer_group)
-        if group is None:
-            raise refusal(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's group info not exist: {header.consumer_group} "
-                "(no heartbeat yet)",
-            )
-        if group.is_broadcasting and not may_broadcast:
-            raise refusal(
-                ResponseCode.NO_PERMISSION,
-                f"the consumer group[{header.consumer_group}] can not consume by broadcast way",
-            )
-        subscription = group.subscriptions.get(header.topic)
-        if subscription is None:
-            raise refusal(
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                f"the consumer's subscription not exist: group {header.consumer_group}, "
-                f"topic {header.topic}",
-            )
-        if subscription.version < header.sub_version:
-            raise refusal(
-                ResponseCode.SUBSCRIPTION_NOT_LATEST,
-                f"the consumer's subscription not latest: {header.consumer_group} "
-                f"{subscription.expression}",
-            )
-        if subscription.expression_type not in ("", "TAG"):
-            raise _not_tags(subscription.expression_type)
-        if subscription.class_filter_mode or not subscription.tag_codes:
-            return None
-        return _sorted_codes(subscription.tag_codes)
 
     # --- reading and answering
 
-    def _read(self, header: PullRequest, tag_codes: TagCodes | None) -> ReadResult:
+    def _begin(self, header: PullRequest, selection: Selection) -> ReadResult | MatchingRead:
         config = self._config
         extended = header.extended_bytes_max
         if extended is None:
@@ -167,16 +152,36 @@ class PullHandlers:
         else:
             count_max = min(header.message_count_max, config.extended_pull_count_max)
             bytes_max = min(extended, config.extended_pull_bytes_max)
-        return self._store.read(
+        return self._store.reads.begin(
             header.topic,
             header.queue_id,
             header.queue_offset,
             count_max=max(count_max, 1),
             bytes_max=max(bytes_max, 1),
-            tag_codes=tag_codes,
+            selection=selection,
         )
 
-    def _hold(self, request: Request, header: PullRequest, tag_codes: TagCodes | None) -> bool:
+    def _finish(
+        self, request: Request, header: PullRequest, found: ReadResult | MatchingRead
+    ) -> Answer:
+        """Answer with what was found; with a coroutine if a disk has to be waited for."""
+        while isinstance(found, MatchingRead):
+            if self._responses.is_cold(found.places()[1]):
+                return self._finish_cold(request, header, found)
+            found = self._store.reads.advance(found) or found
+        return self._answer(request, header, found)
+
+    async def _finish_cold(
+        self, request: Request, header: PullRequest, reading: MatchingRead
+    ) -> Response:
+        result = None
+        while result is None:
+            await self._responses.wait_in_memory(*reading.places())
+            result = self._store.reads.advance(reading)
+        answer = self._answer(request, header, result)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _hold(self, request: Request, header: PullRequest, selection: Selection) -> bool:
         wait_ms = header.suspend_timeout_ms
         if not self._config.long_polling:
             wait_ms = self._config.short_polling_ms
@@ -184,40 +189,102 @@ class PullHandlers:
             HeldRequest(
                 request,
                 ((header.topic, header.queue_id),),
-                functools.partial(is_wanted, header.queue_offset, tag_codes),
+                functools.partial(self._is_wanted, header.queue_offset, selection),
                 self._clock.monotonic_s() + max(wait_ms, 0) / 1000,
-                functools.partial(self._pull_again, request, header, tag_codes),
+                functools.partial(self._pull_again, request, header, selection),
             )
         )
 
     def _pull_again(
-        self, request: Request, header: PullRequest, tag_codes: TagCodes | None
+        self, request: Request, header: PullRequest, selection: Selection
     ) -> Answer:
-        result = self._read(header, tag_codes)
-        return self._answer(request, result, _response_code(result, header.queue_offset))
+        reset = self._reset(request, header)
+        if reset is not None:
+            return reset
+        return self._finish(request, header, self._begin(header, selection))
 
-    def _answer(self, request: Request, result: ReadResult, code: int) -> Answer:
-        fields = PullResponse(
-            suggest_which_broker_id=0,
-            next_begin_offset=result.next_queue_offset,
-            min_offset=result.queue_first,
-            max_offset=result.queue_end,
-        ).to_fields()
+    def _reset(self, request: Request, header: PullRequest) -> Command | None:
+        """Return the answer to a pull of a group that was reset, which says where to go on."""
+        topic, queue_id = header.topic, header.queue_id
+        offset = self._offsets.take_reset(header.consumer_group, topic, queue_id)
+        if offset is None:
+            return None
+        self._note(header, offset)
+        first, end = self._store.queue_bounds(topic, queue_id)
+        fields = self._fields(header, offset, first, end)
+        return request.response(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields)
+
+    def _note(self, header: PullRequest, offset: int) -> None:
+        """Record where a pull ended."""
+        self._offsets.note_pull(header.consumer_group, header.topic, header.queue_id, offset)
+
+    def _is_wanted(self, offset: int, selection: Selection, arrival: Arrival) -> bool:
+        """Return whether a held pull, which reads from an offset on, wants what has arrived."""
+        return arrival.queue_end > offset and self._store.reads.is_selected(arrival, selection)
+
+    def _answer(
+        self, request: Request, header: PullRequest, result: ReadResult
+    ) -> PartedResponse | Coroutine[Any, Any, PartedResponse]:
+        offset = result.next_queue_offset
+        self._note(header, offset)
+        # Those who lag behind so far that they read from the disk may burden another broker.
+        is_late = self._config.slave_read and self._responses.is_cold(result.starts[-1:])
+        fields = self._fields(
+            header, offset, result.queue_first, result.queue_end, is_late=is_late
+        )
+        code = _response_code(result, header.queue_offset)
         head = request.response(code, result.status.name, fields)
-        return self._responses.make(head, result.buffers, result.starts, result.check)
+        answer = self._responses.make(head, result.buffers, result.starts, result.check)
+        if code != ResponseCode.SUCCESS:
+            return answer
+        if isinstance(answer, Coroutine):
+            return self._count_cold(header, result, answer)
+        self._count(header, result, latency_ms=0)
+        return answer
+
+    async def _count_cold(
+        self,
+        header: PullRequest,
+        result: ReadResult,
+        answer: Coroutine[Any, Any, PartedResponse],
+    ) -> PartedResponse:
+        begun_s = self._clock.monotonic_s()
+        response = await answer
+        elapsed_s = self._clock.monotonic_s() - begun_s
+        self._count(header, result, latency_ms=int(elapsed_s * 1000))
+        return response
+
+    def _count(self, header: PullRequest, result: ReadResult, *, latency_ms: int) -> None:
+        self._statistics.read(
+            header.consumer_group,
+            header.topic,
+            header.queue_id,
+            count=result.count,
+            size_bytes=sum(map(len, result.buffers)),
+            latency_ms=latency_ms,
+        )
 
 
-def is_wanted(offset: int, tag_codes: TagCodes | None, arrival: Arrival) -> bool:
-    """Return whether a held pull wants what has arrived in its queue.
+    def _fields(
+        self, header: PullRequest, offset: int, first: int, end: int, *, is_late: bool = False
+    ) -> dict[str, str]:
+        """Return the header of an answer: where to go on, and at which broker."""
+        topic, group = self._topics.find(header.topic), self._groups.known(header.consumer_group)
+        broker_id = 0
+        if self._config.slave_read and group is not None:
+            broker_id = group.which_broker_when_consume_slowly if is_late else group.broker_id
+        return PullResponse(
+            suggest_which_broker_id=broker_id,
+            next_begin_offset=offset,
+            min_offset=first,
+            max_offset=end,
+            topic_sys_flag=0 if topic is None else topic.topic_sys_flag,
+            group_sys_flag=0 if group is None else group.group_sys_flag,
+        ).to_fields()
 
-    Args:
-        offset: where it wants to read.
-        tag_codes: its filter; None: all messages.
-        arrival: what there is now.
-    """
-    if arrival.queue_end <= offset:
-        return False
-    return tag_codes is None or bool(among(arrival.tag_codes, tag_codes).any())
+
+def _forbidden(kind: Forbidden, remark: str) -> BrokerError:
+    return refusal(ResponseCode.NO_PERMISSION, remark, {FORBIDDEN_FIELD: str(int(kind))})
 
 
 def _response_code(result: ReadResult, requested_offset: int) -> int:
@@ -227,28 +294,3 @@ def _response_code(result: ReadResult, requested_offset: int) -> int:
             ResponseCode.PULL_OFFSET_MOVED if requested_offset != 0 else ResponseCode.PULL_NOT_FOUND
         )
     return code
-
-
-def _not_tags(kind: str) -> Exception:
-    return refusal(
-        ResponseCode.SYSTEM_ERROR,
-        f"The broker does not support consumer to filter message by {kind}",
-    )
-
-
-@functools.lru_cache(1024)
-def _sorted_codes(codes: frozenset[int]) -> TagCodes:
-    return np.array(sorted(codes), np.int64)
-
-
-@functools.lru_cache(1024)
-def _codes_of_expression(topic: str, expression: str | None) -> TagCodes | None:
-    try:
-        subscription = Subscription.of_tags(topic, expression, 0)
-    except LocalProtocolError as error:
-        raise refusal(
-            ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
-        ) from error
-    if not subscription.tag_codes:
-        return None
-    return _sorted_codes(subscription.tag_codes)

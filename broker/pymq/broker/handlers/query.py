@@ -7,9 +7,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 
+from pymq.broker.cold_reads import ColdReads
 from pymq.broker.record_response import RecordResponses
 from pymq.errors import BrokerError, CorruptRecord, OffsetOutOfRange, StoreError, refusal
-from pymq.net.dispatcher import Answer, Handler, PartedResponse, Request
+from pymq.net.dispatcher import Handler, PartedResponse, Request
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.headers.query import (
     QueryMessageRequest,
@@ -40,11 +41,13 @@ class QueryHandlers:
         self,
         store: MessageStore,
         responses: RecordResponses,
+        cold_reads: ColdReads,
         wait_indexed: Callable[[], Awaitable[None]],
         executor: Executor,
     ) -> None:
         self._store = store
         self._responses = responses
+        self._cold_reads = cold_reads
         self._wait_indexed = wait_indexed
         self._executor = executor
 
@@ -55,16 +58,16 @@ class QueryHandlers:
             RequestCode.QUERY_MESSAGE: self.query,
         }
 
-    def view(self, request: Request) -> Answer:
+    async def view(self, request: Request) -> PartedResponse:
         """VIEW_MESSAGE_BY_ID (33): the message at a physical offset."""
         offset = ViewMessageRequest.from_fields(request.fields).physical_offset
         try:
-            buffer = self._store.record_view(offset)
+            buffer = await self._cold_reads.record_view(offset)
         except (OffsetOutOfRange, CorruptRecord) as error:
             raise refusal(
                 ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}: {error}"
             ) from error
-        return self._responses.make(request.response(ResponseCode.SUCCESS), [buffer], [offset])
+        return PartedResponse(request.response(ResponseCode.SUCCESS), [buffer])
 
     async def query(self, request: Request) -> PartedResponse:
         """QUERY_MESSAGE (12): the newest messages with a key, in the order of the log."""

@@ -1,17 +1,19 @@
 """A broker's report about itself: GET_BROKER_RUNTIME_INFO (28).
 
 The names are RocketMQ's, in both spellings where versions differ, and so is the form of each value,
-because tools parse them. What this broker does not have (thread pools with limits, delay levels,
-timers on disk) is left out, unless a tool fails without it.
+because tools parse them. What this broker does not have (thread pools with limits) is left out,
+unless a tool fails without it.
 
 Source: RocketMQ AdminBrokerProcessor.prepareRuntimeInfo, StoreStatsService.getRuntimeInfo.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pymq.broker.day_totals import DayTotals
 from pymq.broker.request_statistics import RequestStatistics
+from pymq.broker.statistics import BrokerStatistics
 from pymq.clock import Clock
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.bodies import KVTable
@@ -23,24 +25,10 @@ from pymq.store import MessageStore, Rates, StatisticsSnapshot
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 _INT_MAX = (1 << 31) - 1
 
-#: Requests are handled as they are read: none waits in a queue or for a lock.
-_NOTHING_WAITS = {
-    "sendThreadPoolQueueSize": "0",
-    "sendThreadPoolQueueHeadWaitTimeMills": "0",
-    "pullThreadPoolQueueSize": "0",
-    "pullThreadPoolQueueHeadWaitTimeMills": "0",
-    "queryThreadPoolQueueSize": "0",
-    "queryThreadPoolQueueHeadWaitTimeMills": "0",
-    "pageCacheLockTimeMills": "0",
-}
-#: Reported by a 5.x broker without its timer wheel.
-_NO_TIMERS = {
-    "timerReadBehind": "0",
-    "timerOffsetBehind": "0",
-    "timerCongestNum": "0",
-    "timerEnqueueTps": "0.0",
-    "timerDequeueTps": "0.0",
-}
+#: Where RocketMQ lets requests wait for a thread, by the names of its queues' figures; here they
+#: are handled as they are read, and what waits then (for a disk, for a client) has one limit.
+_POOLS = ("sendThreadPool", "queryThreadPool", "ackThreadPool")
+_PULL_POOLS = ("pullThreadPool", "litePullThreadPool")
 
 
 class RuntimeHandlers:
@@ -48,7 +36,11 @@ class RuntimeHandlers:
 
     Args:
         requests: counts the requests to this broker.
+        statistics: counts messages, those of the system's topics apart.
         queues_path: the store's directory of consume queues.
+        reports: what features say of themselves.
+        waiting_count_max: how many requests may wait.
+        held_pull_count_max: how many pulls may wait for messages.
     """
 
     def __init__(
@@ -57,13 +49,21 @@ class RuntimeHandlers:
         store: MessageStore,
         days: DayTotals,
         requests: RequestStatistics,
+        statistics: BrokerStatistics,
         queues_path: Path,
+        reports: Sequence[Callable[[], Mapping[str, str]]],
+        *,
+        waiting_count_max: int,
+        held_pull_count_max: int,
     ) -> None:
         self._clock = clock
         self._store = store
         self._days = days
         self._requests = requests
+        self._statistics = statistics
         self._queues_path = queues_path
+        self._reports = reports
+        self._waits = _waits(waiting_count_max, held_pull_count_max)
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -77,16 +77,28 @@ class RuntimeHandlers:
             "brokerVersionDesc": MQ_VERSION_TEXT,
             "brokerActive": "true",
             "startAcceptSendRequestTimeStamp": "0",  # from the start on
-            **_NOTHING_WAITS,
-            **_NO_TIMERS,
+            **self._waits,
+            **self._timers(),
             **self._times(found),
             **_counts(found),
-            **self._totals(found),
+            **self._totals(),
             **self._log(),
             **self._disks(),
+            **{name: text for report in self._reports for name, text in report().items()},
             **encode_request_totals(self._requests),
         }
         return request.response(ResponseCode.SUCCESS, body=KVTable(table=table).encode())
+
+    def _timers(self) -> dict[str, str]:
+        timers = self._store.timers
+        enqueued, dequeued = (0.0, 0.0) if timers is None else timers.rates()
+        return {
+            "timerReadBehind": str(0 if timers is None else timers.read_behind_ms // 1000),
+            "timerOffsetBehind": str(0 if timers is None else timers.queue_behind),
+            "timerCongestNum": str(0 if timers is None else timers.waiting_count),
+            "timerEnqueueTps": f"{enqueued:.2f}",
+            "timerDequeueTps": f"{dequeued:.2f}",
+        }
 
     def _times(self, found: StatisticsSnapshot) -> dict[str, str]:
         return {
@@ -94,15 +106,15 @@ class RuntimeHandlers:
             "runtime": run_time_text(self._clock.wall_ms() - found.started_ms),
         }
 
-    def _totals(self, found: StatisticsSnapshot) -> dict[str, str]:
+    def _totals(self) -> dict[str, str]:
         days = self._days
         return {
             "msgPutTotalYesterdayMorning": str(days.put_yesterday),
             "msgPutTotalTodayMorning": str(days.put_today),
-            "msgPutTotalTodayNow": str(found.put_count),
+            "msgPutTotalTodayNow": str(self._statistics.put_count),
             "msgGetTotalYesterdayMorning": str(days.get_yesterday),
             "msgGetTotalTodayMorning": str(days.get_today),
-            "msgGetTotalTodayNow": str(found.get_count),
+            "msgGetTotalTodayNow": str(self._statistics.read_count),
         }
 
     def _log(self) -> dict[str, str]:
@@ -111,6 +123,7 @@ class RuntimeHandlers:
         return {
             "commitLogMinOffset": str(store.log_first),
             "commitLogMaxOffset": str(store.log_end),
+            "dispatchMaxBuffer": "0",
             "dispatchBehindBytes": str(store.dispatch.behind_bytes),
             "remainHowManyDataToFlush": size_text(store.durability.unflushed_bytes),
             # RocketMQ reports the largest number when it has no pool.
@@ -121,16 +134,30 @@ class RuntimeHandlers:
     def _disks(self) -> dict[str, str]:
         logs = dict(self._store.retention.disk_usages)
         queues = logs.pop(self._queues_path, None)
-        found = {f"commitLogDiskRatio_{path}": str(usage.ratio) for path, usage in logs.items()}
+        found = {
+            f"commitLogDiskRatio_{path}": ratio_text(usage.ratio) for path, usage in logs.items()
+        }
         if logs:
             # New files go where there is the most room.
             roomiest = min(logs.values(), key=lambda usage: usage.ratio)
-            found["commitLogDiskRatio"] = str(roomiest.ratio)
+            found["commitLogDiskRatio"] = ratio_text(roomiest.ratio)
             total, free = roomiest.used_bytes + roomiest.available_bytes, roomiest.available_bytes
             found["commitLogDirCapacity"] = f"Total : {size_text(total)}, Free : {size_text(free)}."
         if queues is not None:
-            found["consumeQueueDiskRatio"] = str(queues.ratio)
+            found["consumeQueueDiskRatio"] = ratio_text(queues.ratio)
         return found
+
+
+def _waits(waiting_count_max: int, held_pull_count_max: int) -> dict[str, str]:
+    """Return the figures of queues of requests: they are empty."""
+    found = {"pageCacheLockTimeMills": "0"}
+    for names, capacity in ((_POOLS, waiting_count_max), (_PULL_POOLS, held_pull_count_max)):
+        for name in names:
+            found[f"{name}QueueSize"] = found[f"{name}QueueHeadWaitTimeMills"] = "0"
+            found[f"{name}QueueCapacity"] = str(capacity)
+    found["EndTransactionQueueSize"] = "0"
+    found["EndTransactionThreadPoolQueueCapacity"] = str(waiting_count_max)
+    return found
 
 
 def _counts(found: StatisticsSnapshot) -> dict[str, str]:
@@ -173,6 +200,11 @@ def run_time_text(elapsed_ms: int) -> str:
     minutes, rest = divmod(rest, _MINUTE_MS)
     seconds = rest // _SECOND_MS
     return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"
+
+
+def ratio_text(ratio: float) -> str:
+    """Return how full a disk is, as RocketMQ writes it: whole percents, rounded up."""
+    return str(math.ceil(round(ratio * 100, 9)) / 100)
 
 
 def size_text(size_bytes: int) -> str:

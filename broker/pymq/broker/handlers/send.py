@@ -16,14 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.log_writer import LogWriter, Outcome, Put
+from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.broker.message_hooks import MessageHooks
-from pymq.broker.state.groups import GroupTable
-from pymq.broker.state.queue_locks import QueueLocks
+from pymq.broker.put_answer import is_in_log, send_answer
+from pymq.broker.retry import Retries
 from pymq.broker.state.topics import TopicTable
 from pymq.errors import (
     BrokerError,
-    LocalProtocolError,
     ProtocolError,
     RemoteProtocolError,
     refusal,
@@ -32,6 +31,7 @@ from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names
 from pymq.protocol.bodies import TopicConfig
 from pymq.protocol.codes import (
+    MQ_VERSION_RETRIES,
     RECORD_SIZES_FIELD,
     SEND_RECORDS,
     Permission,
@@ -42,37 +42,41 @@ from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.headers.send import REGION, SendRequest, SendResponse, encode_success
 from pymq.protocol.message import (
     CLUSTER,
+    DELAY,
     POP_CHECK_POINT,
+    REAL_TOPIC,
     TAGS,
+    UNIQUE_KEY,
     WAIT,
+    decode_properties,
     encode_properties,
+    find_property,
     parse_properties,
     without_property,
 )
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords, SharedFields
+from pymq.protocol.parking import TIMER_DUE_MS, with_properties
 from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
+from pymq.protocol.recall_handles import RecallHandle
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1, NewRecord
 from pymq.protocol.tag_codes import tag_code
-from pymq.store import PutResult, PutStatus
+from pymq.store import Put, PutResult
 
 _WRITE = int(Permission.WRITE)
 _BATCH_CODES = frozenset((int(RequestCode.SEND_BATCH_MESSAGE), SEND_RECORDS))
-_OK, _FAILED = int(ResponseCode.SUCCESS), int(ResponseCode.SYSTEM_ERROR)
+_OK = int(ResponseCode.SUCCESS)
+#: Whoever sends to other topics and has messages parked here is told more about them.
+_TOLD_MORE = frozenset((names.HALF_TOPIC, names.TIMER_TOPIC))
 _STORED, _JSON = Outcome.STORED, HeaderForm.JSON
 _ERROR_FIELDS = {"MSG_REGION": REGION, "TRACE_ON": "true"}
-_CODES = {
-    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
-    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
-    PutStatus.NOT_WRITABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
-}
 
 
 class SendHandlers:
     """Checks, stores and acknowledges messages.
 
     Args:
+        retries: say where messages for retry topics go.
         hooks: transform special messages.
         log_writer: stores them.
         store_host: our packed address, part of every record and message id.
@@ -83,8 +87,7 @@ class SendHandlers:
         self,
         config: BrokerConfig,
         topics: TopicTable,
-        groups: GroupTable,
-        locks: QueueLocks,
+        retries: Retries,
         *,
         hooks: MessageHooks,
         log_writer: LogWriter,
@@ -94,8 +97,7 @@ class SendHandlers:
     ) -> None:
         self._config = config
         self._topics = topics
-        self._groups = groups
-        self._locks = locks
+        self._retries = retries
         self._hooks = hooks
         self._log_writer = log_writer
         self._store_host = store_host
@@ -120,7 +122,7 @@ class SendHandlers:
         if command.code == SEND_RECORDS and not command.body:
             return self._offer_records(request)
         try:
-            put, queue_id, wait = self._accept(request)
+            put, queue_id, wait = self.accept(request)
         except BrokerError as error:
             return command.reply(error.code, error.remark, _ERROR_FIELDS)
         except ProtocolError as error:
@@ -140,17 +142,17 @@ class SendHandlers:
 
     # --- checks
 
-    def _accept(self, request: Request) -> tuple[Put, int, bool]:
+    def accept(self, request: Request) -> tuple[Put, int, bool]:
         """Return what is to be stored, its queue for the answer, and whether to wait for the flush.
 
         The queue of the answer is the one that was chosen, wherever the message is redirected to.
+
+        Raises:
+            BrokerError: it may not be stored.
+            ProtocolError: its header or its properties are wrong.
         """
         command = request.command
-        fields = command.fields or {}
-        if command.code == RequestCode.SEND_MESSAGE:
-            header = SendRequest.from_v1(fields)
-        else:
-            header = SendRequest.from_v2(fields)
+        header = SendRequest.of(command)
         topic = header.topic
         config = self._topics.find(topic)
         if config is None or topic in names.NO_SEND_TOPICS:
@@ -166,7 +168,17 @@ class SendHandlers:
         properties = parse_properties(header.properties)
         wait = WAIT not in properties or properties[WAIT].lower() != "false"
         if topic.startswith(names.RETRY_PREFIX):
-            topic, stored_in = self._retry(header, queue_id)
+            says_times = command.version >= MQ_VERSION_RETRIES
+            topic, stored_in = self._retries.destination(
+                topic,
+                queue_id,
+                header.reconsume_times,
+                header.max_reconsume_times if says_times else None,
+            )
+            if topic != header.topic:  # a dead letter waits for nothing
+                properties[DELAY] = "-1"
+                text = with_properties(header.properties.encode(), {DELAY: "-1"})
+                header.properties = text.decode()
         if command.code in _BATCH_CODES or header.batch:
             batch = self._batch(request, header, stored_in)
             self._hooks.check_batch(batch, properties)
@@ -199,10 +211,9 @@ class SendHandlers:
             raise refusal(
                 ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
             )
-        try:
-            names.check_topic(topic)
-        except LocalProtocolError as error:
-            raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        objection = names.topic_objection(topic)
+        if objection is not None:
+            raise refusal(ResponseCode.INVALID_PARAMETER, objection)
         if len(topic) > TOPIC_BYTES_MAX_V1:
             raise refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -218,19 +229,6 @@ class SendHandlers:
                 f"automatically on broker {self._config.name} (autoCreateTopicEnable)",
             )
         return config
-
-    def _retry(self, header: SendRequest, queue_id: int) -> tuple[str, int]:
-        """Return where a message for a retry topic goes: there, or to the dead-letter topic."""
-        group = header.topic[len(names.RETRY_PREFIX) :]
-        config = self._groups.require(group)
-        most = header.max_reconsume_times
-        if most is None:
-            most = config.retry_max_times
-        if header.reconsume_times <= most and not (
-            header.reconsume_times > 0 and self._locks.is_held(group)
-        ):
-            return header.topic, queue_id
-        return self._topics.create(names.dead_letter_topic(group), queue_count=1).topic, 0
 
     def _single(
         self,
@@ -280,7 +278,8 @@ class SendHandlers:
     def _check_batch(self, request: Request, header: SendRequest) -> None:
         if header.topic.startswith(names.RETRY_PREFIX):
             raise refusal(
-                ResponseCode.MESSAGE_ILLEGAL, "batch request does not support retry group"
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"batch request does not support retry group {header.topic}",
             )
         if len(request.command.body) > self._message_bytes_max:
             raise refusal(
@@ -297,7 +296,7 @@ class SendHandlers:
         """Answer a send whose outcome is known."""
         command = request.command
         if outcome is _STORED:
-            if command.form is _JSON and result.count == 1:
+            if command.form is _JSON and result.count == 1 and put.topic not in _TOLD_MORE:
                 frame = encode_success(
                     command.opaque,
                     f"{self._id_prefix}{result.physical_offset:016X}",
@@ -307,12 +306,12 @@ class SendHandlers:
                 request.respond_encoded(_OK, frame)
             else:
                 self._respond_stored(request, put, queue_id, result, _OK)
-        elif outcome is Outcome.DISK_TIMEOUT:
-            timeout = ResponseCode.FLUSH_DISK_TIMEOUT
-            self._respond_stored(request, put, queue_id, result, timeout)
+            return
+        code, remark = send_answer(result, outcome)
+        if is_in_log(outcome):
+            self._respond_stored(request, put, queue_id, result, code)
         else:
-            code = _CODES[result.status] if outcome is Outcome.REFUSED else _FAILED
-            request.respond(command.reply(code, result.remark or "refused", _ERROR_FIELDS))
+            request.respond(command.reply(code, remark, _ERROR_FIELDS))
 
     def _respond_stored(
         self, request: Request, put: Put, queue_id: int, result: PutResult, code: int
@@ -321,16 +320,37 @@ class SendHandlers:
             message_id=self._message_ids(put, result.physical_offset),
             queue_id=queue_id,
             queue_offset=result.queue_offset,
+            transaction_id=_transaction_id(put),
+            recall_handle=self._recall_handle(put),
             region=REGION,
             trace_on=True,
         ).to_fields()
         request.respond(request.response(code, result.remark, fields))
+
+    def _recall_handle(self, put: Put) -> str | None:
+        """Return what a timer message that was sent can be cancelled with."""
+        if put.topic != names.TIMER_TOPIC or not isinstance(put, NewRecord):
+            return None
+        properties = decode_properties(put.properties)
+        topic, key = properties[REAL_TOPIC], properties.get(UNIQUE_KEY)
+        if key is None or topic.startswith(names.RETRY_PREFIX):
+            return None
+        time_ms = int(properties[TIMER_DUE_MS]) + 1
+        return RecallHandle(topic, self._config.name, str(time_ms), key).encode()
 
     def _message_ids(self, put: Put, physical_offset: int) -> str:
         if not isinstance(put, NewBatch):  # the sender of pre-encoded records can count
             return f"{self._id_prefix}{physical_offset:016X}"
         ids = (put.starts + physical_offset).astype(">i8").tobytes().hex(",", 8).upper()
         return self._id_prefix + ids.replace(",", f",{self._id_prefix}")
+
+
+def _transaction_id(put: Put) -> str | None:
+    """Return the id of the transaction that a half message begins."""
+    if put.topic != names.HALF_TOPIC or not isinstance(put, NewRecord):
+        return None
+    unique_key = find_property(put.properties, UNIQUE_KEY.encode())
+    return None if unique_key is None else unique_key.decode()
 
 
 def _record_sizes(request: Request) -> npt.NDArray[np.int32]:

@@ -1,14 +1,19 @@
-"""Administration of topics: 17, 21, 202, 215, 305, 351."""
+"""Administration of topics: 17, 18, 21, 202, 215, 305, 351."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from pymq.broker.attributes import TOPIC_ATTRIBUTES, changed, parse_changes
+from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import AnswerSaved
-from pymq.errors import LocalProtocolError, refusal
+from pymq.broker.statistics import BrokerStatistics
+from pymq.errors import refusal
 from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names
+from pymq.protocol.admin_bodies import TopicConfigs
 from pymq.protocol.bodies import (
     DataVersion,
     MessageQueue,
@@ -45,45 +50,43 @@ class TopicHandlers:
         topics: TopicTable,
         offsets: OffsetTable,
         store: MessageStore,
+        cold_reads: ColdReads,
+        statistics: BrokerStatistics,
         answer_saved: AnswerSaved,
     ) -> None:
         self._config = config
         self._topics = topics
         self._offsets = offsets
         self._store = store
+        self._cold_reads = cold_reads
+        self._statistics = statistics
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self.update,
+            RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
             RequestCode.DELETE_TOPIC_IN_BROKER: self.delete,
             RequestCode.GET_ALL_TOPIC_CONFIG: self.page,
             RequestCode.GET_TOPIC_CONFIG: self.show,
             RequestCode.GET_TOPIC_STATS_INFO: self.stats,
             RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: self.refuse_static,
         }
+
+    def refuse_static(self, request: Request) -> Answer:
+        """UPDATE_AND_CREATE_STATIC_TOPIC (513): queues that are mapped to queues of others."""
+        raise refusal(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+            "static topics (logic queues) are not supported by this broker; create an ordinary "
+            "topic (updateTopic)",
+        )
 
     def update(self, request: Request) -> Answer:
         """UPDATE_AND_CREATE_TOPIC (17); answered once it is on the disk."""
         header = UpdateTopicRequest.from_fields(request.fields)
         self._check_name(header.topic)
-        for what, count in (
-            ("readQueueNums", header.read_queue_count),
-            ("writeQueueNums", header.write_queue_count),
-        ):
-            if not 0 <= count <= QUEUE_COUNT_MAX:
-                raise refusal(
-                    ResponseCode.INVALID_PARAMETER,
-                    f"{what} is {count}, expected 0..{QUEUE_COUNT_MAX}",
-                )
-        if not 0 <= header.perm <= 15:
-            raise refusal(
-                ResponseCode.INVALID_PARAMETER,
-                f"perm is {header.perm}, expected a sum of 4 (read), 2 (write), 1 (inherit)",
-            )
-        known = self._topics.find(header.topic)
-        attributes = _apply_attributes(known.attributes if known else {}, header.attributes)
         config = TopicConfig(
             topic=header.topic,
             read_queue_count=header.read_queue_count,
@@ -92,11 +95,34 @@ class TopicHandlers:
             filter_type=header.filter_type,
             topic_sys_flag=header.topic_sys_flag or 0,
             order=header.order,
-            attributes=attributes,
+            attributes=parse_changes(header.attributes),
         )
-        config.encode()  # One string that cannot be encoded would stop every announcement.
-        self._topics.put(config)
+        self._put([config])
         return self._answer_saved(request)
+
+    def update_list(self, request: Request) -> Answer:
+        """UPDATE_AND_CREATE_TOPIC_LIST (18): all of them or, when one is refused, none."""
+        configs = TopicConfigs.decode(request.body).configs
+        for config in configs:
+            self._check_name(config.topic)
+        self._put(configs)
+        return self._answer_saved(request)
+
+    def _put(self, configs: list[TopicConfig]) -> None:
+        """Take over settings; their attributes are changes, as ``parse_changes`` returns them."""
+        changed_topics: dict[str, TopicConfig] = {}
+        for config in configs:
+            _check_numbers(config)
+            known = changed_topics.get(config.topic) or self._topics.find(config.topic)
+            attributes = changed(
+                None if known is None else known.attributes, config.attributes, TOPIC_ATTRIBUTES
+            )
+            changed_topics[config.topic] = replace(config, attributes=attributes)
+        for config in changed_topics.values():
+            config.encode()  # One string that cannot be encoded would stop every announcement.
+        for config in changed_topics.values():
+            if self._topics.find(config.topic) != config:
+                self._topics.put(config)
 
     def delete(self, request: Request) -> Answer:
         """DELETE_TOPIC_IN_BROKER (215): its settings, queues and consumer offsets."""
@@ -105,13 +131,13 @@ class TopicHandlers:
         self._topics.delete(topic)
         self._offsets.delete_topic(topic)
         self._store.retention.delete_queues(topic)
+        self._statistics.forget_topic(topic)
         return self._answer_saved(request)
 
     def _check_name(self, topic: str) -> None:
-        try:
-            names.check_topic(topic)
-        except LocalProtocolError as error:
-            raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        objection = names.topic_objection(topic)
+        if objection is not None:
+            raise refusal(ResponseCode.INVALID_PARAMETER, objection)
         if self._is_system(topic):
             raise refusal(
                 ResponseCode.INVALID_PARAMETER,
@@ -119,9 +145,7 @@ class TopicHandlers:
             )
 
     def _is_system(self, topic: str) -> bool:
-        return names.is_system_topic(
-            topic, cluster=self._config.cluster, broker=self._config.name
-        )
+        return names.is_system_topic(topic, cluster=self._config.cluster, broker=self._config.name)
 
     def page(self, request: Request) -> Command:
         """GET_ALL_TOPIC_CONFIG (21): all topics, or a page of them in name order."""
@@ -145,16 +169,17 @@ class TopicHandlers:
         config = self._topics.require(TopicConfigRequest.from_fields(request.fields).topic)
         return request.response(ResponseCode.SUCCESS, body=config.encode())
 
-    def stats(self, request: Request) -> Command:
+    async def stats(self, request: Request) -> Command:
         """GET_TOPIC_STATS_INFO (202)."""
         topic = TopicRequest.from_fields(request.fields).topic
         config = self._topics.require(topic)
-        stats = TopicStats()
-        for queue_id in range(max(config.read_queue_count, config.write_queue_count)):
-            first, end = self._store.queue_bounds(topic, queue_id)
-            time_ms = None
-            if first < end:
-                time_ms = self._store.message_time(topic, queue_id, end - 1)
+        queue_ids = range(max(config.read_queue_count, config.write_queue_count))
+        bounds = [self._store.queue_bounds(topic, queue_id) for queue_id in queue_ids]
+        times = await self._cold_reads.message_times(
+            [(topic, queue_id, bounds[queue_id][1] - 1) for queue_id in queue_ids]
+        )
+        stats = TopicStats(put_per_s=self._statistics.put_per_s(topic))
+        for queue_id, (first, end), time_ms in zip(queue_ids, bounds, times, strict=True):
             queue = MessageQueue(
                 topic=topic, broker_name=self._config.name, queue_id=queue_id
             )
@@ -173,18 +198,18 @@ def _version(text: str) -> DataVersion:
     return DataVersion.decode(text)
 
 
-def _apply_attributes(known: dict[str, str], changes: str | None) -> dict[str, str]:
-    """Return attributes after ``+key=value,-key`` changes; peers may use them."""
-    attributes = dict(known)
-    for change in filter(None, (changes or "").split(",")):
-        sign, (key, _, value) = change[0], change[1:].partition("=")
-        if sign == "+" and key and value:
-            attributes[key] = value
-        elif sign == "-" and key:
-            attributes.pop(key, None)
-        else:
+def _check_numbers(config: TopicConfig) -> None:
+    for what, count in (
+        ("readQueueNums", config.read_queue_count),
+        ("writeQueueNums", config.write_queue_count),
+    ):
+        if not 0 <= count <= QUEUE_COUNT_MAX:
             raise refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"attribute {change!r}: expected +key=value or -key",
+                ResponseCode.INVALID_PARAMETER,
+                f"{what} is {count}, expected 0..{QUEUE_COUNT_MAX}",
             )
-    return attributes
+    if not 0 <= config.perm <= 15:
+        raise refusal(
+            ResponseCode.INVALID_PARAMETER,
+            f"perm is {config.perm}, expected a sum of 4 (read), 2 (write), 1 (inherit)",
+        )

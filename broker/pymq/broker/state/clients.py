@@ -7,12 +7,12 @@ Source: RocketMQ ConsumerManager, ConsumerGroupInfo, ProducerManager.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pymq.clock import Clock
 from pymq.net.server import ServerConnection
-from pymq.protocol.bodies import ConsumerData, MessageModel, Subscription
+from pymq.protocol.bodies import ConsumerData, ConsumerIds, MessageModel, Subscription
 from pymq.protocol.names import is_retry_topic
 
 _log = logging.getLogger(__name__)
@@ -43,8 +43,12 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     #: Of each member, as of its last heartbeat.
     wanted: dict[ServerConnection, Wanted] = field(default_factory=dict)
+    #: Of the subscriptions in the last heartbeat (heartbeat V2).
+    fingerprint: int | None = None
     #: Do members subscribe differently, and has this been logged?
     is_divided: bool = False
+    #: The answer to GET_CONSUMER_LIST_BY_GROUP, for which every member asks after every change.
+    _ids_body: bytes | None = None
 
     @property
     def is_broadcasting(self) -> bool:
@@ -54,6 +58,38 @@ class ConsumerGroup:
     def client_ids(self) -> list[str]:
         """Return the members' ids, each once, sorted."""
         return sorted({client.client_id for client in self.members.values()})
+
+    def ids_body(self) -> bytes:
+        """Return the body of a list of the members' ids."""
+        if self._ids_body is None:
+            self._ids_body = ConsumerIds(client_ids=self.client_ids()).encode()
+        return self._ids_body
+
+    def add(self, connection: ServerConnection, client: Client) -> bool:
+        """Add a member, or note that it is still there; return whether the ids may have changed."""
+        known = self.members.get(connection)
+        self.members[connection] = client
+        if known is not None and known.client_id == client.client_id:
+            return False
+        self._ids_body = None
+        return True
+
+    def remove(self, connection: ServerConnection) -> bool:
+        """Remove a member; return whether it was one."""
+        if self.members.pop(connection, None) is None:
+            return False
+        self._ids_body = None
+        self.wanted.pop(connection, None)
+        self.is_divided &= len(set(self.wanted.values())) > 1
+        return True
+
+    def find(self, client_id: str | None) -> tuple[ServerConnection, Client] | None:
+        """Return a member and its connection; the latest one if the client has several."""
+        found = None
+        for connection, client in self.members.items():
+            if client.client_id == client_id:
+                found = connection, client
+        return found
 
     def compare(self, name: str, connection: ServerConnection, wanted: Wanted) -> None:
         """Warn once when members that share the queues subscribe differently."""
@@ -114,22 +150,28 @@ class ClientTable:
     Args:
         clock: for heartbeat times.
         expiry_s: a client without a heartbeat for this long is gone.
-        on_members_changed: called with (group, connections of its members) when members or
-            subscribed topics of a consumer group have changed, so that they rebalance.
+
+    Attributes:
+        on_members_changed: called with the name of a consumer group whose members or subscribed
+            topics have changed, so that its members rebalance; to be set by whoever tells them.
+        on_subscribed: called with a consumer group and what one of its members subscribes to,
+            after each heartbeat that says so.
+        on_group_gone: called with a consumer group that has lost its last member.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        expiry_s: float,
-        on_members_changed: Callable[[str, list[ServerConnection]], None],
-    ) -> None:
+    def __init__(self, clock: Clock, *, expiry_s: float) -> None:
         self._clock = clock
         self._expiry_s = expiry_s
-        self._on_members_changed = on_members_changed
+        self.on_members_changed: Callable[[str], None] = lambda group: None
+        self.on_subscribed: Callable[[str, Sequence[Subscription]], None] = lambda group, what: None
+        self.on_group_gone: Callable[[str], None] = lambda group: None
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[ServerConnection, Client]] = {}
+        #: Producers by client id; the latest connection of a client is the last one.
+        self._producer_ids: dict[str, dict[ServerConnection, None]] = {}
+        #: The groups of each connection: what has to be looked at when it ends.
+        self._consumer_groups: dict[ServerConnection, set[str]] = {}
+        self._producer_groups: dict[ServerConnection, set[str]] = {}
 
     # --- consumers
 
@@ -137,19 +179,32 @@ class ClientTable:
         """Return the live state of a consumer group, or None when it has no members."""
         return self._consumers.get(group)
 
+    def members_of(self, group: str) -> list[ServerConnection]:
+        """Return the connections of a consumer group's members."""
+        found = self._consumers.get(group)
+        return [] if found is None else list(found.members)
+
     def register_consumer(
         self,
         connection: ServerConnection,
         client: Client,
         data: ConsumerData,
         *,
+        fingerprint: int,
         keep_subscriptions: bool,
-    ) -> None:
+        notifies: bool,
+    ) -> bool:
         """Take over one consumer group of a heartbeat.
 
         Args:
+            fingerprint: of the heartbeat's subscriptions (heartbeat V2); 0: none.
             keep_subscriptions: the heartbeat came without subscriptions (heartbeat V2); those
                 that are known stay.
+            notifies: do the members of this group want to hear of changes?
+
+        Returns:
+            Whether the member shall send its subscriptions next time: another member subscribes
+            differently, or we do not know them.
         """
         group = self._consumers.get(data.group)
         if group is None:
@@ -159,25 +214,32 @@ class ClientTable:
         group.consume_type = data.consume_type
         group.message_model = data.message_model
         group.consume_from_where = data.consume_from_where
-        known = group.members.get(connection)
-        changed = known is None or known.client_id != client.client_id
-        group.members[connection] = client
+        differs = group.fingerprint not in (None, fingerprint)
+        group.fingerprint = fingerprint
+        changed = group.add(connection, client)
+        self._consumer_groups.setdefault(connection, set()).add(data.group)
         if not keep_subscriptions:
             group.compare(data.group, connection, _wanted(data.subscriptions))
             changed = group.subscribe(data.subscriptions) or changed
-        if changed:
+        if changed and notifies:
             self._members_changed(data.group, group)
+        if not keep_subscriptions:
+            self.on_subscribed(data.group, data.subscriptions)
+        return differs or connection not in group.wanted
 
-    def unregister_consumer(self, connection: ServerConnection, group_name: str) -> None:
-        """Remove a connection from a consumer group."""
+    def unregister_consumer(
+        self, connection: ServerConnection, group_name: str, *, notifies: bool
+    ) -> None:
+        """Remove a connection from a consumer group; ``notifies`` as for ``register_consumer``."""
         group = self._consumers.get(group_name)
-        if group is None or group.members.pop(connection, None) is None:
+        if group is None or not group.remove(connection):
             return
-        group.wanted.pop(connection, None)
-        group.is_divided &= len(set(group.wanted.values())) > 1
+        _discard(self._consumer_groups, connection, group_name)
         if not group.members:
             del self._consumers[group_name]
-        self._members_changed(group_name, group)
+            self.on_group_gone(group_name)
+        if notifies:
+            self._members_changed(group_name, group)
 
     def groups_subscribed_to(self, topic: str) -> list[str]:
         """Return the consumer groups whose live members subscribe to a topic, sorted."""
@@ -187,34 +249,56 @@ class ClientTable:
 
     def _members_changed(self, name: str, group: ConsumerGroup) -> None:
         if group.members and not group.is_broadcasting:
-            self._on_members_changed(name, list(group.members))
+            self.on_members_changed(name)
 
     # --- producers
 
-    def register_producer(
-        self, connection: ServerConnection, client: Client, group: str
-    ) -> None:
+    def register_producer(self, connection: ServerConnection, client: Client, group: str) -> None:
         """Take over one producer group of a heartbeat."""
-        self._producers.setdefault(group, {})[connection] = client
+        members = self._producers.setdefault(group, {})
+        if connection not in members:
+            self._producer_ids.setdefault(client.client_id, {})[connection] = None
+        members[connection] = client
+        self._producer_groups.setdefault(connection, set()).add(group)
 
     def unregister_producer(self, connection: ServerConnection, group: str) -> None:
         """Remove a connection from a producer group."""
         members = self._producers.get(group, {})
-        members.pop(connection, None)
+        client = members.pop(connection, None)
+        if client is None:
+            return
         if not members:
-            self._producers.pop(group, None)
+            del self._producers[group]
+        _discard(self._producer_groups, connection, group)
+        if connection not in self._producer_groups:
+            connections = self._producer_ids.get(client.client_id, {})
+            connections.pop(connection, None)
+            if not connections:
+                self._producer_ids.pop(client.client_id, None)
+
+    def producer(self, client_id: str) -> ServerConnection | None:
+        """Return the latest connection of a live producer."""
+        return next(reversed(self._producer_ids.get(client_id, {})), None)
 
     def producers(self, group: str) -> dict[ServerConnection, Client]:
         """Return the live producers of a group."""
         return self._producers.get(group, {})
 
+    def producer_groups(self) -> Mapping[str, Mapping[ServerConnection, Client]]:
+        """Return the live producers of all groups."""
+        return self._producers
+
     # --- ends
 
     def drop(self, connection: ServerConnection) -> None:
-        """Remove a closed connection from all groups."""
-        for group in [name for name, g in self._consumers.items() if connection in g.members]:
-            self.unregister_consumer(connection, group)
-        for group in [name for name, m in self._producers.items() if connection in m]:
+        """Remove a closed connection from all groups.
+
+        The members that are left hear of it whatever their group is set to, as in RocketMQ: the
+        queues of who has vanished must not lie idle.
+        """
+        for group in sorted(self._consumer_groups.get(connection, ())):
+            self.unregister_consumer(connection, group, notifies=True)
+        for group in sorted(self._producer_groups.get(connection, ())):
             self.unregister_producer(connection, group)
 
     def expire(self) -> int:
@@ -232,3 +316,10 @@ class ClientTable:
             self.drop(connection)
             connection.abort()
         return len(silent)
+
+
+def _discard(table: dict[ServerConnection, set[str]], key: ServerConnection, group: str) -> None:
+    groups = table[key]
+    groups.discard(group)
+    if not groups:
+        del table[key]

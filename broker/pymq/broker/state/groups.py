@@ -6,6 +6,7 @@ Source: RocketMQ SubscriptionGroupManager.
 import logging
 from collections.abc import Callable
 
+from pymq.broker.config import BrokerConfig
 from pymq.clock import Clock
 from pymq.errors import refusal
 from pymq.protocol import fastjson, names
@@ -15,6 +16,9 @@ from pymq.protocol.codes import ResponseCode
 
 _log = logging.getLogger(__name__)
 
+#: Bit of what is forbidden to a group (PermName.INDEX_PERM_READ).
+_READ_FORBIDDEN = 1 << 2
+
 
 class GroupTable:
     """Group name -> settings.
@@ -23,10 +27,10 @@ class GroupTable:
         on_change: called after every change; to be set by whoever needs to know.
     """
 
-    def __init__(self, clock: Clock, *, auto_create: bool) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
-        self._auto_create = auto_create
+        self._config = config
         self._forbidden: dict[str, dict[str, int]] = {}
         self.version = DataVersion()
         self._groups = {
@@ -34,14 +38,39 @@ class GroupTable:
             for name in names.BUILT_IN_GROUPS
         }
 
+    def __contains__(self, group: str) -> bool:
+        return group in self._groups
+
+    def known(self, group: str) -> GroupConfig | None:
+        """Return a group's settings; None if there is no such group."""
+        return self._groups.get(group)
+
     def find(self, group: str) -> GroupConfig | None:
         """Return a group's settings, creating it if that is allowed; otherwise None."""
         config = self._groups.get(group)
-        if config is None and self._auto_create and names.is_legal(group):
+        if config is None and self._config.auto_create_group and names.is_legal(group):
             config = GroupConfig(group=group)
             self.put(config)
             _log.info("consumer group %s created", group)
         return config
+
+    def is_read_forbidden(self, group: str, topic: str) -> bool:
+        """May a group not read a topic, by an administrator's word?"""
+        return bool(self._forbidden.get(group, {}).get(topic, 0) & _READ_FORBIDDEN)
+
+    def forbid_reading(self, group: str, topic: str, *, is_forbidden: bool) -> None:
+        """Forbid a group to read a topic, or allow it again."""
+        bits = self._forbidden.get(group, {}).get(topic, 0) & ~_READ_FORBIDDEN
+        if is_forbidden:
+            bits |= _READ_FORBIDDEN
+        topics = dict(self._forbidden.get(group, {}))
+        topics.pop(topic, None)
+        if bits:
+            topics[topic] = bits
+        self._forbidden.pop(group, None)
+        if topics:
+            self._forbidden[group] = topics
+        self._changed()
 
     def require(self, group: str) -> GroupConfig:
         """Return a group's settings.

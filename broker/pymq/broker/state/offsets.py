@@ -1,37 +1,99 @@
-"""The committed offset of each consumer group in each queue.
+"""Where each consumer group is in each queue: what it has committed, and what it has pulled.
 
 Source: RocketMQ ConsumerOffsetManager.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable
 
 _SEPARATOR = "@"
+#: (topic, group) -> queue id -> queue offset.
+_Table: TypeAlias = dict[tuple[str, str], dict[int, int]]
 
 
 class OffsetTable:
     """(topic, group) -> queue id -> next queue offset to consume.
 
     An offset below the stored one is accepted, too: consumers may be reset.
+
+    A reset is pending until a member of the group pulls from the queue: it is told where to go on
+    then. What members commit before that is of the time before the reset.
     """
 
     def __init__(self) -> None:
-        self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+        self._offsets: _Table = {}
+        #: Where pulls ended; since our start.
+        self._pulled: _Table = {}
+        #: Pending ones. They survive a restart, unlike in RocketMQ: a reset that was acknowledged
+        #: would be lost to members that go on with what they know.
+        self._resets: _Table = {}
         self.is_changed = False
+        #: What the file says of each (topic, group), as long as that is true. Every few seconds
+        #: some of ten thousand groups have moved: only they are written again.
+        self._texts: dict[tuple[str, str], str] = {}
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Store an offset."""
-        queues = self._offsets.setdefault((topic, group), {})
+        key = topic, group
+        queues = self._offsets.setdefault(key, {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self.is_changed = True
+            self._texts.pop(key, None)
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset, or None if there is none."""
         queues = self._offsets.get((topic, group))
         return None if queues is None else queues.get(queue_id)
+
+    def note_pull(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Record where a pull ended."""
+        queues = self._pulled.get((topic, group))
+        if queues is None:
+            queues = self._pulled[topic, group] = {}
+        queues[queue_id] = offset
+
+    def pulled(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where the last pull ended, or None if there was none since our start."""
+        queues = self._pulled.get((topic, group))
+        return None if queues is None else queues.get(queue_id)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set a group back or forward, whatever its members do."""
+        self.commit(group, topic, queue_id, offset)
+        self._resets.setdefault((topic, group), {})[queue_id] = offset
+        self.is_changed = True
+
+    def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Is a reset pending?"""
+        return queue_id in self._resets.get((topic, group), ())
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Return where a member that pulls shall go on, once; None if no reset is pending."""
+        if not self._resets:  # asked by every pull
+            return None
+        queues = self._resets.get((topic, group), {})
+        offset = queues.pop(queue_id, None)
+        if offset is not None:
+            self.is_changed = True
+            if not queues:
+                del self._resets[topic, group]
+        return offset
+
+    def clone(self, source: str, target: str, topic: str) -> None:
+        """Have a group be where another one is."""
+        queues = self._offsets.get((topic, source))
+        if queues:
+            self._offsets[topic, target] = dict(queues)
+            self.is_changed = True
+            self._texts.pop((topic, target), None)
+
+    def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
+        """Return the committed offsets of a group in a topic, by queue id."""
+        return self._offsets.get((topic, group), {})
 
     def topics_of(self, group: str) -> list[str]:
         """Return the topics in which a group has offsets, sorted."""
@@ -43,39 +105,65 @@ class OffsetTable:
 
     def delete_topic(self, topic: str) -> None:
         """Forget all offsets in a topic."""
-        self._delete(key for key in list(self._offsets) if key[0] == topic)
+        self._delete(lambda key: key[0] == topic)
 
     def delete_queue(self, topic: str, queue_id: int) -> None:
         """Forget all offsets in one queue."""
-        for (owner, _), queues in self._offsets.items():
-            if owner == topic and queues.pop(queue_id, None) is not None:
-                self.is_changed = True
+        for table in self._tables():
+            for (owner, _), queues in table.items():
+                if owner == topic and queues.pop(queue_id, None) is not None:
+                    self.is_changed = True
+        self._texts.clear()
 
     def delete_group(self, group: str) -> None:
         """Forget all offsets of a group."""
-        self._delete(key for key in list(self._offsets) if key[1] == group)
+        self._delete(lambda key: key[1] == group)
 
-    def _delete(self, keys: Iterable[tuple[str, str]]) -> None:
-        for key in keys:
-            del self._offsets[key]
-            self.is_changed = True
+    def _delete(self, is_gone: Callable[[tuple[str, str]], bool]) -> None:
+        for table in self._tables():
+            for key in filter(is_gone, list(table)):
+                del table[key]
+                self.is_changed = True
+        self._texts.clear()
+
+    def _tables(self) -> tuple[_Table, ...]:
+        return self._offsets, self._pulled, self._resets
 
     def body(self) -> ConsumerOffsetTable:
         """Return the table as sent to slaves and written to disk."""
+        return self._body(self._offsets)
+
+    def _body(self, offsets: _Table) -> ConsumerOffsetTable:
         return ConsumerOffsetTable(
-            offsets={
-                f"{topic}{_SEPARATOR}{group}": queues
-                for (topic, group), queues in self._offsets.items()
-            }
+            offsets=_joined(offsets), resets=_joined(self._resets) if self._resets else None
         )
 
     def to_text(self) -> str:
         """Return the text of ``consumerOffset.json``."""
-        return fastjson.dump_pretty(self.body().to_json())
+        rest = fastjson.dump_pretty(self._body({}).to_json())
+        if not self._offsets:
+            return rest
+        texts = self._texts
+        for key, queues in self._offsets.items():
+            if key not in texts:
+                text = fastjson.dump_pretty(_joined({key: queues}))
+                texts[key] = text[2:-2].replace("\n", "\n\t")  # without its own braces
+        whole = ",\n\t".join([texts[key] for key in self._offsets])
+        return rest.replace("{}", f"{{\n\t{whole}\n\t}}", 1)
 
     def restore(self, value: object) -> None:
         """Take over the contents of ``consumerOffset.json``."""
-        for key, queues in ConsumerOffsetTable.from_json(value).offsets.items():
-            topic, separator, group = key.partition(_SEPARATOR)
-            if separator:
-                self._offsets[topic, group] = dict(queues)
+        body = ConsumerOffsetTable.from_json(value)
+        self._offsets |= _split(body.offsets)
+        self._resets |= _split(body.resets or {})
+
+
+def _joined(table: _Table) -> dict[str, dict[int, int]]:
+    return {f"{topic}{_SEPARATOR}{group}": queues for (topic, group), queues in table.items()}
+
+
+def _split(table: dict[str, dict[int, int]]) -> _Table:
+    parts = ((key.partition(_SEPARATOR), queues) for key, queues in table.items())
+    return {
+        (topic, group): dict(queues) for (topic, separator, group), queues in parts if separator
+    }

@@ -7,7 +7,7 @@ may be taken by another member. Locks live in memory only, as in RocketMQ.
 from dataclasses import dataclass
 
 from pymq.clock import Clock
-from pymq.store import QueueKey
+from pymq.protocol.bodies import MessageQueue
 
 #: RocketMQ ``rocketmq.broker.rebalance.lockMaxLiveTime``.
 LOCK_S = 60.0
@@ -24,9 +24,9 @@ class QueueLocks:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._locks: dict[str, dict[QueueKey, _Lock]] = {}
+        self._locks: dict[str, dict[MessageQueue, _Lock]] = {}
 
-    def lock(self, group: str, client_id: str, queues: list[QueueKey]) -> list[QueueKey]:
+    def lock(self, group: str, client_id: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         """Lock free queues for a client and refresh its own; return those it holds."""
         now = self._clock.monotonic_s()
         table = self._locks.setdefault(group, {})
@@ -38,7 +38,7 @@ class QueueLocks:
                 held.append(queue)
         return held
 
-    def unlock(self, group: str, client_id: str, queues: list[QueueKey]) -> None:
+    def unlock(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
         """Release those of the queues that the client holds."""
         table = self._locks.get(group, {})
         for queue in queues:

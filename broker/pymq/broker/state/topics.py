@@ -3,8 +3,9 @@
 Source: RocketMQ TopicConfigManager.
 """
 
+import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from pymq.broker.config import BrokerConfig
 from pymq.clock import Clock
@@ -92,7 +93,7 @@ class TopicTable:
         return self.create(topic, queue_count=max(count, 1), perm=perm)
 
     def create(
-        self, topic: str, *, queue_count: int, perm: int = _READ_WRITE
+        self, topic: str, *, queue_count: int, perm: int = _READ_WRITE, sys_flag: int = 0
     ) -> TopicConfig:
         """Return a topic's settings; create it with this many queues if it does not exist."""
         config = self._topics.get(topic)
@@ -102,10 +103,29 @@ class TopicTable:
                 read_queue_count=queue_count,
                 write_queue_count=queue_count,
                 perm=perm,
+                topic_sys_flag=sys_flag,
             )
             self.put(config)
             _log.info("topic %s created with %d queues", topic, queue_count)
         return config
+
+    def is_ordered(self, topic: str) -> bool:
+        """Is this an order topic?"""
+        config = self._topics.get(topic)
+        return config is not None and config.order
+
+    def order(self, topics: Iterable[str], *, is_wanted: bool = True) -> None:
+        """Make order topics of those that exist here, or ordinary ones."""
+        changed = [
+            dataclasses.replace(config, order=is_wanted)
+            for config in map(self._topics.get, topics)
+            if config is not None and config.order != is_wanted
+        ]
+        for config in changed:
+            self._topics[config.topic] = config
+            _log.info("topic %s: order=%s", config.topic, is_wanted)
+        if changed:
+            self._changed()
 
     def adopt(self, queues: list[QueueKey]) -> None:
         """Create the topics of queues that are in the store but not in the table.
@@ -136,6 +156,12 @@ class TopicTable:
         self._topics.pop(names.DEFAULT_TOPIC, None)
         self._create_system_topics()
 
+    def settings_changed(self) -> None:
+        """Offer the template of automatically created topics, or take it away."""
+        self._topics.pop(names.DEFAULT_TOPIC, None)
+        self._create_system_topics()
+        self._changed()
+
     def _create_system_topics(self) -> frozenset[str]:
         config = self._config
         inherit = int(Permission.INHERIT)
@@ -151,7 +177,11 @@ class TopicTable:
             (config.cluster + names.REPLY_SUFFIX, 1, _READ_WRITE),
             (names.HALF_TOPIC, 1, _READ_WRITE),
             (names.HALF_OP_TOPIC, 1, _READ_WRITE),
+            (names.TIMER_TOPIC, 1, _READ_WRITE),
+            (names.revive_topic(config.cluster), config.revive_queue_count, _READ_WRITE),
         ]
+        if config.trace_topic:
+            wanted.append((config.trace_topic_name, 1, _READ_WRITE))
         if config.auto_create_topic:
             count = config.default_topic_queue_count
             wanted.append((names.DEFAULT_TOPIC, count, inherit | _READ_WRITE))

@@ -1,0 +1,172 @@
+"""The queue of one delay level in the schedule topic: what is due, and what has been delivered.
+
+An entry of that queue says when its message is due: the store works that out when the message is
+parked. So the order of the queue is the order of delivery, as long as neither the clock nor the
+settings change, and only the first entries have to be looked at.
+
+The cursor is the first message that is not delivered. When the log refuses one message and takes
+later ones, these are remembered, and are not delivered a second time.
+
+Source: RocketMQ ScheduleMessageService.DeliverDelayedMessageTimerTask.
+"""
+
+import logging
+
+import numpy as np
+
+from pymq.protocol.names import SCHEDULE_TOPIC
+from pymq.store import MessageStore, ReadResult, ReadStatus
+
+_log = logging.getLogger(__name__)
+
+#: Messages delivered at once at most, and their bytes: some milliseconds of work, in which nobody
+#: else is served.
+BATCH_COUNT, BATCH_BYTES = 128, 1 << 20
+
+
+class DelayLevel:
+    """What waits in the queue of one level.
+
+    Attributes:
+        number: from 1.
+        cursor: queue offset of the first message that is not delivered.
+        head_ms: when the message at the cursor is due, as ``look`` found it; None: there was none.
+
+    Args:
+        delay_ms: the delay of the level.
+    """
+
+    def __init__(self, store: MessageStore, number: int, delay_ms: int) -> None:
+        self._store = store
+        self.number = number
+        self._queue_id = number - 1
+        self._delay_ms = delay_ms
+        self.cursor = 0
+        self.head_ms: int | None = None
+        self._ahead: set[int] = set()
+
+    def begin_at(self, cursor: int | None, now_ms: int) -> None:
+        """Go on where an earlier run stopped; None: it left no cursor.
+
+        Raises:
+            StoreError: the queue cannot be read.
+        """
+        first, end = self._store.queue_bounds(SCHEDULE_TOPIC, self._queue_id)
+        self.cursor = first if cursor is None else cursor
+        if cursor is None and self.look(now_ms):
+            _log.warning(
+                "delay level %d: delayOffset.json does not say which of the %d messages in its "
+                "queue have been delivered; all are delivered, some perhaps once more",
+                self.number,
+                end - first,
+            )
+        if self.cursor > end:
+            _log.error(
+                "delay level %d: delayOffset.json says %d, its queue ends at %d; going on there. "
+                "The file belongs to another store, or the store has lost messages",
+                self.number,
+                self.cursor,
+                end,
+            )
+            self.cursor = end
+        self._ahead.clear()
+
+    @property
+    def end(self) -> int:
+        """The end of its queue; 0 if it never had a message."""
+        return self._store.queue_bounds(SCHEDULE_TOPIC, self._queue_id)[1]
+
+    def is_due(self, now_ms: int) -> bool:
+        """Return whether the message that ``look`` found at the cursor is due."""
+        return self.head_ms is not None and self._is_due(self.head_ms, now_ms)
+
+    def _is_due(self, due_ms: int, now_ms: int) -> bool:
+        # What is further away than the delay was parked before the clock was set back, or when
+        # the level had a longer delay: RocketMQ delivers it now.
+        return due_ms <= now_ms or due_ms > now_ms + self._delay_ms
+
+    def look(self, now_ms: int) -> int:
+        """Return how many messages from the cursor on are due, at most ``BATCH_COUNT``.
+
+        Raises:
+            StoreError: the queue cannot be read.
+        """
+        self._correct()
+        codes, known = self._store.entries.tag_codes(
+            SCHEDULE_TOPIC, self._queue_id, self.cursor, BATCH_COUNT
+        )
+        self.head_ms = None
+        if not len(codes):
+            return 0
+        for row in np.flatnonzero(~known).tolist():
+            codes[row] = self._due_by_store_time(self.cursor + row)
+        self.head_ms = int(codes[0])
+        is_due = (codes <= now_ms) | (codes > now_ms + self._delay_ms)
+        return len(codes) if is_due.all() else int(is_due.argmin())
+
+    def _due_by_store_time(self, offset: int) -> int:
+        """Return when a message is due whose entry does not say so any more."""
+        time_ms = self._store.message_time(SCHEDULE_TOPIC, self._queue_id, offset) or 0
+        return time_ms + self._delay_ms
+
+    def _correct(self) -> None:
+        """Move the cursor to the first message that the store still has."""
+        first, _ = self._store.queue_bounds(SCHEDULE_TOPIC, self._queue_id)
+        if self.cursor < first:
+            _log.error(
+                "delay level %d: messages %d..%d were deleted before they were delivered, with the "
+                "commit log that held them. It has to be kept for longer than messages are delayed "
+                "(fileReservedTime), on a larger disk",
+                self.number,
+                self.cursor,
+                first - 1,
+            )
+            self.cursor = first
+            self._ahead = {offset for offset in self._ahead if offset >= first}
+
+    def read(self, count: int) -> ReadResult:
+        """Return the next messages, at most ``count`` and some of them delivered already.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        return self._store.read(
+            SCHEDULE_TOPIC,
+            self._queue_id,
+            self.cursor,
+            count_max=count,
+            bytes_max=BATCH_BYTES,
+        )
+
+    def skip_missing(self, result: ReadResult, offsets: set[int]) -> None:
+        """Count messages as delivered that a read passed over, because the log has lost them.
+
+        Args:
+            result: of ``read``.
+            offsets: the queue offsets of the messages that it found.
+        """
+        if result.status not in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVING):
+            return
+        missing = set(range(self.cursor, result.next_queue_offset)) - offsets - self._ahead
+        if missing:
+            _log.error(
+                "delay level %d: %d messages at %d..%d cannot be delivered: the commit log no "
+                "longer holds them",
+                self.number,
+                len(missing),
+                min(missing),
+                max(missing),
+            )
+        for offset in missing:
+            self.delivered(offset)
+
+    def is_delivered(self, offset: int) -> bool:
+        """Return whether a message at or after the cursor has been delivered."""
+        return offset in self._ahead
+
+    def delivered(self, offset: int) -> None:
+        """Record that the message at an offset needs no more attention."""
+        self._ahead.add(offset)
+        while self.cursor in self._ahead:
+            self._ahead.remove(self.cursor)
+            self.cursor += 1

@@ -1,0 +1,123 @@
+"""The features of a broker, each added to the core by one function; see ``parts.Feature``."""
+
+import functools
+from collections.abc import Sequence
+
+from pymq.broker.handlers.connections import ConnectionHandlers
+from pymq.broker.handlers.consumers import ConsumerHandlers
+from pymq.broker.handlers.queue_entries import QueueEntryHandlers
+from pymq.broker.handlers.resets import ResetHandlers
+from pymq.broker.handlers.retry import RetryHandlers
+from pymq.broker.handlers.runtime import RuntimeHandlers
+from pymq.broker.handlers.settings import SettingsHandlers
+from pymq.broker.handlers.statistics import StatisticsHandlers
+from pymq.broker.handlers.store_state import StoreStateHandlers
+from pymq.broker.live_settings import LiveSettings
+from pymq.broker.parts import Core, Feature, MakeFeature, Site, Tables
+from pymq.broker.pop_feature import make_assignments, make_pop
+from pymq.broker.schedule import Schedule, park_delayed
+from pymq.broker.state.delay_offsets import DelayOffsets
+from pymq.broker.timer_feature import make_timers
+from pymq.broker.transaction_feature import make_transactions
+from pymq.net.dispatcher import WAITING_COUNT_MAX
+from pymq.protocol.message import DELAY
+
+
+def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
+    """Delayed messages."""
+    levels_ms = site.store_config.delay_levels_ms
+    offsets = DelayOffsets(site.clock)
+    schedule = Schedule(
+        site.store,
+        core.log_writer,
+        site.clock,
+        offsets,
+        levels_ms=levels_ms,
+        wait_in_memory=core.responses.wait_in_memory,
+        wait_flushed=core.flusher.wait_flushed,
+        save_soon=core.saving.add("delayOffset.json", offsets),
+        save_interval_s=site.config.delay_flush_interval_ms / 1000,
+    )
+    core.hooks.add(DELAY, functools.partial(park_delayed, len(levels_ms)))
+    core.arrivals.subscribe(schedule.take)
+    core.reports.append(schedule.report)
+    return Feature(duties=[schedule])
+
+
+def _steering_of_consumers(site: Site, tables: Tables, core: Core) -> Feature:
+    """What administrators see of clients that are connected, and have them do."""
+    connections = ConnectionHandlers(tables.clients, site.clock)
+    consumers = ConsumerHandlers(
+        site.config, tables.clients, tables.topics, tables.groups, core.cold_reads
+    )
+    resets = ResetHandlers(
+        site.config,
+        site.store,
+        core.cold_reads,
+        tables.topics,
+        tables.groups,
+        tables.offsets,
+        tables.clients,
+        core.saving.answer_saved,
+        core.long_poll.wake,
+    )
+    return Feature(handlers={**connections.table(), **consumers.table(), **resets.table()})
+
+
+def retries(site: Site, tables: Tables, core: Core) -> Feature:
+    """Messages that consumers send back."""
+    handlers = RetryHandlers(
+        site.config,
+        site.address,
+        core.cold_reads,
+        core.retries,
+        core.log_writer,
+        core.statistics,
+    )
+    return Feature(handlers=handlers.table())
+
+
+def _reports(site: Site, tables: Tables, core: Core) -> Feature:
+    """What the broker says about itself."""
+    runtime = RuntimeHandlers(
+        site.clock,
+        site.store,
+        core.days,
+        core.requests,
+        core.statistics,
+        site.store_config.queues_path,
+        core.reports,
+        waiting_count_max=WAITING_COUNT_MAX,
+        held_pull_count_max=site.config.held_pull_count_max,
+    )
+    settings = LiveSettings(site.config, site.store_config, site.clock, site.address)
+    settings.save_soon = core.saving.add("liveSettings.json", settings)
+
+    def settings_changed(keys: frozenset[str]) -> None:
+        if keys & {"brokerPermission", "autoCreateTopicEnable"}:
+            tables.topics.settings_changed()  # and tell the name servers
+
+    settings.on_change = settings_changed
+    parts = (
+        runtime,
+        SettingsHandlers(settings, core.saving.answer_saved),
+        StatisticsHandlers(core.statistics),
+        StoreStateHandlers(site.store),
+        QueueEntryHandlers(site.store, tables.clients, tables.filters),
+    )
+    return Feature(
+        handlers={code: handler for part in parts for code, handler in part.table().items()}
+    )
+
+
+#: In the order in which their duties start.
+FEATURES: Sequence[MakeFeature] = (
+    delay_levels,
+    retries,
+    make_transactions,
+    _steering_of_consumers,
+    make_pop,
+    make_timers,
+    make_assignments,
+    _reports,
+)

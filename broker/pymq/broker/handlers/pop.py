@@ -1,0 +1,243 @@
+"""Pops: POP_MESSAGE (200050).
+
+Source: RocketMQ PopMessageProcessor.
+"""
+
+import asyncio
+import functools
+from collections.abc import Coroutine, Mapping
+
+from pymq.broker.pop.access import PopAccess
+from pymq.broker.pop.attempt import PopAttempt
+from pymq.broker.pop.checkpoint import MESSAGES_MAX
+from pymq.broker.pop.in_flight import InFlight
+from pymq.broker.pop.pop_order import PopOrder
+from pymq.broker.pop.pop_polls import HeldPop, Holding, PopPolls
+from pymq.broker.pop.pop_response import PopResponses, message_offsets, start_offsets
+from pymq.broker.pop.popping import Popped, Popping, Steps, Wanted
+from pymq.broker.put_answer import send_answer
+from pymq.broker.record_response import RecordResponses
+from pymq.broker.selections import Selections
+from pymq.clock import Clock
+from pymq.errors import refusal
+from pymq.net.dispatcher import Answer, Handler, Request, Response
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.headers.pop import PopRequest, PopResponse
+from pymq.store import EVERYTHING, Arrival, MatchingRead, MessageStore, Selection
+
+#: A request this much older than its client wanted to wait is not executed.
+_LATE_MS = 500
+#: Pause before a pop that took nothing goes on with messages it has not looked at.
+_GO_ON_S = 0.01
+
+
+class PopHandlers:
+    """Hands out messages for a limited time, at once or when they arrive."""
+
+    def __init__(
+        self,
+        broker_name: str,
+        clock: Clock,
+        store: MessageStore,
+        access: PopAccess,
+        selections: Selections,
+        waiting: RecordResponses,
+        *,
+        popping: Popping,
+        in_flight: InFlight,
+        order: PopOrder,
+        polls: PopPolls,
+        responses: PopResponses,
+    ) -> None:
+        self._broker_name = broker_name
+        self._clock = clock
+        self._store = store
+        self._access = access
+        self._selections = selections
+        self._waiting = waiting
+        self._popping = popping
+        self._in_flight = in_flight
+        self._order = order
+        self._polls = polls
+        self._responses = responses
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return the handler of each request code."""
+        return {
+            RequestCode.POP_MESSAGE: self.pop,
+        }
+
+    # --- popping
+
+    def pop(self, request: Request) -> Answer:
+        """POP_MESSAGE (200050)."""
+        header = PopRequest.from_fields(request.fields)
+        now = self._clock.wall_ms()
+        born = header.born_time or now
+        if born + header.poll_ms - now < -_LATE_MS:
+            remark = f"the broker[{self._broker_name}] pop message is timeout too much"
+            return _nothing(request, ResponseCode.POLLING_TIMEOUT, remark, header, 0)
+        wanted = self._check(header)
+        waits_ms = min(born + header.poll_ms - now, header.poll_ms)
+        deadline_s = self._clock.monotonic_s() + waits_ms / 1000
+        return self._pop(request, header, wanted, deadline_s)
+
+    def _pop(
+        self, request: Request, header: PopRequest, wanted: Wanted, deadline_s: float
+    ) -> Answer:
+        popped = Popped()
+        if header.order or not self._in_flight.is_full:
+            steps = self._popping.pop(wanted, popped)
+            reading = next(steps, None)
+            if reading is not None:
+                return self._pop_cold(
+                    request, header, wanted, deadline_s, popped, reading, steps
+                )
+        if popped.taken:
+            return self._keep(request, header, popped)
+        return self._hold(request, header, wanted, deadline_s, popped)
+
+    async def _pop_cold(
+        self,
+        request: Request,
+        header: PopRequest,
+        wanted: Wanted,
+        deadline_s: float,
+        popped: Popped,
+        reading: MatchingRead | None,
+        steps: Steps,
+    ) -> Response | None:
+        while reading is not None:
+            await self._waiting.wait_in_memory(*reading.places())
+            reading = next(steps, None)
+        if popped.taken:
+            answer = self._keep(request, header, popped)
+        else:
+            # What arrived meanwhile has woken nobody.
+            popped.is_unfinished |= self._popping.has_any(
+                wanted.topic,
+                wanted.group,
+                wanted.queue_id,
+                in_order=wanted.in_order,
+                attempt_id=wanted.attempt_id,
+            )
+            answer = self._hold(request, header, wanted, deadline_s, popped)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _keep(self, request: Request, header: PopRequest, popped: Popped) -> Answer:
+        if header.order:
+            attempt = self._order.keep(
+                popped, header.consumer_group, header.invisible_ms, header.attempt_id
+            )
+            return self._answer(request, header, popped.rest_count, attempt)
+        ended = functools.partial(self._kept, request, header, popped.rest_count)
+        self._in_flight.keep(popped, header.consumer_group, header.invisible_ms, ended)
+        return None
+
+    def _kept(
+        self, request: Request, header: PopRequest, rest_count: int, attempt: PopAttempt
+    ) -> None:
+        request.resume(functools.partial(self._answer, request, header, rest_count, attempt))
+
+    def _answer(
+        self, request: Request, header: PopRequest, rest_count: int, attempt: PopAttempt
+    ) -> Answer:
+        if not attempt.kept:
+            assert attempt.failure is not None
+            code, remark = send_answer(*attempt.failure)
+            return request.response(code, remark)
+        if rest_count > 0:
+            self._polls.wake((header.topic, header.consumer_group, header.queue_id))
+        fields = PopResponse(
+            pop_time=attempt.pop_time,
+            invisible_ms=header.invisible_ms,
+            revive_queue_id=attempt.revive_queue_id,
+            rest_count=rest_count,
+            start_offset_info=start_offsets(attempt),
+            message_offset_info=message_offsets(attempt),
+            order_count_info=attempt.order_counts,
+        ).to_fields()
+        head = request.response(ResponseCode.SUCCESS, "FOUND", fields)
+        return self._responses.make(head, header.topic, header.invisible_ms, attempt)
+
+    def _hold(
+        self,
+        request: Request,
+        header: PopRequest,
+        wanted: Wanted,
+        deadline_s: float,
+        popped: Popped,
+    ) -> Answer:
+        holding = Holding.LATE
+        room = header.topic, header.consumer_group, header.queue_id
+        if header.poll_ms > 0:
+            holding = self._polls.hold(
+                HeldPop(
+                    request,
+                    room,
+                    self._popping.retry_topics(header.topic, header.consumer_group),
+                    functools.partial(self._is_wanted, wanted.selection),
+                    deadline_s,
+                    functools.partial(self._pop_again, request, header, deadline_s),
+                )
+            )
+        if holding is Holding.HELD:
+            if popped.is_unfinished:
+                loop = asyncio.get_running_loop()
+                loop.call_later(_GO_ON_S, self._polls.wake, room)
+            return None
+        code = ResponseCode.POLLING_TIMEOUT
+        if holding is Holding.FULL:
+            code = ResponseCode.POLLING_FULL
+        return _nothing(request, code, "NO_MESSAGE_IN_QUEUE", header, popped.rest_count)
+
+    def _pop_again(self, request: Request, header: PopRequest, deadline_s: float) -> Answer:
+        return self._pop(request, header, self._check(header), deadline_s)
+
+    def _check(self, header: PopRequest) -> Wanted:
+        """Check that a pop may be served."""
+        self._access.check_broker("pop message")
+        if header.message_count_max > MESSAGES_MAX:
+            raise refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"the broker[{self._broker_name}] pop message's num is greater than "
+                f"{MESSAGES_MAX}",
+            )
+        self._access.check_reading(header.topic, header.queue_id, header.consumer_group)
+        return Wanted(
+            topic=header.topic,
+            group=header.consumer_group,
+            queue_id=header.queue_id,
+            count_max=header.message_count_max,
+            init_mode=header.init_mode,
+            selection=self._select(header),
+            in_order=header.order,
+            attempt_id=header.attempt_id,
+            invisible_ms=header.invisible_ms,
+        )
+
+    def _select(self, header: PopRequest) -> Selection:
+        if not header.expression:
+            return EVERYTHING
+        kind = header.expression_type
+        return self._selections.of_expression(
+            header.topic, header.expression, kind, is_allowed=True
+        )
+
+    def _is_wanted(self, selection: Selection, arrival: Arrival) -> bool:
+        return self._store.reads.is_selected(arrival, selection)
+
+
+def _nothing(
+    request: Request, code: int, remark: str, header: PopRequest, rest_count: int
+) -> Command:
+    fields = PopResponse(
+        pop_time=0,
+        invisible_ms=header.invisible_ms,
+        revive_queue_id=0,
+        rest_count=rest_count,
+        start_offset_info="",
+        message_offset_info="",
+    ).to_fields()
+    return request.response(code, remark, fields)

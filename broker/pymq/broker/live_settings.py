@@ -1,0 +1,157 @@
+"""Settings that administrators see and, where that is allowed, change while the broker runs.
+
+A change takes effect at once: whoever needs a live setting asks the configuration for it. It
+outlives a restart in a table of its own, and counts instead of what the configuration file says
+then; RocketMQ writes it into that file, among all others.
+
+Source: RocketMQ Configuration.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pymq.broker.config import BrokerConfig
+from pymq.clock import Clock
+from pymq.errors import ConfigurationError, refusal
+from pymq.protocol import fastjson
+from pymq.protocol.bodies import DataVersion
+from pymq.protocol.codes import ResponseCode
+from pymq.protocol.headers.codec import wire
+from pymq.protocol.json_object import JsonObject
+from pymq.protocol.names import TRACE_TOPIC
+from pymq.settings import keys_of, live_keys, take_over, to_properties, with_changes
+from pymq.store import StoreConfig
+
+_log = logging.getLogger(__name__)
+
+#: Keys that RocketMQ lets nobody change (configBlackList).
+_BLACK_LIST = frozenset(("configBlackList", "brokerConfigPath"))
+_SOURCE = "request"
+_ON_CLASSES = (BrokerConfig, StoreConfig)
+
+
+@dataclass(slots=True, kw_only=True)
+class _SettingsFile(JsonObject):
+    version: DataVersion = wire("dataVersion", default_factory=DataVersion)
+    properties: dict[str, str] = wire("properties", default_factory=dict)
+
+
+class LiveSettings:
+    """The settings of one broker and its store.
+
+    Args:
+        config, store_config: in use.
+        address: ``host:port`` at which clients reach the broker.
+
+    Attributes:
+        on_change: called after each change with the keys that have other values; to be set by
+            whoever needs to act.
+        save_soon: called after each change; to be set by whoever keeps the file.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, store_config: StoreConfig, clock: Clock, address: str
+    ) -> None:
+        self._configs = (config, store_config)
+        self._is_allowed = config.allow_config_update
+        self._clock = clock
+        host, _, port = address.rpartition(":")
+        #: What tools ask for, and what is so whatever anybody sets.
+        self._fixed = {
+            "brokerIP1": host,
+            "listenPort": port,
+            "brokerRole": "SLAVE" if config.broker_id else "ASYNC_MASTER",
+            "slaveReadEnable": "false",
+            "msgTraceTopicName": TRACE_TOPIC,
+            "traceTopicEnable": "false",
+            "traceOn": "true",
+            "useTLS": "false",
+            # What exportMetrics takes for the number of processors.
+            "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
+        }
+        self._changes: dict[str, str] = {}
+        self.version = DataVersion()
+        self.on_change: Callable[[frozenset[str]], None] = lambda keys: None
+        self.save_soon: Callable[[], None] = lambda: None
+
+    def properties(self) -> dict[str, str]:
+        """Return all settings by RocketMQ's keys, sorted."""
+        found = {key: value for one in self._configs for key, value in to_properties(one).items()}
+        return dict(sorted((found | self._fixed).items()))
+
+    def change(self, changes: Mapping[str, str]) -> None:
+        """Change settings: all of them or, if one is refused, none.
+
+        Raises:
+            BrokerError: it is not allowed, a key cannot be changed, or a value is wrong.
+        """
+        self._check(changes)
+        try:
+            changed = [with_changes(one, changes, source=_SOURCE) for one in self._configs]
+        except ConfigurationError as error:
+            raise refusal(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        before = self.properties()
+        self._take_over(changed)
+        after = self.properties()
+        self._changes |= {key: after[key] for key in changes}
+        self.version = self.version.next(self._clock.wall_ms())
+        self.save_soon()
+        different = frozenset(key for key in changes if before[key] != after[key])
+        for key in sorted(different):
+            _log.info("%s: %s instead of %s from now on", key, after[key], before[key])
+        if different:
+            self.on_change(different)
+
+    def _check(self, keys: Iterable[str]) -> None:
+        if _BLACK_LIST.intersection(keys):
+            raise refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+        if not self._is_allowed:
+            raise refusal(
+                ResponseCode.NO_PERMISSION,
+                "the configuration of this broker is fixed while it runs "
+                "(pymqAllowConfigUpdate=false)",
+            )
+        live, known = live_keys(*_ON_CLASSES), keys_of(*_ON_CLASSES)
+        for key in keys:
+            if key not in live:
+                what = "is fixed while the broker runs" if key in known else "has no effect here"
+                raise refusal(
+                    ResponseCode.NO_PERMISSION,
+                    f"{key} {what}; what can be changed: {', '.join(sorted(live))}",
+                )
+
+    def _take_over(self, changed: Iterable[Any]) -> None:
+        for one, other in zip(self._configs, changed, strict=True):
+            take_over(one, other)
+
+    # --- file
+
+    def to_text(self) -> str:
+        """Return the text of ``liveSettings.json``."""
+        file = _SettingsFile(version=self.version, properties=self._changes)
+        return fastjson.dump_pretty(file.to_json())
+
+    def restore(self, value: object) -> None:
+        """Take over the contents of ``liveSettings.json``, instead of what the file says."""
+        file = _SettingsFile.from_json(value)
+        live = live_keys(*_ON_CLASSES)
+        for key in sorted(file.properties.keys() - live):
+            _log.warning("%s, set while the broker ran, cannot be changed any more: dropped", key)
+        changes = {key: one for key, one in file.properties.items() if key in live}
+        changed = [with_changes(one, changes, source="liveSettings.json") for one in self._configs]
+        before = self.properties()
+        self._take_over(changed)
+        self._changes, self.version = changes, file.version
+        for key, one in sorted(self.properties().items()):
+            if before[key] != one:
+                _log.warning(
+                    "%s=%s was set while the broker ran and counts instead of %s, which its "
+                    "configuration says; to undo that, set it again, or delete "
+                    "config/liveSettings.json while the broker is stopped",
+                    key,
+                    one,
+                    before[key],
+                )

@@ -1,0 +1,149 @@
+"""What a broker is made of: the site it stands on, its tables, its core, and what features add."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from pymq.broker.arrivals import Arrivals
+from pymq.broker.change_notices import ChangeNotices
+from pymq.broker.cleaner import Cleaner
+from pymq.broker.cold_reads import ColdReads
+from pymq.broker.config import BrokerConfig
+from pymq.broker.day_totals import DayTotals
+from pymq.broker.duties import Duty
+from pymq.broker.flusher import Flusher
+from pymq.broker.key_indexing import KeyIndexing
+from pymq.broker.log_writer import LogWriter
+from pymq.broker.long_poll import LongPoll
+from pymq.broker.message_hooks import MessageHooks
+from pymq.broker.record_response import RecordResponses
+from pymq.broker.registration import Registration
+from pymq.broker.request_statistics import RequestStatistics
+from pymq.broker.retry import Retries
+from pymq.broker.state.clients import ClientTable
+from pymq.broker.state.filters import FilterTable
+from pymq.broker.state.groups import GroupTable
+from pymq.broker.state.offsets import OffsetTable
+from pymq.broker.state.queue_locks import QueueLocks
+from pymq.broker.state.topics import TopicTable
+from pymq.broker.state_saving import StateSaving
+from pymq.broker.statistics import BrokerStatistics
+from pymq.clock import Clock
+from pymq.net.dispatcher import Dispatcher, Handler
+from pymq.net.server import ServerConnection
+from pymq.store import MessageStore, StoreConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """What a broker is built on.
+
+    Attributes:
+        config, store_config: its settings.
+        clock: tells the time.
+        store: is open.
+        filters: of consumer groups, from which the store makes bit maps.
+        address: ``host:port`` at which clients reach it.
+        store_host: the same, packed: part of every record and message id.
+        writers, readers: executors for work on the disk; see ``Broker``.
+    """
+
+    config: BrokerConfig
+    store_config: StoreConfig
+    clock: Clock
+    store: MessageStore
+    filters: FilterTable
+    address: str
+    store_host: bytes
+    writers: Executor
+    readers: Executor
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What a broker knows."""
+
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    locks: QueueLocks
+    clients: ClientTable
+    filters: FilterTable
+
+
+#: Returns lines of the report of a broker (GET_BROKER_RUNTIME_INFO): names and values.
+Report: TypeAlias = Callable[[], Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What every feature may stand on."""
+
+    notices: ChangeNotices
+    registration: Registration
+    saving: StateSaving
+    flusher: Flusher
+    cleaner: Cleaner
+    key_indexing: KeyIndexing
+    arrivals: Arrivals
+    long_poll: LongPoll
+    log_writer: LogWriter
+    hooks: MessageHooks
+    retries: Retries
+    responses: RecordResponses
+    cold_reads: ColdReads
+    days: DayTotals
+    requests: RequestStatistics
+    statistics: BrokerStatistics
+    #: What features say of themselves in the report of the broker.
+    reports: list[Report] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Feature:
+    """What a feature adds to a broker.
+
+    It has already asked for what it needs of the core: its message hooks, its tables' files, what
+    it wants to hear of arrivals.
+
+    Attributes:
+        handlers: of its requests, by code.
+        duties: start after those of the core, in order.
+        openings, holders, on_ended: as in ``Assembly``.
+    """
+
+    handlers: Mapping[int, Handler] = field(default_factory=dict)
+    openings: Sequence[Callable[[], None]] = ()
+    duties: Sequence[Duty] = ()
+    holders: Sequence[Duty] = ()
+    on_ended: Sequence[Callable[[ServerConnection], object]] = ()
+
+
+#: Makes a feature. Nothing is started, and no table is loaded yet.
+MakeFeature: TypeAlias = Callable[[Site, Tables, Core], Feature]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assembly:
+    """The parts that a broker itself deals with.
+
+    Attributes:
+        dispatcher: takes all requests.
+        openings: what takes long at a start, such as reading much of the store. Each is called
+            once, in a thread, when the tables are loaded; until the last one has returned, nobody
+            else uses the store.
+        duties: in the order in which they start.
+        holders: duties that keep requests for later; they are closed first, while answers can
+            still leave.
+        on_ended: what refers to connections; each is called with every connection that is gone,
+            and must not raise.
+        registration: announces the broker.
+    """
+
+    dispatcher: Dispatcher
+    openings: Sequence[Callable[[], None]]
+    duties: Sequence[Duty]
+    holders: Sequence[Duty]
+    on_ended: Sequence[Callable[[ServerConnection], object]]
+    registration: Registration

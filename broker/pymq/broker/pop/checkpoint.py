@@ -1,0 +1,266 @@
+"""Checkpoints and acknowledgements, and their records in the revive topic.
+
+The record of a checkpoint has the tag ``ck``, that of an acknowledgement ``ack`` (one message) or
+``bAck`` (several of one checkpoint); their bodies are JSON::
+
+    ck    bm  bits of messages already acknowledged    n   number of messages
+          d   their offsets, relative to so            rp  how often they could not be revived
+          it  invisible time
+    ack   ao  the offset that was acknowledged
+    bAck  aol the offsets that were
+    all   t topic, c group, q queue id, so start offset, pt pop time, bn broker name
+
+RocketMQ gives these records to its timer, which delivers them when the messages are due. Here they
+are written to the revive topic at once: the topic is the journal of what is in memory, and
+RocketMQ reads it, too. Records that RocketMQ's timer has delivered are the same.
+
+A checkpoint without messages (``n`` 0) says that the group's offset was set to ``so``.
+
+Source: RocketMQ PopCheckPoint, AckMsg, BatchAckMsg, PopMessageProcessor.buildCkMsg.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from pymq.errors import RemoteProtocolError
+from pymq.protocol import fastjson
+from pymq.protocol.message import TAGS, TIMER_DELIVERY_MS, find_property
+from pymq.protocol.record import NewRecord, Record
+from pymq.protocol.tag_codes import tag_code
+
+#: Most messages of one pop: the bits of a Java int.
+MESSAGES_MAX = 32
+_CHECKPOINT_TAG, _ACK_TAG, _BATCH_ACK_TAG = "ck", "ack", "bAck"
+_TAG_CODES = {tag: tag_code(tag) for tag in (_CHECKPOINT_TAG, _ACK_TAG, _BATCH_ACK_TAG)}
+#: RocketMQ's timer delivers a checkpoint this long before its messages are due.
+_CHECKPOINT_EARLY_MS = 1000
+
+#: Topic, group, queue id, start offset, pop time, broker name.
+CheckpointKey: TypeAlias = tuple[str, str, int, int, int, str]
+#: Topic, group, queue id.
+GroupQueue: TypeAlias = tuple[str, str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Checkpoint:
+    """Messages of one queue that were popped together.
+
+    Attributes:
+        topic, queue_id: where the messages lie.
+        start_offset, pop_time, broker_name: identify it, as in handles; ms.
+        invisible_ms: counted from the pop time.
+        differences: offset of each message, relative to ``start_offset``.
+        acknowledged: bit n is set once message n need not be revived, and the journal says so.
+        acknowledging: bits whose record is being written.
+        failed_count: how often messages could not be revived.
+        revive_queue_id, revive_offset: place of its record; -1 before it has one.
+        not_before: it is not due earlier, whatever its times say; ms.
+    """
+
+    topic: str
+    group: str
+    queue_id: int
+    start_offset: int
+    pop_time: int
+    invisible_ms: int
+    broker_name: str
+    differences: tuple[int, ...]
+    revive_queue_id: int
+    acknowledged: int = 0
+    acknowledging: int = 0
+    failed_count: int = 0
+    revive_offset: int = -1
+    not_before: int = 0
+
+    @property
+    def key(self) -> CheckpointKey:
+        """What its acknowledgements refer to."""
+        return (
+            self.topic,
+            self.group,
+            self.queue_id,
+            self.start_offset,
+            self.pop_time,
+            self.broker_name,
+        )
+
+    @property
+    def group_queue(self) -> GroupQueue:
+        """Whose messages these are."""
+        return self.topic, self.group, self.queue_id
+
+    @property
+    def due_ms(self) -> int:
+        """When messages that are not acknowledged become visible again."""
+        return max(self.pop_time + self.invisible_ms, self.not_before)
+
+    @property
+    def all_bits(self) -> int:
+        """One bit for each message."""
+        return (1 << len(self.differences)) - 1
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every message is acknowledged."""
+        return self.acknowledged == self.all_bits
+
+    def bits_of(self, queue_offsets: Sequence[int]) -> int:
+        """Return the bits of messages; offsets that are none of them are left out."""
+        bits = 0
+        for offset in queue_offsets:
+            try:
+                bits |= 1 << self.differences.index(offset - self.start_offset)
+            except ValueError:
+                continue
+        return bits
+
+    def offsets_of(self, bits: int) -> list[int]:
+        """Return the queue offsets of messages."""
+        return [
+            self.start_offset + difference
+            for number, difference in enumerate(self.differences)
+            if bits >> number & 1
+        ]
+
+
+@dataclass(slots=True)
+class Acknowledgement:
+    """Messages of one checkpoint that were consumed."""
+
+    key: CheckpointKey
+    queue_offsets: Sequence[int]
+
+
+def checkpoint_record(
+    checkpoint: Checkpoint, topic: str, *, host: bytes, now_ms: int
+) -> NewRecord:
+    """Return the record of a checkpoint for the revive topic ``topic``."""
+    one = checkpoint
+    bits = one.acknowledged - ((one.acknowledged >> 31) << 32)  # an int of Java
+    again = f'"rp":"{one.failed_count}",' if one.failed_count else ""
+    due = one.pop_time + one.invisible_ms
+    body = (
+        f'{{"bm":{bits},"bn":{json.dumps(one.broker_name)},"c":{json.dumps(one.group)},'
+        f'"d":[{",".join(map(str, one.differences))}],"it":{one.invisible_ms},'
+        f'"n":{len(one.differences)},"pt":{one.pop_time},"q":{one.queue_id},"reviveTime":{due},'
+        f'"ro":0,{again}"so":{one.start_offset},"t":{json.dumps(one.topic)}}}'
+    )
+    return _record(
+        topic,
+        one.revive_queue_id,
+        _CHECKPOINT_TAG,
+        body,
+        due - _CHECKPOINT_EARLY_MS,
+        host,
+        now_ms,
+    )
+
+
+def acknowledgement_record(
+    checkpoint: Checkpoint, queue_offsets: Sequence[int], topic: str, *, host: bytes, now_ms: int
+) -> NewRecord:
+    """Return the record that acknowledges messages of a checkpoint."""
+    one = checkpoint
+    tag = _ACK_TAG if len(queue_offsets) == 1 else _BATCH_ACK_TAG
+    offsets = (
+        f'"ao":{queue_offsets[0]}'
+        if tag == _ACK_TAG
+        else f'"ao":-1,"aol":[{",".join(map(str, queue_offsets))}]'
+    )
+    body = (
+        f'{{{offsets},"bn":{json.dumps(one.broker_name)},"c":{json.dumps(one.group)},'
+        f'"pt":{one.pop_time},"q":{one.queue_id},"so":{one.start_offset},'
+        f'"t":{json.dumps(one.topic)}}}'
+    )
+    due = one.pop_time + one.invisible_ms
+    return _record(topic, one.revive_queue_id, tag, body, due, host, now_ms)
+
+
+def _record(
+    topic: str, queue_id: int, tag: str, body: str, delivery_ms: int, host: bytes, now_ms: int
+) -> NewRecord:
+    # Without a unique key, which RocketMQ adds: nobody looks these records up.
+    properties = f"{TAGS}\x01{tag}\x02{TIMER_DELIVERY_MS}\x01{delivery_ms}\x02"
+    return NewRecord(
+        topic, queue_id, body.encode(), properties.encode(), host, now_ms, tag_code=_TAG_CODES[tag]
+    )
+
+
+def read_revive_record(
+    record: Record, *, broker_name: str
+) -> Checkpoint | Acknowledgement | None:
+    """Return what a record of the revive topic says; None if it has another tag.
+
+    Args:
+        record: of the revive topic.
+        broker_name: ours; acknowledgements of old brokers do not name one.
+
+    Raises:
+        RemoteProtocolError: it cannot be read.
+    """
+    tag = (find_property(record.properties, TAGS.encode()) or b"").decode(errors="replace")
+    if tag not in _TAG_CODES:
+        return None
+    members = fastjson.parse(record.body)
+    if type(members) is not dict:
+        raise RemoteProtocolError(f"{members!r:.80}, expected an object")
+    try:
+        if tag == _CHECKPOINT_TAG:
+            return _checkpoint(members, record)
+        return _acknowledgement(members, tag, broker_name)
+    except (KeyError, TypeError, ValueError) as error:
+        raise RemoteProtocolError(
+            f"record {record.queue_offset} of revive queue {record.queue_id} with tag {tag} "
+            f"cannot be read: {error!r}"
+        ) from error
+
+
+def _checkpoint(members: Mapping[str, Any], record: Record) -> Checkpoint:
+    count, differences = int(members["n"]), members.get("d")
+    if not differences:  # of old brokers: the messages follow one another
+        differences = range(count)
+    return Checkpoint(
+        topic=str(members["t"]),
+        group=str(members["c"]),
+        queue_id=int(members["q"]),
+        start_offset=int(members["so"]),
+        pop_time=int(members["pt"]),
+        invisible_ms=int(members["it"]),
+        broker_name=str(members.get("bn") or ""),
+        differences=tuple(map(int, differences))[:count],
+        revive_queue_id=record.queue_id,
+        acknowledged=int(members.get("bm", 0)) & ((1 << count) - 1),
+        failed_count=_times(members.get("rp")),
+        revive_offset=record.queue_offset,
+    )
+
+
+def _times(text: Any) -> int:
+    try:
+        return int(text or 0)
+    except (TypeError, ValueError):
+        return 0
+
+
+def _acknowledgement(
+    members: Mapping[str, Any], tag: str, broker_name: str
+) -> Acknowledgement:
+    def member(short: str, long: str) -> Any:
+        return members[short] if short in members else members[long]
+
+    if tag == _ACK_TAG:
+        offsets = [int(member("ao", "ackOffset"))]
+    else:
+        offsets = [int(offset) for offset in member("aol", "ackOffsetList")]
+    named = members.get("bn") or members.get("brokerName") or broker_name
+    key = (
+        str(member("t", "topic")),
+        str(member("c", "consumerGroup")),
+        int(member("q", "queueId")),
+        int(member("so", "startOffset")),
+        int(member("pt", "popTime")),
+        str(named),
+    )
+    return Acknowledgement(key, offsets)

@@ -1,0 +1,93 @@
+"""All open checkpoints: those with messages that are neither acknowledged nor revived.
+
+Source: RocketMQ PopBufferMergeService, PopInflightMessageCounter.
+"""
+
+import heapq
+import itertools
+from collections import OrderedDict
+
+from pymq.broker.pop.checkpoint import Checkpoint, CheckpointKey
+
+
+class CheckpointTable:
+    """Open checkpoints by key, by the time they are due, and by their place in the journal.
+
+    Args:
+        queue_count: number of revive queues.
+    """
+
+    def __init__(self, queue_count: int) -> None:
+        self._by_key: dict[CheckpointKey, Checkpoint] = {}
+        self._by_place: list[OrderedDict[int, Checkpoint]] = [
+            OrderedDict() for _ in range(queue_count)
+        ]
+        self._by_due: list[tuple[int, int, Checkpoint]] = []
+        self._sequence = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._by_key)
+
+    def find(self, key: CheckpointKey) -> Checkpoint | None:
+        """Return an open checkpoint, or None."""
+        return self._by_key.get(key)
+
+    def add(self, checkpoint: Checkpoint) -> None:
+        """Add a checkpoint; it replaces one of the same key. Its place is told later."""
+        known = self._by_key.get(checkpoint.key)
+        if known is not None:
+            self.remove(known)
+            checkpoint.acknowledged |= known.acknowledged
+        self._by_key[checkpoint.key] = checkpoint
+        self.postpone(checkpoint, checkpoint.not_before)
+
+    def place(self, checkpoint: Checkpoint, revive_offset: int) -> None:
+        """Note where the record of a checkpoint is; its earlier record is needed no longer.
+
+        Records are told in the order of their queue, so that the first one is the lowest.
+        """
+        if not self._is_open(checkpoint):
+            return
+        places = self._by_place[checkpoint.revive_queue_id]
+        places.pop(checkpoint.revive_offset, None)
+        checkpoint.revive_offset = revive_offset
+        places[revive_offset] = checkpoint
+
+    def postpone(self, checkpoint: Checkpoint, not_before: int) -> None:
+        """Let an open checkpoint be due again, not before a time in ms."""
+        checkpoint.not_before = not_before
+        item = checkpoint.due_ms, next(self._sequence), checkpoint
+        heapq.heappush(self._by_due, item)
+        if len(self._by_due) > 2 * len(self._by_key) + 1000:
+            self._by_due = [one for one in self._by_due if self._is_open(one[2])]
+            heapq.heapify(self._by_due)
+
+    def remove(self, checkpoint: Checkpoint) -> None:
+        """Close a checkpoint."""
+        del self._by_key[checkpoint.key]
+        self._by_place[checkpoint.revive_queue_id].pop(checkpoint.revive_offset, None)
+
+    def take_due(self, now_ms: int, count_max: int) -> list[Checkpoint]:
+        """Return checkpoints that are due; each one only once, unless it is postponed."""
+        due: list[Checkpoint] = []
+        heap = self._by_due
+        while heap and heap[0][0] <= now_ms and len(due) < count_max:
+            one = heapq.heappop(heap)[2]
+            if self._is_open(one):
+                due.append(one)
+        return due
+
+    def first_place(self, revive_queue_id: int) -> int | None:
+        """Return the lowest place of an open checkpoint's record in a revive queue, or None."""
+        return next(iter(self._by_place[revive_queue_id]), None)
+
+    def oldest(self, revive_queue_id: int, count_max: int) -> list[Checkpoint]:
+        """Return the open checkpoints with the oldest records in a revive queue."""
+        return list(itertools.islice(self._by_place[revive_queue_id].values(), count_max))
+
+    def count_in(self, revive_queue_id: int) -> int:
+        """Return how many open checkpoints have their record in a revive queue."""
+        return len(self._by_place[revive_queue_id])
+
+    def _is_open(self, checkpoint: Checkpoint) -> bool:
+        return self._by_key.get(checkpoint.key) is checkpoint

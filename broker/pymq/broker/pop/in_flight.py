@@ -1,0 +1,217 @@
+"""Messages in flight: popped, and neither acknowledged nor visible again.
+
+Source: RocketMQ PopMessageProcessor.appendCheckPoint, AckMessageProcessor.appendAck.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+
+from pymq.broker.log_writer import Outcome
+from pymq.broker.pop.attempt import PopAttempt
+from pymq.broker.pop.checkpoint import Checkpoint, CheckpointKey
+from pymq.broker.pop.checkpoint_table import CheckpointTable
+from pymq.broker.pop.popping import Popped, Taken
+from pymq.broker.pop.progress import PopProgress, offsets_after
+from pymq.broker.pop.revival import STEP_COUNT, Revival
+from pymq.broker.pop.revive_journal import ReviveJournal, Told
+from pymq.broker.put_answer import is_in_log
+from pymq.broker.state.offsets import OffsetTable
+from pymq.clock import Clock
+from pymq.net.tasks import Tasks
+from pymq.store import MessageStore, PutResult, PutStatus
+
+_log = logging.getLogger(__name__)
+
+#: How often it is checked what is due, and how long the journal is.
+REVIVE_INTERVAL_S = 0.1
+SHORTEN_INTERVAL_S = 1.0
+
+_NOTHING = PutResult(PutStatus.OK)
+
+
+class InFlight:
+    """The messages in flight of a broker; a duty that revives what is due.
+
+    Args:
+        queue_count: of the revive topic.
+        broker_name: ours.
+        count_max: most open checkpoints.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        offsets: OffsetTable,
+        progress: PopProgress,
+        table: CheckpointTable,
+        journal: ReviveJournal,
+        revival: Revival,
+        clock: Clock,
+        *,
+        queue_count: int,
+        broker_name: str,
+        count_max: int,
+    ) -> None:
+        self._store = store
+        self._offsets = offsets
+        self._progress = progress
+        self._table = table
+        self._journal = journal
+        self._revival = revival
+        self._clock = clock
+        self._queue_count = queue_count
+        self._broker_name = broker_name
+        self._count_max = count_max
+        self._numbers = itertools.count()
+        self._is_full_said = False
+        self._tasks = Tasks("popped messages")
+
+    # --- as a duty
+
+    def open(self) -> None:
+        """Read from the journal what is in flight; before anything else, in any thread.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        found = self._journal.open()
+        reached = offsets_after(self._offsets, found)
+        for queue, (offset, last) in reached.items():
+            topic, _, queue_id = queue
+            if not last.differences:
+                self._progress.commit(queue, offset)  # it was reset
+                continue
+            stored_ms = self._store.message_time(topic, queue_id, offset - 1)
+            # A younger message belongs to another topic of that name: the old one was deleted.
+            if stored_ms is not None and stored_ms <= last.pop_time:
+                self._progress.commit(queue, offset)
+
+    def start(self) -> None:
+        """Begin to revive what is due."""
+        self._tasks.repeat("revival", self._revive, REVIVE_INTERVAL_S)
+        self._tasks.repeat("journal", self._journal.shorten, SHORTEN_INTERVAL_S)
+
+    async def close(self) -> None:
+        """Stop; idempotent."""
+        await self._tasks.close()
+        await self._journal.close()
+
+    async def _revive(self) -> None:
+        while await self._revival.step() == STEP_COUNT:
+            await asyncio.sleep(0)
+
+    # --- popping and acknowledging
+
+    @property
+    def is_full(self) -> bool:
+        """Whether too many messages are in flight."""
+        full = len(self._table) >= self._count_max
+        if full and not self._is_full_said:
+            _log.warning(
+                "%d checkpoints of popped messages are open (pop_checkpoint_count_max): no more "
+                "is popped until consumers acknowledge messages, or their invisible time ends",
+                len(self._table),
+            )
+        self._is_full_said = full
+        return full
+
+    def keep(
+        self, popped: Popped, group: str, invisible_ms: int, ended: Callable[[PopAttempt], None]
+    ) -> None:
+        """Write the checkpoints of messages that were taken; there is at least one.
+
+        Args:
+            ended: gets the outcome, maybe before this returns.
+        """
+        revive_queue_id = next(self._numbers) % self._queue_count
+        attempt = PopAttempt(self._clock.wall_ms(), revive_queue_id, ended)
+        attempt.expect(len(popped.taken))
+        for taken in popped.taken:
+            checkpoint = Checkpoint(
+                topic=taken.topic,
+                group=group,
+                queue_id=taken.queue_id,
+                start_offset=taken.start_offset,
+                pop_time=attempt.pop_time,
+                invisible_ms=invisible_ms,
+                broker_name=self._broker_name,
+                differences=tuple(
+                    offset - taken.start_offset for offset in taken.queue_offsets
+                ),
+                revive_queue_id=revive_queue_id,
+            )
+            self._journal.write(checkpoint, functools.partial(self._kept, attempt, taken))
+
+    def _kept(
+        self, attempt: PopAttempt, taken: Taken, result: PutResult, outcome: Outcome
+    ) -> None:
+        assert taken.step is not None
+        if is_in_log(outcome):
+            self._progress.keep(taken.step)
+        else:
+            self._progress.undo(taken.step)
+        attempt.take(taken, result, outcome)
+
+    def acknowledge(self, key: CheckpointKey, queue_offsets: Sequence[int], told: Told) -> None:
+        """Acknowledge messages.
+
+        What is not in flight needs no acknowledgement: it was acknowledged, or is visible again.
+
+        Args:
+            key: of their checkpoint, according to their handles.
+            told: gets the outcome, maybe before this returns.
+        """
+        checkpoint = self._table.find(key)
+        if checkpoint is not None:
+            bits = checkpoint.bits_of(queue_offsets) & ~checkpoint.acknowledged
+            if bits:
+                self._journal.acknowledge(checkpoint, bits, told)
+                return
+        told(_NOTHING, Outcome.STORED)
+
+    def change(
+        self,
+        key: CheckpointKey,
+        queue_offset: int,
+        invisible_ms: int,
+        told: Callable[[int, PutResult, Outcome], None],
+    ) -> None:
+        """Have a message become visible at another time: it gets a checkpoint of its own.
+
+        What is not in flight stays as it is.
+
+        Args:
+            key: of its checkpoint, according to its handle.
+            invisible_ms: counted from now.
+            told: gets the pop time for the message's new handle, and the outcome.
+        """
+        now = self._clock.wall_ms()
+        checkpoint = self._table.find(key)
+        bit = 0
+        if checkpoint is not None:
+            known = checkpoint.acknowledged | checkpoint.acknowledging
+            bit = checkpoint.bits_of((queue_offset,)) & ~known
+        if checkpoint is None or not bit:
+            told(now, _NOTHING, Outcome.STORED)
+            return
+        changed = dataclasses.replace(
+            checkpoint,
+            start_offset=queue_offset,
+            pop_time=now,
+            invisible_ms=invisible_ms,
+            differences=(0,),
+            acknowledged=0,
+            acknowledging=0,
+            failed_count=0,
+            revive_offset=-1,
+            not_before=0,
+        )
+        while self._table.find(changed.key) is not None:
+            changed.pop_time += 1
+        self._journal.replace(
+            checkpoint, bit, changed, functools.partial(told, changed.pop_time)
+        )

@@ -1,0 +1,113 @@
+"""Up to where each group has popped each queue.
+
+A group's offset moves past messages when the checkpoint that stands for them is in the journal, not
+before; further pops go on behind messages whose checkpoint is still being written.
+
+Source: RocketMQ PopBufferMergeService.commitOffsets, PopMessageProcessor.getPopOffset.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pymq.broker.pop.checkpoint import Checkpoint, GroupQueue
+from pymq.broker.state.offsets import OffsetTable
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """Messages of one queue that one pop took or passed: offsets [first, end)."""
+
+    queue: GroupQueue
+    first: int
+    end: int
+    is_kept: bool = False
+
+
+class PopProgress:
+    """The offsets of popping groups.
+
+    Args:
+        offsets: the committed ones, which others may set at any time.
+    """
+
+    def __init__(self, offsets: OffsetTable) -> None:
+        self._offsets = offsets
+        self._steps: dict[GroupQueue, deque[Step]] = {}
+
+    def find(self, queue: GroupQueue) -> int | None:
+        """Return the offset of the next message to pop; None if nothing is known."""
+        steps = self._steps.get(queue)
+        if steps:
+            return steps[-1].end
+        topic, group, queue_id = queue
+        return self._offsets.find(group, topic, queue_id)
+
+    def commit(self, queue: GroupQueue, offset: int) -> None:
+        """Set a group's offset where no messages are taken: at a start, or after a gap."""
+        topic, group, queue_id = queue
+        self._offsets.commit(group, topic, queue_id, offset)
+
+    def restart(self, queue: GroupQueue, offset: int) -> None:
+        """Go on at another offset, whatever was taken before."""
+        self._steps.pop(queue, None)
+        self.commit(queue, offset)
+
+    def begin(self, queue: GroupQueue, first: int, end: int) -> Step:
+        """Take messages; ``keep`` or ``undo`` follows."""
+        step = Step(queue, first, end)
+        self._steps.setdefault(queue, deque()).append(step)
+        return step
+
+    def skip(self, queue: GroupQueue, first: int, end: int) -> None:
+        """Pass messages that the group does not want."""
+        if queue in self._steps:
+            self.keep(self.begin(queue, first, end))
+        else:
+            self.commit(queue, end)
+
+    def keep(self, step: Step) -> None:
+        """Move the committed offset past messages whose checkpoint is kept, in order."""
+        step.is_kept = True
+        steps = self._steps.get(step.queue)
+        while steps and steps[0].is_kept:
+            self.commit(step.queue, steps.popleft().end)
+        if not steps:
+            self._steps.pop(step.queue, None)
+
+    def undo(self, step: Step) -> None:
+        """Let messages be popped again, and those taken after them: a checkpoint was not kept.
+
+        Some may then be delivered twice, but none is lost.
+        """
+        steps = self._steps.get(step.queue, deque())
+        if step not in steps:
+            return  # one before it was undone
+        while steps.pop() is not step:
+            pass
+        if not steps:
+            del self._steps[step.queue]
+            self.commit(step.queue, step.first)
+
+
+def offsets_after(
+    offsets: OffsetTable, checkpoints: Iterable[Checkpoint]
+) -> dict[GroupQueue, tuple[int, Checkpoint]]:
+    """Return the offsets that groups had reached when their last checkpoints were written.
+
+    Args:
+        offsets: as they were saved; the checkpoints may be older or younger.
+        checkpoints: of the journal, in the order in which they were written.
+
+    Returns:
+        Those that are not the saved ones, and the checkpoint that says so.
+    """
+    found: dict[GroupQueue, tuple[int, Checkpoint]] = {}
+    for one in checkpoints:
+        topic, group, queue_id = queue = one.group_queue
+        at = found[queue][0] if queue in found else offsets.find(group, topic, queue_id)
+        if not one.differences:
+            found[queue] = one.start_offset, one
+        elif one.start_offset >= (at or 0):
+            found[queue] = one.start_offset + one.differences[-1] + 1, one
+    return found

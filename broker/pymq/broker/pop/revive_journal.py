@@ -1,0 +1,343 @@
+"""The journal of popping: checkpoints and acknowledgements in the revive topic.
+
+Everything that is in memory can be made again from the journal. The offset that the revive group
+has committed in a revive queue says from where: no record before it is needed. It is saved
+together with the offsets of all groups, so that after a crash the journal also tells what these
+have popped since.
+
+An open checkpoint whose record is far behind is written again at the end of its queue, with what is
+acknowledged already: the journal that a start has to read grows with the open checkpoints, not with
+the time that one of them has been open.
+
+Source: RocketMQ PopReviveService, PopBufferMergeService, AckMessageProcessor.
+"""
+
+import asyncio
+import functools
+import itertools
+import logging
+from collections.abc import Callable
+
+from pymq.broker.log_writer import LogWriter, Outcome
+from pymq.broker.pop.checkpoint import (
+    Acknowledgement,
+    Checkpoint,
+    GroupQueue,
+    acknowledgement_record,
+    checkpoint_record,
+    read_revive_record,
+)
+from pymq.broker.pop.checkpoint_table import CheckpointTable
+from pymq.broker.pop.record_reading import READ_BYTES_MAX, RecordReading
+from pymq.broker.put_answer import is_in_log
+from pymq.broker.state.offsets import OffsetTable
+from pymq.clock import Clock
+from pymq.errors import ProtocolError
+from pymq.net.tasks import Tasks
+from pymq.protocol.names import REVIVE_GROUP
+from pymq.protocol.record import NewRecord, Record, decode_records
+from pymq.store import Arrival, MessageStore, PutResult, RecordGroup
+
+_log = logging.getLogger(__name__)
+
+#: Records read at a time.
+_READ_COUNT = 1000
+#: How long a checkpoint that was read, not written here, waits for acknowledgements that RocketMQ's
+#: timer delivers after it; or for consumers to come back after a restart.
+FOREIGN_GRACE_MS = 2000
+#: The journal of a revive queue is shortened when it is longer than this and than so many times
+#: the number of its open checkpoints.
+SHORTEN_LENGTH = 4096
+SHORTEN_FACTOR = 4
+#: Checkpoints written again in one step.
+_SHORTEN_STEP = 200
+
+#: Gets the outcome of a put; ``result.remark`` is the reason if it is not in the log.
+Told = Callable[[PutResult, Outcome], None]
+
+
+class ReviveJournal:
+    """Writes the journal, reads it at start, and commits from where it is needed.
+
+    Args:
+        topic, queue_count: the revive topic.
+        broker_name: ours.
+        host: our packed address.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        reading: RecordReading,
+        log_writer: LogWriter,
+        offsets: OffsetTable,
+        table: CheckpointTable,
+        clock: Clock,
+        *,
+        topic: str,
+        queue_count: int,
+        broker_name: str,
+        host: bytes,
+    ) -> None:
+        self._store = store
+        self._reading = reading
+        self._log_writer = log_writer
+        self._offsets = offsets
+        self._table = table
+        self._clock = clock
+        self.topic = topic
+        self._broker_name = broker_name
+        self._host = host
+        #: Of each revive queue, up to where its records are known here.
+        self._ends = [0] * queue_count
+        #: Of each, records of ours at and behind that place: a checkpoint, or None.
+        self._ours: list[dict[int, Checkpoint | None]] = [{} for _ in range(queue_count)]
+        #: What is acknowledged in this turn of the event loop: bits, and who is to be told.
+        self._pending: dict[Checkpoint, tuple[int, list[Told]]] = {}
+        self._catching_up: set[int] = set()
+        self._tasks = Tasks("revive journal")
+
+    # --- writing
+
+    def write(self, checkpoint: Checkpoint, told: Told) -> None:
+        """Write a new checkpoint; it is open when it is in the log."""
+        record = checkpoint_record(
+            checkpoint, self.topic, host=self._host, now_ms=self._clock.wall_ms()
+        )
+        self._log_writer.append(record, functools.partial(self._written, checkpoint, told))
+
+    def _written(
+        self, checkpoint: Checkpoint, told: Told, result: PutResult, outcome: Outcome
+    ) -> None:
+        if is_in_log(outcome):
+            self._opened(checkpoint, result)
+        told(result, outcome)
+
+    def _opened(self, checkpoint: Checkpoint, place: PutResult) -> None:
+        self._table.add(checkpoint)
+        self._ours[checkpoint.revive_queue_id][place.queue_offset] = checkpoint
+
+    def mark(self, queue: GroupQueue, offset: int) -> None:
+        """Note that a group goes on at another offset, whatever earlier checkpoints say."""
+        topic, group, queue_id = queue
+        marker = Checkpoint(
+            topic=topic,
+            group=group,
+            queue_id=queue_id,
+            start_offset=offset,
+            pop_time=self._clock.wall_ms(),
+            invisible_ms=0,
+            broker_name=self._broker_name,
+            differences=(),
+            revive_queue_id=0,
+        )
+        record = checkpoint_record(marker, self.topic, host=self._host, now_ms=marker.pop_time)
+
+        def done(result: PutResult, outcome: Outcome) -> None:
+            if is_in_log(outcome):
+                self._ours[0][result.queue_offset] = None
+
+        self._log_writer.append(record, done)
+
+    def acknowledge(self, checkpoint: Checkpoint, bits: int, told: Told) -> None:
+        """Acknowledge messages of an open checkpoint; several of one turn become one record."""
+        checkpoint.acknowledging |= bits
+        if not self._pending:
+            asyncio.get_running_loop().call_soon(self._flush)
+        known, listeners = self._pending.get(checkpoint, (0, []))
+        self._pending[checkpoint] = (known | bits, [*listeners, told])
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, {}
+        for checkpoint, (bits, listeners) in pending.items():
+            record = self._acknowledgement(checkpoint, bits)
+            done = functools.partial(self._acknowledged, checkpoint, bits, listeners, None)
+            self._log_writer.append(record, done)
+
+    def revive(self, checkpoint: Checkpoint, bit: int, copy: NewRecord, told: Told) -> None:
+        """Acknowledge one message together with storing its copy: both or neither."""
+        checkpoint.acknowledging |= bit
+        group = RecordGroup((copy, self._acknowledgement(checkpoint, bit)))
+        done = functools.partial(self._acknowledged, checkpoint, bit, [told], group)
+        self._log_writer.append(group, done)
+
+    def replace(self, checkpoint: Checkpoint, bit: int, new: Checkpoint, told: Told) -> None:
+        """Move one message from an open checkpoint to a new one of its own."""
+        checkpoint.acknowledging |= bit
+        record = checkpoint_record(new, self.topic, host=self._host, now_ms=self._clock.wall_ms())
+        group = RecordGroup((record, self._acknowledgement(checkpoint, bit)))
+
+        def done(result: PutResult, outcome: Outcome) -> None:
+            if is_in_log(outcome):
+                self._opened(new, group.places[0])
+            self._acknowledged(checkpoint, bit, [told], group, result, outcome)
+
+        self._log_writer.append(group, done)
+
+    def _acknowledgement(self, checkpoint: Checkpoint, bits: int) -> NewRecord:
+        offsets = checkpoint.offsets_of(bits)
+        now = self._clock.wall_ms()
+        return acknowledgement_record(
+            checkpoint, offsets, self.topic, host=self._host, now_ms=now
+        )
+
+    def _acknowledged(
+        self,
+        checkpoint: Checkpoint,
+        bits: int,
+        listeners: list[Told],
+        group: RecordGroup | None,
+        result: PutResult,
+        outcome: Outcome,
+    ) -> None:
+        checkpoint.acknowledging &= ~bits
+        if is_in_log(outcome):
+            place = result if group is None else group.places[-1]
+            self._ours[checkpoint.revive_queue_id][place.queue_offset] = None
+            self._close(checkpoint, bits)
+        for told in listeners:
+            told(result, outcome)
+
+    def _close(self, checkpoint: Checkpoint, bits: int) -> None:
+        checkpoint.acknowledged |= bits
+        if checkpoint.is_done and self._table.find(checkpoint.key) is checkpoint:
+            self.drop(checkpoint)
+
+    def drop(self, checkpoint: Checkpoint) -> None:
+        """Close a checkpoint without a record: after a crash it may be open again."""
+        self._table.remove(checkpoint)
+        self._commit(checkpoint.revive_queue_id)
+
+    # --- following
+
+    def open(self) -> list[Checkpoint]:
+        """Read the journal from where it is needed.
+
+        Returns:
+            All checkpoints in it, also those that were closed later, in the order in which they
+            were written.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        found: list[tuple[int, Checkpoint]] = []
+        for queue_id in range(len(self._ends)):
+            committed = self._offsets.find(REVIVE_GROUP, self.topic, queue_id)
+            first, end = self._store.queue_bounds(self.topic, queue_id)
+            # A power loss may have taken records that the saved offset had counted.
+            at = min(max(first, 0 if committed is None else committed + 1), end)
+            while at < end:
+                result = self._store.reads.read(
+                    self.topic, queue_id, at, count_max=_READ_COUNT, bytes_max=READ_BYTES_MAX
+                )
+                result.check()
+                for record in itertools.chain.from_iterable(map(decode_records, result.buffers)):
+                    what = self._apply(queue_id, record)
+                    if isinstance(what, Checkpoint):
+                        found.append((record.physical_offset, what))
+                at = max(result.next_queue_offset, at + 1)
+            self._ends[queue_id] = at
+            self._commit(queue_id)
+        found.sort(key=lambda one: one[0])
+        return [one for _, one in found]
+
+    def take(self, arrivals: list[Arrival]) -> None:
+        """Take note of what has become visible in the revive topic."""
+        for arrival in arrivals:
+            if arrival.topic == self.topic and arrival.queue_id < len(self._ends):
+                self._follow(arrival.queue_id, arrival.queue_end)
+
+    def _follow(self, queue_id: int, end: int) -> None:
+        ours = self._ours[queue_id]
+        at = self._ends[queue_id]
+        while at < end and at in ours:
+            self._place(queue_id, at)
+            at += 1
+        self._ends[queue_id] = at
+        if at < end and queue_id not in self._catching_up:
+            # RocketMQ's records, which come through the timer.
+            self._catching_up.add(queue_id)
+            self._tasks.start("foreign records", self._catch_up(queue_id))
+        self._commit(queue_id)
+
+    def _place(self, queue_id: int, offset: int) -> None:
+        checkpoint = self._ours[queue_id].pop(offset)
+        if checkpoint is not None:
+            self._table.place(checkpoint, offset)
+
+    async def _catch_up(self, queue_id: int) -> None:
+        """Read what has become visible in a revive queue."""
+        self._catching_up.add(queue_id)
+        try:
+            while (at := self._ends[queue_id]) < self._store.queue_bounds(self.topic, queue_id)[1]:
+                read = await self._reading.read(self.topic, queue_id, at, _READ_COUNT)
+                for record in read.records:
+                    self._apply(queue_id, record)
+                self._ends[queue_id] = max(read.next_queue_offset, at + 1)
+                await asyncio.sleep(0)
+        finally:
+            self._catching_up.discard(queue_id)
+        self._commit(queue_id)
+
+    def _apply(
+        self, queue_id: int, record: Record
+    ) -> Checkpoint | Acknowledgement | None:
+        """Take over what a record says, unless it is one of ours; return it."""
+        offset = record.queue_offset
+        if offset in self._ours[queue_id]:
+            self._place(queue_id, offset)
+            return None
+        try:
+            what = read_revive_record(record, broker_name=self._broker_name)
+        except ProtocolError as error:
+            _log.error("left out of the journal of popping: %s", error)
+            return None
+        if isinstance(what, Checkpoint):
+            if not what.is_done:
+                what.not_before = max(what.due_ms, self._clock.wall_ms()) + FOREIGN_GRACE_MS
+                self._table.add(what)
+                self._table.place(what, offset)
+        elif what is not None:
+            checkpoint = self._table.find(what.key)
+            if checkpoint is not None:
+                self._close(checkpoint, checkpoint.bits_of(what.queue_offsets))
+        return what
+
+    def _commit(self, queue_id: int) -> None:
+        """Commit from where the journal is needed: RocketMQ's offset is the one before."""
+        end = self._ends[queue_id]
+        first = self._table.first_place(queue_id)
+        needed = end if first is None else min(first, end)
+        if needed:
+            self._offsets.commit(REVIVE_GROUP, self.topic, queue_id, needed - 1)
+
+    def shorten(self) -> int:
+        """Write checkpoints again whose records are far behind; return how many."""
+        written = 0
+        for queue_id, end in enumerate(self._ends):
+            first = self._table.first_place(queue_id)
+            if first is None or end - first <= SHORTEN_LENGTH:
+                continue
+            if end - first <= SHORTEN_FACTOR * self._table.count_in(queue_id):
+                continue
+            for checkpoint in self._table.oldest(queue_id, _SHORTEN_STEP):
+                # What is being acknowledged is not known yet; the next step comes soon.
+                if not checkpoint.acknowledging:
+                    self._write_again(checkpoint)
+                    written += 1
+        return written
+
+    def _write_again(self, checkpoint: Checkpoint) -> None:
+        record = checkpoint_record(
+            checkpoint, self.topic, host=self._host, now_ms=self._clock.wall_ms()
+        )
+
+        def done(result: PutResult, outcome: Outcome) -> None:
+            if is_in_log(outcome):
+                self._ours[checkpoint.revive_queue_id][result.queue_offset] = checkpoint
+
+        self._log_writer.append(record, done)
+
+    async def close(self) -> None:
+        """Stop following; idempotent."""
+        await self._tasks.close()

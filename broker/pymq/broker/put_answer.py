@@ -1,0 +1,34 @@
+"""What the outcome of a put is to clients: a response code and a remark.
+
+The answer to a send says exactly what happened. Requests that make the broker write something, and
+whose clients cannot do anything about a late flush, ask ``is_in_log`` first and say less.
+
+Source: RocketMQ SendMessageProcessor.handlePutMessageResult, EndTransactionProcessor.
+"""
+
+from pymq.broker.log_writer import Outcome
+from pymq.protocol.codes import ResponseCode
+from pymq.store import PutResult, PutStatus
+
+_CODES = {
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.NOT_WRITABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+}
+_IN_LOG = frozenset((Outcome.STORED, Outcome.DISK_TIMEOUT))
+
+
+def is_in_log(outcome: Outcome) -> bool:
+    """Return whether the message is in the log, proven to be on the disk or not."""
+    return outcome in _IN_LOG
+
+
+def send_answer(result: PutResult, outcome: Outcome) -> tuple[ResponseCode, str | None]:
+    """Return the response code and the remark of a send with this outcome."""
+    if outcome is Outcome.STORED:
+        return ResponseCode.SUCCESS, None
+    if outcome is Outcome.DISK_TIMEOUT:
+        return ResponseCode.FLUSH_DISK_TIMEOUT, result.remark
+    code = _CODES[result.status] if outcome is Outcome.REFUSED else ResponseCode.SYSTEM_ERROR
+    return code, result.remark or "refused"

@@ -1,0 +1,359 @@
+"""Delayed messages: parked in the queue of their level, stored in their own topic when due.
+
+Each level has a task. It waits until the first message of its queue is due, or until one arrives,
+and delivers what is due in batches. A message counts as delivered when the log has taken its copy.
+How far each level has come is saved from time to time, but never ahead of the copies: only what is
+on the disk itself. So after a crash some messages may be delivered twice, but none is lost.
+
+Source: RocketMQ ScheduleMessageService, HookUtils.transformDelayLevelMessage.
+"""
+
+import asyncio
+import functools
+import logging
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from pymq.broker.delay_level import DelayLevel
+from pymq.broker.log_writer import LogWriter, Outcome, WaitFlushed
+from pymq.broker.state.delay_offsets import DelayOffsets
+from pymq.clock import Clock
+from pymq.errors import CorruptRecord, StoreError, refusal
+from pymq.net.tasks import Tasks
+from pymq.protocol.codes import ResponseCode
+from pymq.protocol.message import DELAY, TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVERY_MS
+from pymq.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, is_legal
+from pymq.protocol.parking import copy_of, park, real_place
+from pymq.protocol.record import NewRecord, Record, decode_record, record_place
+from pymq.store import Arrival, MessageStore, PutResult, ReadResult
+
+_log = logging.getLogger(__name__)
+
+#: How long to sleep at most before a look at the clock, which may have been set.
+LOOK_INTERVAL_S = 1.0
+#: Pauses before a level tries again: doubled after each failure.
+RETRY_LEAST_S, RETRY_MOST_S = 0.1, 10.0
+_LEVEL = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+_INT_MAX = (1 << 31) - 1
+#: A delay level excludes a delivery time.
+_NO_TIMER = dict.fromkeys((TIMER_DELIVERY_MS, TIMER_DELAY_S, TIMER_DELAY_MS))
+
+
+def delay_level(text: str) -> int:
+    """Return a delay level from its property.
+
+    Raises:
+        BrokerError: it is not a number; with the code that RocketMQ fails with.
+    """
+    if _LEVEL.fullmatch(text) is None or not -_INT_MAX - 1 <= int(text) <= _INT_MAX:
+        raise refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"delay level {text[:40]!r} (property DELAY) is not a number of 32 bits; give the "
+            "place of the delay in messageDelayLevel, counted from 1",
+        )
+    return int(text)
+
+
+def park_delayed(
+    level_count: int, record: NewRecord, properties: Mapping[str, str]
+) -> NewRecord:
+    """Return the record that waits in the schedule topic instead of a delayed one.
+
+    Args:
+        level_count: how many levels there are; a higher one counts as the last.
+        record: as sent.
+        properties: its properties; with a delay level above 0.
+    """
+    level = min(delay_level(properties[DELAY]), level_count)
+    changes: dict[str, str | None] = {}
+    if properties[DELAY] != str(level):
+        changes[DELAY] = str(level)
+    if not _NO_TIMER.keys().isdisjoint(properties):
+        changes |= _NO_TIMER
+    return park(record, SCHEDULE_TOPIC, level - 1, changes)
+
+
+class Schedule:
+    """Delivers delayed messages.
+
+    Args:
+        store: where they wait.
+        log_writer: stores them again.
+        offsets: how far each level had come, and gets how far it comes.
+        levels_ms: the delays of levels 1, 2, ...
+        wait_in_memory: returns when records, given as in ``ReadResult``, can be looked at
+            without waiting for the disk.
+        wait_flushed: calls back when the log is flushed up to a physical offset.
+        save_soon: to be called when ``offsets`` have changed.
+        save_interval_s: how often they are.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        log_writer: LogWriter,
+        clock: Clock,
+        offsets: DelayOffsets,
+        *,
+        levels_ms: Sequence[int],
+        wait_in_memory: Callable[
+            [Sequence[memoryview], Sequence[int]], Coroutine[Any, Any, None]
+        ],
+        wait_flushed: WaitFlushed,
+        save_soon: Callable[[], None],
+        save_interval_s: float,
+    ) -> None:
+        self._store = store
+        self._log_writer = log_writer
+        self._clock = clock
+        self._offsets = offsets
+        self._wait_in_memory = wait_in_memory
+        self._wait_flushed = wait_flushed
+        self._save_soon = save_soon
+        self._save_interval_s = save_interval_s
+        self.levels = [
+            DelayLevel(store, number, delay_ms) for number, delay_ms in enumerate(levels_ms, 1)
+        ]
+        self._woken = [asyncio.Event() for _ in self.levels]
+        #: Levels deliver in turn, so that the batches of all do not make one long turn.
+        self._delivering = asyncio.Lock()
+        self._tasks = Tasks("schedule")
+
+    # --- waiting
+
+    def start(self) -> None:
+        """Go on where the offsets say."""
+        self.begin()
+        for level, woken in zip(self.levels, self._woken, strict=True):
+            self._tasks.start(f"level {level.number}", self._serve(level, woken))
+        self._tasks.repeat("save", self.save, self._save_interval_s)
+
+    def begin(self) -> None:
+        """Place the levels where the offsets say, without starting to deliver.
+
+        Raises:
+            StoreError: a queue cannot be read.
+        """
+        now_ms = self._clock.wall_ms()
+        for level in self.levels:
+            level.begin_at(self._offsets.find(level.number), now_ms)
+        if self._offsets.record(self._cursors()):  # one was beyond the end of its queue
+            self._save_soon()
+        self._report_unknown_levels()
+
+    def _report_unknown_levels(self) -> None:
+        for topic, queue_id in self._store.queues():
+            number = queue_id + 1
+            if topic != SCHEDULE_TOPIC or number <= len(self.levels):
+                continue
+            first, end = self._store.queue_bounds(topic, queue_id)
+            waiting = end - max(first, self._offsets.find(number) or 0)
+            if waiting > 0:
+                _log.error(
+                    "%d delayed messages wait in level %d, but messageDelayLevel has %d levels; "
+                    "they are delivered when it has that level again",
+                    waiting,
+                    number,
+                    len(self.levels),
+                )
+
+    def take(self, arrivals: Sequence[Arrival]) -> None:
+        """Look at what has arrived: the first message of a level ends the wait of its task."""
+        for arrival in arrivals:
+            if (
+                arrival.topic == SCHEDULE_TOPIC
+                and arrival.queue_id < len(self.levels)
+                and self.levels[arrival.queue_id].head_ms is None
+            ):
+                self._woken[arrival.queue_id].set()
+
+    async def _serve(self, level: DelayLevel, woken: asyncio.Event) -> None:
+        retry_s, said = RETRY_LEAST_S, ""
+        while True:
+            try:
+                count = await self.step(level)
+            except StoreError as error:
+                if said != str(error):
+                    said = str(error)
+                    _log.error(
+                        "delay level %d: %s; its messages wait, trying again", level.number, error
+                    )
+                await asyncio.sleep(retry_s)
+                retry_s = min(2 * retry_s, RETRY_MOST_S)
+                continue
+            except Exception:
+                _log.exception(
+                    "delay level %d failed; trying again in %g s", level.number, RETRY_MOST_S
+                )
+                await asyncio.sleep(RETRY_MOST_S)
+                continue
+            if said:
+                _log.warning("delay level %d: delivering again", level.number)
+            retry_s, said = RETRY_LEAST_S, ""
+            if not count:
+                await self._wait_due(level, woken)
+
+    async def _wait_due(self, level: DelayLevel, woken: asyncio.Event) -> None:
+        """Wait until a level has something to do: its first message is due, or one arrives."""
+        loop = asyncio.get_running_loop()
+        woken.clear()
+        while not woken.is_set() and not level.is_due(self._clock.wall_ms()):
+            timer = loop.call_later(self._wait_s(level), woken.set)
+            await woken.wait()
+            timer.cancel()
+            if level.head_ms is not None:
+                woken.clear()
+
+    def _wait_s(self, level: DelayLevel) -> float:
+        if level.head_ms is None:
+            return LOOK_INTERVAL_S
+        return min(max(level.head_ms - self._clock.wall_ms(), 0) / 1000, LOOK_INTERVAL_S)
+
+    # --- delivering
+
+    async def step(self, level: DelayLevel) -> int:
+        """Deliver messages of a level that are due, at most one batch; return how many.
+
+        Raises:
+            StoreError: some cannot be read or stored; the others are delivered.
+        """
+        count = level.look(self._clock.wall_ms())
+        if not count:
+            return 0
+        result = level.read(count)
+        await self._wait_in_memory(result.buffers, result.starts)
+        result.check()
+        async with self._delivering:
+            before = level.cursor
+            await self._deliver(level, result)
+        if level.cursor == before and not result.count:
+            raise StoreError(
+                f"no message can be read at {before} in its queue ({result.status.value})"
+            )
+        return level.cursor - before
+
+    async def _deliver(self, level: DelayLevel, result: ReadResult) -> None:
+        records = _records(level, result)
+        level.skip_missing(result, {offset for offset, _ in records})
+        delivery = _Delivery(level, asyncio.get_running_loop().create_future())
+        for offset, record in records:
+            if level.is_delivered(offset):
+                continue
+            copy = None if record is None else _delivered(level, record)
+            if copy is None:
+                level.delivered(offset)
+                continue
+            delivery.pending += 1
+            self._log_writer.append(
+                copy, functools.partial(delivery.done, offset), wait=False
+            )
+        if delivery.pending:
+            await delivery.finished
+        if delivery.failure is not None:
+            raise StoreError(f"a delayed message is not stored: {delivery.failure}")
+
+    def report(self) -> dict[str, str]:
+        """Return how far each used level has come, and the end of its queue."""
+        return {
+            f"scheduleMessageOffset_{level.number}": f"{level.cursor},{level.end}"
+            for level in self.levels
+            if level.end
+        }
+
+    # --- saving
+
+    async def save(self) -> None:
+        """Have the offsets saved, once the copies of what was delivered are on the disk."""
+        offsets = self._cursors()
+        if all(self._offsets.find(number) == offset for number, offset in offsets.items()):
+            return
+        flushed: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+        def done(reason: str | None) -> None:
+            if not flushed.done():
+                flushed.set_result(reason)
+
+        self._wait_flushed(self._store.log_end, done)
+        reason = await flushed
+        if reason is not None:
+            _log.error(
+                "delayOffset.json is not saved: %s; after a crash, what has been delivered since "
+                "the last time is delivered again",
+                reason,
+            )
+        elif self._offsets.record(offsets):
+            self._save_soon()
+
+    def _cursors(self) -> dict[int, int]:
+        return {
+            level.number: level.cursor
+            for level in self.levels
+            if level.end or self._offsets.find(level.number) is not None
+        }
+
+    async def close(self) -> None:
+        """Stop delivering, and save; idempotent."""
+        await self._tasks.close()
+        await self.save()
+
+
+class _Delivery:
+    """The messages of a batch that are on their way into the log."""
+
+    def __init__(self, level: DelayLevel, finished: "asyncio.Future[None]") -> None:
+        self._level = level
+        self.finished = finished
+        self.pending = 0
+        self.failure: str | None = None
+
+    def done(self, offset: int, result: PutResult, outcome: Outcome) -> None:
+        """Take the outcome of one message."""
+        if outcome is Outcome.STORED:
+            self._level.delivered(offset)
+        else:
+            self.failure = result.remark or outcome.value
+        self.pending -= 1
+        if not self.pending and not self.finished.done():
+            self.finished.set_result(None)
+
+
+def _records(level: DelayLevel, result: ReadResult) -> list[tuple[int, Record | None]]:
+    """Return the records of a result with their queue offsets; None for a damaged one."""
+    found: list[tuple[int, Record | None]] = []
+    for buffer, (first, _) in zip(result.buffers, result.heads, strict=True):
+        position, offset = 0, first
+        while position < len(buffer):
+            size, physical_offset = record_place(buffer, position)
+            try:
+                found.append((offset, decode_record(buffer, position, verify=True)))
+            except CorruptRecord as error:
+                _log.error(
+                    "delay level %d: message %d (physical offset %d) is damaged and cannot be "
+                    "delivered: %s",
+                    level.number,
+                    offset,
+                    physical_offset,
+                    error,
+                )
+                found.append((offset, None))
+            position += size
+            offset += 1
+    return found
+
+
+def _delivered(level: DelayLevel, record: Record) -> NewRecord | None:
+    """Return what is stored of a message that is due; None, and a line in the log, if nothing."""
+    place = real_place(record.properties)
+    if place is None or not is_legal(place[0]) or place[0] == HALF_TOPIC:
+        _log.error(
+            "delay level %d: message %d (physical offset %d) is not delivered: %s",
+            level.number,
+            record.queue_offset,
+            record.physical_offset,
+            "it does not say for which queue it is (REAL_TOPIC, REAL_QID)"
+            if place is None or place[0] != HALF_TOPIC
+            else "half messages cannot be delayed",
+        )
+        return None
+    return copy_of(record, *place)

@@ -1,0 +1,186 @@
+"""Which messages a consumer gets, by its subscription: what a request says, or the heartbeats.
+
+Source: RocketMQ PullMessageProcessor, ExpressionMessageFilter, FilterAPI.
+"""
+
+import functools
+from collections.abc import Callable
+
+import numpy as np
+
+from pymq.broker.config import BrokerConfig
+from pymq.broker.state.clients import ClientTable
+from pymq.broker.state.filters import SQL92, TAG_TYPES, FilterTable
+from pymq.errors import LocalProtocolError, refusal
+from pymq.filter.evaluate import SqlFilter, find_sql92
+from pymq.protocol import names
+from pymq.protocol.bodies import GroupConfig, Subscription
+from pymq.protocol.codes import ResponseCode
+from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden
+from pymq.protocol.message import RETRY_TOPIC, decode_properties, find_property
+from pymq.store import EVERYTHING, BitMapTest, Selection
+
+
+class Selections:
+    """Makes selections of subscriptions."""
+
+    def __init__(self, config: BrokerConfig, clients: ClientTable, filters: FilterTable) -> None:
+        self._config = config
+        self._clients = clients
+        self._filters = filters
+
+    def check(self, subscription: Subscription) -> None:
+        """Check a filter before its consumer starts.
+
+        Raises:
+            BrokerError: it does not parse, or filters of its kind are not supported.
+        """
+        kind = subscription.expression_type
+        if kind in TAG_TYPES:
+            return
+        self._check_supported(kind)
+        found = find_sql92(subscription.expression) if kind == SQL92 else f"{kind} is not known"
+        if not isinstance(found, SqlFilter):
+            raise refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(found))
+
+    def of_expression(
+        self,
+        topic: str,
+        expression: str | None,
+        kind: str | None,
+        *,
+        is_allowed: bool = False,
+    ) -> Selection:
+        """Return the selection of an expression that a request carries.
+
+        Args:
+            topic, expression, kind: what it subscribes to.
+            is_allowed: whether SQL92 is supported here whatever the settings say.
+
+        Raises:
+            BrokerError: it does not parse, or filters of its kind are not supported. (RocketMQ
+                ignores an SQL92 expression that does not parse, and hands out all messages.)
+        """
+        if (kind or "") in TAG_TYPES:
+            return _of_tags(topic, expression)
+        if kind == SQL92 and expression:
+            compiled = find_sql92(expression)
+            if isinstance(compiled, SqlFilter):
+                if not is_allowed:
+                    self._check_supported(kind)
+                return self._selection(topic, _matcher(compiled))
+        elif kind is not None:
+            self._check_supported(kind)
+        raise _not_parsed()
+
+    def of_group(self, config: GroupConfig, topic: str, version: int) -> Selection:
+        """Return the selection that the members of a group subscribe to.
+
+        Args:
+            config: the group.
+            topic: read by one of its members.
+            version: of this member's subscription, ms.
+
+        Raises:
+            BrokerError: the broker does not know this subscription (yet), or does not allow it.
+        """
+        group = self._clients.consumer_group(config.group)
+        if group is None:
+            raise refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's group info not exist: {config.group} (no heartbeat yet)",
+            )
+        if group.is_broadcasting and not config.consume_broadcast_enable:
+            raise refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the consumer group[{config.group}] can not consume by broadcast way",
+                {FORBIDDEN_FIELD: str(int(Forbidden.BROADCASTING))},
+            )
+        subscription = group.subscriptions.get(topic)
+        if subscription is None:
+            raise refusal(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {config.group}, topic {topic}",
+            )
+        if subscription.version < version:
+            raise refusal(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription not latest: {config.group} {subscription.expression}",
+            )
+        if subscription.expression_type not in TAG_TYPES:
+            return self._of_filter(config.group, subscription, version)
+        if subscription.class_filter_mode or not subscription.tag_codes:
+            return EVERYTHING
+        return _of_codes(subscription.tag_codes)
+
+    def _of_filter(self, group: str, subscription: Subscription, version: int) -> Selection:
+        found = self._filters.find(subscription.topic, group)
+        if found is None:
+            raise refusal(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        if found.version < version:
+            raise refusal(
+                ResponseCode.FILTER_DATA_NOT_LATEST,
+                "the consumer's consumer filter data not latest",
+            )
+        self._check_supported(subscription.expression_type)
+        if subscription.class_filter_mode:
+            return EVERYTHING
+        return self._selection(subscription.topic, found.matches, found.bit_maps)
+
+    def _selection(
+        self,
+        topic: str,
+        matches: Callable[[bytes], bool],
+        bit_maps: BitMapTest | None = None,
+    ) -> Selection:
+        if self._config.filter_retries and names.is_retry_topic(topic):
+            group = topic.removeprefix(names.RETRY_PREFIX)
+            return Selection(matches=functools.partial(self._matches_retried, group))
+        return Selection(bit_maps=bit_maps, matches=matches)
+
+    def _matches_retried(self, group: str, properties: bytes) -> bool:
+        """Apply the group's filter for the topic from which a message came to be retried."""
+        topic = find_property(properties, RETRY_TOPIC.encode())
+        found = None if topic is None else self._filters.find(str(topic, "utf-8", "replace"), group)
+        return found is None or found.matches(properties)
+
+    def _check_supported(self, kind: str) -> None:
+        if not self._config.property_filter:
+            raise _not_supported(kind)
+
+
+def _matcher(compiled: SqlFilter) -> Callable[[bytes], bool]:
+    def matches(properties: bytes) -> bool:
+        return compiled.matches(decode_properties(properties))
+
+    return matches
+
+
+@functools.lru_cache(1024)
+def _of_tags(topic: str, expression: str | None) -> Selection:
+    try:
+        subscription = Subscription.of_tags(topic, expression, 0)
+    except LocalProtocolError as error:
+        raise _not_parsed() from error
+    return _of_codes(subscription.tag_codes) if subscription.tag_codes else EVERYTHING
+
+
+@functools.lru_cache(1024)
+def _of_codes(codes: frozenset[int]) -> Selection:
+    return Selection(tag_codes=np.array(sorted(codes), np.int64))
+
+
+def _not_parsed() -> Exception:
+    return refusal(
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+    )
+
+
+def _not_supported(kind: str) -> Exception:
+    return refusal(
+        ResponseCode.SYSTEM_ERROR,
+        f"The broker does not support consumer to filter message by {kind}",
+    )

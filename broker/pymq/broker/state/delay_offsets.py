@@ -1,0 +1,62 @@
+"""How far the delayed messages of each level have been delivered, as it is known on the disk.
+
+Source: RocketMQ ScheduleMessageService (offsetTable, dataVersion), DelayOffsetSerializeWrapper.
+"""
+
+from collections.abc import Mapping
+
+from pymq.clock import Clock
+from pymq.protocol import fastjson
+from pymq.protocol.bodies import DataVersion, DelayOffsetTable
+
+#: The version of the table changes once in this many deliveries (RocketMQ
+#: delayOffsetUpdateVersionStep).
+VERSION_STEP = 200
+
+
+class DelayOffsets:
+    """Delay level, from 1 -> queue offset of the next message to deliver.
+
+    Levels that the settings no longer have are kept: they may come back.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._offsets: dict[int, int] = {}
+        self._version = DataVersion()
+        self._moves = 0
+
+    def find(self, level: int) -> int | None:
+        """Return the offset of a level; None if nothing of it was ever delivered."""
+        return self._offsets.get(level)
+
+    def levels(self) -> list[int]:
+        """Return the levels with an offset, ascending."""
+        return sorted(self._offsets)
+
+    def record(self, offsets: Mapping[int, int]) -> bool:
+        """Take over offsets that may be written; return whether any of them is new."""
+        moves = 0
+        for level, offset in offsets.items():
+            known = self._offsets.get(level)
+            if known != offset:
+                moves += abs(offset - (known or 0)) or 1
+                self._offsets[level] = offset
+        before, self._moves = self._moves, self._moves + moves
+        if self._moves // VERSION_STEP != before // VERSION_STEP:
+            self._version = self._version.next(self._clock.wall_ms())
+        return moves > 0
+
+    def to_text(self) -> str:
+        """Return the text of ``delayOffset.json``."""
+        table = DelayOffsetTable(
+            offsets={level: self._offsets[level] for level in self.levels()},
+            version=self._version,
+        )
+        return fastjson.dump_pretty(table.to_json())
+
+    def restore(self, value: object) -> None:
+        """Take over the contents of ``delayOffset.json``; before 5.x it has no version."""
+        table = DelayOffsetTable.from_json(value)
+        self._offsets |= table.offsets
+        self._version = table.version or self._version

@@ -1,0 +1,283 @@
+"""The SQL92 filters that consumer groups subscribe with, remembered when they are away.
+
+A filter is compiled once, when its group registers it. The file ``consumerFilter.json`` keeps it
+for a day after its group has left: bit maps of messages that are stored in the meantime take
+account of it, so that the group need not look at each of them when it is back.
+
+Source: RocketMQ ConsumerFilterManager, ConsumerFilterData.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pymq.broker.config import BrokerConfig
+from pymq.clock import Clock
+from pymq.errors import CorruptRecord
+from pymq.filter.bloom import BloomFilter
+from pymq.filter.evaluate import SqlFilter, find_sql92
+from pymq.protocol import fastjson
+from pymq.protocol.bodies import Subscription
+from pymq.protocol.filter_body import (
+    BloomPositions,
+    ConsumerFilter,
+    ConsumerFilterTable,
+    TopicFilters,
+)
+from pymq.protocol.message import decode_properties
+from pymq.protocol.record import record_properties
+from pymq.store import BitMapTest
+
+_log = logging.getLogger(__name__)
+
+SQL92 = "SQL92"
+#: What subscriptions to tags are called.
+TAG_TYPES = ("", "TAG")
+#: After a restart, groups count as gone since this long before it, until they come back.
+_GONE_BEFORE_RESTART_MS = 30_000
+
+
+@dataclass(slots=True)
+class GroupFilter:
+    """The filter of a group for a topic.
+
+    Attributes:
+        entry: its line in the file.
+        bit_maps: what the bit maps of messages say of it.
+    """
+
+    entry: ConsumerFilter
+    compiled: SqlFilter
+    bit_maps: BitMapTest
+
+    @property
+    def version(self) -> int:
+        """The version of the subscription, ms."""
+        return self.entry.version
+
+    @property
+    def is_dead(self) -> bool:
+        """Has its group left, or given up the topic?"""
+        return self.entry.dead_ms >= self.entry.born_ms
+
+    def matches(self, properties: bytes) -> bool:
+        """Tell whether the group wants a message with these properties, encoded."""
+        return self.compiled.matches(decode_properties(properties))
+
+
+class FilterTable:
+    """Topic, group -> filter.
+
+    Attributes:
+        latest_ms: returns the store time of the last message that is visible, which may lie
+            before or after the clock's time; to be set by whoever has a store.
+    """
+
+    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+        self._clock = clock
+        self._bloom = BloomFilter(
+            error_percent=config.bloom_error_percent, name_count=config.bloom_name_count
+        )
+        self._expiry_ms = config.filter_expiry_ms
+        self._topics: dict[str, dict[str, GroupFilter]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        #: Expressions that did not compile and were warned of, by topic and group.
+        self._warned: dict[tuple[str, str], str] = {}
+        self.latest_ms: Callable[[], int] = lambda: 0
+        self.is_changed = False
+
+    def find(self, topic: str, group: str) -> GroupFilter | None:
+        """Return the filter of a group for a topic, or None."""
+        return self._topics.get(topic, {}).get(group)
+
+    def bit_map(self, topic: str, record: memoryview) -> bytes | None:
+        """Return which filters a record passes; None if there are none for its topic.
+
+        Source: RocketMQ CommitLogDispatcherCalcBitMap.
+        """
+        filters = self._topics.get(topic)
+        if not filters:
+            return None
+        try:
+            _, _, encoded = record_properties(record, 0, len(record))
+        except CorruptRecord as error:
+            _log.error("no bit map for a message of topic %s: %s", topic, error)
+            return None
+        properties = decode_properties(encoded)
+        return self._bloom.bit_map(
+            one.bit_maps.positions
+            for one in filters.values()
+            if one.compiled.matches(properties)
+        )
+
+    # --- registration
+
+    def subscribe(self, group: str, subscriptions: Iterable[Subscription]) -> None:
+        """Take over what a member of a group subscribes to."""
+        topics = set()
+        for one in subscriptions:
+            topics.add(one.topic)
+            if one.expression_type not in TAG_TYPES and one.expression:
+                self._register(group, one)
+        for topic in self._topics_of.get(group, set()) - topics:
+            self._bury(self._topics[topic][group])
+
+    def unsubscribe(self, group: str) -> None:
+        """Take note that the last member of a group has left."""
+        for topic in self._topics_of.get(group, ()):
+            self._bury(self._topics[topic][group])
+        for key in [key for key in self._warned if key[1] == group]:
+            del self._warned[key]
+
+    def _register(self, group: str, subscription: Subscription) -> None:
+        """Register a filter; one that does not compile removes an older one."""
+        topic, version = subscription.topic, subscription.version
+        known = self.find(topic, group)
+        if known is not None:
+            entry = known.entry
+            same = (
+                entry.expression == subscription.expression
+                and entry.expression_type == subscription.expression_type
+            )
+            if version < known.version or (version == known.version and not known.is_dead):
+                return
+            if version == known.version or same:
+                entry.version = version
+                entry.dead_ms = 0
+                self.is_changed = True
+                return
+        compiled = self._compile(group, subscription)
+        if compiled is None:
+            self._remove(topic, group)
+            return
+        positions = list(self._bloom.positions(f"{group}#{topic}"))
+        entry = ConsumerFilter(
+            group=group,
+            topic=topic,
+            expression=subscription.expression,
+            expression_type=subscription.expression_type,
+            # The bit maps of messages that are visible already know nothing of it.
+            born_ms=max(self._clock.wall_ms(), self.latest_ms()),
+            version=version,
+            bloom=BloomPositions(bit_count=self._bloom.bit_count, positions=positions),
+        )
+        self._put(entry, compiled)
+        _log.info("group %s filters topic %s by %.200s", group, topic, subscription.expression)
+
+    def _compile(self, group: str, subscription: Subscription) -> SqlFilter | None:
+        topic, expression = subscription.topic, subscription.expression
+        if subscription.expression_type == SQL92:
+            compiled = find_sql92(expression)
+            if isinstance(compiled, SqlFilter):
+                return compiled
+            reason = str(compiled)
+        else:
+            reason = f"filters of type {subscription.expression_type} are not known"
+        if self._warned.get((topic, group)) != expression:
+            self._warned[topic, group] = expression
+            _log.warning(
+                "group %s: its filter of topic %s is refused, and so are its pulls, until it "
+                "subscribes with another one: %.200s (%s)",
+                group,
+                topic,
+                expression,
+                reason,
+            )
+        return None
+
+    def _put(self, entry: ConsumerFilter, compiled: SqlFilter) -> None:
+        topic, group = entry.topic, entry.group
+        assert entry.bloom is not None  # otherwise it would not be ours
+        test = BitMapTest(
+            tuple(entry.bloom.positions), self._bloom.bit_count // 8, since_ms=entry.born_ms
+        )
+        self._topics.setdefault(topic, {})[group] = GroupFilter(entry, compiled, test)
+        self._topics_of.setdefault(group, set()).add(topic)
+        self._warned.pop((topic, group), None)
+        self.is_changed = True
+
+    def _remove(self, topic: str, group: str) -> None:
+        groups = self._topics.get(topic, {})
+        if groups.pop(group, None) is None:
+            return
+        if not groups:
+            del self._topics[topic]
+        topics = self._topics_of[group]
+        topics.discard(topic)
+        if not topics:
+            del self._topics_of[group]
+        self.is_changed = True
+
+    def _bury(self, found: GroupFilter) -> None:
+        if not found.is_dead:
+            found.entry.dead_ms = self._clock.wall_ms()
+            self.is_changed = True
+
+    def expire(self) -> int:
+        """Forget the filters whose groups left long ago; return how many."""
+        latest = self._clock.wall_ms() - self._expiry_ms
+        gone = [
+            (topic, group)
+            for topic, groups in self._topics.items()
+            for group, found in groups.items()
+            if found.is_dead and found.entry.dead_ms <= latest
+        ]
+        for topic, group in gone:
+            self._remove(topic, group)
+        return len(gone)
+
+    # --- file
+
+    def to_text(self) -> str:
+        """Return the text of ``consumerFilter.json``."""
+        table = ConsumerFilterTable()
+        for topic, groups in self._topics.items():
+            for found in groups.values():
+                found.entry.is_dead = found.is_dead
+            table.topics[topic] = TopicFilters(
+                topic=topic, groups={group: found.entry for group, found in groups.items()}
+            )
+        return fastjson.dump_pretty(table.to_json())
+
+    def restore(self, value: object) -> None:
+        """Take over the contents of ``consumerFilter.json``.
+
+        If the sizes of bit maps are others by now, nothing of it: all filters would be needed to
+        understand the bit maps that were stored.
+        """
+        entries = [
+            entry
+            for topic in ConsumerFilterTable.from_json(value).topics.values()
+            for entry in topic.groups.values()
+        ]
+        if not all(map(self._is_ours, entries)):
+            _log.warning(
+                "consumerFilter.json is of other sizes of bit maps (maxErrorRateOfBloomFilter, "
+                "expectConsumerNumUseFilter): its %d filters are registered again when their "
+                "groups come back",
+                len(entries),
+            )
+            return
+        gone_ms = self._clock.wall_ms() - _GONE_BEFORE_RESTART_MS
+        for entry in entries:
+            compiled = find_sql92(entry.expression)
+            if entry.expression_type != SQL92 or not isinstance(compiled, SqlFilter):
+                _log.warning(
+                    "consumerFilter.json: the filter of group %s for topic %s is left out: %.200s",
+                    entry.group,
+                    entry.topic,
+                    compiled,
+                )
+                continue
+            if entry.dead_ms == 0:
+                entry.dead_ms = max(gone_ms, entry.born_ms)
+            self._put(entry, compiled)
+
+    def _is_ours(self, entry: ConsumerFilter) -> bool:
+        found = entry.bloom
+        return (
+            found is not None
+            and found.bit_count == self._bloom.bit_count
+            and len(found.positions) == self._bloom.hash_count
+            and all(0 <= one < found.bit_count for one in found.positions)
+        )

@@ -1,0 +1,43 @@
+"""Which groups pop which topics, and which pull.
+
+Source: RocketMQ MessageRequestModeManager.
+"""
+
+from collections.abc import Callable
+
+from pymq.protocol import fastjson
+from pymq.protocol.pop_bodies import GroupRequestMode, RequestModeTable
+
+
+class RequestModes:
+    """(topic, group) -> how its members get messages, as administrators set it.
+
+    Attributes:
+        on_change: called after every change; to be set by whoever needs to know.
+    """
+
+    def __init__(self) -> None:
+        self._modes: dict[str, dict[str, GroupRequestMode]] = {}
+        self.on_change: Callable[[], None] = lambda: None
+
+    def find(self, topic: str, group: str) -> GroupRequestMode | None:
+        """Return what was set, or None."""
+        return self._modes.get(topic, {}).get(group)
+
+    def put(self, mode: GroupRequestMode) -> None:
+        """Set how a group gets messages of a topic."""
+        self._modes.setdefault(mode.topic, {})[mode.group] = mode
+        self.on_change()
+
+    def body(self) -> RequestModeTable:
+        """Return the table as sent to slaves and tools."""
+        return RequestModeTable(modes=self._modes)
+
+    def to_text(self) -> str:
+        """Return the text of ``messageRequestMode.json``."""
+        return fastjson.dump_pretty(self.body().to_json())
+
+    def restore(self, value: object) -> None:
+        """Take over the contents of ``messageRequestMode.json``."""
+        for topic, groups in RequestModeTable.from_json(value).modes.items():
+            self._modes.setdefault(topic, {}).update(groups)

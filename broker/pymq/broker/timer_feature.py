@@ -1,0 +1,49 @@
+"""Timer messages, as a feature: its parts and how they are wired."""
+
+from pymq.broker.handlers.timers import TimerHandlers
+from pymq.broker.parts import Core, Feature, Site, Tables
+from pymq.broker.state.timer_metrics import TimerMetrics
+from pymq.broker.timer_parking import TIMER_PROPERTIES, TimerParking, refuse_timers
+from pymq.broker.timers import Timers, TimerSettings
+
+
+def make_timers(site: Site, tables: Tables, core: Core) -> Feature:
+    """Timer messages."""
+    config, store_config, store = site.config, site.store_config, site.store
+    metrics = TimerMetrics(site.clock)
+    handlers = TimerHandlers(
+        config, site.clock, tables.topics, store.timers, metrics, core.hooks, core.log_writer
+    )
+    if store.timers is None:
+        for name in TIMER_PROPERTIES:
+            core.hooks.add(name, refuse_timers)
+        return Feature(handlers=handlers.table())
+    core.saving.add_periodic(
+        "timermetrics", metrics, interval_s=config.offset_flush_interval_ms / 1000
+    )
+    timers = Timers(
+        store.timers,
+        core.log_writer,
+        site.clock,
+        lambda: store.dispatch.store_timestamp,
+        metrics,
+        TimerSettings(
+            precision_ms=store_config.timer_precision_ms,
+            flush_interval_ms=config.timer_flush_interval_ms,
+            stops_enqueue=config.timer_stop_enqueue,
+            stops_dequeue=config.timer_stop_dequeue,
+        ),
+        readers=site.readers,
+        writers=site.writers,
+    )
+    parking = TimerParking(
+        timers.now_ms,
+        store.timers.congestion,
+        precision_ms=store_config.timer_precision_ms,
+        delay_ms_max=config.timer_max_delay_s * 1000,
+        congestion_max=config.timer_congestion_max,
+    )
+    for name in TIMER_PROPERTIES:
+        core.hooks.add(name, parking.park)
+    core.arrivals.subscribe(timers.take)
+    return Feature(handlers=handlers.table(), duties=[timers])

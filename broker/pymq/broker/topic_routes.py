@@ -1,0 +1,115 @@
+"""The queues of topics on all brokers, as the name servers know them.
+
+Source: RocketMQ TopicRouteInfoManager.
+"""
+
+import logging
+from collections.abc import Sequence
+
+from pymq.broker.state.topics import TopicTable
+from pymq.clock import Clock
+from pymq.errors import PymqError
+from pymq.net.channel import AsyncChannel
+from pymq.protocol.bodies import MessageQueue, TopicRoute
+from pymq.protocol.codes import LanguageCode, Permission, RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.headers.routes import RouteRequest
+
+_log = logging.getLogger(__name__)
+
+#: A route is asked for again after this time (RocketMQ loadBalancePollNameServerInterval).
+FRESH_S = 30.0
+TIMEOUT_S = 3.0
+#: Routes that are remembered.
+_COUNT_MAX = 10_000
+_READ = int(Permission.READ)
+
+
+class TopicRoutes:
+    """Looks up routes.
+
+    Args:
+        broker_name: ours.
+        name_servers: their addresses; without any, there are no other brokers.
+        topics: ours.
+    """
+
+    def __init__(
+        self, broker_name: str, name_servers: Sequence[str], topics: TopicTable, clock: Clock
+    ) -> None:
+        self._broker_name = broker_name
+        self._name_servers = name_servers
+        self._topics = topics
+        self._clock = clock
+        #: Topic -> when it was asked for, and its queues.
+        self._known: dict[str, tuple[float, list[MessageQueue] | None]] = {}
+
+    async def queues(self, topic: str) -> list[MessageQueue] | None:
+        """Return the readable queues of a topic; None if there is no such topic."""
+        if not self._name_servers:
+            return self._own(topic)
+        now = self._clock.monotonic_s()
+        known = self._known.get(topic)
+        if known is not None and now - known[0] < FRESH_S:
+            return known[1]
+        try:
+            found = await self._ask(topic)
+        except PymqError as error:
+            _log.warning("no name server tells the route of %s: %s", topic, error)
+            return self._own(topic) if known is None else known[1]
+        if found is None:  # it may be created at any time
+            self._known.pop(topic, None)
+            return None
+        if len(self._known) >= _COUNT_MAX:
+            self._known.clear()
+        self._known[topic] = now, found
+        return found
+
+    def _own(self, topic: str) -> list[MessageQueue] | None:
+        config = self._topics.find(topic)
+        if config is None or not config.perm & _READ:
+            return None
+        return [
+            MessageQueue(topic, self._broker_name, number)
+            for number in range(config.read_queue_count)
+        ]
+
+    async def _ask(self, topic: str) -> list[MessageQueue] | None:
+        """Ask one name server after the other.
+
+        Raises:
+            PymqError: none of them answers.
+        """
+        request = RouteRequest(topic=topic, accept_standard_json_only=True).to_fields()
+        failure: PymqError | None = None
+        for address in self._name_servers:
+            try:
+                channel = await AsyncChannel.connect(address, TIMEOUT_S)
+                try:
+                    answer = await channel.request(
+                        Command(
+                            RequestCode.GET_ROUTEINFO_BY_TOPIC, request, language=LanguageCode.JAVA
+                        ),
+                        TIMEOUT_S,
+                        description="route",
+                    )
+                finally:
+                    channel.close()
+                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                    return None
+                if answer.code != ResponseCode.SUCCESS:
+                    raise PymqError(f"{address}: code {answer.code}, {answer.remark}")
+                return _readable(topic, TopicRoute.decode(answer.body))
+            except PymqError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+
+def _readable(topic: str, route: TopicRoute) -> list[MessageQueue]:
+    return [
+        MessageQueue(topic, queues.broker_name, number)
+        for queues in route.queues
+        if queues.perm & _READ
+        for number in range(queues.read_queue_count)
+    ]

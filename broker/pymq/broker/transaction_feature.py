@@ -1,0 +1,55 @@
+"""Transactions, as a feature: its parts and how they are wired."""
+
+from pymq.broker.duties import Periodic
+from pymq.broker.handlers.transactions import TransactionHandlers
+from pymq.broker.parts import Core, Feature, Site, Tables
+from pymq.broker.transactions.checks import TransactionChecks
+from pymq.broker.transactions.discarded import DiscardedTransactions
+from pymq.broker.transactions.messages import TransactionalMessages
+from pymq.broker.transactions.transactions import Transactions
+from pymq.protocol.message import TRANSACTION_PREPARED
+
+_CURSORS_INTERVAL_S = 1.0
+
+
+def make_transactions(site: Site, tables: Tables, core: Core) -> Feature:
+    """Transactional messages."""
+    discarded = DiscardedTransactions(
+        site.store.keys if site.store_config.key_index else None,
+        core.key_indexing.wait_indexed,
+        site.readers,
+    )
+    messages = TransactionalMessages(site.config, core.hooks, site.store_host)
+    core.hooks.add(TRANSACTION_PREPARED, messages.prepare)
+    transactions = Transactions(
+        site.clock,
+        site.store,
+        tables.offsets,
+        messages,
+        core.log_writer,
+        discarded,
+        site.store_host,
+    )
+    handlers = TransactionHandlers(
+        site.config, site.clock, site.store, core.cold_reads, transactions
+    )
+    checks = TransactionChecks(
+        site.config,
+        site.clock,
+        site.store,
+        core.responses,
+        tables.topics,
+        tables.clients,
+        transactions,
+        reserved_hours=site.store_config.reserved_hours,
+        store_host=site.store_host,
+    )
+    return Feature(
+        handlers=handlers.table(),
+        openings=[transactions.load],
+        duties=[
+            Periodic("transaction cursors", transactions.save_cursors, _CURSORS_INTERVAL_S),
+            discarded,
+            checks,
+        ],
+    )

@@ -1,0 +1,32 @@
+"""The response code and the remark of each outcome of a put."""
+
+import pytest
+
+from pymq.broker.log_writer import Outcome
+from pymq.broker.put_answer import is_in_log, send_answer
+from pymq.protocol.codes import ResponseCode
+from pymq.store import PutResult, PutStatus
+
+ANSWERS = [
+    (PutStatus.OK, Outcome.STORED, ResponseCode.SUCCESS),
+    (PutStatus.OK, Outcome.DISK_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT),
+    (PutStatus.MESSAGE_ILLEGAL, Outcome.REFUSED, ResponseCode.MESSAGE_ILLEGAL),
+    (PutStatus.PROPERTIES_SIZE_EXCEEDED, Outcome.REFUSED, ResponseCode.MESSAGE_ILLEGAL),
+    (PutStatus.BUSY, Outcome.REFUSED, ResponseCode.SYSTEM_BUSY),
+    (PutStatus.NOT_WRITABLE, Outcome.REFUSED, ResponseCode.SERVICE_NOT_AVAILABLE),
+    (PutStatus.NOT_WRITABLE, Outcome.FAILED, ResponseCode.SYSTEM_ERROR),
+]
+
+
+@pytest.mark.parametrize(("status", "outcome", "code"), ANSWERS)
+def test_every_outcome_has_its_code(
+    status: PutStatus, outcome: Outcome, code: ResponseCode
+) -> None:
+    remark = None if outcome is Outcome.STORED else "why"
+    assert send_answer(PutResult(status, remark=remark), outcome) == (code, remark)
+    assert is_in_log(outcome) == (status is PutStatus.OK)
+
+
+def test_no_outcome_is_forgotten() -> None:
+    assert {outcome for _, outcome, _ in ANSWERS} == set(Outcome)
+    assert {status for status, _, _ in ANSWERS} == set(PutStatus)
