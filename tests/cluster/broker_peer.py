@@ -21,12 +21,27 @@ TIMEOUT_S = 5.0
 
 
 class Peer:
-    """A connection to the broker under test, with the requests of these tests."""
+    """A connection to the broker under test, with the requests of these tests.
 
-    def __init__(self, broker: Broker, channel: AsyncChannel, notices: list[Command]) -> None:
+    Attributes:
+        broker: under test.
+        channel: the connection.
+        notices: what the broker asked or told over it.
+        answers: how its requests are answered, by request code; the others are not.
+    """
+
+    channel: AsyncChannel
+
+    def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.channel = channel
-        self.notices = notices
+        self.notices: list[Command] = []
+        self.answers: dict[int, Callable[[Command], Command]] = {}
+
+    def on_request(self, channel: AsyncChannel, command: Command) -> None:
+        self.notices.append(command)
+        answer = self.answers.get(command.code)
+        if answer is not None:
+            channel.respond(command, answer(command))
 
     async def ask(
         self, code: int, body: bytes = b"", form: HeaderForm = HeaderForm.JSON, **fields: Any
@@ -44,7 +59,7 @@ class Peer:
             "pg", topic, "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, False
         )
         fields = dataclasses.replace(request, **changes).to_v2()
-        if code == RequestCode.SEND_MESSAGE:
+        if code in (RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE):
             names = {letter: name for name, letter in LETTERS.items()}
             fields = {names[letter]: value for letter, value in fields.items()}
         return await self.channel.request(Command(code, fields, body, form=form), TIMEOUT_S)
@@ -115,12 +130,10 @@ def serve(
 
 
 async def connect(broker: Broker, *, port: int | None = None) -> Peer:
-    notices: list[Command] = []
+    peer = Peer(broker)
     address = broker.address if port is None else f"127.0.0.1:{port}"
-    channel = await AsyncChannel.connect(
-        address, TIMEOUT_S, on_request=lambda _, command: notices.append(command)
-    )
-    return Peer(broker, channel, notices)
+    peer.channel = await AsyncChannel.connect(address, TIMEOUT_S, on_request=peer.on_request)
+    return peer
 
 
 def fields(command: Command) -> dict[str, str]:

@@ -10,6 +10,16 @@ from pymq.client.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.testing import Cluster
 
+#: So that what a consumer failed at soon comes again.
+RETRY_MS = 100
+
+
+@pytest.fixture
+def pymq_cluster() -> Iterator[Cluster]:
+    """A cluster for one test, whose delays are all short."""
+    with Cluster(store_settings={"delay_levels_ms": (RETRY_MS,) * 18}) as running:
+        yield running
+
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:

@@ -193,6 +193,7 @@ def test_a_damaged_table_falls_back_to_its_backup(
 ) -> None:
     async def commit(peer: Peer, offset: int) -> None:
         await peer.send("T", b"x")
+        await peer.pull("T", 0)  # creates the group
         await peer.ask(
             RequestCode.UPDATE_CONSUMER_OFFSET,
             consumerGroup="g",

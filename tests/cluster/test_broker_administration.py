@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, serve
 
+from pymq.protocol.admin_bodies import GroupConfigs, TopicConfigs
 from pymq.protocol.bodies import GroupConfig, KVTable, TopicConfig, TopicTable
 from pymq.protocol.codes import RequestCode, ResponseCode
 
@@ -26,6 +27,47 @@ def test_a_topic_is_created_shown_and_deleted(tmp_path: Path) -> None:
         assert not (tmp_path / "consumequeue" / "T").exists()
         for name in ("TBW102", "a/b", "DefaultCluster"):
             assert (await create_topic(peer, name)).code == ResponseCode.INVALID_PARAMETER
+
+    serve(tmp_path, check)
+
+
+def test_topics_and_groups_come_in_lists(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        update = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+        listed = TopicConfigs(
+            configs=[
+                TopicConfig(topic="A", read_queue_count=2),
+                TopicConfig(topic="B", attributes={"+message.type": "FIFO"}),
+            ]
+        )
+        assert (await peer.ask(update, listed.encode())).code == ResponseCode.SUCCESS
+        saved = json.loads((tmp_path / "config" / "topics.json").read_text())
+        assert saved["topicConfigTable"]["A"]["readQueueNums"] == 2
+        assert saved["topicConfigTable"]["B"]["attributes"] == {"message.type": "FIFO"}
+        assert (await peer.ask(update, listed.encode())).code == ResponseCode.SUCCESS
+        again = json.loads((tmp_path / "config" / "topics.json").read_text())
+        assert again["topicConfigTable"] == saved["topicConfigTable"]
+        for bad in (
+            TopicConfig(topic="bad^name"),
+            TopicConfig(topic="TBW102"),
+            TopicConfig(topic="D", write_queue_count=-1),
+            TopicConfig(topic="D", attributes={"+no.such": "1"}),
+        ):
+            body = TopicConfigs(configs=[TopicConfig(topic="C"), bad]).encode()
+            assert (await peer.ask(update, body)).code != ResponseCode.SUCCESS
+        answer = await peer.ask(RequestCode.GET_TOPIC_CONFIG, topic="C")
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+        update = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
+        groups = GroupConfigs(configs=[GroupConfig(group="g1"), GroupConfig(group="g2")])
+        assert (await peer.ask(update, groups.encode())).code == ResponseCode.SUCCESS
+        answer = await peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g2")
+        assert GroupConfig.decode(answer.body).group == "g2"
+        groups = GroupConfigs(configs=[GroupConfig(group="g3"), GroupConfig(group="")])
+        assert (await peer.ask(update, groups.encode())).code == ResponseCode.INVALID_PARAMETER
+        assert (await peer.ask(update, b"no json")).code == ResponseCode.SYSTEM_ERROR
+        answer = await peer.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="g3")
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
     serve(tmp_path, check)
 
@@ -83,7 +125,7 @@ def test_without_automatic_groups_an_unknown_one_is_refused(tmp_path: Path) -> N
     serve(tmp_path, check, auto_create_group=False)
 
 
-@pytest.mark.parametrize("code", [0, 9, 36, 37, 315, 200050, 99999])
+@pytest.mark.parametrize("code", [0, 9, 1001, 99999])
 def test_codes_of_others_are_answered_not_supported(tmp_path: Path, code: int) -> None:
     async def check(peer: Peer) -> None:
         answer = await peer.ask(code)

@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from tests.cluster.broker_peer import DEADLINE_S, Peer, connect, fields, records, serve
 
 from pymq.protocol.bodies import (
     ConsumerData,
     ConsumerIds,
+    GroupConfig,
+    Heartbeat,
     LockRequest,
     LockResponse,
     MessageQueue,
@@ -57,6 +60,51 @@ async def wait_until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
+def test_answers_to_heartbeats_say_whether_subscriptions_shall_be_sent(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        async def beat(fingerprint: int, *topics: str, without: bool = False) -> str:
+            body = Heartbeat(
+                client_id="one",
+                consumers=[consumer("g", *topics)],
+                heartbeat_fingerprint=fingerprint,
+                without_sub=without,
+            )
+            answer = await peer.ask(RequestCode.HEART_BEAT, body.encode())
+            assert fields(answer)["IS_SUPPORT_HEART_BEAT_V2"] == "true"
+            return fields(answer)["IS_SUB_CHANGE"]
+
+        assert await beat(0, "T") == "true", "the first version of heartbeats"
+        assert await beat(7, "T") == "true", "another fingerprint than before"
+        assert await beat(7, without=True) == "false"
+        assert (await peer.pull("T", 0, sysFlag=0, subVersion=1)).code == (
+            ResponseCode.TOPIC_NOT_EXIST
+        )
+
+    serve(tmp_path, check)
+
+
+@pytest.mark.parametrize("by", ["group", "broker"])
+def test_members_are_not_told_of_changes_where_that_is_switched_off(
+    tmp_path: Path, by: str
+) -> None:
+    async def check(first: Peer) -> None:
+        config = GroupConfig(group="g", notify_consumer_ids_changed_enable=by == "broker")
+        await first.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, config.encode())
+        second = await connect(first.broker)
+        await first.heartbeat("one", consumer("g", "T"), consumer("told", "T"))
+        await second.heartbeat("two", consumer("g", "T"), consumer("told", "T"))
+        await second.ask(RequestCode.UNREGISTER_CLIENT, clientID="two", consumerGroup="g")
+        if by == "group":
+            await wait_until(lambda: len(first.notices) >= 2)
+        else:
+            await asyncio.sleep(0.05)
+        assert {fields(notice)["consumerGroup"] for notice in first.notices} == (
+            {"told"} if by == "group" else set()
+        )
+
+    serve(tmp_path, check, notify_consumer_ids_changed=by != "broker")
+
+
 def test_a_heartbeat_creates_the_groups_retry_topic(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         await peer.heartbeat("one", consumer("g", "T"), producers=[ProducerData(group="pg")])
@@ -89,13 +137,10 @@ def test_a_pull_uses_the_heartbeats_subscription(tmp_path: Path) -> None:
 
 def test_a_queue_is_locked_for_one_client_at_a_time(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
-        queues = [MessageQueue("T", "broker-a", n) for n in range(2)]
-        elsewhere = MessageQueue("T", "broker-b", 0)
+        queues = [MessageQueue("T", name, 0) for name in ("broker-a", "broker-b")]
 
         async def lock(client_id: str) -> list[MessageQueue]:
-            request = LockRequest(
-                consumer_group="g", client_id=client_id, queues=[*queues, elsewhere]
-            )
+            request = LockRequest(consumer_group="g", client_id=client_id, queues=queues)
             answer = await peer.ask(RequestCode.LOCK_BATCH_MQ, request.encode())
             return LockResponse.decode(answer.body).queues
 
@@ -146,11 +191,17 @@ def test_queue_bounds_and_times(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
-def test_an_offset_of_an_unknown_topic_or_below_zero_is_refused(tmp_path: Path) -> None:
+def test_an_offset_of_an_unknown_topic_or_group_or_below_zero_is_refused(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         offset = {"consumerGroup": "g", "topic": "T", "queueId": 0, "commitOffset": 1}
         update = RequestCode.UPDATE_CONSUMER_OFFSET
-        assert (await peer.ask(update, **offset)).code == ResponseCode.TOPIC_NOT_EXIST
+        answer = await peer.ask(update, **offset)
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        assert answer.remark == "Group g not exist!"
+        await peer.heartbeat("one", consumer("g", "T"))
+        answer = await peer.ask(update, **offset)
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+        assert answer.remark == "Topic T not exist!"
         await peer.send("T", b"x")
         assert (await peer.ask(update, **offset)).code == ResponseCode.SUCCESS
         offset["commitOffset"] = -1

@@ -1,13 +1,15 @@
 """Pulls over a real socket: what comes, what is held, what is refused."""
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, fields, records, serve
+from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 
 from pymq.protocol.batch_body import encode_batch
+from pymq.protocol.bodies import ConsumerData, GroupConfig, MessageModel, Subscription
 from pymq.protocol.codes import PULL_BYTES_FIELD, PullFlag, RequestCode, ResponseCode
 
 
@@ -30,6 +32,8 @@ def test_the_four_pull_answers_carry_all_four_offsets(tmp_path: Path) -> None:
                 "minOffset": "0",
                 "maxOffset": "3",
                 "suggestWhichBrokerId": "0",
+                "topicSysFlag": "0",
+                "groupSysFlag": "0",
             }
         assert (await peer.pull("T", 0, queueId=1)).code == ResponseCode.PULL_NOT_FOUND
         assert (await peer.pull("T", 7, queueId=1)).code == ResponseCode.PULL_OFFSET_MOVED
@@ -139,4 +143,84 @@ def test_the_offset_in_a_pull_is_committed(tmp_path: Path) -> None:
         )
         assert fields(answer)["offset"] == "1"
 
+    serve(tmp_path, check)
+
+
+# --- what the headers of answers say besides
+
+
+def test_flags_of_topic_and_group_come_with_every_answer(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        group = GroupConfig(group="g", group_sys_flag=4)
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group.encode())
+        await peer.send("T", b"x")
+        for offset in range(2):
+            answer = fields(await peer.pull("T", offset))
+            assert (answer["topicSysFlag"], answer["groupSysFlag"]) == ("0", "4")
+            assert answer["suggestWhichBrokerId"] == "0"
+
+    serve(tmp_path, check)
+
+
+@pytest.mark.parametrize(("memory_bytes", "expected"), [(0, "3"), (1 << 30, "2")])
+def test_who_lags_behind_is_sent_to_another_broker(
+    tmp_path: Path, memory_bytes: int, expected: str
+) -> None:
+    async def check(peer: Peer) -> None:
+        group = GroupConfig(group="g", broker_id=2, which_broker_when_consume_slowly=3)
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group.encode())
+        await peer.send("T", b"x")
+        assert fields(await peer.pull("T", 0))["suggestWhichBrokerId"] == expected
+        assert fields(await peer.pull("T", 1))["suggestWhichBrokerId"] == "2"
+
+    serve(tmp_path, check, slave_read=True, memory_bytes=memory_bytes)
+
+
+def test_refusals_say_what_forbids_a_pull(tmp_path: Path) -> None:
+    async def kind(peer: Peer, topic: str = "T", **changes: Any) -> str:
+        answer = await peer.pull(topic, 0, **changes)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        return fields(answer)["forbiddenType"]
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T")
+        await create_topic(peer, "W", perm=2)
+        assert await kind(peer, "W") == "3"
+        group = GroupConfig(group="no", consume_enable=False)
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group.encode())
+        assert await kind(peer, consumerGroup="no") == "2"
+        group = GroupConfig(group="g", consume_broadcast_enable=False)
+        await peer.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, group.encode())
+        data = ConsumerData(
+            group="g",
+            message_model=MessageModel.BROADCASTING,
+            subscriptions=[Subscription.of_tags("T", "*", 1)],
+        )
+        await peer.heartbeat("one", data)
+        assert await kind(peer, sysFlag=0) == "4"
+        lite = await peer.ask(RequestCode.LITE_PULL_MESSAGE, **peer.pull_fields("T", 0))
+        assert (lite.code, fields(lite)["forbiddenType"]) == (ResponseCode.NO_PERMISSION, "1")
+
+    serve(tmp_path, check, lite_pull=False)
+    serve(tmp_path, lambda peer: nothing_is_read(kind(peer)), permission=2)
+
+
+async def nothing_is_read(kind: Awaitable[str]) -> None:
+    assert await kind == "1"
+
+
+def test_an_administrator_forbids_a_group_a_topic(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T")
+        await peer.heartbeat(
+            "one", ConsumerData(group="g", subscriptions=[Subscription.of_tags("T", "*", 1)])
+        )
+        answer = await peer.pull("T", 0, sysFlag=0)
+        assert answer.code == ResponseCode.NO_PERMISSION
+        assert answer.remark == "the consumer group[g] is forbidden for topic[T]"
+        assert fields(answer)["forbiddenType"] == "5"
+
+    table = tmp_path / "config" / "subscriptionGroup.json"
+    table.parent.mkdir()
+    table.write_text('{"forbiddenTable": {"g": {"T": 4}}, "subscriptionGroupTable": {}}')
     serve(tmp_path, check)

@@ -7,7 +7,7 @@ from tests.cluster.broker_peer import Peer, fields, records, serve
 
 from pymq.broker.handlers import query as query_handlers
 from pymq.errors import StoreError
-from pymq.protocol.bodies import KVTable
+from pymq.protocol.bodies import KVTable, TopicStats
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.store import FlushMode, Keys
@@ -223,3 +223,27 @@ def test_an_index_that_is_behind_is_not_taken_for_an_answer(
         raise StoreError("no space left for keys")
 
     serve(tmp_path, check)
+
+
+def test_what_is_no_longer_in_memory_is_found_just_the_same(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        answers = [await peer.send("T", b"x" * size) for size in (10, 50_000)]
+        small, large = (int(fields(answer)["msgId"][16:], 16) for answer in answers)
+        for offset, size in ((small, 10), (large, 50_000)):
+            answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=offset)
+            (found,) = records(answer)
+            assert (len(found.body), found.physical_offset) == (size, offset)
+        answer = await peer.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=small + 1)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        answer = await peer.ask(
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, topic="T", queueId=0, timestamp=1 << 50
+        )
+        assert fields(answer)["offset"] == "2"
+        answer = await peer.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, topic="T", queueId=0)
+        assert 0 < int(fields(answer)["timestamp"]) <= found.store_timestamp
+        answer = await peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T")
+        stats = TopicStats.decode(answer.body)
+        times = {one.queue_id: at.last_update_timestamp_ms for one, at in stats.offsets.items()}
+        assert times[0] == found.store_timestamp and times[1] == 0
+
+    serve(tmp_path, check, memory_bytes=0)

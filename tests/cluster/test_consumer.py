@@ -24,7 +24,7 @@ from pymq.client.operations import PreparedMessage
 from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, LocalProtocolError
 from pymq.net.channel import AsyncChannel
 from pymq.net.server import ServerConnection
-from pymq.protocol.bodies import ConsumeFromWhere, MessageQueue
+from pymq.protocol.bodies import ConsumeFromWhere, GroupConfig, MessageQueue
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import Message, ReceivedMessage
@@ -91,6 +91,7 @@ def test_an_offset_beyond_the_end_is_moved_back(
 ) -> None:
     async def test() -> None:
         await send_numbers(pymq_cluster.name_server, "T", range(8))
+        await ask(pymq_cluster.broker_address, operations.update_group(GroupConfig(group="g")))
         for number in range(4):
             queue = MessageQueue("T", pymq_cluster.broker_name, number)
             await ask(pymq_cluster.broker_address, operations.update_offset("g", queue, 1000))

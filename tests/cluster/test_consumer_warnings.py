@@ -53,6 +53,14 @@ def one_queue(pymq_cluster: Cluster) -> Cluster:
     return pymq_cluster
 
 
+@pytest.fixture
+def no_way_back(one_queue: Cluster) -> Cluster:
+    """The same, and the broker takes nothing back from group g: its retry topic is read-only."""
+    with BlockingClient(one_queue.name_server) as client:
+        BlockingAdmin(client).create_topic("%RETRY%g", queue_count=1, perm=int(Permission.READ))
+    return one_queue
+
+
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pymq.client.retry.LOCAL_RETRY_S", 0.05)
@@ -139,7 +147,7 @@ def test_members_that_subscribe_alike_say_nothing(
 
 
 def test_a_message_whose_handler_always_fails_holds_its_queue_back(
-    one_queue: Cluster, caplog: pytest.LogCaptureFixture
+    no_way_back: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def test() -> None:
         got: set[int] = set()
@@ -150,9 +158,9 @@ def test_a_message_whose_handler_always_fails_holds_its_queue_back(
                 raise ValueError("poison")
             got.add(int(message.body))
 
-        await send_numbers(one_queue.name_server, "T", range(60))
+        await send_numbers(no_way_back.name_server, "T", range(60))
         limits = FlowLimits(span_max=10, queue_messages_max=5)
-        consumer = Consumer(one_queue.name_server, "g", from_where="earliest", limits=limits)
+        consumer = Consumer(no_way_back.name_server, "g", from_where="earliest", limits=limits)
         async with consumer.subscribe("T"):
             running = asyncio.ensure_future(consumer.run(handler))
             text = "reading stands still"
@@ -207,7 +215,7 @@ def test_a_handler_that_does_not_return_holds_its_queue_back(
 
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_a_failed_handler_is_one_warning(
-    one_queue: Cluster, caplog: pytest.LogCaptureFixture, batch_size: int | None
+    no_way_back: Cluster, caplog: pytest.LogCaptureFixture, batch_size: int | None
 ) -> None:
     kept = "tried again here in 0.05 s, because the broker does not take it back: "
 
@@ -220,8 +228,8 @@ def test_a_failed_handler_is_one_warning(
                 failures += 1
                 raise ValueError("cannot")
 
-        await send_numbers(one_queue.name_server, "T", range(4))
-        consumer = Consumer(one_queue.name_server, "g", from_where="earliest").subscribe("T")
+        await send_numbers(no_way_back.name_server, "T", range(4))
+        consumer = Consumer(no_way_back.name_server, "g", from_where="earliest").subscribe("T")
         async with consumer:
             running = asyncio.ensure_future(
                 consumer.run(handler, concurrency=1, batch_size=batch_size)

@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pymq.errors import ConfigurationError
-from pymq.net.server import Server, ServerConfig, ServerConnection
+from pymq.errors import ConfigurationError, ConnectionFailed, RequestTimeout, TooManyPending
+from pymq.net.channel import AsyncChannel
+from pymq.net.server import ASKED_COUNT_MAX, Server, ServerConfig, ServerConnection
+from pymq.net.wire import TURN_BYTES
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder, encode_frame
 
@@ -153,7 +155,9 @@ def test_many_small_frames_are_handled_in_turns_and_in_order() -> None:
         writer.write(b"".join(request(n, body) for n, body in enumerate(bodies)))
         answers = await read_commands(reader, len(bodies))
         assert [answer.body for answer in answers] == bodies
-        assert max(echo.groups) < 200
+        smallest = len(request(0, bodies[0]))
+        assert max(echo.groups) <= TURN_BYTES // smallest + 1
+        assert len(echo.groups) >= 300_000 // TURN_BYTES
         writer.close()
 
     serve(check)
@@ -262,7 +266,7 @@ def test_a_bug_in_the_handler_ends_the_connection(
         handled: list[int] = []
         server.on_commands = failing
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"".join(request(n, b"x" * 1000) for n in range(30)))
+        writer.write(b"".join(request(n, b"x" * 1000) for n in range(3 * TURN_BYTES // 1000)))
         with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
             await reader.readexactly(1)
         assert len(handled) == 2
@@ -303,3 +307,111 @@ def test_connections_above_the_limit_are_refused() -> None:
         second_writer.close()
 
     serve(check, connection_count_max=1)
+
+
+# --- a server that asks its client
+
+
+class Asking:
+    """A server that passes on what its clients answer, and one client of it."""
+
+    def __init__(self) -> None:
+        self.accepted: list[ServerConnection] = []
+
+    def on_commands(self, connection: ServerConnection, commands: list[Command]) -> None:
+        for command in commands:
+            if command.is_response:
+                connection.answered(command)
+            else:
+                self.accepted.append(connection)
+                connection.respond(command, command.reply(0))
+
+
+def serve_asking(check: Callable[[AsyncChannel, ServerConnection], Awaitable[None]]) -> None:
+    """Run ``check`` with both ends of a connection; the client answers codes below 100."""
+
+    def on_request(channel: AsyncChannel, command: Command) -> None:
+        if command.code < 100:
+            channel.respond(command, command.reply(command.code, body=command.body))
+
+    async def run() -> None:
+        asking = Asking()
+        server = Server(ServerConfig(), asking.on_commands, lambda _: None)
+        await server.start()
+        channel = await AsyncChannel.connect(
+            f"127.0.0.1:{server.port}", DEADLINE_S, on_request=on_request
+        )
+        try:
+            await channel.request(Command(1), DEADLINE_S)
+            await asyncio.wait_for(check(channel, asking.accepted[0]), DEADLINE_S)
+        finally:
+            channel.close()
+            await server.close()
+
+    asyncio.run(run())
+
+
+def test_both_ends_ask_at_the_same_time_with_numbers_of_their_own() -> None:
+    async def check(channel: AsyncChannel, connection: ServerConnection) -> None:
+        ours = [connection.request_nowait(Command(n, body=b"%d" % n), 5) for n in range(50)]
+        theirs = [channel.request_nowait(Command(n), 5) for n in range(50)]
+        answers = await asyncio.gather(*ours)
+        assert [(one.code, one.body) for one in answers] == [(n, b"%d" % n) for n in range(50)]
+        assert len(await asyncio.gather(*theirs)) == 50
+        assert connection.pending_count == channel.pending_count == 0
+
+    serve_asking(check)
+
+
+def test_a_client_that_does_not_answer_in_time() -> None:
+    async def check(channel: AsyncChannel, connection: ServerConnection) -> None:
+        with pytest.raises(RequestTimeout, match=r"^127.+ did not answer request UPDATE_AND"):
+            await connection.request(Command(200), 0.05)
+        assert connection.pending_count == 0 and connection.is_open
+
+    serve_asking(check)
+
+
+def test_a_client_that_is_gone_fails_what_it_was_asked() -> None:
+    async def check(channel: AsyncChannel, connection: ServerConnection) -> None:
+        asked = connection.request_nowait(Command(200), 5)
+        channel.close()
+        with pytest.raises(
+            ConnectionFailed,
+            match="was lost before request UPDATE_AND_CREATE_SUBSCRIPTIONGROUP was answered",
+        ):
+            await asked
+        with pytest.raises(ConnectionFailed, match="is closed"):
+            await connection.request(Command(1), 5)
+
+    serve_asking(check)
+
+
+def test_a_client_is_asked_so_much_at_a_time() -> None:
+    async def check(channel: AsyncChannel, connection: ServerConnection) -> None:
+        asked = [connection.request_nowait(Command(200), 60) for _ in range(ASKED_COUNT_MAX)]
+        with pytest.raises(TooManyPending, match=f"{ASKED_COUNT_MAX} requests are unanswered"):
+            await connection.request(Command(1), 5)
+        connection.abort()
+        assert all(
+            isinstance(error, ConnectionFailed)
+            for error in await asyncio.gather(*asked, return_exceptions=True)
+        )
+
+    serve_asking(check)
+
+
+def test_a_client_that_does_not_read_is_not_asked() -> None:
+    async def check(channel: AsyncChannel, connection: ServerConnection) -> None:
+        transport = channel._transport
+        assert transport is not None
+        transport.pause_reading()
+        while connection.write_stuck_at is None:
+            connection.send(b"x" * 1_000_000)
+            await asyncio.sleep(0)
+        with pytest.raises(RequestTimeout, match="has not read for 0.05 s"):
+            await connection.ask(Command(1), 0.05)
+        assert connection.pending_count == 0
+        connection.abort()
+
+    serve_asking(check)

@@ -62,11 +62,12 @@ def check_history(
         check_beginnings if lost_power else check_batches,
         check_order,
     ):
-        complaints += _some(check(events, found))
+        complaints += some(check(events, found))
     return complaints
 
 
-def _some(complaints: Iterator[str]) -> list[str]:
+def some(complaints: Iterator[str]) -> list[str]:
+    """Return complaints of one kind, ``COMPLAINTS_MAX`` of them."""
     every = list(complaints)
     if len(every) > COMPLAINTS_MAX:
         every[COMPLAINTS_MAX:] = [f"... and {len(every) - COMPLAINTS_MAX} more of these"]
@@ -215,7 +216,7 @@ def check_index(entries: Sequence[IndexEntry], log: Sequence[IndexEntry]) -> lis
     there, wanted = set(entries), set(log)
     wrong = [f"entry without its record: {entry}" for entry in entries if entry not in wanted]
     wrong += [f"record without its entry: {record}" for record in log if record not in there]
-    return _some(iter(wrong))
+    return some(iter(wrong))
 
 
 def check_index_files(found: Sequence[bytes], wanted: Sequence[bytes]) -> list[str]:

@@ -195,7 +195,7 @@ def run_kills(
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))
                     if number < CHECK_COUNT:
                         complaints += damage(store, "under load")
-                    kill_count += _kill(broker, chance)
+                    kill_count += kill_and_sometimes_again(broker, chance)
                     if number < CHECK_COUNT:
                         complaints += damage(store, f"after kill {number}")
                     broker.start()
@@ -237,14 +237,22 @@ def damage(store: Path, when: str, *, is_stopped: bool = False) -> list[str]:
     ]
 
 
-def _kill(broker: ServerProcess, chance: random.Random) -> int:
-    """Kill it; now and then once more while it starts again. Return how often."""
+def kill_and_sometimes_again(
+    broker: ServerProcess, chance: random.Random, killed: Callable[[], None] = lambda: None
+) -> int:
+    """Kill it; now and then once more while it starts again. Return how often.
+
+    Args:
+        killed: called after each time.
+    """
     broker.kill()
+    killed()
     if chance.randrange(START_KILL_IN):
         return 1
     broker.spawn()
     time.sleep(chance.uniform(0, START_KILL_S))
     broker.kill()
+    killed()
     return 2
 
 

@@ -1,0 +1,302 @@
+"""Popping over a real socket: what is handed out, what comes back, and what never does."""
+
+import asyncio
+import time
+from pathlib import Path
+
+from tests.cluster.broker_peer import Peer, create_topic, fields, serve
+from tests.cluster.pops import PopConsumer, PoppedMessage
+
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.store import FlushMode
+
+
+def test_popped_messages_are_nobody_elses_and_acknowledged_ones_never_return(
+    tmp_path: Path,
+) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=2)
+        for n in range(10):
+            await peer.send("T", b"%d" % n, queue_id=n % 2)
+        one, other = PopConsumer(peer), PopConsumer(peer)
+        first = await one.pop(maxMsgNums=4, invisibleTime=1500)
+        assert len(first) == 4
+        rest = await other.pop()
+        assert sorted(m.body for m in first + rest) == [b"%d" % n for n in range(10)]
+        assert await one.pop() == []
+        kept = first.pop()
+        for message in first + rest:
+            assert (await one.ack(message)).code == ResponseCode.SUCCESS
+        again = await one.pop(pollTime=4_000) or await one.pop(pollTime=4_000)
+        assert [m.body for m in again] == [kept.body]
+        assert again[0].record.reconsume_times == 1
+        assert again[0].record.topic == "T"
+        assert again[0].properties["1ST_POP_TIME"] == kept.handle.split(" ")[1]
+        assert (await one.ack(again[0])).code == ResponseCode.SUCCESS
+        assert await one.pop() == []
+
+    serve(tmp_path, check)
+
+
+def test_the_fields_of_an_answer(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        for n in range(3):
+            await peer.send("T", b"%d" % n)
+        before = int(time.time() * 1000)
+        answer = await PopConsumer(peer).ask(maxMsgNums=2, invisibleTime=7000)
+        assert (answer.code, answer.remark) == (ResponseCode.SUCCESS, "FOUND")
+        said = fields(answer)
+        assert before <= int(said.pop("popTime")) <= int(time.time() * 1000)
+        assert said.pop("reviveQid") == "0"
+        assert said == {
+            "invisibleTime": "7000",
+            "restNum": "1",
+            "startOffsetInfo": "0 0 0",
+            "msgOffsetInfo": "0 0 0,1",
+        }
+        answer = await PopConsumer(peer, group="other").ask(exp="nobody")
+        assert (answer.code, answer.remark) == (
+            ResponseCode.POLLING_TIMEOUT,
+            "NO_MESSAGE_IN_QUEUE",
+        )
+        assert fields(answer)["restNum"] == "0"
+
+    serve(tmp_path, check)
+
+
+def test_a_restart_knows_what_is_in_flight(tmp_path: Path) -> None:
+    acknowledged: set[bytes] = set()
+    open_ones: set[bytes] = set()
+
+    async def pop(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=3)
+        for n in range(60):
+            await peer.send("T", b"%d" % n, queue_id=n % 3)
+        consumer = PopConsumer(peer)
+        while messages := await consumer.pop(maxMsgNums=7, invisibleTime=3000):
+            for n, message in enumerate(messages):
+                if n % 2:
+                    assert (await consumer.ack(message)).code == ResponseCode.SUCCESS
+                    acknowledged.add(message.body)
+                else:
+                    open_ones.add(message.body)
+
+    async def come_back(peer: Peer) -> None:
+        consumer = PopConsumer(peer)
+        await peer.send("T", b"new")
+        assert [m.body for m in await consumer.pop()] == [b"new"]
+        found: set[bytes] = set()
+        while len(found) < len(open_ones):
+            for message in await consumer.pop(pollTime=4_000):
+                assert message.body not in found | acknowledged
+                found.add(message.body)
+        assert found == open_ones
+        assert await consumer.pop() == []
+
+    serve(tmp_path, pop)
+    serve(tmp_path, come_back)
+
+
+def test_held_pops_are_woken_one_by_one(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=4)
+        consumer = PopConsumer(peer)
+
+        def later(**changes: object) -> asyncio.Future[Command]:
+            texts = {k: str(v) for k, v in consumer.pop_fields(**changes).items()}
+            return peer.channel.request_nowait(Command(RequestCode.POP_MESSAGE, texts), 30)
+
+        held = [later(pollTime=3_000) for _ in range(3)]
+        other = later(pollTime=3_000, exp="other")
+        await peer.send("T", b"a", queue_id=2, properties="TAGS\x01x")
+        done, waiting = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) == 1
+        assert [m.body for m in consumer.messages(done.pop().result())] == [b"a"]
+        await peer.send("T", b"b", queue_id=1, properties="TAGS\x01other")
+        done, waiting = await asyncio.wait(
+            {*waiting, other}, return_when=asyncio.FIRST_COMPLETED
+        )
+        assert [m.body for m in consumer.messages(done.pop().result())] == [b"b"]
+        answers = await asyncio.gather(*waiting)
+        assert [one.code for one in answers] == [ResponseCode.POLLING_TIMEOUT] * 2
+
+    serve(tmp_path, check)
+
+
+def test_a_pop_that_found_nothing_in_time(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T")
+        consumer = PopConsumer(peer)
+        now = int(time.time() * 1000)
+        begun = time.monotonic()
+        answer = await consumer.ask(pollTime=400, bornTime=now)
+        assert time.monotonic() - begun > 0.2
+        assert answer.code == ResponseCode.POLLING_TIMEOUT
+        late = await consumer.ask(pollTime=400, bornTime=now - 5000)
+        assert late.code == ResponseCode.POLLING_TIMEOUT
+        assert late.remark is not None and "timeout too much" in late.remark
+
+    serve(tmp_path, check)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await create_topic(peer, "W", queues=1, perm=2)
+        await peer.send("T", b"x")
+        consumer = PopConsumer(peer)
+        for changes, code in [
+            ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+            ({"topic": "W"}, ResponseCode.NO_PERMISSION),
+            ({"queueId": 1}, ResponseCode.INVALID_PARAMETER),
+            ({"maxMsgNums": 33}, ResponseCode.INVALID_PARAMETER),
+            ({"expType": "SQL92", "exp": "a > "}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+            ({"exp": " || "}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+            ({"maxMsgNums": "many"}, ResponseCode.SYSTEM_ERROR),
+        ]:
+            answer = await consumer.ask(**changes)
+            assert answer.code == code, (changes, answer)
+        (message,) = await consumer.pop()
+        for changes, code in [
+            ({"topic": "unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+            ({"queueId": 1}, ResponseCode.MESSAGE_ILLEGAL),
+            ({"queueId": -1}, ResponseCode.MESSAGE_ILLEGAL),
+            ({"offset": 7}, ResponseCode.NO_MESSAGE),
+            ({"offset": -1}, ResponseCode.NO_MESSAGE),
+            ({"extraInfo": "nonsense"}, ResponseCode.SYSTEM_ERROR),
+            ({"extraInfo": "a b c d e f"}, ResponseCode.SYSTEM_ERROR),
+            ({"consumerGroup": "another"}, ResponseCode.SUCCESS),
+        ]:
+            answer = await consumer.ack(message, **changes)
+            assert answer.code == code, (changes, answer)
+
+    serve(tmp_path, check)
+
+
+def test_with_sync_flush_and_cold_messages(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        for n in range(20):
+            await peer.send("T", b"%d" % n * 300, queue_id=n % 2, properties="TAGS\x01a")
+        consumer = PopConsumer(peer)
+        first = await consumer.pop(invisibleTime=300, exp="a")
+        assert sorted(m.body for m in first) == sorted(b"%d" % n * 300 for n in range(20))
+        again: list[PoppedMessage] = []
+        while len(again) < 20:
+            again += await consumer.pop(pollTime=4_000, exp="a")
+        assert sorted(m.body for m in again) == sorted(m.body for m in first)
+        for message in again:
+            assert (await consumer.ack(message)).code == ResponseCode.SUCCESS
+
+    serve(tmp_path, check, flush=FlushMode.SYNC, memory_bytes=0)
+
+
+def test_messages_that_a_group_does_not_want_are_passed(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        for n in range(30):
+            await peer.send("T", b"%d" % n, properties=f"TAGS\x01{'ab'[n % 5 == 0]}")
+        consumer = PopConsumer(peer)
+        found = await consumer.pop(exp="b")
+        assert [m.body for m in found] == [b"%d" % n for n in range(0, 30, 5)]
+        assert await consumer.pop(exp="c") == []
+        assert await consumer.pop(exp="*") == []
+
+    serve(tmp_path, check)
+
+
+def test_sql_selects_messages_hot_and_cold(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        for n in range(100):
+            await peer.send("T", b"%d" % n * 100, properties=f"a\x01{n}\x02", queue_id=n % 2)
+        consumer = PopConsumer(peer)
+        sql = {"expType": "SQL92", "exp": "a BETWEEN 40 AND 79", "maxMsgNums": 5}
+        found: list[bytes] = []
+        while len(found) < 40:
+            answers = await asyncio.gather(
+                *(consumer.ask(pollTime=4_000, **sql) for _ in range(4))
+            )
+            for answer in answers:
+                assert answer.code == ResponseCode.SUCCESS
+                found += [message.body for message in consumer.messages(answer)]
+        assert sorted(found) == sorted(b"%d" % n * 100 for n in range(40, 80))
+        assert await consumer.pop(**sql) == []
+        assert await consumer.pop(exp="*") == []
+
+    serve(tmp_path / "hot", check)
+    serve(tmp_path / "cold", check, memory_bytes=0)
+
+
+def test_the_invisible_time_can_be_changed(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        for n in range(3):
+            await peer.send("T", b"%d" % n)
+        consumer = PopConsumer(peer)
+        soon, later, done = await consumer.pop(invisibleTime=2500)
+        begun = time.monotonic()
+        assert (await consumer.change(soon, 300)).code == ResponseCode.SUCCESS
+        assert (await consumer.change(later, 60_000)).code == ResponseCode.SUCCESS
+        assert (await consumer.change(done, 400)).code == ResponseCode.SUCCESS
+        assert (await consumer.ack(done)).code == ResponseCode.SUCCESS
+        (again,) = await consumer.pop(pollTime=4_500, invisibleTime=60_000)
+        assert again.body == soon.body
+        assert time.monotonic() - begun < 2.0
+        assert again.record.reconsume_times == 1
+        # Its old handle is worth nothing any more, nor are those of acknowledged messages.
+        assert (await consumer.change(soon, 300)).code == ResponseCode.SUCCESS
+        assert (await consumer.change(done, 300)).code == ResponseCode.SUCCESS
+        assert await consumer.pop(pollTime=3500) == []
+        assert (await consumer.ack(later)).code == ResponseCode.SUCCESS
+        wrong = again
+        wrong.handle = wrong.handle[:-1] + "9"
+        assert (await consumer.change(wrong, 1)).code == ResponseCode.NO_MESSAGE
+
+    serve(tmp_path, check)
+
+
+def test_batches_of_acknowledgements(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        for n in range(40):
+            await peer.send("T", b"%d" % n, queue_id=n % 3)
+        consumer = PopConsumer(peer)
+        first = await consumer.pop(invisibleTime=1000)
+        rest = await consumer.pop(invisibleTime=1000)
+        assert len(first + rest) == 40
+        kept = [first.pop(5), rest.pop()]
+        assert (await consumer.ack_batch(first + rest)).code == ResponseCode.SUCCESS
+        again: list[PoppedMessage] = []
+        while len(again) < 2:
+            again += await consumer.pop(pollTime=4_000)
+        assert sorted(m.body for m in again) == sorted(m.body for m in kept)
+        assert (await consumer.ack_batch(again)).code == ResponseCode.SUCCESS
+        assert (await consumer.ack_batch([])).code == ResponseCode.NO_MESSAGE
+        for body in (b"", b"{", b'{"acks":[{"c":"g","t":"T","r":"7"}]}'):
+            answer = await peer.ask(RequestCode.BATCH_ACK_MESSAGE, body)
+            assert answer.code in (ResponseCode.NO_MESSAGE, ResponseCode.SYSTEM_ERROR)
+
+    serve(tmp_path, check)
+
+
+def test_notifications_and_polling_info(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=2)
+        consumer = PopConsumer(peer)
+        assert fields(await consumer.notify()) == {"hasMsg": "false", "pollingFull": "false"}
+        held = asyncio.ensure_future(consumer.pop(pollTime=4_000))
+        told = asyncio.ensure_future(consumer.notify(pollTime=4_000))
+        while not await consumer.polling_count():
+            await asyncio.sleep(0.01)
+        assert await consumer.polling_count(1) == 0
+        await peer.send("T", b"x", queue_id=1)
+        (message,) = await held
+        answer = await told
+        assert fields(answer)["hasMsg"] in ("true", "false")  # the pop may have been first
+        assert fields(await consumer.notify(consumerGroup="other"))["hasMsg"] == "true"
+        assert fields(await consumer.notify())["hasMsg"] == "false"
+        await consumer.change(message, 100)
+        told = asyncio.ensure_future(consumer.notify(pollTime=4_000))
+        assert fields(await told)["hasMsg"] == "true"
+        unknown = await consumer.notify(topic="unknown")
+        assert unknown.code == ResponseCode.TOPIC_NOT_EXIST
+
+    serve(tmp_path, check)

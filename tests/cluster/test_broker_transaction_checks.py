@@ -1,0 +1,412 @@
+"""Checks of transactions: who is asked, when, how often, and what becomes of the answers."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.broker_peer import Peer, connect, fields, records, serve
+from tests.cluster.transactional import (
+    COMMIT,
+    ROLLBACK,
+    UNKNOWN,
+    Half,
+    checks,
+    end,
+    half_properties,
+    join,
+    prepare,
+    wait_for_checks,
+)
+
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.message import decode_properties
+from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_OP_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
+from pymq.protocol.record import Record, offset_message_id
+from pymq.store import FlushMode
+
+OK = ResponseCode.SUCCESS
+
+
+def serve_quickly(
+    path: Path, check: Callable[[Peer], Awaitable[None]], **settings: Any
+) -> None:
+    """Run a broker that checks every 0.1 s what is 0.3 s old."""
+    quick = {"transaction_check_interval_ms": 100, "transaction_timeout_ms": 300}
+    serve(path, check, **quick | settings)
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+async def stored(peer: Peer, topic: str, queue_id: int = 0) -> list[Record]:
+    found: list[Record] = []
+    while True:
+        answer = await peer.pull(topic, len(found), queueId=queue_id)
+        if answer.code != OK:
+            return found
+        found += records(answer)
+
+
+async def cursor(peer: Peer, topic: str = HALF_TOPIC) -> int:
+    group = TRANSACTION_GROUP
+    code = RequestCode.QUERY_CONSUMER_OFFSET
+    return int(fields(await peer.ask(code, consumerGroup=group, topic=topic, queueId=0))["offset"])
+
+
+@pytest.mark.parametrize("flush", list(FlushMode))
+def test_a_producer_is_asked_about_the_message_as_it_was_sent(
+    tmp_path: Path, flush: FlushMode
+) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        born = now_ms()
+        properties = half_properties(1, "TAGS\x01a\x02")
+        half = await prepare(
+            peer, "T", b"body", 1, queue_id=2, flag=7, born_timestamp=born, properties=properties
+        )
+        (asked, *_) = await wait_for_checks(peer, 1)
+        assert now_ms() - born >= 300
+        assert asked.half.queue_offset == half.queue_offset + 1
+        record = asked.record
+        assert (record.topic, record.queue_id, record.body, record.flag) == ("T", 2, b"body", 7)
+        assert (record.queue_offset, record.physical_offset, record.born_timestamp) == (
+            asked.half.queue_offset,
+            asked.half.physical_offset,
+            born,
+        )
+        sent = decode_properties(properties.encode()) | {"WAIT": "false"}
+        kept = decode_properties(record.properties)
+        assert kept.items() >= sent.items()
+        assert kept["TRANSACTION_CHECK_TIMES"] == "1"
+        assert asked.fields == {
+            "topic": HALF_TOPIC,
+            "tranStateTableOffset": str(asked.half.queue_offset),
+            "commitLogOffset": str(asked.half.physical_offset),
+            "msgId": "KEY1",
+            "transactionId": "KEY1",
+            "offsetMsgId": offset_message_id(record.store_host, record.physical_offset),
+            "bname": "broker-a",
+        }
+        await end(peer, asked.half, COMMIT, fromTransactionCheck=True)
+        (committed,) = await stored(peer, "T", 2)
+        assert committed.prepared_transaction_offset == asked.half.physical_offset
+        assert (committed.body, committed.flag, committed.sys_flag) == (b"body", 7, 8)
+
+    serve_quickly(tmp_path, check, flush=flush)
+
+
+def test_every_check_counts_and_names_a_new_place(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
+        asked = await wait_for_checks(peer, 4)
+        numbers = [decode_properties(one.record.properties) for one in asked[:4]]
+        assert [one["TRANSACTION_CHECK_TIMES"] for one in numbers] == ["1", "2", "3", "4"]
+        assert [one.half.queue_offset for one in asked[:4]] == [1, 2, 3, 4]
+        assert (await end(peer, asked[3].half, UNKNOWN)).code == OK
+        await wait_for_checks(peer, 5)
+        # Any of its places may be named, and then it is checked no more.
+        assert (await end(peer, asked[1].half, ROLLBACK)).remark is None
+        await asyncio.sleep(0.3)
+        known = len(checks(peer))
+        for one in checks(peer):
+            assert "ended before" in ((await end(peer, one.half, COMMIT)).remark or "")
+        await asyncio.sleep(0.5)
+        assert len(checks(peer)) == known
+        assert await stored(peer, "T") == []
+
+    serve_quickly(tmp_path, check)
+
+
+def test_what_has_ended_or_is_young_is_not_checked(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        for number in range(5):
+            half = await prepare(peer, "T", b"x", number, born_timestamp=now_ms())
+            await end(peer, half, ROLLBACK if number % 2 else COMMIT)
+        old = await prepare(peer, "T", b"x", 5, born_timestamp=now_ms())
+        await asyncio.sleep(0.6)
+        await prepare(peer, "T", b"x", 6, born_timestamp=now_ms() + 4_000)
+        await wait_for_checks(peer, 3)
+        await end(peer, old, ROLLBACK)
+        assert {one.fields["msgId"] for one in checks(peer)} <= {"KEY5", "KEY6"}
+
+    serve_quickly(tmp_path, check)
+
+
+def test_a_message_born_in_the_future_is_checked_at_once(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        await prepare(peer, "T", b"x", 1, born_timestamp=now_ms() + 60_000)
+        await wait_for_checks(peer, 1)
+
+    serve_quickly(tmp_path, check, transaction_timeout_ms=30_000)
+
+
+def test_an_immunity_time_of_its_own_counts_instead(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        born = now_ms()
+        immune = half_properties(1, "CHECK_IMMUNITY_TIME_IN_SECONDS\x012\x02")
+        half = await prepare(peer, "T", b"x", 1, properties=immune, born_timestamp=born)
+        early = half_properties(2, "CHECK_IMMUNITY_TIME_IN_SECONDS\x010\x02")
+        await prepare(peer, "T", b"x", 2, properties=early, born_timestamp=born)
+        asked = await wait_for_checks(peer, 1)
+        assert asked[0].fields["msgId"] == "KEY2"
+        await end(peer, asked[0].half, ROLLBACK, fromTransactionCheck=True)
+        async with asyncio.timeout(10):
+            while not (asked := [c for c in checks(peer) if c.fields["msgId"] == "KEY1"]):
+                await asyncio.sleep(0.05)
+        assert now_ms() - born >= 2_000
+        kept = decode_properties(asked[0].record.properties)
+        assert kept["TRANSACTION_CHECK_TIMES"] == "1"
+        assert kept["TRAN_PREPARED_QUEUE_OFFSET"] == str(half.queue_offset)
+        await end(peer, half, COMMIT, fromTransactionCheck=True)
+        assert [one.body for one in await stored(peer, "T")] == [b"x"]
+
+    serve_quickly(tmp_path, check, transaction_timeout_ms=60_000)
+
+
+def test_the_end_of_an_immune_message_names_its_first_place(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        immune = half_properties(1, "CHECK_IMMUNITY_TIME_IN_SECONDS\x0160\x02")
+        half = await prepare(peer, "T", b"x", 1, properties=immune, born_timestamp=now_ms())
+        async with asyncio.timeout(10):
+            while len(await stored(peer, HALF_TOPIC)) < 4:
+                await asyncio.sleep(0.05)
+        for copy in (await stored(peer, HALF_TOPIC))[1:]:
+            kept = decode_properties(copy.properties)
+            assert kept["TRAN_PREPARED_QUEUE_OFFSET"] == "0"
+            assert "TRANSACTION_CHECK_TIMES" not in kept
+        assert (await end(peer, half, COMMIT)).code == OK
+        assert [one.body for one in await stored(peer, "T")] == [b"x"]
+        count = len(await stored(peer, HALF_TOPIC))
+        await asyncio.sleep(0.4)
+        assert len(await stored(peer, HALF_TOPIC)) == count
+        assert checks(peer) == []
+
+    serve_quickly(tmp_path, check)
+
+
+def test_after_too_many_checks_a_message_is_moved_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        await prepare(peer, "T", b"x", 1, born_timestamp=now_ms(), flag=9)
+        async with asyncio.timeout(15):
+            while not (moved := await stored(peer, CHECK_MAX_TIME_TOPIC)):
+                await asyncio.sleep(0.05)
+        (record,) = moved
+        assert (record.body, record.flag, record.sys_flag) == (b"x", 9, 0)
+        kept = decode_properties(record.properties)
+        assert (kept["TRANSACTION_CHECK_TIMES"], kept["REAL_TOPIC"]) == ("3", "T")
+        await asyncio.sleep(0.5)
+        assert len(checks(peer)) == 3
+        assert len(await stored(peer, CHECK_MAX_TIME_TOPIC)) == 1
+        async with asyncio.timeout(15):
+            while await cursor(peer) != 4:
+                await asyncio.sleep(0.05)
+        assert "is moved to topic TRANS_CHECK_MAX_TIME_TOPIC" in caplog.text
+
+    with caplog.at_level(logging.ERROR):
+        serve_quickly(tmp_path, check, transaction_check_max=3, transaction_timeout_ms=0)
+
+
+def test_a_message_older_than_files_are_kept_is_moved_away_unasked(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        await prepare(peer, "T", b"x", 1, born_timestamp=now_ms() - 3_700_000)
+        async with asyncio.timeout(15):
+            while not await stored(peer, CHECK_MAX_TIME_TOPIC):
+                await asyncio.sleep(0.05)
+        assert checks(peer) == []
+
+    serve_quickly(tmp_path, check, store={"reserved_hours": 1})
+
+
+def test_producers_come_and_go(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer, group="another")
+        await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
+        async with asyncio.timeout(15):
+            while len(await stored(peer, HALF_TOPIC)) < 3:
+                await asyncio.sleep(0.05)
+        assert checks(peer) == []
+        assert "no producer of the group is connected" in caplog.text
+        first = await connect(peer.broker)
+        await join(first, "first")
+        await wait_for_checks(first, 1)
+        second = await connect(peer.broker)
+        await join(second, "second")
+        known = len(checks(first))
+        await wait_for_checks(second, 2)
+        await wait_for_checks(first, known + 2)  # each in its turn
+        first.channel.close()
+        known = len(checks(second))
+        asked = await wait_for_checks(second, known + 3)
+        await end(second, asked[-1].half, COMMIT, fromTransactionCheck=True)
+        second.channel.close()
+        assert [one.body for one in await stored(peer, "T")] == [b"x"]
+
+    with caplog.at_level(logging.WARNING):
+        serve_quickly(tmp_path, check, transaction_check_max=1000)
+
+
+def test_thousands_of_open_transactions(tmp_path: Path) -> None:
+    count = 3_000
+
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        born = now_ms()
+        for start in range(0, count, 500):
+            await asyncio.gather(
+                *(
+                    prepare(peer, "T", b"%d" % number, number, born_timestamp=born)
+                    for number in range(start, start + 500)
+                )
+            )
+        slowest = 0.0
+        async with asyncio.timeout(30):
+            while len(checks(peer)) < count:
+                begun = time.monotonic()
+                await peer.ask(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
+                slowest = max(slowest, time.monotonic() - begun)
+        newest = {one.fields["msgId"]: one.half for one in checks(peer)}
+        assert len(newest) == count
+        for start in range(0, count, 500):
+            some = list(newest.values())[start : start + 500]
+            await asyncio.gather(*(end(peer, half, COMMIT) for half in some))
+        found = await stored(peer, "T")
+        assert sorted(int(one.body) for one in found) == list(range(count))
+        async with asyncio.timeout(15):
+            while await cursor(peer) < len(await stored(peer, HALF_TOPIC)):
+                await asyncio.sleep(0.1)
+        assert await cursor(peer, HALF_OP_TOPIC) == len(await stored(peer, HALF_OP_TOPIC))
+
+    serve_quickly(
+        tmp_path, check, transaction_timeout_ms=1_000, transaction_check_interval_ms=1_500
+    )
+
+
+async def wait_for_discard(peer: Peer, count: int = 1) -> list[Record]:
+    async with asyncio.timeout(15):
+        while len(moved := await stored(peer, CHECK_MAX_TIME_TOPIC)) < count:
+            await asyncio.sleep(0.05)
+    return moved
+
+
+@pytest.mark.parametrize("first", [COMMIT, ROLLBACK])
+def test_a_discarded_transaction_may_still_be_ended_once(tmp_path: Path, first: int) -> None:
+    """Its producer may have needed longer than all checks take; also after a restart."""
+    expected = [b"late"] if first == COMMIT else []
+    places: list[Half] = []
+
+    async def begin(peer: Peer) -> None:
+        await join(peer)
+        half = await prepare(peer, "T", b"late", 1, born_timestamp=now_ms())
+        places.append(half)
+        await wait_for_discard(peer)
+        places.extend(one.half for one in checks(peer))
+        assert len(places) == 3
+        if first == COMMIT:
+            return  # the next start decides
+        assert (await end(peer, places[1], first)).remark is None
+        for place in places:
+            assert "ended before" in ((await end(peer, place, COMMIT)).remark or "")
+
+    async def go_on(peer: Peer) -> None:
+        decisions = [end(peer, place, COMMIT) for place in places * 3]
+        answers = await asyncio.gather(*decisions)
+        assert [answer.code for answer in answers] == [OK] * 9
+        assert [one.body for one in await stored(peer, "T")] == expected
+
+    for part in (begin, go_on, go_on):
+        serve_quickly(tmp_path, part, transaction_check_max=2, transaction_timeout_ms=0)
+
+
+async def resume(peer: Peer, message_id: str) -> Any:
+    return await peer.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, msgId=message_id)
+
+
+def test_a_discarded_transaction_is_checked_again_when_an_administrator_says_so(
+    tmp_path: Path,
+) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        half = await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
+        (moved,) = await wait_for_discard(peer)
+        known = len(checks(peer))
+        message_id = offset_message_id(moved.store_host, moved.physical_offset)
+        assert (await resume(peer, message_id)).code == OK
+        asked = await wait_for_checks(peer, known + 1)
+        assert decode_properties(asked[-1].record.properties)["TRANSACTION_CHECK_TIMES"] == "1"
+        # It is open again: its first place may be named, too, and only once.
+        assert (await end(peer, half, COMMIT)).remark is None
+        assert "ended before" in ((await end(peer, asked[-1].half, ROLLBACK)).remark or "")
+        assert [one.body for one in await stored(peer, "T")] == [b"x"]
+        answer = await resume(peer, message_id)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "ended before" in (answer.remark or "")
+
+    serve_quickly(tmp_path, check, transaction_check_max=2, transaction_timeout_ms=0)
+
+
+def test_the_checks_of_an_open_transaction_are_counted_again(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
+        asked = await wait_for_checks(peer, 3)
+        message_id = offset_message_id(asked[0].record.store_host, asked[0].half.physical_offset)
+        assert (await resume(peer, message_id)).code == OK
+        async with asyncio.timeout(15):
+            while True:
+                properties = [decode_properties(one.record.properties) for one in checks(peer)]
+                times = [int(one["TRANSACTION_CHECK_TIMES"]) for one in properties]
+                if times[-1] >= 3 and times.count(2) == 2:
+                    break
+                await asyncio.sleep(0.05)
+        assert times.count(1) == 2
+        assert await stored(peer, CHECK_MAX_TIME_TOPIC) == []
+
+    serve_quickly(tmp_path, check, transaction_timeout_ms=0)
+
+
+def test_what_cannot_be_checked_again(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        sent = await peer.send("T", b"plain")
+        ended = await prepare(peer, "T", b"x", 1)
+        await end(peer, ended, ROLLBACK)
+        host = bytes.fromhex(fields(sent)["msgId"])[:8]
+        for message_id, reason in (
+            (fields(sent)["msgId"], "a message of topic T"),
+            (offset_message_id(host, ended.physical_offset), "ended before"),
+            (offset_message_id(host, 1 << 40), "physical offset"),
+            (offset_message_id(host, 3), ""),
+            ("nonsense", "message id"),
+        ):
+            answer = await resume(peer, message_id)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            remark = answer.remark or ""
+            assert remark.startswith("Put message back to RMQ_SYS_TRANS_HALF_TOPIC failed: ")
+            assert reason in remark
+
+    serve(tmp_path, check)
+
+
+def test_without_a_key_index_a_discarded_transaction_has_ended(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await join(peer)
+        half = await prepare(peer, "T", b"x", 1, born_timestamp=now_ms())
+        await wait_for_discard(peer)
+        assert "ended before" in ((await end(peer, half, COMMIT)).remark or "")
+        assert await stored(peer, "T") == []
+
+    quick = {"transaction_check_max": 2, "transaction_timeout_ms": 0}
+    serve_quickly(tmp_path, check, store={"key_index": False}, **quick)

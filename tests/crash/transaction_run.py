@@ -1,0 +1,236 @@
+"""One run of a broker as far as transactions are concerned: no sockets, no tasks of its own.
+
+Its parts are the real ones; requests come from connections that end in a list, the clock stands
+still until it is moved, disks work in the thread that asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.unit.net.connections import FakeConnection
+from tests.unit.store.stores import BORN, HOST, FakeClock, config
+
+from pymq.broker.cold_reads import ColdReads
+from pymq.broker.config import BrokerConfig
+from pymq.broker.handlers.transactions import TransactionHandlers
+from pymq.broker.key_indexing import KeyIndexing
+from pymq.broker.log_writer import LogWriter
+from pymq.broker.message_hooks import MessageHooks
+from pymq.broker.record_response import RecordResponses
+from pymq.broker.state.clients import Client, ClientTable
+from pymq.broker.state.offsets import OffsetTable
+from pymq.broker.state.topics import TopicTable
+from pymq.broker.transactions.checks import TransactionChecks
+from pymq.broker.transactions.discarded import DiscardedTransactions
+from pymq.broker.transactions.messages import TransactionalMessages
+from pymq.broker.transactions.transactions import Transactions
+from pymq.errors import StoreError
+from pymq.net.dispatcher import Dispatcher
+from pymq.protocol import fastjson
+from pymq.protocol.codes import CommandFlag, RequestCode
+from pymq.protocol.command import Command
+from pymq.protocol.framing import FrameDecoder
+from pymq.protocol.message import TIMER_DELAY_MS, TRANSACTION_PREPARED, parse_properties
+from pymq.protocol.record import NewRecord, Record, decode_record
+from pymq.store import FlushMode, MessageStore
+from pymq.testing.faulty_files import Crashed, FaultyFiles
+
+GROUP = "pg"
+RESERVED_HOURS = 2
+_Result = TypeVar("_Result")
+
+
+def _later(record: NewRecord, properties: object) -> NewRecord:
+    """Delay a message, as it seems."""
+    return dataclasses.replace(record, topic="LATER", queue_id=0)
+
+
+class _Here(Executor):
+    """Does everything at once, in the thread that asks."""
+
+    def submit(self, work: Callable[..., Any], /, *given: Any, **more: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*given, **more))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+
+class TransactionRun:
+    """From one start to one stop or death.
+
+    Args:
+        root: of the store.
+        clock: the time.
+        files: the disk.
+        saved: the text of ``consumerOffset.json``; None: there is no file.
+        broker: settings of the broker.
+        settings: of the store.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        clock: FakeClock,
+        files: FaultyFiles,
+        *,
+        saved: str | None,
+        broker: dict[str, Any],
+        **settings: Any,
+    ) -> None:
+        self.root = root
+        self.clock = clock
+        self.files = files
+        self.saved = saved
+        self.config = BrokerConfig(**broker)
+        self.store_config = config(root, **settings)
+        self.store = store = MessageStore.open(self.store_config, clock, files=files)
+        self.offsets = OffsetTable()
+        if saved is not None:
+            self.offsets.restore(fastjson.parse(saved))
+        self.waiting: list[tuple[int, Callable[[str | None], None]]] = []
+        is_sync = self.store_config.flush_mode is FlushMode.SYNC
+        self.writer = LogWriter(
+            functools.partial(store.put, store_host=HOST),
+            (lambda end, done: self.waiting.append((end, done))) if is_sync else None,
+        )
+        self.hooks = MessageHooks()
+        messages = TransactionalMessages(self.config, self.hooks, HOST)
+        self.hooks.add(TRANSACTION_PREPARED, messages.prepare)
+        self.hooks.add(TIMER_DELAY_MS, _later)
+        indexing = KeyIndexing(store.keys)
+        self.discarded = DiscardedTransactions(store.keys, indexing.wait_indexed, _Here())
+        self.transactions = Transactions(
+            clock, store, self.offsets, messages, self.writer, self.discarded, HOST
+        )
+        self.clients = ClientTable(clock, expiry_s=1e9)
+        responses = RecordResponses(store, executor=_Here(), memory_bytes=3000)
+        cold_reads = ColdReads(store, responses, _Here())
+        self.checks = TransactionChecks(
+            self.config,
+            clock,
+            store,
+            responses,
+            TopicTable(self.config, clock),
+            self.clients,
+            self.transactions,
+            reserved_hours=RESERVED_HOURS,
+            store_host=HOST,
+        )
+        handlers = TransactionHandlers(self.config, clock, store, cold_reads, self.transactions)
+        self.dispatcher = Dispatcher("test", handlers.table())
+        self.producers: list[FakeConnection] = []
+        self.transactions.load()
+
+    # --- time passes
+
+    async def settle(self, work: Coroutine[Any, Any, _Result] | None = None) -> _Result | None:
+        """Let everything that was begun come to its end.
+
+        Raises:
+            Crashed: the process died.
+        """
+        task = None if work is None else asyncio.ensure_future(work)
+        for _ in range(10_000):
+            for _ in range(12):
+                await asyncio.sleep(0)
+            if self.files.crashed:
+                if task is not None:
+                    task.cancel()
+                raise Crashed("in the middle of something")
+            if self.waiting:
+                self.flush()
+            elif task is None or task.done():
+                return None if task is None else task.result()
+        raise AssertionError("it never ends")
+
+    def flush(self) -> None:
+        """Flush the log, and tell those who wait for that."""
+        waiting, self.waiting = self.waiting, []
+        reason = None
+        try:
+            self.store.durability.flush()
+        except StoreError as error:
+            reason = str(error)
+        for end, done in waiting:
+            assert reason is not None or self.store.durability.flushed_end >= end
+            done(reason)
+
+    def save(self) -> None:
+        """Save the offsets, on a disk that keeps them whatever happens."""
+        self.transactions.save_cursors()
+        self.saved = self.offsets.to_text()
+
+    async def close(self) -> None:
+        """Stop cleanly."""
+        await self.leave()
+        self.save()
+        self.store.close()
+
+    async def leave(self) -> None:
+        """End all tasks."""
+        await self.discarded.close()
+        await self.checks.close()
+        await self.dispatcher.close()
+
+    # --- what producers do
+
+    def prepare(self, number: int, topic: str, *, more: str = "") -> NewRecord:
+        """Return the half message of a new message."""
+        # Every two messages have the same unique key, as a send and its repetition do.
+        key = f"K{number // 2}"
+        text = f"TRAN_MSG\x01true\x02UNIQ_KEY\x01{key}\x02PGROUP\x01{GROUP}\x02{more}"
+        sent = NewRecord(
+            topic, 0, b"%d" % number, text.encode(), BORN, self.clock.wall_ms(), sys_flag=4
+        )
+        return self.hooks.apply(sent, parse_properties(text))
+
+    def ask(self, code: int, *requests: dict[str, object]) -> Callable[[], list[Command]]:
+        """Send requests that arrive together; the answers can be had when all is settled."""
+        connection = FakeConnection()
+        commands = [
+            Command(code, {name: str(value) for name, value in fields.items()}, opaque=number)
+            for number, fields in enumerate(requests)
+        ]
+        self.dispatcher.on_commands(connection.as_connection(), commands)
+
+        def answers() -> list[Command]:
+            found = {request.opaque: answer for request, answer, _ in connection.responses}
+            return [found[number] for number in range(len(requests)) if number in found]
+
+        return answers
+
+    def join(self) -> None:
+        """Connect one more producer."""
+        producer = FakeConnection()
+        self.producers.append(producer)
+        client = Client(f"producer-{len(self.producers)}", 0, 0, 0.0)
+        self.clients.register_producer(producer.as_connection(), client, GROUP)
+
+    def part(self) -> None:
+        """Disconnect the producer that was first."""
+        if self.producers:
+            gone = self.producers.pop(0)
+            gone.is_open = False
+            self.clients.drop(gone.as_connection())
+
+    def questions(self) -> list[Record]:
+        """Return the half messages of the checks since the last call, in their order."""
+        found = []
+        for producer in self.producers:
+            for frame in producer.frames:
+                (command,) = FrameDecoder().feed(frame)
+                assert isinstance(command, Command)
+                assert command.code == RequestCode.CHECK_TRANSACTION_STATE
+                assert command.flag == CommandFlag.ONE_WAY
+                found.append(decode_record(command.body, verify=True))
+            producer.frames.clear()
+        return sorted(found, key=lambda half: half.queue_offset)
