@@ -27,10 +27,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-VERSIONS: Final = ("4.5.1", "4.9.7", "5.3.3", "5.4.0")
+VERSIONS: Final = ("4.5.1", "4.9.7", "5.3.3", "5.4.0", "5.5.0")
+#: Sets of other jars: the proxy, and the client that needs it.
+PROXY: Final = "proxy-5.4.0"
+GRPC_CLIENT: Final = "grpc-5.0.8"
+SETS: Final = (*VERSIONS, PROXY, GRPC_CLIENT)
 MAVEN_TIMEOUT_S: Final = 900.0
 OUTPUT_TAIL_CHARS: Final = 4_000
 
+_MAIN_JARS: Final = {
+    PROXY: "rocketmq-proxy-5.4.0.jar",
+    GRPC_CLIENT: "rocketmq-client-java-5.0.8.jar",
+}
 _POMS: Final = Path(__file__).resolve().parent / "poms"
 _log = logging.getLogger("interop.jars")
 
@@ -77,7 +85,7 @@ def class_path(version: str) -> str:
     Fetches the jars first when the cache does not hold them (some seconds to a minute).
 
     Args:
-        version: one of ``VERSIONS``.
+        version: one of ``SETS``.
 
     Returns:
         ``<directory>/*``, the form that ``java -cp`` expands itself.
@@ -124,7 +132,7 @@ def cache_dir() -> Path:
 def _jar_dir(version: str) -> Path:
     pom = _POMS / version / "pom.xml"
     if not pom.is_file():
-        raise JarsUnavailable(f"no {pom}; RocketMQ versions here: {', '.join(VERSIONS)}")
+        raise JarsUnavailable(f"no {pom}; RocketMQ versions here: {', '.join(SETS)}")
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
     return cache_dir() / "peers" / f"{version}-{digest}"
 
@@ -152,8 +160,9 @@ def _fetch(version: str, target: Path) -> None:
         output = (done.stdout + done.stderr)[-OUTPUT_TAIL_CHARS:]
         if done.returncode != 0:
             raise JarsUnavailable(f"{' '.join(command)}: exit {done.returncode}\n{output}")
-        if not any(partial.glob(f"rocketmq-broker-{version}.jar")):
-            raise JarsUnavailable(f"{' '.join(command)}: no broker jar in the result\n{output}")
+        wanted = _MAIN_JARS.get(version, f"rocketmq-broker-{version}.jar")
+        if not (partial / wanted).is_file():
+            raise JarsUnavailable(f"{' '.join(command)}: no {wanted} in the result\n{output}")
         partial.chmod(0o755)
         partial.rename(target)
     except subprocess.TimeoutExpired as error:
@@ -173,11 +182,11 @@ def _locked(path: Path) -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch the versions named on the command line; log where they are. Exit code 1 on failure."""
     parser = argparse.ArgumentParser(description="Fetch the jars of the real RocketMQ peers.")
-    parser.add_argument("--fetch", nargs="+", required=True, choices=("all", *VERSIONS))
+    parser.add_argument("--fetch", nargs="+", required=True, choices=("all", *SETS))
     wanted: list[str] = parser.parse_args(arguments).fetch
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
-        for version in VERSIONS if "all" in wanted else wanted:
+        for version in SETS if "all" in wanted else wanted:
             _log.info("RocketMQ %s: %s", version, class_path(version))
     except JarsUnavailable as error:
         _log.error("%s", error)

@@ -201,11 +201,7 @@ class JavaPushConsumer(Started):
         )
         java.setMessageModel(getattr(models, message_model))
         _set_options(java, options)
-        if selector == "sql":
-            by_sql = rocketmq.client.consumer.MessageSelector.bySql(expression)
-            call(java.subscribe, topic, by_sql)
-        else:
-            call(java.subscribe, topic, expression)
+        call(java.subscribe, topic, _selected(client, selector, expression))
         if listener == "orderly":
             java.registerMessageListener(_OrderlyListener(client, self._take))
         else:
@@ -308,6 +304,7 @@ class JavaLitePullConsumer(Started):
     Args:
         mode: ``subscribe`` lets the group share the queues; ``assign`` takes ``queue_ids`` (all
             when ``None``) regardless of the group's other members.
+        selector: as for ``JavaPushConsumer``; with ``sql`` in mode ``subscribe`` alone.
     """
 
     def __init__(
@@ -319,6 +316,7 @@ class JavaLitePullConsumer(Started):
         expression: str = "*",
         *,
         mode: Literal["subscribe", "assign"] = "subscribe",
+        selector: Literal["tag", "sql"] = "tag",
         queue_ids: Sequence[int] | None = None,
         from_where: str = FROM_FIRST,
         **options: int | str | bool,
@@ -330,7 +328,7 @@ class JavaLitePullConsumer(Started):
         java.setConsumeFromWhere(_from_where(client, from_where))
         _set_options(java, options)
         if mode == "subscribe":
-            call(java.subscribe, topic, expression)
+            call(java.subscribe, topic, _selected(client, selector, expression))
         self.start()
         if mode == "assign":
             if expression != "*":
@@ -362,6 +360,10 @@ class JavaLitePullConsumer(Started):
         """Continue a queue, which must be assigned to us, at a queue offset."""
         call(self.java.seek, self.queues()[queue], offset)
 
+    def offset_at(self, queue: QueueKey, time_ms: int) -> int:
+        """Return the queue offset of the first message stored at a time or later."""
+        return int(call(self.java.offsetForTimestamp, self.queues()[queue], time_ms))
+
     def commit(self) -> None:
         """Store the offsets of what was polled, instead of every five seconds."""
         call(self.java.commitSync)
@@ -391,14 +393,21 @@ class JavaPullConsumer(Started):
         return _by_key(call(self.java.fetchSubscribeMessageQueues, self.topic))
 
     def pull(
-        self, queue: QueueKey, offset: int, *, expression: str = "*", count_max: int = 32
+        self,
+        queue: QueueKey,
+        offset: int,
+        *,
+        expression: str = "*",
+        selector: Literal["tag", "sql"] = "tag",
+        count_max: int = 32,
     ) -> tuple[str, int, list[ReceivedMessage]]:
         """Pull once, without waiting for new messages.
 
         Returns:
             The ``PullStatus``'s name, the offset to go on with, the messages.
         """
-        result = call(self.java.pull, self.queues()[queue], expression, offset, count_max)
+        selected = _selected(self.client, selector, expression)
+        result = call(self.java.pull, self.queues()[queue], selected, offset, count_max)
         found = result.getMsgFoundList()
         messages = [] if found is None else self._reader.read(found)
         return str(result.getPullStatus().toString()), result.getNextBeginOffset(), messages
@@ -436,7 +445,14 @@ class _SendCallback:
         implements: Final = ["org.apache.rocketmq.client.producer.SendCallback"]
 
 
-class _ConcurrentListener:
+class _Listener:
+    """What Java calls of any object: consumers print their listeners."""
+
+    def toString(self) -> str:
+        return type(self).__name__
+
+
+class _ConcurrentListener(_Listener):
     """``MessageListenerConcurrently``; a Python exception counts as "later", as a Java one."""
 
     def __init__(
@@ -454,11 +470,15 @@ class _ConcurrentListener:
         context.setDelayLevelWhenNextConsume(self._retry_delay_level)
         return self._later
 
+    def toString(self) -> str:
+        """Named in the client's report about itself."""
+        return type(self).__name__
+
     class Java:
         implements: Final = [_LISTENERS + "MessageListenerConcurrently"]
 
 
-class _OrderlyListener:
+class _OrderlyListener(_Listener):
     """``MessageListenerOrderly``; a failed delivery comes again after a second."""
 
     def __init__(self, client: JavaClient, take: Callable[[Sequence[Any]], bool]) -> None:
@@ -470,8 +490,18 @@ class _OrderlyListener:
     def consumeMessage(self, messages: Sequence[Any], context: Any) -> Any:
         return self._success if self._take(messages) else self._later
 
+    def toString(self) -> str:
+        """Named in the client's report about itself."""
+        return type(self).__name__
+
     class Java:
         implements: Final = [_LISTENERS + "MessageListenerOrderly"]
+
+
+def _selected(client: JavaClient, selector: Literal["tag", "sql"], expression: str) -> Any:
+    if selector == "tag":
+        return expression
+    return client.jvm.org.apache.rocketmq.client.consumer.MessageSelector.bySql(expression)
 
 
 def _set_options(java: Any, options: Mapping[str, int | str | bool]) -> None:

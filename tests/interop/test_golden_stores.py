@@ -501,7 +501,8 @@ def test_official_then_ours_then_official(
 
 @pytest.mark.parametrize(
     ("version", "end"),
-    some(product(VERSIONS, ["stop", "kill"]), ("4.9.7", "kill")),
+    # Not always: it still expects that only the official broker delivers what was delayed.
+    some(product(VERSIONS, ["stop", "kill"])),
 )
 def test_ours_then_official_then_ours(tmp_path: Path, seed: int, version: str, end: str) -> None:
     """An official broker serves our store, with delayed and half messages, and adds to it."""

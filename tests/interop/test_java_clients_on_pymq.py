@@ -119,11 +119,6 @@ def test_a_compressed_body_passes_through(newest: JavaSite) -> None:
     assert received.store_size < len(body)
 
 
-def test_what_is_not_supported_yet_is_refused_with_a_reason(newest: JavaSite) -> None:
-    with newest.producer() as producer, pytest.raises(JavaError, match="delayed messages"):
-        producer.send(newest.topic, b"later", delay_level=3)
-
-
 def test_administration_through_the_official_tools(site: JavaSite) -> None:
     assert site.admin.cluster_info().masters() == [site.broker_address]
     assert site.admin.message_count(site.topic) == 0

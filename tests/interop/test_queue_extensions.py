@@ -2,16 +2,19 @@
 
 An official broker calculates the bit maps of a consumer with an SQL92 subscription. Every byte of
 its extension files follows from the messages, and is compared. Our store filters by its units and
-appends its own; then the official broker filters by ours.
+appends its own; then our broker goes on with the same filters, and the official broker after it.
 """
 
 from __future__ import annotations
 
+import copy
+import json
 import random
 import struct
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -30,8 +33,9 @@ from pymq.clock import Clock
 from pymq.filter.bloom import BloomFilter
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import decode_properties
-from pymq.protocol.record import NewRecord, Record, decode_records, pack_host
-from pymq.store import MessageStore, PutStatus, StoreConfig
+from pymq.protocol.record import NewRecord, Record, decode_record, decode_records, pack_host
+from pymq.store import MessageStore, PutStatus, Selection, StoreConfig
+from pymq.testing import Cluster
 
 pytestmark = pytest.mark.interop
 
@@ -76,6 +80,24 @@ class Site:
             **SIZES,
         )
 
+    @contextmanager
+    def serving(self) -> Iterator[Site]:
+        """Serve the store with our broker; yields this site as its clients see it."""
+        cluster = Cluster(
+            self.store,
+            broker={"property_filter": True, "bit_maps": True},
+            store_settings={
+                "segment_bytes": SIZES["mappedFileSizeCommitLog"],
+                "queue_file_bytes": SIZES["mappedFileSizeConsumeQueue"],
+                "queue_extension": True,
+                "queue_extension_file_bytes": FILE_BYTES,
+            },
+        )
+        with cluster:
+            served = copy.copy(self)
+            served.name_server = cluster.name_server
+            yield served
+
     def ours(self, *, extended: bool = True) -> MessageStore:
         config = StoreConfig(
             root_path=self.store,
@@ -84,7 +106,9 @@ class Site:
             queue_extension=extended,
             queue_extension_file_bytes=FILE_BYTES,
         )
-        return MessageStore.open(config, Clock(), bit_map_of=self.bit_map_of)
+        return MessageStore.open(
+            config, Clock(), bit_map_of=lambda _, stored: self.bit_map_of(decode_record(stored))
+        )
 
     def bit_map_of(self, record: Record) -> bytes | None:
         """Return what an official broker computes; nobody hits what is to be hidden."""
@@ -97,6 +121,12 @@ class Site:
         """Tell whether the group's filter would outlive a kill; it is saved every 10 s."""
         path = self.store / "config" / "consumerFilter.json"
         return path.exists() and self.group in path.read_text()
+
+    def filter_born_ms(self) -> int:
+        """Return since when bit maps take account of the group's filter, as it is saved."""
+        saved = json.loads((self.store / "config" / "consumerFilter.json").read_text())
+        groups = saved["filterDataByTopic"][self.topic]["groupFilterData"]
+        return int(groups[self.group]["bornTime"])
 
     def extension(self) -> dict[int, bytes]:
         paths = (self.store / "consumequeue_ext" / self.topic / "0").iterdir()
@@ -144,7 +174,7 @@ def records(store: MessageStore, topic: str, tags: Sequence[str] | None = None) 
     found: list[Record] = []
     while offset < end:
         result = store.read(
-            topic, 0, offset, count_max=100, bytes_max=1 << 20, tag_codes=codes
+            topic, 0, offset, count_max=100, bytes_max=1 << 20, selection=Selection(codes)
         )
         found += [one for buffer in result.buffers for one in decode_records(buffer, verify=True)]
         offset = result.next_queue_offset
@@ -242,20 +272,37 @@ def test_units_are_exchanged(
         texts += append(site, COUNT, MORE)
         check(site, COUNT + MORE)
 
+        born_ms = site.filter_born_ms()
+        with (
+            site.serving() as served,
+            served.consumer(SQL, selector="sql", group=site.group) as by_sql,
+        ):
+            texts += served.send(COUNT + MORE, COUNT)
+            check_hidden(by_sql, texts[COUNT:])
+        check(site, len(texts))
+        assert site.filter_born_ms() == born_ms
+
         with (
             site.official(version),
             site.consumer(SQL, selector="sql", group=site.group) as by_sql,
             site.consumer("a") as by_tag,
             site.consumer("*") as all_of_it,
         ):
-            texts += site.send(COUNT + MORE, COUNT)
+            more = site.send(len(texts), COUNT)
+            texts += more
             assert len(all_of_it.wait_count(len(texts))) == len(texts)
             wanted = {text for text in texts if tag(int(text.split()[-1])) == "a"}
             assert {one.body for one in by_tag.wait_count(len(wanted))} == wanted
-            new = wanted_by_sql(texts[COUNT:])
-            wait_for(lambda: new <= {one.body for one in by_sql.messages})
-            assert not [one for one in by_sql.messages if one.body.startswith(b"hidden")]
+            check_hidden(by_sql, more)
         check(site, len(texts))
+        assert site.filter_born_ms() == born_ms, "each broker has read the filters of the other"
+
+
+def check_hidden(by_sql: JavaPushConsumer, texts: Sequence[bytes]) -> None:
+    """Wait for those that are wanted; none that its bit map hides comes."""
+    wanted = wanted_by_sql(texts)
+    wait_for(lambda: wanted <= {one.body for one in by_sql.messages})
+    assert not [one for one in by_sql.messages if one.body.startswith(b"hidden")]
 
 
 @pytest.mark.parametrize("version", ["5.3.3", "4.9.7"])

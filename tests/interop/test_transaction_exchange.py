@@ -1,0 +1,148 @@
+"""A store with open transactions passes from an official broker to ours, and back."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from tests.crash.servers import broker_process
+from tests.interop.conftest import require_peers
+from tests.interop.java_scenarios import ClientFactory
+from tests.interop.java_transactions import (
+    JavaTransactionProducer,
+    stored_records,
+    wait_until,
+)
+from tests.interop.jvm import JavaClient
+from tests.interop.peers import RealBroker, RealNameServer, wait_for_route
+
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.protocol.names import HALF_TOPIC
+from pymq.protocol.record import Record
+
+pytestmark = pytest.mark.interop
+
+BROKER_NAME: Final = "broker-a"
+GROUP: Final = "exchange"
+FILES: Final = {"mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 2_000}
+#: Nothing is checked.
+NEVER: Final = {"transactionTimeOut": 86_400_000}
+#: What is open is checked soon.
+SOON: Final = {
+    "transactionTimeOut": 500,
+    "transactionCheckInterval": 500,
+    "transactionCheckMax": 10_000,
+    "transactionOpBatchInterval": 100,  # 5.x would check what it has not recorded
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A store directory, and who may serve it."""
+
+    home: Path
+    name_server: str
+    client: JavaClient
+    topic: str
+
+    @contextmanager
+    def official(self, version: str, **settings: int) -> Iterator[str]:
+        """Have an official broker serve it, and kill it in the end."""
+        broker = RealBroker(
+            version,
+            [self.name_server],
+            store_dir=self.home / "store",
+            brokerName=BROKER_NAME,
+            **FILES,
+            **settings,
+        )
+        with broker:
+            yield broker.address
+            broker.kill()  # a clean stop takes long
+
+    @contextmanager
+    def ours(self, **settings: int) -> Iterator[str]:
+        """Have our broker serve it, and stop it in the end."""
+        known = {name: value for name, value in settings.items() if "OpBatch" not in name}
+        broker = broker_process(
+            self.home, self.name_server, self.home / "store", **FILES, **known
+        )
+        with broker:
+            wait_for_route(self.name_server, BROKER_NAME, broker_address=broker.address)
+            yield broker.address
+            broker.stop()
+
+    def producer(self, always: str | None = None) -> JavaTransactionProducer:
+        return JavaTransactionProducer(self.client, GROUP, self.name_server, always=always)
+
+    def committed(self, address: str) -> list[str]:
+        """Return the bodies of the topic's messages, sorted."""
+        return sorted(one.body.decode() for one in stored_records(address, self.topic))
+
+
+def send_all(site: Site, producer: JavaTransactionProducer, prefix: str) -> None:
+    """Send messages of every outcome; each body says where it comes from, and its outcome."""
+    for answers in ("commit", "rollback", "unknown,commit", "unknown,rollback", "unknown"):
+        producer.send(site.topic, f"{prefix}: {answers}".encode(), answers)
+
+
+def checked(producer: JavaTransactionProducer) -> Counter[str]:
+    return Counter(one.body.decode() for one in producer.checked)
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_open_transactions_go_there_and_back(
+    version: str, tmp_path: Path, java_client: ClientFactory
+) -> None:
+    """Whoever serves them asks about those that are open, and nobody commits one twice."""
+    require_peers(version)
+    topic = f"exchange-{uuid.uuid4().hex[:8]}"
+    with RealNameServer(version) as name_server:
+        site = Site(tmp_path, name_server.address, java_client(version), topic)
+        with site.official(version, **NEVER):
+            with BlockingClient(name_server.address) as client:
+                BlockingAdmin(client).create_topic(topic, queue_count=1)
+            with site.producer() as producer:
+                send_all(site, producer, "official")
+        # 5.x has not recorded what has just ended; ours finds the committed message.
+        with site.ours(**SOON) as address, site.producer() as producer:
+            send_all(site, producer, "ours")
+            expected = ["official: commit", "official: unknown,commit"]
+            expected += [f"ours{one[8:]}" for one in expected]
+            wait_until(lambda: site.committed(address) == expected, "commits by ours")
+            wait_until(lambda: checked(producer)["official: unknown"] > 2, "checks by ours")
+            wait_until(lambda: checked(producer)["ours: unknown"] > 2, "checks by ours")
+            asked = checked(producer)
+            assert asked["official: unknown,commit"] == asked["ours: unknown,rollback"] == 1
+            ended = {"official: commit", "ours: commit", "ours: rollback"}
+            if version.startswith("4."):
+                ended.add("official: rollback")
+            assert not asked.keys() & ended
+        with site.official(version, **SOON) as address, site.producer(always="commit") as producer:
+            producer.send(topic, b"again: commit", "commit")  # now brokers know the producer
+            wait_until(lambda: len(site.committed(address)) > 6, "commits by the official broker")
+            with producer_quiet(producer, address):
+                expected += ["again: commit", "official: unknown", "ours: unknown"]
+                assert site.committed(address) == sorted(expected)
+                assert checked(producer).keys() == {"official: unknown", "ours: unknown"}
+
+
+@contextmanager
+def producer_quiet(producer: JavaTransactionProducer, address: str) -> Iterator[None]:
+    """Wait until nothing more is asked, and half messages are not copied any more."""
+    known: list[tuple[int, int]] = []
+
+    def is_quiet() -> bool:
+        halves: list[Record] = stored_records(address, HALF_TOPIC)
+        known.append((len(producer.checked), len(halves)))
+        return len(known) > 15 and len(set(known[-15:])) == 1  # looked at every 0.1 s
+
+    wait_until(is_quiet, "quiet")
+    yield
