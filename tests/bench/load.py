@@ -44,9 +44,7 @@ def single_sends(name_server: str, topic: str, size: int, count: int, in_flight:
     return run_loop(work)
 
 
-async def _send(
-    producer: Producer, topic: str, body: bytes, count: int, in_flight: int
-) -> None:
+async def _send(producer: Producer, topic: str, body: bytes, count: int, in_flight: int) -> None:
     for _ in range(count):
         while producer.in_flight_count >= in_flight:
             await producer.wait_room()

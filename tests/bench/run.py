@@ -11,13 +11,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.bench import load, machine, store
-from tests.bench.java_load import run_async_load
+from tests.bench import beside_java, idle, load, machine, store
 from tests.bench.serving import serving
-from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
-from tests.interop.peers import RealBroker, RealNameServer
 
-JAVA_VERSION = "5.3.3"
 QUEUE_COUNT = 4
 IN_FLIGHT = 100
 SIZES = (128, 1024)
@@ -60,58 +56,6 @@ def _batches_and_pulls(name_server: str, scale: float) -> None:
         machine.line(f"pulls of {runs[0][0]:,} messages to columns, {size} B", rate, goal=goal)
 
 
-def java_client(scale: float) -> None:
-    """The official client against our broker and against the official one, in turn."""
-    reason = why_unavailable(JAVA_VERSION)
-    if reason is None:
-        try:
-            class_path(JAVA_VERSION)
-        except JarsUnavailable as error:
-            reason = str(error)
-    if reason is not None:
-        print(f"\nofficial client: left out, {reason}")
-        return
-    count = int(300_000 * scale)
-    for flush in ("async", "sync"):
-        print(f"\nofficial Java client {JAVA_VERSION}, asynchronous, {IN_FLIGHT} in flight, "
-              f"{flush.upper()}_FLUSH")
-        for size in SIZES:
-            ours = _java_on_ours(flush, size, count)
-            official = _java_on_official(flush, size, count)
-            machine.line(f"our broker, {size} B", ours["per_second"], note=_latency(ours))
-            machine.line(
-                f"RocketMQ {JAVA_VERSION}, {size} B",
-                official["per_second"],
-                note=_latency(official),
-            )
-            ratio = ours["per_second"] / official["per_second"]
-            machine.line(f"ours / RocketMQ's, {size} B", ratio, "x", goal="goal 1.0")
-
-
-def _latency(result: dict[str, float]) -> str:
-    return f"p50 {result['p50_ms']} ms, p99 {result['p99_ms']} ms, failed {result['failed']}"
-
-
-def _java_on_ours(flush: str, size: int, count: int) -> dict[str, float]:
-    with serving(flush) as server:
-        load.create_topic(server.name_server, "load", QUEUE_COUNT)
-        return run_async_load(JAVA_VERSION, server.name_server, "load", size, count, IN_FLIGHT)
-
-
-def _java_on_official(flush: str, size: int, count: int) -> dict[str, float]:
-    with (
-        RealNameServer(JAVA_VERSION) as name_server,
-        RealBroker(
-            JAVA_VERSION,
-            [name_server.address],
-            java_options=("-Xms512m", "-Xmx1g", "-XX:MaxDirectMemorySize=1g"),
-            flushDiskType=f"{flush.upper()}_FLUSH",
-        ),
-    ):
-        load.create_topic(name_server.address, "load", QUEUE_COUNT)
-        return run_async_load(JAVA_VERSION, name_server.address, "load", size, count, IN_FLIGHT)
-
-
 def starting(scale: float) -> None:
     """How soon things are there, and what they take."""
     print("\nstart and memory")
@@ -151,7 +95,8 @@ PARTS: dict[str, Callable[[float], None]] = {
     "start": starting,
     "store": store.run,
     "client": our_client,
-    "java": java_client,
+    "idle": idle.run,
+    "java": beside_java.run,
 }
 
 

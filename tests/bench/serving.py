@@ -46,10 +46,10 @@ class Serving:
 
 
 @contextmanager
-def serving(flush: str) -> Iterator[Serving]:
-    """Run ``pymq up`` on a temporary store."""
+def serving(flush: str, module: str = "pymq.cli") -> Iterator[Serving]:
+    """Run ``pymq up`` on a temporary store, or another module with the same arguments."""
     directory = tempfile.mkdtemp(prefix="pymq-bench-")
-    command = [sys.executable, "-m", "pymq.cli", "up", "-o", "json", "--flush", flush]
+    command = [sys.executable, "-m", module, "up", "-o", "json", "--flush", flush]
     command += ["--namesrv-port", "0", "--broker-port", "0", "--store", directory + "/store"]
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
