@@ -271,6 +271,7 @@ def test_recovery_that_fails_half_way_can_be_repeated(tmp_path: Path, lost_queue
     overwrite(path, cut, b"\xff")
     if lost_queue:
         shutil.rmtree(queue_path(template, TOPIC, 1))
+    gc.collect()  # What earlier tests left to the collector is not this test's.
     descriptors = len(os.listdir("/proc/self/fd"))
     for nth in range(1, 200):
         root = crashed_copy(template, tmp_path / str(nth))
