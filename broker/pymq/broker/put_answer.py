@@ -17,11 +17,17 @@ _CODES = {
     PutStatus.NOT_WRITABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
 _IN_LOG = frozenset((Outcome.STORED, Outcome.DISK_TIMEOUT))
+_NEVER_STORED = frozenset((PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED))
 
 
 def is_in_log(outcome: Outcome) -> bool:
     """Return whether the message is in the log, proven to be on the disk or not."""
     return outcome in _IN_LOG
+
+
+def is_never_stored(result: PutResult, outcome: Outcome) -> bool:
+    """Return whether the message was refused for what it is: another try would end the same."""
+    return outcome is Outcome.REFUSED and result.status in _NEVER_STORED
 
 
 def send_answer(result: PutResult, outcome: Outcome) -> tuple[ResponseCode, str | None]:

@@ -112,6 +112,12 @@ class Retries:
             BrokerError: the group does not exist, or its retry topic must not be written.
         """
         config = self.check_group(group)
+        if len(names.retry_topic(group)) > names.TOPIC_BYTES_MAX:  # no record can say so
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the name of group {group:.40}... has {len(group)} characters, expected at most "
+                f"{names.GROUP_BYTES_MAX}",
+            )
         if config.retry_queue_count <= 0:
             if group not in self._said:
                 self._said.add(group)

@@ -17,6 +17,7 @@ from typing import Any
 
 from pymq.broker.delay_level import DelayLevel
 from pymq.broker.log_writer import LogWriter, Outcome, WaitFlushed
+from pymq.broker.put_answer import is_never_stored
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord, StoreError, refusal
@@ -310,6 +311,14 @@ class _Delivery:
     def done(self, offset: int, result: PutResult, outcome: Outcome) -> None:
         """Take the outcome of one message."""
         if outcome is Outcome.STORED:
+            self._level.delivered(offset)
+        elif is_never_stored(result, outcome):
+            _log.error(
+                "delay level %d: message %d can never be stored and is dropped: %s",
+                self._level.number,
+                offset,
+                result.remark,
+            )
             self._level.delivered(offset)
         else:
             self.failure = result.remark or outcome.value

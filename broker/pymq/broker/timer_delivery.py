@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.broker.log_writer import LogWriter, Outcome
-from pymq.broker.put_answer import is_in_log
+from pymq.broker.put_answer import is_in_log, is_never_stored
 from pymq.broker.state.timer_metrics import TimerMetrics
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord
@@ -29,7 +29,7 @@ from pymq.protocol.parking import (
     with_properties,
 )
 from pymq.protocol.record import NewRecord, Record, decode_record
-from pymq.store import PutResult, PutStatus, TimerStore
+from pymq.store import PutResult, TimerStore
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,6 @@ RETRY_S = 0.5
 _ENQUEUED_MS, _DEQUEUED_MS = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"
 #: The time at which a message was enqueued that was due already.
 NEVER_ENQUEUED = (1 << 63) - 1
-_NEVER_STORED = frozenset((PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED))
 
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -235,7 +234,7 @@ class _Batch:
     def done(self, row: int, result: PutResult, outcome: Outcome) -> None:
         """Take the outcome of one message."""
         copy = self._copies[row]
-        if outcome is Outcome.REFUSED and result.status in _NEVER_STORED:
+        if is_never_stored(result, outcome):
             _log.error(
                 "a timer message for topic %s can never be stored and is dropped: %s",
                 copy.topic,

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_properties import BatchProperties
+from pymq.protocol.codes import HOST_IPV6_MASK
 from pymq.protocol.hashes import crc32
 from pymq.protocol.record import MAGIC_V1, host_flags
 from pymq.protocol.record_batch import HEAD, Bytes, Longs, head_layout, spans
@@ -85,11 +87,20 @@ class NewRecords:
     _properties: BatchProperties
 
     def __init__(self, shared: SharedFields) -> None:
-        """Keep what is common to all; subclasses set the rest."""
+        """Keep what is common to all; subclasses set the rest.
+
+        Raises:
+            RemoteProtocolError: the system flag says that a host is IPv6, which it is not.
+        """
         self._shared = shared
         self.topic = shared.topic
         self.queue_id = shared.queue_id
-        self.sys_flag = shared.sys_flag | host_flags(shared.born_host, shared.store_host)
+        flags = host_flags(shared.born_host, shared.store_host)
+        if shared.sys_flag & HOST_IPV6_MASK & ~flags:  # readers would look for a longer host
+            raise RemoteProtocolError(
+                f"the system flag {shared.sys_flag:#x} says IPv6, the host is IPv4"
+            )
+        self.sys_flag = shared.sys_flag | flags
         self.host_bytes = len(shared.born_host) + len(shared.store_host)
         self.record_crc = shared.record_crc
 

@@ -10,7 +10,7 @@ from pymq.broker.retry import Retries
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable
-from pymq.errors import GroupNotExist, NoPermission
+from pymq.errors import GroupNotExist, MessageIllegal, NoPermission
 from pymq.protocol.bodies import GroupConfig, MessageQueue, TopicConfig
 from pymq.protocol.codes import Permission
 from pymq.protocol.message import decode_properties
@@ -153,6 +153,12 @@ def test_the_retry_topic_is_made_for_the_group(
         assert bed.retries.retry_queue("none", is_unit=False)[1] is None
     assert bed.topics.find("%RETRY%none") is None
     assert caplog.text.count("group none has retryQueueNums 0") == 1
+
+
+def test_a_group_whose_retry_topic_has_too_long_a_name(bed: Bed) -> None:
+    bed.groups.put(GroupConfig(group="x" * 121))
+    with pytest.raises(MessageIllegal, match="121 characters, expected at most 120"):
+        bed.retries.retry_queue("x" * 121, is_unit=False)
 
 
 def test_a_new_group_may_be_created() -> None:

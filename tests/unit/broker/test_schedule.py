@@ -175,6 +175,7 @@ def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, clock: FakeClock) 
             b"DELAY\x011\x02REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010\x02",
             "half messages",
         ),
+        (b"DELAY\x011\x02REAL_TOPIC\x01" + b"x" * 128 + b"\x02REAL_QID\x010\x02", "topic of 128 B"),
     ],
 )
 def test_what_cannot_be_delivered_is_said_and_passed_over(

@@ -7,7 +7,6 @@ Source: RocketMQ SendMessageProcessor, AbstractSendMessageProcessor.
 """
 
 import base64
-import binascii
 import functools
 import random
 from collections.abc import Mapping
@@ -354,10 +353,15 @@ def _transaction_id(put: Put) -> str | None:
 
 
 def _record_sizes(request: Request) -> npt.NDArray[np.int32]:
-    try:
-        packed = base64.b64decode((request.fields or {})[RECORD_SIZES_FIELD], validate=True)
-    except (KeyError, binascii.Error) as error:
+    text = (request.fields or {}).get(RECORD_SIZES_FIELD)
+    if text is None:
         raise RemoteProtocolError(
-            f"field {RECORD_SIZES_FIELD}: expected sizes of records in base64, {error!r}"
+            f"field {RECORD_SIZES_FIELD} is missing: the sizes of the records, in base64"
+        )
+    try:
+        packed = base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise RemoteProtocolError(
+            f"field {RECORD_SIZES_FIELD}: expected sizes of records in base64, {error}"
         ) from error
     return unpack_sizes(packed)

@@ -48,7 +48,12 @@ class GroupTable:
     def find(self, group: str) -> GroupConfig | None:
         """Return a group's settings, creating it if that is allowed; otherwise None."""
         config = self._groups.get(group)
-        if config is None and self._config.auto_create_group and names.is_legal(group):
+        if (
+            config is None
+            and self._config.auto_create_group
+            and len(group) <= names.DERIVED_TOPIC_BYTES_MAX  # RocketMQ: as many as for topics
+            and names.is_legal(group)
+        ):
             config = GroupConfig(group=group)
             self.put(config)
             _log.info("consumer group %s created", group)
