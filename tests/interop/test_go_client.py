@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.interop.conftest import RealCluster
 
 from pymq.testing import Cluster
 

@@ -63,7 +63,8 @@ def test_sends_receives_retries_orders_and_delays(
         admin = BlockingAdmin(client)
         for kind, topic in topics.items():
             admin.create_topic(topic, queue_count=4, attributes={"message.type": kind.upper()})
-            admin.create_group(GroupConfig(group=f"{topic}-g", consume_message_orderly=kind == "fifo"))
+            in_order = kind == "fifo"
+            admin.create_group(GroupConfig(group=f"{topic}-g", consume_message_orderly=in_order))
             admin.create_group(f"{topic}-s")
     done = subprocess.run(
         [*program, proxy.address, json.dumps(topics)],
