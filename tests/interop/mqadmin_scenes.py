@@ -29,6 +29,8 @@ _MASKS: Final = (
     (re.compile(r"(spentTimeMills=|\brt=)\d+"), r"\1<ms>"),
     (re.compile(r"(write perm of broker\S+ in name server\S+ OK,) [1-9]\d*"), r"\1 <count>"),
     (re.compile(r'"counter":\d+|Consume TPS: .*'), "<counter>"),
+    # The tools log to the same output, of connections that they close, say.
+    (re.compile(r"^<time> +(INFO|WARN) +Rocketmq.*\n", re.MULTILINE), ""),
     # Settings of our own.
     (re.compile(r"^(pymq\w+|diskFreeEnoughBytes) .*\n", re.MULTILINE), ""),
     # Directories of the two stores.
