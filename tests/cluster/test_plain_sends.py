@@ -18,6 +18,7 @@ from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder
 from pymq.protocol.record import decode_records
 from pymq.store import FlushMode, StoreConfig
+from pymq.store.inspection import check_store
 
 DEADLINE_S = 60.0
 PROPERTIES = (
@@ -26,6 +27,12 @@ PROPERTIES = (
     "WAIT\x01TRUE\x02", "WAIT\x01false\x02", "WAIT\x01", 'quoted\x01"\x02', "back\x01\\\x02",
     "CLUSTER\x01other\x02", "POP_CK\x01c\x02x\x01y", "DELAY\x0118\x02", "DELAY\x010\x02",
     "empty\x01\x02x\x01y\x02", "__CRC32#\x01abc\x02",
+)  # fmt: skip
+#: What all messages of a run may have, or nearly all.
+DELAYS = ("",) * 12 + (
+    "DELAY\x0117\x02", "DELAY\x0118\x02", "DELAY\x0119\x02", "DELAY\x0100018\x02",
+    "DELAY\x01\x02", "DELAY\x01-1\x02", "DELAY\x0116\x02DELAY\x0118\x02",
+    "DELAY\x0118\x02REAL_TOPIC\x01x\x02", "DELAY\x0118\x02TIMER_DELAY_SEC\x011\x02",
 )  # fmt: skip
 
 
@@ -43,10 +50,11 @@ def sends(rng: random.Random) -> list[bytes]:
         is_plain = rng.random() < 0.6
         if is_plain:
             common.update(b=rng.choice("TTU"), f=rng.choice(("0", "0", "1")))
+        delays = rng.choice(([rng.choice(DELAYS)], ["DELAY\x0117\x02", "DELAY\x0118\x02"]))
         for _ in range(rng.randrange(1, 150 if is_plain else 20)):
             changes = dict(common, e=str(rng.randrange(4)), h=str(rng.randrange(2)))
             changes["g"] = str(1700000000000 + opaque)
-            changes["i"] = f"UNIQ_KEY\x01{opaque}\x02WAIT\x01true\x02"
+            changes["i"] = f"UNIQ_KEY\x01{opaque}\x02{rng.choice(delays)}WAIT\x01true\x02"
             size = rng.randrange(200)
             if not is_plain or rng.random() < 0.02:
                 changes["i"] = rng.choice(PROPERTIES)
@@ -92,6 +100,8 @@ async def outcome(root: Path, data: bytes, cuts: list[int], count: int) -> tuple
     finally:
         await broker.close()
     assert prefix
+    report = check_store(store)
+    assert report.is_whole, list(report.findings.groups())
     return readable(answers), records(root)
 
 
@@ -138,18 +148,20 @@ def test_runs_of_sends_and_single_sends_have_the_same_outcome(
     frames = sends(rng)
     data = b"".join(frames)
     cuts = sorted(rng.sample(range(1, len(data)), 60))
-    taken = []
+    taken, delayed = [], 0
     real = PlainSendStore.take
 
     def counting(self: PlainSendStore, run: SendRun) -> bool:
+        nonlocal delayed
         is_taken = real(self, run)
+        delayed += is_taken and b"DELAY" in (run.sends.properties or b"")
         taken.append(len(run.sends) if is_taken else 0)
         return is_taken
 
     monkeypatch.setattr(PlainSendStore, "take", counting)
     monkeypatch.setattr("random.Random.randrange", lambda self, *limits: 0)
     together = asyncio.run(outcome(tmp_path / "runs", data, cuts, len(frames)))
-    assert sum(taken) > len(frames) / 4 and taken.count(0) > 10
+    assert sum(taken) > len(frames) / 4 and taken.count(0) > 10 and delayed > 5
     monkeypatch.setattr(PlainSendStore, "take", lambda self, run: False)
     one_by_one = asyncio.run(outcome(tmp_path / "single", data, cuts, len(frames)))
     assert together[0] == one_by_one[0]

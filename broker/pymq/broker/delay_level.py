@@ -11,6 +11,7 @@ Source: RocketMQ ScheduleMessageService.DeliverDelayedMessageTimerTask.
 """
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -21,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 #: Messages delivered at once at most, and their bytes: some milliseconds of work, in which nobody
 #: else is served.
-BATCH_COUNT, BATCH_BYTES = 128, 1 << 20
+BATCH_COUNT, BATCH_BYTES = 512, 1 << 20
 
 
 class DelayLevel:
@@ -138,35 +139,49 @@ class DelayLevel:
             bytes_max=BATCH_BYTES,
         )
 
-    def skip_missing(self, result: ReadResult, offsets: set[int]) -> None:
+    def skip_missing(self, result: ReadResult) -> None:
         """Count messages as delivered that a read passed over, because the log has lost them.
 
         Args:
             result: of ``read``.
-            offsets: the queue offsets of the messages that it found.
         """
         if result.status not in (ReadStatus.FOUND, ReadStatus.MESSAGE_WAS_REMOVING):
             return
-        missing = set(range(self.cursor, result.next_queue_offset)) - offsets - self._ahead
+        if result.count == result.next_queue_offset - self.cursor:
+            return  # as nearly always
+        passed = set(range(self.cursor, result.next_queue_offset))
+        missing = sorted(passed.difference(result.queue_offsets(), self._ahead))
         if missing:
             _log.error(
                 "delay level %d: %d messages at %d..%d cannot be delivered: the commit log no "
                 "longer holds them",
                 self.number,
                 len(missing),
-                min(missing),
-                max(missing),
+                missing[0],
+                missing[-1],
             )
-        for offset in missing:
-            self.delivered(offset)
+            self.delivered(missing)
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether messages behind the cursor have been delivered."""
+        return bool(self._ahead)
 
     def is_delivered(self, offset: int) -> bool:
         """Return whether a message at or after the cursor has been delivered."""
         return offset in self._ahead
 
-    def delivered(self, offset: int) -> None:
-        """Record that the message at an offset needs no more attention."""
-        self._ahead.add(offset)
-        while self.cursor in self._ahead:
-            self._ahead.remove(self.cursor)
+    def delivered(self, offsets: Sequence[int]) -> None:
+        """Record that messages need no more attention.
+
+        Args:
+            offsets: of these messages, ascending, at least one.
+        """
+        ahead, end = self._ahead, self.cursor + len(offsets)
+        if not ahead and offsets[0] == self.cursor and offsets[-1] == end - 1:
+            self.cursor = end  # as nearly always
+            return
+        ahead.update(offsets)
+        while self.cursor in ahead:
+            ahead.remove(self.cursor)
             self.cursor += 1

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Sequence
 
+from pymq.broker.due_messages import DueMessages
 from pymq.broker.handlers.connections import ConnectionHandlers
 from pymq.broker.handlers.consumers import ConsumerHandlers
 from pymq.broker.handlers.queue_entries import QueueEntryHandlers
@@ -15,7 +16,7 @@ from pymq.broker.handlers.store_state import StoreStateHandlers
 from pymq.broker.live_settings import LiveSettings
 from pymq.broker.parts import Core, Feature, MakeFeature, Site, Tables
 from pymq.broker.pop_feature import make_assignments, make_pop
-from pymq.broker.schedule import Schedule, park_delayed
+from pymq.broker.schedule import Schedule, park_delayed, park_many
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.broker.timer_feature import make_timers
 from pymq.broker.transaction_feature import make_transactions
@@ -29,6 +30,7 @@ def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
     offsets = DelayOffsets(site.clock)
     schedule = Schedule(
         site.store,
+        DueMessages(site.store_config, site.store_host),
         core.log_writer,
         site.clock,
         offsets,
@@ -38,7 +40,11 @@ def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
         save_soon=core.saving.add("delayOffset.json", offsets),
         save_interval_s=site.config.delay_flush_interval_ms / 1000,
     )
-    core.hooks.add(DELAY, functools.partial(park_delayed, len(levels_ms)))
+    core.hooks.add(
+        DELAY,
+        functools.partial(park_delayed, len(levels_ms)),
+        functools.partial(park_many, levels_ms),
+    )
     core.arrivals.subscribe(schedule.take)
     core.reports.append(schedule.report)
     return Feature(duties=[schedule])

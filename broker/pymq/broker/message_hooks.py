@@ -26,10 +26,15 @@ from pymq.protocol.message import (
     TRANSACTION_PREPARED,
 )
 from pymq.protocol.new_records import NewRecords
+from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord
 
 #: Gets a record and its properties; returns the record to store, or raises a refusal.
 Hook = Callable[[NewRecord, Mapping[str, str]], NewRecord]
+
+#: Gets messages that all have a property, and no other special one; returns what to store instead,
+#: or None: each of them has to be looked at by itself.
+HookForMany = Callable[[PlainRecords], PlainRecords | None]
 
 #: Bits of the system flag that an ordinary message does not have.
 _SPECIAL_FLAGS = TRANSACTION_MASK | int(MessageFlag.INNER_BATCH)
@@ -70,7 +75,7 @@ _REQUESTS = {
     TIMER_DELIVERY_MS: _Request("timer messages", _always),
 }
 _NAMES = frozenset(_REQUESTS)
-_ENCODED_NAMES = tuple(f"\x02{name}\x01".encode() for name in _REQUESTS)
+_ENCODED_NAMES = {name: f"\x02{name}\x01".encode() for name in _REQUESTS}
 _NAMES_IN_BATCHES = frozenset(name.encode() for name in _NAMES - {INNER_COUNT})
 
 
@@ -79,21 +84,28 @@ class MessageHooks:
 
     def __init__(self) -> None:
         self._hooks: dict[str, Hook] = {}
+        self._hooks_for_many: dict[str, HookForMany] = {}
 
-    def add(self, name: str, hook: Hook) -> None:
+    def add(self, name: str, hook: Hook, for_many: HookForMany | None = None) -> None:
         """Have messages with a property transformed by a hook."""
         assert name in _NAMES, f"property {name} is not looked at"
         assert name not in self._hooks, f"property {name} has a hook"
         self._hooks[name] = hook
+        if for_many is not None:
+            self._hooks_for_many[name] = for_many
 
-    @staticmethod
-    def may_concern(properties: bytes) -> bool:
-        """Return whether some of many messages may be special.
+    def apply_to_many(self, records: PlainRecords, properties: bytes) -> PlainRecords | None:
+        """Return what to store instead of messages; None: each has to be looked at by itself.
 
         Args:
+            records: messages that a producer sent.
             properties: of all of them, encoded, each name with U+0002 in front.
         """
-        return any(name in properties for name in _ENCODED_NAMES)
+        names = [name for name, encoded in _ENCODED_NAMES.items() if encoded in properties]
+        if not names:
+            return records
+        hook = self._hooks_for_many.get(names[0]) if len(names) == 1 else None
+        return None if hook is None else hook(records)
 
     def apply(self, record: NewRecord, properties: Mapping[str, str]) -> NewRecord:
         """Return the record to store instead of a record.

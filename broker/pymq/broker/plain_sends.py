@@ -91,7 +91,11 @@ class PlainSendStore:
             sys_flag=header.sys_flag,
             tag_codes=_tag_codes(sends, properties),
         )
-        self._log_writer.append(records, functools.partial(self._stored, run, records))
+        assert sends.properties is not None
+        stored = self._hooks.apply_to_many(records, sends.properties)
+        if stored is None:
+            return False
+        self._log_writer.append(stored, functools.partial(self._stored, run, stored))
         return True
 
     def _is_allowed(self, sends: PlainSends) -> bool:
@@ -115,7 +119,6 @@ class PlainSendStore:
         if (
             not self._is_possible
             or joined is None
-            or self._hooks.may_concern(joined)
             or any(name in joined for name in _CHANGED)
             or joined.count(_WAIT) != joined.count(_WAIT_TRUE)
         ):
@@ -138,7 +141,7 @@ class PlainSendStore:
             frames = encode_successes(
                 self._id_prefix.encode(),
                 records.physical_offsets,
-                records.queue_ids,
+                run.sends.queue_ids,
                 records.queue_offsets,
                 run.sends.opaques,
             )
@@ -150,7 +153,7 @@ class PlainSendStore:
             if is_in_log(outcome):
                 fields = SendResponse(
                     message_id=f"{self._id_prefix}{records.physical_offsets[number]:016X}",
-                    queue_id=records.queue_ids[number],
+                    queue_id=run.sends.queue_ids[number],
                     queue_offset=records.queue_offsets[number],
                     region=REGION,
                     trace_on=True,

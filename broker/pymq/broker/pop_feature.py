@@ -35,7 +35,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
     """Popping."""
     config, clock = site.config, site.clock
     progress = PopProgress(tables.offsets)
-    in_flight = _in_flight(site, tables, core, progress)
+    journal, in_flight = _in_flight(site, tables, core, progress)
     polls, notices = (_polls(site, core, newest_first=newest) for newest in (False, True))
     orders = OrderTable(clock)
     core.saving.add_periodic(
@@ -56,7 +56,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
         core.responses,
         _rules(config),
         orders=orders,
-        take_reset=PopResets(tables.offsets, progress, orders).take,
+        take_reset=PopResets(tables.offsets, progress, orders, journal).take,
     )
     access = PopAccess(config, tables.topics, tables.groups)
     handlers = (
@@ -74,7 +74,6 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
             responses=PopResponses(
                 core.responses, broker_name=config.name, rename=not config.pop_actual_topic
             ),
-            save=core.saving.save,
         ),
         PopAckHandlers(site.store, access, in_flight, order),
         PopWaitHandlers(clock, access, popping, polls, notices),
@@ -132,7 +131,7 @@ def _rules(config: BrokerConfig) -> PopRules:
 
 def _in_flight(
     site: Site, tables: Tables, core: Core, progress: PopProgress
-) -> InFlight:
+) -> tuple[ReviveJournal, InFlight]:
     config, clock, store, offsets = site.config, site.clock, site.store, tables.offsets
     reading = RecordReading(store, core.responses)
     table = CheckpointTable(config.revive_queue_count)
@@ -160,7 +159,7 @@ def _in_flight(
         retry_v2=config.pop_retry_v2,
         host=site.store_host,
     )
-    return InFlight(
+    in_flight = InFlight(
         store,
         offsets,
         progress,
@@ -172,3 +171,4 @@ def _in_flight(
         broker_name=config.name,
         count_max=config.pop_checkpoint_count_max,
     )
+    return journal, in_flight

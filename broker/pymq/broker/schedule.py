@@ -16,17 +16,26 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from pymq.broker.delay_level import DelayLevel
+from pymq.broker.due_messages import DueMessages
 from pymq.broker.log_writer import LogWriter, Outcome, WaitFlushed
 from pymq.broker.put_answer import is_never_stored
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.clock import Clock
-from pymq.errors import CorruptRecord, StoreError, refusal
+from pymq.errors import StoreError, refusal
 from pymq.net.tasks import Tasks
 from pymq.protocol.codes import ResponseCode
-from pymq.protocol.message import DELAY, TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVERY_MS
-from pymq.protocol.names import HALF_TOPIC, SCHEDULE_TOPIC, is_legal
-from pymq.protocol.parking import copy_of, park, real_place
-from pymq.protocol.record import NewRecord, Record, decode_record, record_place
+from pymq.protocol.message import (
+    DELAY,
+    REAL_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_S,
+    TIMER_DELIVERY_MS,
+    find_property,
+)
+from pymq.protocol.names import SCHEDULE_TOPIC
+from pymq.protocol.parking import REAL_QUEUE_ID, park, place_properties
+from pymq.protocol.plain_records import PlainRecords
+from pymq.protocol.record import PROPERTIES_BYTES_MAX, NewRecord
 from pymq.store import Arrival, MessageStore, PutResult, ReadResult
 
 _log = logging.getLogger(__name__)
@@ -37,6 +46,9 @@ LOOK_INTERVAL_S = 1.0
 RETRY_LEAST_S, RETRY_MOST_S = 0.1, 10.0
 _LEVEL = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 _INT_MAX = (1 << 31) - 1
+#: What is usual in a property of many messages.
+_DIGITS_USUAL, _ZERO = 4, ord("0")
+_DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = (name.encode() for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID))
 #: A delay level excludes a delivery time.
 _NO_TIMER = dict.fromkeys((TIMER_DELIVERY_MS, TIMER_DELAY_S, TIMER_DELAY_MS))
 
@@ -56,9 +68,7 @@ def delay_level(text: str) -> int:
     return int(text)
 
 
-def park_delayed(
-    level_count: int, record: NewRecord, properties: Mapping[str, str]
-) -> NewRecord:
+def park_delayed(level_count: int, record: NewRecord, properties: Mapping[str, str]) -> NewRecord:
     """Return the record that waits in the schedule topic instead of a delayed one.
 
     Args:
@@ -75,12 +85,39 @@ def park_delayed(
     return park(record, SCHEDULE_TOPIC, level - 1, changes)
 
 
+def park_many(levels_ms: Sequence[int], records: PlainRecords) -> PlainRecords | None:
+    """Return the records that wait in the schedule topic instead of delayed ones.
+
+    Args:
+        levels_ms: the delays of levels 1, 2, ...
+        records: as sent.
+
+    Returns:
+        None if one of them is not delayed by a level that there is; or has been parked before.
+    """
+    topic, queue_ids, properties = records.topic, list[int](), list[bytes]()
+    for queue_id, text in zip(records.queue_ids, records.properties, strict=True):
+        level = find_property(text, _DELAY) or b""
+        # With a zero in front, say, the property would have to be changed.
+        if not level.isdigit() or len(level) > _DIGITS_USUAL or level[0] == _ZERO:
+            return None
+        if _REAL_TOPIC in text or _REAL_QUEUE_ID in text or int(level) > len(levels_ms):
+            return None
+        queue_ids.append(int(level) - 1)
+        properties.append(text + place_properties(topic, queue_id))
+    if max(map(len, properties)) > PROPERTIES_BYTES_MAX:
+        return None
+    delays_ms = [levels_ms[queue_id] for queue_id in queue_ids]
+    return records.parked(SCHEDULE_TOPIC, queue_ids, properties, delays_ms=delays_ms)
+
+
 class Schedule:
     """Delivers delayed messages.
 
     Args:
         store: where they wait.
-        log_writer: stores them again.
+        due_messages: says what is stored of them.
+        log_writer: stores that.
         offsets: how far each level had come, and gets how far it comes.
         levels_ms: the delays of levels 1, 2, ...
         wait_in_memory: returns when records, given as in ``ReadResult``, can be looked at
@@ -93,19 +130,19 @@ class Schedule:
     def __init__(
         self,
         store: MessageStore,
+        due_messages: DueMessages,
         log_writer: LogWriter,
         clock: Clock,
         offsets: DelayOffsets,
         *,
         levels_ms: Sequence[int],
-        wait_in_memory: Callable[
-            [Sequence[memoryview], Sequence[int]], Coroutine[Any, Any, None]
-        ],
+        wait_in_memory: Callable[[Sequence[memoryview], Sequence[int]], Coroutine[Any, Any, None]],
         wait_flushed: WaitFlushed,
         save_soon: Callable[[], None],
         save_interval_s: float,
     ) -> None:
         self._store = store
+        self._due_messages = due_messages
         self._log_writer = log_writer
         self._clock = clock
         self._offsets = offsets
@@ -235,19 +272,17 @@ class Schedule:
         return level.cursor - before
 
     async def _deliver(self, level: DelayLevel, result: ReadResult) -> None:
-        records = _records(level, result)
-        level.skip_missing(result, {offset for offset, _ in records})
+        level.skip_missing(result)
         delivery = _Delivery(level, asyncio.get_running_loop().create_future())
-        for offset, record in records:
-            if level.is_delivered(offset):
+        for one in self._due_messages.of(result, level.number, one_by_one=level.has_gaps):
+            if one.copy is None:
+                level.delivered(one.offsets)
                 continue
-            copy = None if record is None else _delivered(level, record)
-            if copy is None:
-                level.delivered(offset)
+            if level.has_gaps and level.is_delivered(one.offsets[0]):
                 continue
             delivery.pending += 1
             self._log_writer.append(
-                copy, functools.partial(delivery.done, offset), wait=False
+                one.copy, functools.partial(delivery.done, one.offsets), wait=False
             )
         if delivery.pending:
             await delivery.finished
@@ -308,61 +343,20 @@ class _Delivery:
         self.pending = 0
         self.failure: str | None = None
 
-    def done(self, offset: int, result: PutResult, outcome: Outcome) -> None:
-        """Take the outcome of one message."""
+    def done(self, offsets: Sequence[int], result: PutResult, outcome: Outcome) -> None:
+        """Take the outcome for the messages at some offsets."""
         if outcome is Outcome.STORED:
-            self._level.delivered(offset)
-        elif is_never_stored(result, outcome):
+            self._level.delivered(offsets)
+        elif len(offsets) == 1 and is_never_stored(result, outcome):
             _log.error(
                 "delay level %d: message %d can never be stored and is dropped: %s",
                 self._level.number,
-                offset,
+                offsets[0],
                 result.remark,
             )
-            self._level.delivered(offset)
+            self._level.delivered(offsets)
         else:
             self.failure = result.remark or outcome.value
         self.pending -= 1
         if not self.pending and not self.finished.done():
             self.finished.set_result(None)
-
-
-def _records(level: DelayLevel, result: ReadResult) -> list[tuple[int, Record | None]]:
-    """Return the records of a result with their queue offsets; None for a damaged one."""
-    found: list[tuple[int, Record | None]] = []
-    for buffer, (first, _) in zip(result.buffers, result.heads, strict=True):
-        position, offset = 0, first
-        while position < len(buffer):
-            size, physical_offset = record_place(buffer, position)
-            try:
-                found.append((offset, decode_record(buffer, position, verify=True)))
-            except CorruptRecord as error:
-                _log.error(
-                    "delay level %d: message %d (physical offset %d) is damaged and cannot be "
-                    "delivered: %s",
-                    level.number,
-                    offset,
-                    physical_offset,
-                    error,
-                )
-                found.append((offset, None))
-            position += size
-            offset += 1
-    return found
-
-
-def _delivered(level: DelayLevel, record: Record) -> NewRecord | None:
-    """Return what is stored of a message that is due; None, and a line in the log, if nothing."""
-    place = real_place(record.properties)
-    if place is None or not is_legal(place[0]) or place[0] == HALF_TOPIC:
-        _log.error(
-            "delay level %d: message %d (physical offset %d) is not delivered: %s",
-            level.number,
-            record.queue_offset,
-            record.physical_offset,
-            "it does not say for which queue it is (REAL_TOPIC, REAL_QID)"
-            if place is None or place[0] != HALF_TOPIC
-            else "half messages cannot be delayed",
-        )
-        return None
-    return copy_of(record, *place)

@@ -21,9 +21,7 @@ REAL_QUEUE_ID = "REAL_QID"
 TIMER_DUE_MS = "TIMER_OUT_MS"
 TIMER_DELETE_KEY = "TIMER_DEL_UNIQKEY"
 TIMER_ROLLS = "TIMER_ROLL_TIMES"
-_REAL_TOPIC, _REAL_QUEUE_ID, _TAGS = (
-    name.encode() for name in (REAL_TOPIC, REAL_QUEUE_ID, TAGS)
-)
+_REAL_TOPIC, _REAL_QUEUE_ID, _TAGS = (name.encode() for name in (REAL_TOPIC, REAL_QUEUE_ID, TAGS))
 _CRC = RECORD_CRC_NAME.encode()
 _INT_DIGITS_MAX = 10
 
@@ -37,9 +35,7 @@ def with_properties(properties: bytes, changes: Mapping[str, str | None]) -> byt
         properties: encoded.
         changes: new values, appended in this order; None removes a property.
     """
-    text = "".join(
-        f"{name}\x01{value}\x02" for name, value in changes.items() if value is not None
-    )
+    text = "".join(f"{name}\x01{value}\x02" for name, value in changes.items() if value is not None)
     if _CRC not in properties:
         for name in changes:
             if name.encode() in properties:
@@ -83,6 +79,11 @@ def park(
         record.prepared_transaction_offset,
         record.tag_code,
     )
+
+
+def place_properties(topic: str, queue_id: int) -> bytes:
+    """Return the properties that a parked message has besides its own."""
+    return f"{REAL_TOPIC}\x01{topic}\x02{REAL_QUEUE_ID}\x01{queue_id}\x02".encode()
 
 
 def real_place(properties: bytes) -> tuple[str, int] | None:

@@ -11,25 +11,27 @@ _CRC_MASK = 0x7FFFFFFF
 class PlainRecords:
     """Messages of one topic that go into the log back to back, each with a place in its queue.
 
-    They are ordinary in every respect: nothing is worked out for them at the store, hosts are
-    IPv4, and there is no checksum of the whole record.
+    They are ordinary in every respect: nothing but delivery times is worked out for them at the
+    store, hosts are IPv4, and there is no checksum of the whole record.
 
     Attributes:
         topic: of all.
-        queue_ids: of each.
+        queue_ids, bodies, properties: of each.
+        tag_codes: of each; of delayed ones set by ``encode``.
         record_bytes: size of all records together.
         physical_offsets, queue_offsets: of each; set by ``encode``.
     """
 
     __slots__ = (
-        "_bodies",
         "_born_host",
         "_born_timestamps",
+        "_delays_ms",
         "_flags",
-        "_properties",
         "_sys_flag",
         "_topic_bytes",
+        "bodies",
         "physical_offsets",
+        "properties",
         "queue_ids",
         "queue_offsets",
         "record_bytes",
@@ -49,13 +51,24 @@ class PlainRecords:
         flags: Sequence[int],
         sys_flag: int,
         tag_codes: Sequence[int],
+        delays_ms: Sequence[int] | None = None,
     ) -> None:
+        """Take messages as they are sent.
+
+        Args:
+            topic: of all.
+            queue_ids, bodies, properties, born_timestamps, flags, tag_codes: of each.
+            born_host: of all, packed.
+            sys_flag: of all.
+            delays_ms: how long after they are stored they are due, instead of tag codes.
+        """
         self.topic = topic
         self.queue_ids = queue_ids
         self.tag_codes = tag_codes
         self._topic_bytes = topic.encode()
-        self._bodies = bodies
-        self._properties = properties
+        self.bodies = bodies
+        self.properties = properties
+        self._delays_ms = delays_ms
         self._born_host = born_host
         self._born_timestamps = born_timestamps
         self._flags = flags
@@ -67,6 +80,28 @@ class PlainRecords:
             count * (OVERHEAD_BYTES + len(self._topic_bytes))
             + sum(map(len, bodies))
             + sum(map(len, properties))
+        )
+
+    def parked(
+        self,
+        topic: str,
+        queue_ids: Sequence[int],
+        properties: Sequence[bytes],
+        *,
+        delays_ms: Sequence[int],
+    ) -> "PlainRecords":
+        """Return the same messages where they wait until they are due."""
+        return PlainRecords(
+            topic,
+            queue_ids,
+            self.bodies,
+            properties,
+            born_host=self._born_host,
+            born_timestamps=self._born_timestamps,
+            flags=self._flags,
+            sys_flag=self._sys_flag,
+            tag_codes=(),
+            delays_ms=delays_ms,
         )
 
     @property
@@ -96,7 +131,7 @@ class PlainRecords:
         topic = b"%c%b" % (len(self._topic_bytes), self._topic_bytes)
         overhead = OVERHEAD_BYTES + len(self._topic_bytes)
         for queue_id, queue_offset, body, properties, born_timestamp, flag in zip(
-            self.queue_ids, queue_offsets, self._bodies, self._properties,
+            self.queue_ids, queue_offsets, self.bodies, self.properties,
             self._born_timestamps, self._flags, strict=True,
         ):  # fmt: skip
             body_bytes, properties_bytes = len(body), len(properties)
@@ -116,4 +151,6 @@ class PlainRecords:
             physical_offsets.append(physical_offset)
             physical_offset += size
         self.physical_offsets, self.queue_offsets = physical_offsets, queue_offsets
+        if self._delays_ms is not None:
+            self.tag_codes = [store_timestamp + delay_ms for delay_ms in self._delays_ms]
         return pieces, sizes

@@ -15,6 +15,7 @@ import numpy as np
 
 from pymq.errors import PymqError
 from pymq.protocol.codes import HOST_IPV6_MASK, MessageFlag
+from pymq.protocol.copied_records import CopiedRecords
 from pymq.protocol.hashes import crc32
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.new_records import NewRecords
@@ -36,7 +37,7 @@ from pymq.protocol.record_crc import (
     with_record_crc_room,
 )
 from pymq.protocol.tag_codes import delayed_tag_code
-from pymq.store.append_plain import add_plain
+from pymq.store.append_plain import add_together
 from pymq.store.config import StoreConfig
 from pymq.store.dispatch import PendingDispatch
 from pymq.store.log.commit_log import CommitLog
@@ -49,7 +50,6 @@ _PREPARED = int(MessageFlag.TRANSACTION_PREPARED)  # Also set in ROLLBACK, not i
 _HOST_BYTES = (8, 20)
 #: First byte of a checksum at the end of the properties.
 _CRC_FIRST = RECORD_CRC_PREFIX[0]
-
 
 _OK = PutStatus.OK
 _pack_entry = ENTRY_STRUCT.pack
@@ -250,7 +250,7 @@ class Appender:
         self,
         run: PendingDispatch,
         pieces: list[bytes | memoryview],
-        put: NewRecords | PlainRecords | RecordGroup,
+        put: NewRecords | PlainRecords | CopiedRecords | RecordGroup,
         queue: ConsumeQueue,
         results: list[PutResult],
         store_host: bytes,
@@ -262,15 +262,10 @@ class Appender:
         Args:
             queue: the one of a batch, or of the first record.
         """
-        if isinstance(put, PlainRecords):
+        if isinstance(put, (PlainRecords, CopiedRecords)):
             if run.end + put.record_bytes > limit:
                 return False
-            queues = {
-                queue_id: self._queues.by_key.get((put.topic, queue_id))
-                or self._queues.make(put.topic, queue_id)
-                for queue_id in set(put.queue_ids)
-            }
-            results.append(add_plain(run, pieces, put, queues, store_host))
+            results.append(add_together(run, pieces, put, self._queues, store_host))
             return True
         if isinstance(put, RecordGroup):
             return self._add_group(run, pieces, put, results, store_host, limit=limit)

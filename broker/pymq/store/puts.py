@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pymq.protocol.copied_records import CopiedRecords
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord
@@ -37,4 +38,4 @@ class RecordGroup:
 
 
 #: One record, several of one queue, or several of several queues.
-Put: TypeAlias = NewRecord | NewRecords | PlainRecords | RecordGroup
+Put: TypeAlias = NewRecord | NewRecords | PlainRecords | CopiedRecords | RecordGroup

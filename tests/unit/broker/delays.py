@@ -5,13 +5,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.unit.store.stores import BORN, HOST, FakeClock, QuickFiles, open_store, read_all
+from tests.unit.store.stores import (
+    BORN,
+    HOST,
+    FakeClock,
+    QuickFiles,
+    config,
+    open_store,
+    read_all,
+)
 
+from pymq.broker.due_messages import DueMessages
 from pymq.broker.log_writer import LogWriter, Put
 from pymq.broker.schedule import Schedule, park_delayed
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.errors import StoreError
 from pymq.protocol import fastjson
+from pymq.protocol.copied_records import CopiedRecords
 from pymq.protocol.message import parse_properties
 from pymq.protocol.record import NewRecord, Record
 from pymq.store import Files, PutResult, PutStatus
@@ -22,9 +32,12 @@ LEVELS_MS = (1000, 5000, 10_000)
 class Delays:
     """One run of a broker, as far as delayed messages are concerned.
 
+    Args:
+        joins: whether messages that are due are copied together where that is possible.
+
     Attributes:
         saved: the text of ``delayOffset.json``; None: there is no file.
-        refuses: which messages the log refuses, although it takes others of the same append.
+        refuses: what the log refuses, although it takes others of the same append.
         flush_failure: why the log cannot be flushed, if it cannot.
     """
 
@@ -36,6 +49,7 @@ class Delays:
         levels_ms: Sequence[int] = LEVELS_MS,
         saved: str | None = None,
         files: Files | None = None,
+        joins: bool = True,
         **settings: Any,
     ) -> None:
         self.clock = clock
@@ -44,7 +58,7 @@ class Delays:
             root, clock, files or QuickFiles(), delay_levels_ms=tuple(levels_ms), **settings
         )
         self.saved = saved
-        self.refuses: Callable[[NewRecord], bool] = lambda record: False
+        self.refuses: Callable[[NewRecord | CopiedRecords], bool] = lambda record: False
         self.flush_failure: str | None = None
         self.offsets = DelayOffsets(clock)
         if saved is not None:
@@ -52,6 +66,7 @@ class Delays:
         self.writer = LogWriter(self.put, None)
         self.schedule = Schedule(
             self.store,
+            DueMessages(config(root, **settings), HOST if joins else bytes(20)),
             self.writer,
             clock,
             self.offsets,
@@ -75,7 +90,7 @@ class Delays:
         self.saved = self.offsets.to_text()
 
     def put(self, puts: Sequence[Put]) -> list[PutResult]:
-        refused = [isinstance(put, NewRecord) and self.refuses(put) for put in puts]
+        refused = [isinstance(put, NewRecord | CopiedRecords) and self.refuses(put) for put in puts]
         results = iter(
             self.store.put([put for put, no in zip(puts, refused, strict=True) if not no], HOST)
         )
@@ -137,5 +152,3 @@ class Delays:
         for level, offset in value["offsetTable"].items():
             table[int(level)] = offset
         return table
-
-
