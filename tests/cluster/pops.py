@@ -12,6 +12,7 @@ from tests.cluster.broker_peer import Peer, fields, records
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import decode_properties
+from pymq.protocol.receipt_handles import topic_kind, topic_of_kind
 from pymq.protocol.record import Record
 
 LONG_MS = 600_000
@@ -38,10 +39,15 @@ class PoppedMessage:
 class PopConsumer:
     """One consumer of a group."""
 
-    def __init__(self, peer: Peer, topic: str = "T", group: str = "g") -> None:
-        self.peer = peer
+    def __init__(self, peer: Peer | None, topic: str = "T", group: str = "g") -> None:
+        self._peer = peer
         self.topic = topic
         self.group = group
+
+    @property
+    def peer(self) -> Peer:
+        assert self._peer is not None, "this one only makes requests"
+        return self._peer
 
     def pop_fields(self, **changes: Any) -> dict[str, Any]:
         given: dict[str, Any] = {
@@ -83,7 +89,7 @@ class PopConsumer:
         for record in records(answer):
             handle = decode_properties(record.properties).get("POP_CK")
             if handle is None:
-                kind = "1" if record.topic.startswith("%RETRY%") else "0"
+                kind = topic_kind(record.topic)
                 assert record.queue_offset in offsets[kind, str(record.queue_id)]
                 handle = (
                     f"{starts[f'{kind} {record.queue_id}']} {said['popTime']} "
@@ -102,10 +108,9 @@ class PopConsumer:
 
     def place_of(self, message: PoppedMessage) -> dict[str, Any]:
         kind, _, queue_id, offset = message.handle.split(" ")[4:]
-        topic = self.topic if kind == "0" else f"%RETRY%{self.group}_{self.topic}"
         return {
             "consumerGroup": self.group,
-            "topic": topic,
+            "topic": topic_of_kind(self.topic, self.group, kind),
             "queueId": queue_id,
             "offset": offset,
             "extraInfo": message.handle,
@@ -122,6 +127,11 @@ class PopConsumer:
             **self.place_of(message),
             invisibleTime=invisible_ms,
         )
+        self.take_change(message, answer)
+        return answer
+
+    def take_change(self, message: PoppedMessage, answer: Command) -> None:
+        """Take over the new handle of a message, if it has one."""
         if answer.code == ResponseCode.SUCCESS:
             said = fields(answer)
             _, _, _, _, kind, broker, queue_id, offset = message.handle.split(" ")
@@ -129,10 +139,13 @@ class PopConsumer:
                 f"{offset} {said['popTime']} {said['invisibleTime']} {said['reviveQid']} {kind} "
                 f"{broker} {queue_id} {offset}"
             )
-        return answer
 
     async def ack_batch(self, messages: Sequence[PoppedMessage]) -> Command:
         """Acknowledge several messages, as the official client does."""
+        return await self.peer.ask(RequestCode.BATCH_ACK_MESSAGE, self.batch(messages))
+
+    def batch(self, messages: Sequence[PoppedMessage]) -> bytes:
+        """Return the body of a batch of acknowledgements."""
         items: dict[tuple[str, ...], dict[str, Any]] = {}
         for message in messages:
             start, pop_time, invisible, revive, kind, _, queue_id, offset = message.handle.split()
@@ -154,8 +167,7 @@ class PopConsumer:
         for item in items.values():
             bits = item["b"].to_bytes(item["b"].bit_length() // 8 + 1, "little")
             item["b"] = base64.b64encode(bits).decode()
-        body = json.dumps({"brokerName": "broker-a", "acks": list(items.values())}).encode()
-        return await self.peer.ask(RequestCode.BATCH_ACK_MESSAGE, body)
+        return json.dumps({"brokerName": "broker-a", "acks": list(items.values())}).encode()
 
     async def notify(self, **changes: Any) -> Command:
         given = self.pop_fields(**changes)

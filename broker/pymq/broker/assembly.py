@@ -111,10 +111,12 @@ def _make_core(site: Site, tables: Tables) -> Core:
         topics=tables.topics.body,
         on_order_topics=tables.topics.order,
     )
+    flusher = _make_flusher(site)
     saving = StateSaving(
         store_config.root_path / "config",
         site.writers,
         announced=functools.partial(registration.wait_announced, ANNOUNCE_WAIT_S),
+        flushed=flusher.wait_all_flushed,
     )
     save_topics = saving.add("topics.json", tables.topics)
 
@@ -131,7 +133,6 @@ def _make_core(site: Site, tables: Tables) -> Core:
         tables.offsets,
         interval_s=config.offset_flush_interval_ms / 1000,
     )
-    flusher = _make_flusher(site)
     long_poll = LongPoll(clock, count_max=config.held_pull_count_max)
     arrivals = Arrivals(store.dispatch)
     arrivals.subscribe(long_poll.take)

@@ -86,6 +86,7 @@ class Flusher:
         self._waiters: deque[_Waiter] = deque()
         self._wanted = asyncio.Event()
         self._reported: dict[str, str] = {}
+        self._is_closed = False
         self._tasks = Tasks("flusher")
 
     def start(self) -> None:
@@ -111,6 +112,19 @@ class Flusher:
         deadline = self._clock.monotonic_s() + self._timeout_s
         self._waiters.append(_Waiter(physical_end, deadline, done))
         self._wanted.set()
+
+    async def wait_all_flushed(self) -> None:
+        """Return once all that is in the log now is flushed, or cannot be, or we are closed."""
+        if self._is_closed:
+            return
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(reason: str | None) -> None:
+            if not told.done():  # it is when the waiting task was cancelled
+                told.set_result(None)
+
+        self.wait_flushed(self._store.log_end, done)
+        await told
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -236,6 +250,7 @@ class Flusher:
 
     async def close(self) -> None:
         """Stop once the disk work in progress is done; answer whoever still waits. Idempotent."""
+        self._is_closed = True
         await self._tasks.close()
         await self._work.close(functools.partial(self._report, "last flush"))
         while self._waiters:

@@ -35,7 +35,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
     """Popping."""
     config, clock = site.config, site.clock
     progress = PopProgress(tables.offsets)
-    journal, in_flight = _in_flight(site, tables, core, progress)
+    in_flight = _in_flight(site, tables, core, progress)
     polls, notices = (_polls(site, core, newest_first=newest) for newest in (False, True))
     orders = OrderTable(clock)
     core.saving.add_periodic(
@@ -56,7 +56,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
         core.responses,
         _rules(config),
         orders=orders,
-        take_reset=PopResets(tables.offsets, progress, orders, journal).take,
+        take_reset=PopResets(tables.offsets, progress, orders).take,
     )
     access = PopAccess(config, tables.topics, tables.groups)
     handlers = (
@@ -74,6 +74,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
             responses=PopResponses(
                 core.responses, broker_name=config.name, rename=not config.pop_actual_topic
             ),
+            save=core.saving.save,
         ),
         PopAckHandlers(site.store, access, in_flight, order),
         PopWaitHandlers(clock, access, popping, polls, notices),
@@ -131,7 +132,7 @@ def _rules(config: BrokerConfig) -> PopRules:
 
 def _in_flight(
     site: Site, tables: Tables, core: Core, progress: PopProgress
-) -> tuple[ReviveJournal, InFlight]:
+) -> InFlight:
     config, clock, store, offsets = site.config, site.clock, site.store, tables.offsets
     reading = RecordReading(store, core.responses)
     table = CheckpointTable(config.revive_queue_count)
@@ -159,7 +160,7 @@ def _in_flight(
         retry_v2=config.pop_retry_v2,
         host=site.store_host,
     )
-    in_flight = InFlight(
+    return InFlight(
         store,
         offsets,
         progress,
@@ -171,4 +172,3 @@ def _in_flight(
         broker_name=config.name,
         count_max=config.pop_checkpoint_count_max,
     )
-    return journal, in_flight

@@ -53,6 +53,7 @@ class StateSaving:
         directory: of the files.
         executor: does the disk work.
         announced: waits until the name servers know the topics.
+        flushed: waits until all that is in the log is on the disk.
     """
 
     def __init__(
@@ -61,10 +62,12 @@ class StateSaving:
         executor: Executor,
         *,
         announced: Callable[[], Awaitable[object]],
+        flushed: Callable[[], Awaitable[object]],
     ) -> None:
         self._directory = directory
         self._executor = executor
         self._announced = announced
+        self._flushed = flushed
         self._files: list[StateFile] = []
         self._busy: list[tuple[BusyTable, StateFile, float]] = []
         self._tasks = Tasks("state files")
@@ -82,15 +85,22 @@ class StateSaving:
         return functools.partial(self._save_soon, self._add_file(name, table))
 
     def add_periodic(self, name: str, table: BusyTable, *, interval_s: float) -> None:
-        """Keep a table in a file that is saved at intervals, if it has changed, and at the end."""
-        self._busy.append((table, self._add_file(name, table), interval_s))
+        """Keep a table in a file that is saved at intervals, if it has changed, and at the end.
 
-    def _add_file(self, name: str, table: Table) -> StateFile:
+        What it says of messages in the log is on the disk no sooner than they are.
+        """
+        file = self._add_file(name, table, self._flushed)
+        self._busy.append((table, file, interval_s))
+
+    def _add_file(
+        self, name: str, table: Table, flushed: Callable[[], Awaitable[object]] | None = None
+    ) -> StateFile:
         file = StateFile(
             self._directory / name,
             to_text=table.to_text,
             restore=table.restore,
             executor=self._executor,
+            flushed=flushed,
         )
         self._files.append(file)
         return file

@@ -72,6 +72,8 @@ TOOLS_GROUP = "TOOLS_CONSUMER"
 TRANSACTION_GROUP = "CID_RMQ_SYS_TRANS"
 #: Holds the cursors of the revive topic.
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"
+#: Holds the ends of the revive topic's queues, as far as the saved offsets of groups count them.
+REVIVE_END_GROUP = "CID_RMQ_SYS_REVIVE_END"
 
 #: Consumer groups known to every broker; the value tells whether they may broadcast.
 BUILT_IN_GROUPS = {

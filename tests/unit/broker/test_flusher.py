@@ -68,6 +68,21 @@ def flushed(flusher: Flusher, end_offset: int) -> asyncio.Future[str | None]:
     return answer
 
 
+def test_all_that_is_in_the_log_is_waited_for(tmp_path: Path, executor: ThreadPoolExecutor) -> None:
+    store = open_store(tmp_path, files=Files())
+
+    async def check(flusher: Flusher) -> None:
+        (result,) = put_ok(store, record())
+        await flusher.wait_all_flushed()
+        assert store.durability.flushed_end >= result.physical_end
+        await flusher.close()
+        put_ok(store, record())
+        await flusher.wait_all_flushed()  # nobody flushes any more
+
+    run(store, executor, check)
+    store.close()
+
+
 def test_flushes_go_on_when_descriptors_are_back(
     tmp_path: Path, executor: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
 ) -> None:

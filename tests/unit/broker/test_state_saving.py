@@ -34,11 +34,11 @@ class Counts:
 
 
 def run(folder: Path, work: Callable[[StateSaving], Coroutine[None, None, None]]) -> None:
-    async def announced() -> None:
+    async def nothing() -> None:
         pass
 
     with ThreadPoolExecutor(1) as executor:
-        asyncio.run(work(StateSaving(folder, executor, announced=announced)))
+        asyncio.run(work(StateSaving(folder, executor, announced=nothing, flushed=nothing)))
 
 
 def saved(path: Path) -> object:
@@ -93,3 +93,44 @@ def test_a_table_that_cannot_be_saved_is_tried_again(tmp_path: Path) -> None:
         await written(tmp_path / "config/a.json", 7)
 
     run(tmp_path, work)
+
+
+def test_what_counts_messages_is_saved_after_they_are(tmp_path: Path) -> None:
+    """A power loss would take messages that the file counts."""
+
+    async def check(executor: ThreadPoolExecutor) -> None:
+        may_go_on, begun = asyncio.Event(), asyncio.Event()
+
+        async def nothing() -> None:
+            pass
+
+        async def flushed() -> None:
+            begun.set()
+            await may_go_on.wait()
+
+        saving = StateSaving(tmp_path, executor, announced=nothing, flushed=flushed)
+        table = Counts()
+        saving.add_periodic("a.json", table, interval_s=3600)
+        table.put(1)
+        save = asyncio.ensure_future(saving.save())
+        await begun.wait()
+        table.put(2)  # may not be flushed yet
+        assert saved(tmp_path / "a.json") is None
+        may_go_on.set()
+        await save
+        assert saved(tmp_path / "a.json") == 1
+        await saving.close()
+        assert saved(tmp_path / "a.json") == 2
+        table.put(3)
+        may_go_on.clear()
+        begun.clear()
+        save = asyncio.ensure_future(saving.save())
+        await begun.wait()
+        save.cancel()
+        await asyncio.wait([save])
+        may_go_on.set()
+        await saving.save()
+        assert saved(tmp_path / "a.json") == 3
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(check(executor))

@@ -14,8 +14,6 @@ RocketMQ gives these records to its timer, which delivers them when the messages
 are written to the revive topic at once: the topic is the journal of what is in memory, and
 RocketMQ reads it, too. Records that RocketMQ's timer has delivered are the same.
 
-A checkpoint without messages (``n`` 0) says that the group's offset was set to ``so``.
-
 Source: RocketMQ PopCheckPoint, AckMsg, BatchAckMsg, PopMessageProcessor.buildCkMsg.
 """
 
@@ -26,7 +24,7 @@ from typing import Any, TypeAlias
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol import fastjson
-from pymq.protocol.message import TAGS, TIMER_DELIVERY_MS, find_property
+from pymq.protocol.message import TAGS, TIMER_DELIVERY_MS, UNIQUE_KEY, find_property
 from pymq.protocol.record import NewRecord, Record
 from pymq.protocol.tag_codes import tag_code
 
@@ -181,11 +179,16 @@ def acknowledgement_record(
 def _record(
     topic: str, queue_id: int, tag: str, body: str, delivery_ms: int, host: bytes, now_ms: int
 ) -> NewRecord:
-    # Without a unique key, which RocketMQ adds: nobody looks these records up.
+    # Without a unique key, which RocketMQ adds: nobody looks these records up (``is_ours``).
     properties = f"{TAGS}\x01{tag}\x02{TIMER_DELIVERY_MS}\x01{delivery_ms}\x02"
     return NewRecord(
         topic, queue_id, body.encode(), properties.encode(), host, now_ms, tag_code=_TAG_CODES[tag]
     )
+
+
+def is_ours(record: Record) -> bool:
+    """Return whether a record of the revive topic was written by pymq."""
+    return find_property(record.properties, UNIQUE_KEY.encode()) is None
 
 
 def read_revive_record(

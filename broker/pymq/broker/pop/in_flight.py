@@ -9,6 +9,7 @@ import functools
 import itertools
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from pymq.broker.log_writer import Outcome
 from pymq.broker.pop.attempt import PopAttempt
@@ -31,6 +32,8 @@ REVIVE_INTERVAL_S = 0.1
 SHORTEN_INTERVAL_S = 1.0
 
 _NOTHING = PutResult(PutStatus.OK)
+#: Topic, group, queue id, start offset: a checkpoint's key without time and broker.
+_Place: TypeAlias = tuple[str, str, int, int]
 
 
 class InFlight:
@@ -68,6 +71,8 @@ class InFlight:
         self._count_max = count_max
         self._numbers = itertools.count()
         self._is_full_said = False
+        #: Keys of checkpoints that are being written.
+        self._writing: set[CheckpointKey] = set()
         self._tasks = Tasks("popped messages")
 
     # --- as a duty
@@ -82,9 +87,6 @@ class InFlight:
         reached = offsets_after(self._offsets, found)
         for queue, (offset, last) in reached.items():
             topic, _, queue_id = queue
-            if not last.differences:
-                self._progress.commit(queue, offset)  # it was reset
-                continue
             stored_ms = self._store.message_time(topic, queue_id, offset - 1)
             # A younger message belongs to another topic of that name: the old one was deleted.
             if stored_ms is not None and stored_ms <= last.pop_time:
@@ -128,7 +130,8 @@ class InFlight:
             ended: gets the outcome, maybe before this returns.
         """
         revive_queue_id = next(self._numbers) % self._queue_count
-        attempt = PopAttempt(self._clock.wall_ms(), revive_queue_id, ended)
+        places = [(one.topic, group, one.queue_id, one.start_offset) for one in popped.taken]
+        attempt = PopAttempt(self._free_time(places), revive_queue_id, ended)
         attempt.expect(len(popped.taken))
         for taken in popped.taken:
             checkpoint = Checkpoint(
@@ -144,12 +147,33 @@ class InFlight:
                 ),
                 revive_queue_id=revive_queue_id,
             )
-            self._journal.write(checkpoint, functools.partial(self._kept, attempt, taken))
+            self._writing.add(checkpoint.key)
+            told = functools.partial(self._kept, attempt, taken, checkpoint.key)
+            self._journal.write(checkpoint, told)
+
+    def _free_time(self, places: Sequence[_Place]) -> int:
+        """Return the time, or one soon after it that makes new keys for checkpoints.
+
+        A group that was set back may pop the same messages twice in a millisecond.
+        """
+        time = self._clock.wall_ms()
+        while any(self._is_known((*place, time, self._broker_name)) for place in places):
+            time += 1
+        return time
+
+    def _is_known(self, key: CheckpointKey) -> bool:
+        return key in self._writing or self._table.find(key) is not None
 
     def _kept(
-        self, attempt: PopAttempt, taken: Taken, result: PutResult, outcome: Outcome
+        self,
+        attempt: PopAttempt,
+        taken: Taken,
+        key: CheckpointKey,
+        result: PutResult,
+        outcome: Outcome,
     ) -> None:
         assert taken.step is not None
+        self._writing.discard(key)
         if is_in_log(outcome):
             self._progress.keep(taken.step)
         else:
@@ -189,19 +213,19 @@ class InFlight:
             invisible_ms: counted from now.
             told: gets the pop time for the message's new handle, and the outcome.
         """
-        now = self._clock.wall_ms()
+        pop_time = self._free_time([(*key[:3], queue_offset)])
         checkpoint = self._table.find(key)
         bit = 0
         if checkpoint is not None:
             known = checkpoint.acknowledged | checkpoint.acknowledging
             bit = checkpoint.bits_of((queue_offset,)) & ~known
         if checkpoint is None or not bit:
-            told(now, _NOTHING, Outcome.STORED)
+            told(pop_time, _NOTHING, Outcome.STORED)
             return
         changed = dataclasses.replace(
             checkpoint,
             start_offset=queue_offset,
-            pop_time=now,
+            pop_time=pop_time,
             invisible_ms=invisible_ms,
             differences=(0,),
             acknowledged=0,
@@ -210,8 +234,10 @@ class InFlight:
             revive_offset=-1,
             not_before=0,
         )
-        while self._table.find(changed.key) is not None:
-            changed.pop_time += 1
-        self._journal.replace(
-            checkpoint, bit, changed, functools.partial(told, changed.pop_time)
-        )
+        self._writing.add(changed.key)
+
+        def done(result: PutResult, outcome: Outcome) -> None:
+            self._writing.discard(changed.key)
+            told(pop_time, result, outcome)
+
+        self._journal.replace(checkpoint, bit, changed, done)

@@ -164,7 +164,7 @@ class Popping:
             CorruptRecord: a queue or the log is damaged.
         """
         try:
-            for topic, queue_id in self._places(wanted):
+            for topic, queue_id in self._places(wanted, popped):
                 yield from self._pop_queue(wanted, topic, queue_id, popped)
         except BaseException:  # also when nobody wants the rest
             for taken in popped.taken:
@@ -194,20 +194,25 @@ class Popping:
             for place in self._queues(retry, -1)
         )
 
-    def _places(self, wanted: Wanted) -> Iterator[tuple[str, int]]:
-        retries = self.retry_topics(wanted.topic, wanted.group)
-        if len(retries) > 1 and self._random.random() < 0.5:
-            # One pop reads retry topics of one form only: its answer cannot tell two apart.
-            retries.reverse()
+    def _places(self, wanted: Wanted, popped: Popped) -> Iterator[tuple[str, int]]:
         if wanted.in_order:
             yield from self._queues(wanted.topic, wanted.queue_id)
             return
         retry_first = self._random.randrange(100) < self._rules.retry_percent
         if retry_first:
-            yield from self._queues(retries[0], -1)
+            yield from self._retry_queues(wanted, popped)
         yield from self._queues(wanted.topic, wanted.queue_id)
         if not retry_first:
-            yield from self._queues(retries[0], -1)
+            yield from self._retry_queues(wanted, popped)
+
+    def _retry_queues(self, wanted: Wanted, popped: Popped) -> Iterator[tuple[str, int]]:
+        retries = self.retry_topics(wanted.topic, wanted.group)
+        if self._random.random() < 0.5:
+            retries.reverse()
+        for topic in retries:
+            yield from self._queues(topic, -1)
+            if any(taken.topic == topic for taken in popped.taken):
+                return  # an answer cannot tell retry topics of two forms apart
 
     def _queues(self, topic: str, queue_id: int) -> Iterator[tuple[str, int]]:
         if queue_id >= 0:
@@ -227,7 +232,9 @@ class Popping:
         queue = topic, wanted.group, queue_id
         left = min(wanted.count_max, MESSAGES_MAX) - popped.count
         if left <= 0 or queue in self._busy:
-            popped.rest_count += self._rest(wanted.group, topic, queue_id)
+            rest = self._rest(wanted.group, topic, queue_id)
+            popped.rest_count += rest
+            popped.is_unfinished |= left > 0 and rest > 0  # the other pop may leave some
             return
         self._take_reset(queue)
         at = self._start(wanted, queue)

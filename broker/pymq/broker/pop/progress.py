@@ -96,8 +96,8 @@ def offsets_after(
     """Return the offsets that groups had reached when their last checkpoints were written.
 
     Args:
-        offsets: as they were saved; the checkpoints may be older or younger.
-        checkpoints: of the journal, in the order in which they were written.
+        offsets: as they were saved.
+        checkpoints: that these may not count, in the order in which they were written.
 
     Returns:
         Those that are not the saved ones, and the checkpoint that says so.
@@ -106,8 +106,6 @@ def offsets_after(
     for one in checkpoints:
         topic, group, queue_id = queue = one.group_queue
         at = found[queue][0] if queue in found else offsets.find(group, topic, queue_id)
-        if not one.differences:
-            found[queue] = one.start_offset, one
-        elif one.start_offset >= (at or 0):
+        if one.start_offset >= (at or 0):
             found[queue] = one.start_offset + one.differences[-1] + 1, one
     return found

@@ -5,7 +5,6 @@ Source: RocketMQ PopMessageProcessor.resetPopOffset.
 
 from pymq.broker.pop.checkpoint import GroupQueue
 from pymq.broker.pop.progress import PopProgress
-from pymq.broker.pop.revive_journal import ReviveJournal
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.order_info import OrderTable
 
@@ -21,12 +20,10 @@ class PopResets:
         offsets: OffsetTable,
         progress: PopProgress,
         orders: OrderTable,
-        journal: ReviveJournal,
     ) -> None:
         self._offsets = offsets
         self._progress = progress
         self._orders = orders
-        self._journal = journal
 
     def take(self, queue: GroupQueue) -> None:
         """Set a group to another offset in a queue, if it is to be."""
@@ -35,4 +32,3 @@ class PopResets:
         if offset is not None:
             self._progress.restart(queue, offset)
             self._orders.clear(queue)
-            self._journal.mark(queue, offset)

@@ -1,9 +1,9 @@
 """The journal of popping: checkpoints and acknowledgements in the revive topic.
 
 Everything that is in memory can be made again from the journal. The offset that the revive group
-has committed in a revive queue says from where: no record before it is needed. It is saved
-together with the offsets of all groups, so that after a crash the journal also tells what these
-have popped since.
+has committed in a revive queue says from where: no record before it is needed. Another offset says
+up to where the journal was known. Both are saved together with the offsets of all groups, so that
+after a crash the journal also tells what these have popped since.
 
 An open checkpoint whose record is far behind is written again at the end of its queue, with what is
 acknowledged already: the journal that a start has to read grows with the open checkpoints, not with
@@ -16,15 +16,15 @@ import asyncio
 import functools
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.broker.pop.checkpoint import (
     Acknowledgement,
     Checkpoint,
-    GroupQueue,
     acknowledgement_record,
     checkpoint_record,
+    is_ours,
     read_revive_record,
 )
 from pymq.broker.pop.checkpoint_table import CheckpointTable
@@ -34,9 +34,9 @@ from pymq.broker.state.offsets import OffsetTable
 from pymq.clock import Clock
 from pymq.errors import ProtocolError
 from pymq.net.tasks import Tasks
-from pymq.protocol.names import REVIVE_GROUP
+from pymq.protocol.names import REVIVE_END_GROUP, REVIVE_GROUP
 from pymq.protocol.record import NewRecord, Record, decode_records
-from pymq.store import Arrival, MessageStore, PutResult, RecordGroup
+from pymq.store import Arrival, MessageStore, Put, PutResult, RecordGroup
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +90,10 @@ class ReviveJournal:
         self._host = host
         #: Of each revive queue, up to where its records are known here.
         self._ends = [0] * queue_count
+        #: Of each, up to where its records are visible.
+        self._visible_ends = [0] * queue_count
+        #: Of each, how many records of ours are being written: some of them may be visible already.
+        self._writing = [0] * queue_count
         #: Of each, records of ours at and behind that place: a checkpoint, or None.
         self._ours: list[dict[int, Checkpoint | None]] = [{} for _ in range(queue_count)]
         #: What is acknowledged in this turn of the event loop: bits, and who is to be told.
@@ -101,43 +105,34 @@ class ReviveJournal:
 
     def write(self, checkpoint: Checkpoint, told: Told) -> None:
         """Write a new checkpoint; it is open when it is in the log."""
-        record = checkpoint_record(
-            checkpoint, self.topic, host=self._host, now_ms=self._clock.wall_ms()
-        )
-        self._log_writer.append(record, functools.partial(self._written, checkpoint, told))
 
-    def _written(
-        self, checkpoint: Checkpoint, told: Told, result: PutResult, outcome: Outcome
+        def done(result: PutResult, outcome: Outcome) -> None:
+            if is_in_log(outcome):
+                self._opened(checkpoint, result)
+            told(result, outcome)
+
+        self._append(checkpoint.revive_queue_id, self._record(checkpoint), done)
+
+    def _append(self, queue_id: int, put: Put, done: Told) -> None:
+        """Append records to a revive queue, among others; ``done`` says which are ours."""
+        self._writing[queue_id] += 1
+        self._log_writer.append(put, functools.partial(self._appended, queue_id, done))
+
+    def _appended(
+        self, queue_id: int, done: Told, result: PutResult, outcome: Outcome
     ) -> None:
-        if is_in_log(outcome):
-            self._opened(checkpoint, result)
-        told(result, outcome)
+        self._writing[queue_id] -= 1
+        done(result, outcome)
+        if self._ends[queue_id] < self._visible_ends[queue_id]:
+            self._follow(queue_id)  # it waited for the flush
+
+    def _record(self, checkpoint: Checkpoint) -> NewRecord:
+        now_ms = self._clock.wall_ms()
+        return checkpoint_record(checkpoint, self.topic, host=self._host, now_ms=now_ms)
 
     def _opened(self, checkpoint: Checkpoint, place: PutResult) -> None:
         self._table.add(checkpoint)
         self._ours[checkpoint.revive_queue_id][place.queue_offset] = checkpoint
-
-    def mark(self, queue: GroupQueue, offset: int) -> None:
-        """Note that a group goes on at another offset, whatever earlier checkpoints say."""
-        topic, group, queue_id = queue
-        marker = Checkpoint(
-            topic=topic,
-            group=group,
-            queue_id=queue_id,
-            start_offset=offset,
-            pop_time=self._clock.wall_ms(),
-            invisible_ms=0,
-            broker_name=self._broker_name,
-            differences=(),
-            revive_queue_id=0,
-        )
-        record = checkpoint_record(marker, self.topic, host=self._host, now_ms=marker.pop_time)
-
-        def done(result: PutResult, outcome: Outcome) -> None:
-            if is_in_log(outcome):
-                self._ours[0][result.queue_offset] = None
-
-        self._log_writer.append(record, done)
 
     def acknowledge(self, checkpoint: Checkpoint, bits: int, told: Told) -> None:
         """Acknowledge messages of an open checkpoint; several of one turn become one record."""
@@ -151,28 +146,33 @@ class ReviveJournal:
         pending, self._pending = self._pending, {}
         for checkpoint, (bits, listeners) in pending.items():
             record = self._acknowledgement(checkpoint, bits)
-            done = functools.partial(self._acknowledged, checkpoint, bits, listeners, None)
-            self._log_writer.append(record, done)
+            done = functools.partial(self._acknowledged, checkpoint, bits, listeners)
+            self._append(checkpoint.revive_queue_id, record, done)
 
     def revive(self, checkpoint: Checkpoint, bit: int, copy: NewRecord, told: Told) -> None:
         """Acknowledge one message together with storing its copy: both or neither."""
         checkpoint.acknowledging |= bit
         group = RecordGroup((copy, self._acknowledgement(checkpoint, bit)))
-        done = functools.partial(self._acknowledged, checkpoint, bit, [told], group)
-        self._log_writer.append(group, done)
+
+        def done(result: PutResult, outcome: Outcome) -> None:
+            place = group.places[1] if is_in_log(outcome) else result
+            self._acknowledged(checkpoint, bit, [told], place, outcome)
+
+        self._append(checkpoint.revive_queue_id, group, done)
 
     def replace(self, checkpoint: Checkpoint, bit: int, new: Checkpoint, told: Told) -> None:
         """Move one message from an open checkpoint to a new one of its own."""
         checkpoint.acknowledging |= bit
-        record = checkpoint_record(new, self.topic, host=self._host, now_ms=self._clock.wall_ms())
-        group = RecordGroup((record, self._acknowledgement(checkpoint, bit)))
+        group = RecordGroup((self._record(new), self._acknowledgement(checkpoint, bit)))
 
         def done(result: PutResult, outcome: Outcome) -> None:
+            place = result
             if is_in_log(outcome):
                 self._opened(new, group.places[0])
-            self._acknowledged(checkpoint, bit, [told], group, result, outcome)
+                place = group.places[1]
+            self._acknowledged(checkpoint, bit, [told], place, outcome)
 
-        self._log_writer.append(group, done)
+        self._append(checkpoint.revive_queue_id, group, done)
 
     def _acknowledgement(self, checkpoint: Checkpoint, bits: int) -> NewRecord:
         offsets = checkpoint.offsets_of(bits)
@@ -186,17 +186,15 @@ class ReviveJournal:
         checkpoint: Checkpoint,
         bits: int,
         listeners: list[Told],
-        group: RecordGroup | None,
-        result: PutResult,
+        place: PutResult,
         outcome: Outcome,
     ) -> None:
         checkpoint.acknowledging &= ~bits
         if is_in_log(outcome):
-            place = result if group is None else group.places[-1]
             self._ours[checkpoint.revive_queue_id][place.queue_offset] = None
             self._close(checkpoint, bits)
         for told in listeners:
-            told(result, outcome)
+            told(place, outcome)
 
     def _close(self, checkpoint: Checkpoint, bits: int) -> None:
         checkpoint.acknowledged |= bits
@@ -214,48 +212,61 @@ class ReviveJournal:
         """Read the journal from where it is needed.
 
         Returns:
-            All checkpoints in it, also those that were closed later, in the order in which they
-            were written.
+            The checkpoints of ours that the saved offsets of groups may not count, also those
+            that were closed later, in the order in which they were written.
 
         Raises:
             StoreError: it cannot be read.
         """
         found: list[tuple[int, Checkpoint]] = []
         for queue_id in range(len(self._ends)):
-            committed = self._offsets.find(REVIVE_GROUP, self.topic, queue_id)
-            first, end = self._store.queue_bounds(self.topic, queue_id)
-            # A power loss may have taken records that the saved offset had counted.
-            at = min(max(first, 0 if committed is None else committed + 1), end)
-            while at < end:
-                result = self._store.reads.read(
-                    self.topic, queue_id, at, count_max=_READ_COUNT, bytes_max=READ_BYTES_MAX
-                )
-                result.check()
-                for record in itertools.chain.from_iterable(map(decode_records, result.buffers)):
-                    what = self._apply(queue_id, record)
-                    if isinstance(what, Checkpoint):
-                        found.append((record.physical_offset, what))
-                at = max(result.next_queue_offset, at + 1)
-            self._ends[queue_id] = at
+            known_end = self._offsets.find(REVIVE_END_GROUP, self.topic, queue_id) or 0
+            for record in self._read_needed(queue_id):
+                what = self._apply(queue_id, record)
+                if (
+                    isinstance(what, Checkpoint)
+                    and what.differences
+                    and record.queue_offset >= known_end
+                    and is_ours(record)
+                ):
+                    found.append((record.physical_offset, what))
             self._commit(queue_id)
         found.sort(key=lambda one: one[0])
         return [one for _, one in found]
+
+    def _read_needed(self, queue_id: int) -> Iterator[Record]:
+        """Yield the records of a revive queue that are needed; then its end is known."""
+        committed = self._offsets.find(REVIVE_GROUP, self.topic, queue_id)
+        first, end = self._store.queue_bounds(self.topic, queue_id)
+        # The store may be older than the offsets.
+        at = min(max(first, 0 if committed is None else committed + 1), end)
+        while at < end:
+            result = self._store.reads.read(
+                self.topic, queue_id, at, count_max=_READ_COUNT, bytes_max=READ_BYTES_MAX
+            )
+            result.check()
+            yield from itertools.chain.from_iterable(map(decode_records, result.buffers))
+            at = max(result.next_queue_offset, at + 1)
+        self._ends[queue_id] = self._visible_ends[queue_id] = at
 
     def take(self, arrivals: list[Arrival]) -> None:
         """Take note of what has become visible in the revive topic."""
         for arrival in arrivals:
             if arrival.topic == self.topic and arrival.queue_id < len(self._ends):
-                self._follow(arrival.queue_id, arrival.queue_end)
+                self._visible_ends[arrival.queue_id] = arrival.queue_end
+                self._follow(arrival.queue_id)
 
-    def _follow(self, queue_id: int, end: int) -> None:
+    def _follow(self, queue_id: int) -> None:
         ours = self._ours[queue_id]
-        at = self._ends[queue_id]
+        at, end = self._ends[queue_id], self._visible_ends[queue_id]
         while at < end and at in ours:
             self._place(queue_id, at)
             at += 1
         self._ends[queue_id] = at
-        if at < end and queue_id not in self._catching_up:
-            # RocketMQ's records, which come through the timer.
+        # The outcomes of our records are told in their order: if one is known that lies behind,
+        # or none is waited for, this is one of RocketMQ's records, which come through the timer.
+        is_foreign = at < end and (ours or not self._writing[queue_id])
+        if is_foreign and queue_id not in self._catching_up:
             self._catching_up.add(queue_id)
             self._tasks.start("foreign records", self._catch_up(queue_id))
         self._commit(queue_id)
@@ -306,6 +317,7 @@ class ReviveJournal:
     def _commit(self, queue_id: int) -> None:
         """Commit from where the journal is needed: RocketMQ's offset is the one before."""
         end = self._ends[queue_id]
+        self._offsets.commit(REVIVE_END_GROUP, self.topic, queue_id, end)
         first = self._table.first_place(queue_id)
         needed = end if first is None else min(first, end)
         if needed:
@@ -328,15 +340,11 @@ class ReviveJournal:
         return written
 
     def _write_again(self, checkpoint: Checkpoint) -> None:
-        record = checkpoint_record(
-            checkpoint, self.topic, host=self._host, now_ms=self._clock.wall_ms()
-        )
-
         def done(result: PutResult, outcome: Outcome) -> None:
             if is_in_log(outcome):
                 self._ours[checkpoint.revive_queue_id][result.queue_offset] = checkpoint
 
-        self._log_writer.append(record, done)
+        self._append(checkpoint.revive_queue_id, self._record(checkpoint), done)
 
     async def close(self) -> None:
         """Stop following; idempotent."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -21,6 +21,9 @@ class StateFile:
         restore: takes over what was read; if that is invalid, raises a PymqError and changes
             nothing.
         executor: does the disk work.
+        flushed: waits until all that is in the log is on the disk. Given for tables that count
+            messages, such as committed offsets: those that a power loss takes must not be
+            counted in a file that survives it, or their successors would be left out.
     """
 
     def __init__(
@@ -30,11 +33,13 @@ class StateFile:
         to_text: Callable[[], str],
         restore: Callable[[object], None],
         executor: Executor,
+        flushed: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._table = SealedFile(path)
         self._to_text = to_text
         self._restore = restore
         self._executor = executor
+        self._flushed = flushed
         self._is_changed = False
         self._saving = asyncio.Lock()
 
@@ -61,8 +66,15 @@ class StateFile:
             if not self._is_changed:
                 return
             self._is_changed = False
+            text = self._to_text()
+            if self._flushed is not None:
+                try:
+                    await self._flushed()
+                except asyncio.CancelledError:
+                    self._is_changed = True
+                    raise
             writing = asyncio.get_running_loop().run_in_executor(
-                self._executor, self._table.save, self._to_text()
+                self._executor, self._table.save, text
             )
             try:
                 await asyncio.shield(writing)
