@@ -8,12 +8,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
+from pymq.broker.admission import Admission
 from pymq.broker.arrivals import Arrivals
 from pymq.broker.change_notices import ChangeNotices
 from pymq.broker.cleaner import Cleaner
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
 from pymq.broker.day_totals import DayTotals
+from pymq.broker.disk_pressure import DiskPressure
 from pymq.broker.duties import Duty, Periodic
 from pymq.broker.features import FEATURES
 from pymq.broker.flusher import Flusher
@@ -56,6 +58,7 @@ ANNOUNCE_WAIT_S = 1.0
 _MEMORY_RATIO = 0.4
 _LOCK_SCAN_INTERVAL_S = 60.0
 _SAMPLE_INTERVAL_S = 1.0
+_PRESSURE_INTERVAL_S = 0.05
 _FILTER_SAVE_INTERVAL_S = 10.0
 _FILTER_EXPIRY_INTERVAL_S = 60.0
 
@@ -140,8 +143,9 @@ def _make_core(site: Site, tables: Tables) -> Core:
     responses = RecordResponses(store, executor=site.readers, memory_bytes=memory_bytes)
     statistics = BrokerStatistics(config.cluster, int(clock.monotonic_s() * 1000))
     arrivals.subscribe(statistics.take)
-    is_sync = store_config.flush_mode is FlushMode.SYNC
+    log_writer, admission = _make_writer(site, flusher)
     return Core(
+        admission=admission,
         notices=notices,
         registration=registration,
         saving=saving,
@@ -155,10 +159,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         key_indexing=KeyIndexing(store.keys),
         arrivals=arrivals,
         long_poll=long_poll,
-        log_writer=LogWriter(
-            functools.partial(store.put, store_host=site.store_host),
-            flusher.wait_flushed if is_sync else None,
-        ),
+        log_writer=log_writer,
         hooks=MessageHooks(),
         retries=Retries(
             tables.topics,
@@ -171,6 +172,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         days=DayTotals(clock.wall_ms()),
         requests=RequestStatistics(),
         statistics=statistics,
+        reports=[admission.report],
     )
 
 
@@ -201,6 +203,18 @@ def _make_flusher(site: Site) -> Flusher:
     )
 
 
+def _make_writer(site: Site, flusher: Flusher) -> tuple[LogWriter, Admission]:
+    config, clock, store = site.config, site.clock, site.store
+    is_sync = site.store_config.flush_mode is FlushMode.SYNC
+    disk = DiskPressure(config, clock, store, site.writers, flush_begun_s=lambda: flusher.begun_s)
+    log_writer = LogWriter(
+        functools.partial(store.put, store_host=site.store_host),
+        flusher.wait_flushed if is_sync else None,
+        disk,
+    )
+    return log_writer, Admission(config, clock, disk, log_writer)
+
+
 def _make_dispatcher(
     site: Site, tables: Tables, core: Core, features: Sequence[Feature]
 ) -> Dispatcher:
@@ -217,6 +231,7 @@ def _make_dispatcher(
         *_core_handlers(site, tables, core),
         *(feature.handlers for feature in features),
         observer=core.requests,
+        admission=core.admission,
         take_sends=plain_sends.take,
     )
 
@@ -308,6 +323,7 @@ def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
         core.cleaner,
         core.key_indexing,
         core.notices,
+        Periodic("pressure", core.admission.step, _PRESSURE_INTERVAL_S),
         Periodic("statistics", sample, _SAMPLE_INTERVAL_S),
         Periodic("client expiry", tables.clients.expire, scan_s),
         Periodic("filter expiry", tables.filters.expire, _FILTER_EXPIRY_INTERVAL_S),

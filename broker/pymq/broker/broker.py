@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 VIP_DISTANCE = 2
 _EPHEMERAL_TRIES = 50
 #: Threads, started when they are needed; see ``Broker``.
-_WRITERS, _READERS = 9, 2
+_WRITERS, _READERS = 10, 2
 
 
 class Broker:
@@ -33,9 +33,9 @@ class Broker:
 
     There are two executors, so that consumers that read old messages never delay producers. One
     writes: ``Flusher`` (flushes of log and queues, preparation of the next segment), ``StateFile``
-    (tables), ``Cleaner`` (deletions), opening and closing the store; it has a thread for
-    each of them. The other one reads what is no longer in memory, for ``RecordResponses`` and
-    ``QueryHandlers``.
+    (tables), ``Cleaner`` (deletions), ``DiskPressure`` (trials), opening and closing the store; it
+    has a thread for each of them. The other one reads what is no longer in memory, for
+    ``RecordResponses`` and ``QueryHandlers``.
     """
 
     def __init__(
@@ -176,6 +176,7 @@ class Broker:
             host=self.config.bind_address,
             port=port,
             frame_bytes_max=self.config.frame_bytes_max,
+            connection_count_max=self.config.connection_count_max,
             plain_sends=True,
         )
         return Server(config, self._on_commands, self._on_ended)

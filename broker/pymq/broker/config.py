@@ -47,7 +47,42 @@ class BrokerConfig:
     trace_topic_name: str = setting("msgTraceTopicName", default=names.TRACE_TOPIC)
     long_polling: bool = setting("longPollingEnable", default=True, live=True)
     short_polling_ms: int = setting("shortPollingTimeMills", default=1000, live=True)
-    held_pull_count_max: int = 100_000
+    held_pull_count_max: int = setting("pymqHeldPullCountMax", default=100_000)
+    #: Most connections of clients; fewer if the process may not open as many files.
+    connection_count_max: int = setting("pymqConnectionCountMax", default=20_000)
+    #: How many requests of each class may wait for a disk or a peer: see ``request_classes``.
+    waiting_send_count_max: int = setting("sendThreadPoolQueueCapacity", default=10_000)
+    waiting_reply_count_max: int = setting("replyThreadPoolQueueCapacity", default=10_000)
+    waiting_pull_count_max: int = setting("pullThreadPoolQueueCapacity", default=100_000)
+    waiting_lite_pull_count_max: int = setting("litePullThreadPoolQueueCapacity", default=100_000)
+    waiting_ack_count_max: int = setting("ackThreadPoolQueueCapacity", default=100_000)
+    waiting_query_count_max: int = setting("queryThreadPoolQueueCapacity", default=20_000)
+    waiting_heartbeat_count_max: int = setting("heartbeatThreadPoolQueueCapacity", default=50_000)
+    waiting_client_count_max: int = setting(
+        "clientManagerThreadPoolQueueCapacity", default=1_000_000
+    )
+    waiting_consumer_count_max: int = setting(
+        "consumerManagerThreadPoolQueueCapacity", default=1_000_000
+    )
+    waiting_assignment_count_max: int = setting(
+        "loadBalanceThreadPoolQueueCapacity", default=100_000
+    )
+    waiting_transaction_count_max: int = setting("endTransactionPoolQueueCapacity", default=100_000)
+    waiting_admin_count_max: int = setting("adminBrokerThreadPoolQueueCapacity", default=10_000)
+    #: Are requests that waited too long refused, instead of being handled late?
+    fast_failure: bool = setting("brokerFastFailureEnable", default=True, live=True)
+    #: How long requests of each class may wait to be handled.
+    send_wait_ms: int = setting("waitTimeMillsInSendQueue", default=200, live=True)
+    pull_wait_ms: int = setting("waitTimeMillsInPullQueue", default=5_000, live=True)
+    lite_pull_wait_ms: int = setting("waitTimeMillsInLitePullQueue", default=5_000, live=True)
+    ack_wait_ms: int = setting("waitTimeMillsInAckQueue", default=3_000, live=True)
+    heartbeat_wait_ms: int = setting("waitTimeMillsInHeartbeatQueue", default=31_000, live=True)
+    transaction_wait_ms: int = setting("waitTimeMillsInTransactionQueue", default=3_000, live=True)
+    admin_wait_ms: int = setting("waitTimeMillsInAdminBrokerQueue", default=5_000, live=True)
+    #: When the disk has not taken a write for this long, sends are refused.
+    page_cache_busy_ms: int = setting("osPageCacheBusyTimeOutMills", default=1_000, live=True)
+    #: What sends that wait for a flush may take of the memory, roughly.
+    in_flight_bytes_max: int = setting("pymqInFlightBytesMax", default=256 << 20, live=True)
     register_interval_ms: int = setting("registerNameServerPeriod", default=30_000)
     register_timeout_ms: int = setting("registerBrokerTimeoutMills", default=24_000)
     offset_flush_interval_ms: int = setting("flushConsumerOffsetInterval", default=5_000)

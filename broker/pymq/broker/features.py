@@ -20,7 +20,6 @@ from pymq.broker.schedule import Schedule, park_delayed, park_many
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.broker.timer_feature import make_timers
 from pymq.broker.transaction_feature import make_transactions
-from pymq.net.dispatcher import WAITING_COUNT_MAX
 from pymq.protocol.message import DELAY
 
 
@@ -93,8 +92,6 @@ def _reports(site: Site, tables: Tables, core: Core) -> Feature:
         core.statistics,
         site.store_config.queues_path,
         core.reports,
-        waiting_count_max=WAITING_COUNT_MAX,
-        held_pull_count_max=site.config.held_pull_count_max,
     )
     settings = LiveSettings(site.config, site.store_config, site.clock, site.address)
     settings.save_soon = core.saving.add("liveSettings.json", settings)

@@ -87,6 +87,8 @@ class Flusher:
         self._wanted = asyncio.Event()
         self._reported: dict[str, str] = {}
         self._is_closed = False
+        #: When the flush in progress began; None: there is none.
+        self.begun_s: float | None = None
         self._tasks = Tasks("flusher")
 
     def start(self) -> None:
@@ -157,6 +159,7 @@ class Flusher:
         """Flush what was appended so far and answer those who waited for it."""
         reason = None
         end = 0
+        self.begun_s = self._clock.monotonic_s()
         try:
             await self.commit()
             durability = self._store.durability
@@ -170,6 +173,8 @@ class Flusher:
             self._report("log flush", error)
             await asyncio.sleep(self._interval_s)
             return  # Waiters keep waiting, up to their deadline.
+        finally:
+            self.begun_s = None
         self._flushed_at_s = self._clock.monotonic_s()
         waiters = self._waiters
         while waiters and (reason or waiters[0].physical_end <= end):

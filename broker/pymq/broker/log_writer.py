@@ -4,15 +4,19 @@ Everything that is appended in one turn of the event loop, by any number of conn
 append to the log. The caller is told when the promise of the flush mode holds: at once, or after
 the flush that covers its message.
 
-Source: RocketMQ CommitLog.asyncPutMessage, handleDiskFlushAndHA.
+While the disk is suspect, what a turn brought waits for a trial (``DiskPressure``). What waits too
+long is refused with RocketMQ's words for that.
+
+Source: RocketMQ CommitLog.asyncPutMessage, handleDiskFlushAndHA, BrokerFastFailure.
 """
 
 import asyncio
-import functools
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum
-from typing import TypeAlias
+from time import monotonic
+from typing import Protocol, TypeAlias
 
 from pymq.errors import StoreError
 from pymq.store import Put, PutResult, PutStatus
@@ -41,18 +45,61 @@ Append: TypeAlias = Callable[[Sequence[Put]], list[PutResult]]
 WaitFlushed: TypeAlias = Callable[[int, Callable[[str | None], None]], None]
 
 
+#: A put, who is told what became of it, and whether the flush mode's promise is to hold then.
+_Pending: TypeAlias = tuple[Put, Done, bool]
+#: A write that takes less is nobody's concern.
+_NOTED_S = 0.1
+#: More puts are not gathered for one append: their bodies are all in memory.
+GATHERED_COUNT_MAX = 1024
+#: Roughly what a waiting put takes in memory, besides several copies of its bytes.
+_PUT_BYTES, _COPIES = 2048, 3
+_LATE = (
+    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: {:.0f}ms, "
+    "size of queue: {}"
+)
+_BUSY = (
+    "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: {:.0f}ms, "
+    "size of queue: {}"
+)
+
+
+class Pressure(Protocol):
+    """Says whether the disk takes writes at once; see ``DiskPressure``."""
+
+    is_suspect: bool
+    is_busy: bool
+
+    def wrote(self, elapsed_s: float) -> None:
+        """A write took this long."""
+
+    def try_write(self, then: Callable[[], object]) -> None:
+        """Call ``then`` once the disk has taken a write."""
+
+
 class LogWriter:
     """Gathers puts and reports their outcomes.
 
     Args:
         append: stores them, and makes them visible if they are visible at once.
         wait_flushed: with SYNC_FLUSH, waits for the flush; None with ASYNC_FLUSH.
+        disk: says whether a write may be slow; None: it never is.
     """
 
-    def __init__(self, append: Append, wait_flushed: WaitFlushed | None) -> None:
+    def __init__(
+        self,
+        append: Append,
+        wait_flushed: WaitFlushed | None,
+        disk: Pressure | None = None,
+    ) -> None:
         self._append = append
         self._wait_flushed = wait_flushed
-        self._pending: list[tuple[Put, Done, bool]] = []
+        self._disk = disk
+        self._pending: list[_Pending] = []
+        #: What waits for the disk, by the time at which it came.
+        self._held: deque[tuple[float, list[_Pending]]] = deque()
+        self.held_put_count = 0
+        #: Roughly what the puts that wait for a flush take in memory.
+        self.waiting_bytes = 0
 
     def append(self, put: Put, done: Done, *, wait: bool = True) -> None:
         """Append in this turn of the event loop.
@@ -62,9 +109,12 @@ class LogWriter:
             done: gets the outcome.
             wait: whether to call ``done`` only when the flush mode's promise holds.
         """
-        if not self._pending:
+        pending = self._pending
+        if not pending:
             asyncio.get_running_loop().call_soon(self.write)
-        self._pending.append((put, done, wait))
+        pending.append((put, done, wait))
+        if len(pending) >= GATHERED_COUNT_MAX:
+            self.write()
 
     async def append_and_wait(self, put: Put) -> PutResult:
         """Append, and return its place once the flush mode's promise holds.
@@ -88,19 +138,63 @@ class LogWriter:
     def write(self) -> int:
         """Append what this turn brought; return how many puts."""
         pending, self._pending = self._pending, []
-        if not pending:
+        disk = self._disk
+        if disk is not None and (disk.is_suspect or self._held):
+            if pending:
+                self._held.append((monotonic(), pending))
+                self.held_put_count += len(pending)
+                disk.try_write(self._write_held)
             return 0
+        return self._write(pending) if pending else 0
+
+    # --- while the disk is suspect
+
+    @property
+    def held_ms(self) -> int:
+        """How long the put that waits longest has waited for the disk."""
+        return int((monotonic() - self._held[0][0]) * 1000) if self._held else 0
+
+    def _write_held(self) -> None:
+        """Append what waited for the disk."""
+        held, self._held = self._held, deque()
+        self.held_put_count = 0
+        pending = [one for _, waiting in held for one in waiting]
+        if pending:
+            self._write(pending)
+
+    def refuse_late(self, wait_ms: float) -> int:
+        """Refuse puts that have waited for the disk this long, all if it is busy; return how many.
+
+        Called several times a second.
+        """
+        held, now_s = self._held, monotonic()
+        is_busy = self._disk is not None and self._disk.is_busy
+        count = 0
+        while held and (is_busy or (now_s - held[0][0]) * 1000 >= wait_ms):
+            since_s, waiting = held.popleft()
+            self.held_put_count -= len(waiting)
+            count += len(waiting)
+            text = _BUSY if is_busy else _LATE
+            text = text.format((now_s - since_s) * 1000, self.held_put_count)
+            refused = PutResult(PutStatus.BUSY, remark=text)
+            for _, done, _ in waiting:
+                _tell(done, refused, _REFUSED)
+        return count
+
+    # --- appending
+
+    def _write(self, pending: list[_Pending]) -> int:
+        begun_s = monotonic()
         try:
             results = self._append([put for put, _, _ in pending])
         except Exception as error:
             _log.exception("%d puts could not be stored", len(pending))
             failed = PutResult(PutStatus.NOT_WRITABLE, remark=str(error))
             for _, done, _ in pending:
-                try:
-                    done(failed, Outcome.FAILED)
-                except Exception:
-                    _log_untaken(Outcome.FAILED)
+                _tell(done, failed, Outcome.FAILED)
             return len(pending)
+        if self._disk is not None and (elapsed_s := monotonic() - begun_s) > _NOTED_S:
+            self._disk.wrote(elapsed_s)
         waiting: list[tuple[Done, PutResult]] = []
         for (_, done, wait), result in zip(pending, results, strict=True):
             outcome = _STORED if result.status is _OK else _REFUSED
@@ -112,22 +206,34 @@ class LogWriter:
             except Exception:
                 _log_untaken(outcome)
         if waiting:
-            assert self._wait_flushed is not None
-            physical_end = max(result.physical_end for _, result in waiting)
-            self._wait_flushed(physical_end, functools.partial(_flushed, waiting))
+            self._wait(waiting)
         return len(pending)
 
+    def _wait(self, waiting: list[tuple[Done, PutResult]]) -> None:
+        """Tell the outcomes once the log is flushed."""
+        assert self._wait_flushed is not None
+        physical_end = max(result.physical_end for _, result in waiting)
+        size = physical_end - waiting[0][1].physical_offset
+        weight = len(waiting) * _PUT_BYTES + size * _COPIES
+        self.waiting_bytes += weight
 
-def _flushed(waiting: list[tuple[Done, PutResult]], reason: str | None) -> None:
-    for done, result in waiting:
-        outcome = _STORED
-        if reason is not None:
-            result.remark = reason
-            outcome = Outcome.DISK_TIMEOUT
-        try:
-            done(result, outcome)
-        except Exception:
-            _log_untaken(outcome)
+        def flushed(reason: str | None) -> None:
+            self.waiting_bytes -= weight
+            for done, result in waiting:
+                outcome = _STORED
+                if reason is not None:
+                    result.remark = reason
+                    outcome = Outcome.DISK_TIMEOUT
+                _tell(done, result, outcome)
+
+        self._wait_flushed(physical_end, flushed)
+
+
+def _tell(done: Done, result: PutResult, outcome: Outcome) -> None:
+    try:
+        done(result, outcome)
+    except Exception:
+        _log_untaken(outcome)
 
 
 def _log_untaken(outcome: Outcome) -> None:

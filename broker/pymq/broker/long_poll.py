@@ -8,20 +8,27 @@ Source: RocketMQ PullRequestHoldService, PopLongPollingService, NotifyMessageArr
 
 import heapq
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pymq.clock import Clock
+from pymq.errors import refusal
 from pymq.net.dispatcher import Answer, Request
+from pymq.net.said_once import SaidOnce
 from pymq.net.server import ServerConnection
 from pymq.net.tasks import Tasks
+from pymq.protocol.codes import ResponseCode
 from pymq.store import Arrival, QueueKey
+
+_log = logging.getLogger(__name__)
 
 _Key = TypeVar("_Key")
 
 #: Answered requests stay among the deadlines until there are this many more of them than others.
 _ANSWERED_MAX = 1000
+_OVERLOADED = "[OVERLOAD]system busy, start flow control for a while"
 #: How often deadlines are checked.
 EXPIRE_INTERVAL_S = 0.1
 
@@ -58,6 +65,7 @@ class LongPoll:
         self._by_deadline: list[tuple[float, int, HeldRequest]] = []
         self._sequence = itertools.count()
         self._count = 0
+        self._said = SaidOnce(_log)
         self._tasks = Tasks("held requests")
 
     def start(self) -> None:
@@ -72,14 +80,25 @@ class LongPoll:
     def __len__(self) -> int:
         return self._count
 
-    def hold(self, one: HeldRequest) -> bool:
-        """Keep a request until an arrival is for it or its deadline passes; False above the limit.
+    def hold(self, one: HeldRequest) -> None:
+        """Keep a request until an arrival is for it or its deadline passes.
 
         Nothing may arrive between its look into the queues and this call: both belong into one
         turn of the event loop.
+
+        Raises:
+            BrokerError: SYSTEM_BUSY: as many are held as may. An answer that there is nothing would
+                have the client ask again at once; after this one it waits for some seconds.
         """
         if self._count >= self._count_max:
-            return False
+            self._said.warn(
+                "held",
+                "%d pulls wait for messages, as many as may (pymqHeldPullCountMax): more are "
+                "refused (SYSTEM_BUSY), and their consumers come again seconds later. Each queue "
+                "of each group needs one; look for consumers that nobody stopped",
+                self._count,
+            )
+            raise refusal(ResponseCode.SYSTEM_BUSY, _OVERLOADED)
         self._count += 1
         for queue in one.queues:
             self._by_queue.setdefault(queue, {})[one] = None
@@ -88,7 +107,6 @@ class LongPoll:
         if len(self._by_deadline) > 2 * self._count + _ANSWERED_MAX:
             self._by_deadline = [item for item in self._by_deadline if not item[2].is_done]
             heapq.heapify(self._by_deadline)
-        return True
 
     def take(self, arrivals: list[Arrival]) -> None:
         """Answer the requests that these arrivals are for."""
@@ -138,6 +156,8 @@ class LongPoll:
             for queue in one.queues:
                 _remove(self._by_queue, queue, one)
             _remove(self._by_connection, one.request.connection, one)
+        if self._count <= self._count_max // 2:
+            self._said.over("held", "pulls are held again")
 
 
 def _remove(table: dict[_Key, dict[HeldRequest, None]], key: _Key, one: HeldRequest) -> None:

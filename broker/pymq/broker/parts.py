@@ -5,6 +5,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from pymq.broker.admission import Admission
 from pymq.broker.arrivals import Arrivals
 from pymq.broker.change_notices import ChangeNotices
 from pymq.broker.cleaner import Cleaner
@@ -80,6 +81,7 @@ Report: TypeAlias = Callable[[], Mapping[str, str]]
 class Core:
     """What every feature may stand on."""
 
+    admission: Admission
     notices: ChangeNotices
     registration: Registration
     saving: StateSaving

@@ -3,8 +3,8 @@
 from types import AsyncGeneratorType, GeneratorType
 
 from pymq.client.checks import check_count
-from pymq.client.said_once import SaidOnce
 from pymq.errors import ConfigurationError
+from pymq.net.said_once import SaidOnce
 
 
 def check_handler(handler: object, batch_size: int | None) -> None:

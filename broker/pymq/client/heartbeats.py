@@ -12,9 +12,9 @@ from pymq.client import operations
 from pymq.client.live_routes import LiveRoutes
 from pymq.client.name_servers import Connections
 from pymq.client.routes import MASTER_ID
-from pymq.client.said_once import SaidOnce
 from pymq.errors import PymqError, RequestTimeout
 from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
 from pymq.protocol.command import Command
 

@@ -11,10 +11,10 @@ from pymq.client import operations
 from pymq.client.name_servers import NameServers
 from pymq.client.route_table import RouteTable
 from pymq.client.routes import Route, existing_route, no_route, provisional_route
-from pymq.client.said_once import SaidOnce
 from pymq.client.shared_work import SharedWork
 from pymq.clock import Clock
 from pymq.errors import PymqError, TopicNotExist
+from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.names import DEFAULT_TOPIC
 

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from pymq.client.said_once import SaidOnce
+from pymq.net.said_once import SaidOnce
 
 _log = logging.getLogger(__name__)
 

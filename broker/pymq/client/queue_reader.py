@@ -23,7 +23,6 @@ from pymq.client.pool import ClientPool
 from pymq.client.process_queue import ProcessQueue
 from pymq.client.retry import visible_topic
 from pymq.client.routes import MASTER_ID
-from pymq.client.said_once import SaidOnce
 from pymq.client.start_policy import StartPolicy
 from pymq.errors import (
     BrokerError,
@@ -36,6 +35,7 @@ from pymq.errors import (
     TopicNotExist,
 )
 from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.message import ReceivedMessage

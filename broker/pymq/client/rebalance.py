@@ -20,10 +20,10 @@ from pymq.client.inbox import Delivery, Inbox
 from pymq.client.pool import ClientPool
 from pymq.client.queue_reader import QueueReader, say_unread
 from pymq.client.routes import Route
-from pymq.client.said_once import SaidOnce
 from pymq.client.start_policy import StartPolicy
 from pymq.errors import ClientClosed, PymqError, RouteNotFound
 from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
 from pymq.protocol.allocation import allocate
 from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.names import retry_topic

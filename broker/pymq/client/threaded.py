@@ -21,11 +21,11 @@ from pymq.client.inbox import Delivery, FlowLimits
 from pymq.client.loop_thread import Threaded, soon
 from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT, SendResult
 from pymq.client.producer import IN_FLIGHT_MAX
-from pymq.client.said_once import SaidOnce
 from pymq.client.send_encoding import batch_messages
 from pymq.client.thread_inbox import ThreadInbox
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
+from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
 from pymq.protocol.compression import COMPRESS_BYTES_MIN, Compression

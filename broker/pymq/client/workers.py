@@ -7,7 +7,7 @@ from typing import Any
 
 from pymq.client.handler import check_result
 from pymq.client.inbox import Delivery, Inbox
-from pymq.client.said_once import SaidOnce
+from pymq.net.said_once import SaidOnce
 
 _log = logging.getLogger(__name__)
 

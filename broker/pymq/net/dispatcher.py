@@ -15,10 +15,11 @@ Source: RocketMQ NettyRemotingAbstract.processRequestCommand, RequestTask.
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeAlias
 
 from pymq.errors import BrokerError, ProtocolError, PymqError, refusal
+from pymq.net.admission import Admission
 from pymq.net.server import ServerConnection
 from pymq.net.tasks import Tasks
 from pymq.protocol.codes import CommandFlag, RequestCode, ResponseCode
@@ -32,6 +33,8 @@ _SEND = int(RequestCode.SEND_MESSAGE_V2)
 _ONE_WAY, _RESPONSE = int(CommandFlag.ONE_WAY), int(CommandFlag.RESPONSE)
 #: Most requests whose handlers wait at the same time.
 WAITING_COUNT_MAX = 10_000
+#: Requests that waited less to be handled are not late for anything.
+LATE_S = 0.1
 #: Of an unforeseen error's message in a remark.
 _REMARK_CHARACTERS_MAX = 1000
 
@@ -206,6 +209,7 @@ class Dispatcher:
         tables: request code to handler. A code given twice is a bug.
         guard: access control; None lets everybody do everything.
         observer: told of every request.
+        admission: refuses requests while there are too many.
         take_sends: takes runs of plain sends. With a guard each send is handled by itself.
         waiting_count_max: most handlers that may wait at the same time; beyond it requests that
             would have to wait are refused with SYSTEM_BUSY.
@@ -217,6 +221,7 @@ class Dispatcher:
         *tables: Mapping[int, Handler],
         guard: Guard | None = None,
         observer: Observer | None = None,
+        admission: Admission | None = None,
         take_sends: TakeSends | None = None,
         waiting_count_max: int = WAITING_COUNT_MAX,
     ) -> None:
@@ -226,6 +231,7 @@ class Dispatcher:
             assert not twice, f"{owner}: requests {sorted(twice)} have two handlers"
             self._handlers.update(table)
         self._guard = guard
+        self._admission = admission
         self._take_sends = take_sends if guard is None else None
         self.observer = observer
         self._tasks = Tasks(f"{owner}: requests")
@@ -235,8 +241,12 @@ class Dispatcher:
 
     def on_commands(self, connection: ServerConnection, commands: Sequence[Incoming]) -> None:
         """Handle commands that arrived together, in order."""
-        handlers, guard = self._handlers, self._guard
+        handlers, guard, admission = self._handlers, self._guard, self._admission
         begun_s = perf_counter()
+        if admission is not None:
+            waited_s = monotonic() - connection.input_at
+            if waited_s > LATE_S or admission.is_strained:
+                commands = self._admitted(connection, commands, admission, waited_s)
         for command in commands:
             if isinstance(command, PlainSends):
                 self._on_sends(SendRun(self, connection, command, begun_s))
@@ -256,6 +266,32 @@ class Dispatcher:
                 answer = _error_response(request, error)
             if answer is not None:
                 self._take(request, answer)
+
+    def _admitted(
+        self,
+        connection: ServerConnection,
+        commands: Sequence[Incoming],
+        admission: Admission,
+        waited_s: float,
+    ) -> Sequence[Incoming]:
+        """Refuse some of the commands; return the others."""
+        admitted: list[Incoming] = []
+        singles = [
+            one
+            for incoming in commands
+            for one in (commands_of(incoming) if isinstance(incoming, PlainSends) else (incoming,))
+        ]
+        begun_s = perf_counter()
+        for number, command in enumerate(singles, 1):
+            if not command.flag & _RESPONSE:
+                try:
+                    admission.check(command.code, waited_s, len(singles) - number)
+                except BrokerError as error:
+                    request = Request(self, connection, command, begun_s)
+                    request.respond(_error_response(request, error))
+                    continue
+            admitted.append(command)
+        return admitted
 
     def _on_sends(self, run: SendRun) -> None:
         take = self._take_sends
@@ -289,13 +325,21 @@ class Dispatcher:
         if isinstance(answer, (Command, PartedResponse)):
             request.respond(answer)
         elif answer is not None:
-            if self._waiting_count >= self._waiting_count_max:
+            try:
+                self._begin_wait(request.command.code)
+            except BrokerError as error:
                 answer.close()
-                busy = f"{self._waiting_count} requests are waiting already (waiting_count_max)"
-                request.respond(request.command.reply(ResponseCode.SYSTEM_BUSY, busy))
+                request.respond(_error_response(request, error))
                 return
-            self._waiting_count += 1
             self._tasks.start(f"request {request.command.code}", self._wait(request, answer))
+
+    def _begin_wait(self, code: int) -> None:
+        if self._waiting_count >= self._waiting_count_max:
+            busy = f"{self._waiting_count} requests are waiting already (waiting_count_max)"
+            raise refusal(ResponseCode.SYSTEM_BUSY, busy)
+        if self._admission is not None:
+            self._admission.begin_wait(code)
+        self._waiting_count += 1
 
     async def _wait(self, request: Request, answer: Coroutine[Any, Any, Response | None]) -> None:
         response: Response | None
@@ -305,6 +349,8 @@ class Dispatcher:
             response = _error_response(request, error)
         finally:
             self._waiting_count -= 1
+            if self._admission is not None:
+                self._admission.end_wait(request.command.code)
         if response is not None:
             request.respond(response)
 

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import resource
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from pymq.errors import ConfigurationError, LocalProtocolError, RequestTimeout
 from pymq.net.asking import AskingWire
 from pymq.net.buffers import BufferPool
+from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import ResponseCode, request_name
@@ -23,6 +25,8 @@ _log = logging.getLogger(__name__)
 #: Buffers for large requests, kept while large requests keep coming.
 BUFFER_COUNT_MAX = 8
 BUFFERS_KEPT_S = 5.0
+#: Open files of a process without a limit.
+_FILE_COUNT_MAX = 1 << 20
 #: Most requests of ours to one client that are unanswered.
 ASKED_COUNT_MAX = 4096
 
@@ -151,6 +155,11 @@ class Server:
         self._on_ended = on_ended
         self.buffers = BufferPool(count_max=BUFFER_COUNT_MAX)
         self._connections: set[ServerConnection] = set()
+        self._said = SaidOnce(_log)
+        # Some files have to be left for others: a store that cannot open one stops.
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files = _FILE_COUNT_MAX if soft == resource.RLIM_INFINITY else soft
+        self._count_max = min(config.connection_count_max, max(files * 3 // 4, 1))
         self._tasks = Tasks("server")
         self._server: asyncio.Server | None = None
         self._socket: socket.socket | None = None
@@ -205,17 +214,22 @@ class Server:
     def accepted(self, connection: ServerConnection) -> None:
         """Accept a new connection, or refuse it above the limit."""
         self._connections.add(connection)
-        if len(self._connections) > self.config.connection_count_max:
-            _log.warning(
-                "%s refused: %d connections are open (connection_count_max)",
+        if len(self._connections) > self._count_max:
+            self._said.warn(
+                "connections",
+                "%s refused, and so are others: %d connections are open, as many as may "
+                "(connection_count_max, and three quarters of ulimit -n). Look for clients that "
+                "open one after another, or raise both",
                 connection.peer,
-                self.config.connection_count_max,
+                self._count_max,
             )
             connection.abort()
 
     def ended(self, connection: ServerConnection) -> None:
         """Forget a connection."""
         self._connections.discard(connection)
+        if len(self._connections) < self._count_max // 2:
+            self._said.over("connections", "connections are taken again")
         self._on_ended(connection)
 
     def enforce_deadlines(self) -> int:

@@ -69,10 +69,12 @@ class Wire(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._paused = False
         # Input that waits for its turn; while there is any, _read_on is scheduled.
-        self._backlog: deque[bytes | memoryview] = deque()
+        self._backlog: deque[tuple[float, bytes | memoryview]] = deque()
         self._backlog_bytes = 0
         #: Monotonic times for the deadlines that the owner enforces.
         self.read_at = self.frame_begun_at = self._loop.time()
+        #: When what is being handled was read.
+        self.input_at = self.read_at
         self.write_stuck_at: float | None = None
         self.peer = "?"
         #: Why we gave the connection up, if the peer sent what cannot be read.
@@ -108,7 +110,7 @@ class Wire(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Called by asyncio: ``nbytes`` arrived."""
-        self.read_at = now = self._loop.time()
+        self.read_at = self.input_at = now = self._loop.time()
         if self._is_large:
             self._handle(lambda: self._decoder.filled(nbytes))
             return
@@ -116,7 +118,7 @@ class Wire(asyncio.BufferedProtocol):
         if not self._decoder.pending_bytes:
             self.frame_begun_at = now
         if self._backlog:
-            self._postpone(data)
+            self._postpone(data, now)
         else:
             self._read(data)
 
@@ -125,7 +127,7 @@ class Wire(asyncio.BufferedProtocol):
         share = max(TURN_BYTES, self._decoder.missing_bytes)
         if len(data) > share:
             view = memoryview(data)
-            self._postpone(view[share:])
+            self._postpone(view[share:], self.input_at)
             data = view[:share]
         part = data if type(data) is bytes else bytes(data)
         return self._handle(lambda: self._decoder.feed(part))
@@ -152,10 +154,10 @@ class Wire(asyncio.BufferedProtocol):
                 return False
         return True
 
-    def _postpone(self, data: bytes | memoryview) -> None:
+    def _postpone(self, data: bytes | memoryview, read_at: float) -> None:
         if not self._backlog:
             self._loop.call_soon(self._read_on)
-        self._backlog.append(data)
+        self._backlog.append((read_at, data))
         self._backlog_bytes += len(data)
         if self._backlog_bytes > BACKLOG_BYTES_MAX and self.is_open and self._transport:
             self._transport.pause_reading()
@@ -165,7 +167,7 @@ class Wire(asyncio.BufferedProtocol):
         if not self._backlog or not self._may_read:
             return
         waiting, self._backlog = self._backlog, deque()
-        first = waiting.popleft()
+        self.input_at, first = waiting.popleft()
         self._backlog_bytes -= len(first)
         if not self._read(first):
             return

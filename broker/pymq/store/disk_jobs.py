@@ -122,3 +122,32 @@ class PrefetchJob:
                 _log.debug("not prefetched: %s", error)
             finally:
                 self._files.close(fd)
+
+
+class TrialJob:
+    """Finds out whether the disk takes a write to the log. ``run`` in any thread, once.
+
+    Writes a zero where the next record will go, and where there is one already. Nothing may be
+    written to the log until it has ended.
+    """
+
+    def __init__(self, log: CommitLog) -> None:
+        self._files = log.files
+        self._place: tuple[int, int] | None = None
+        if len(log.segments) and log.end < log.segments[-1].end:
+            segment = log.segments[-1]
+            self._place = log.files.duplicate(segment.fd), log.end - segment.first
+
+    def run(self) -> None:
+        """Write.
+
+        Raises:
+            StoreError: it failed, as the next write will.
+        """
+        if self._place is None:
+            return
+        fd, position = self._place
+        try:
+            self._files.pwrite(fd, b"\0", position)
+        finally:
+            self._files.close(fd)

@@ -19,7 +19,7 @@ Source: RocketMQ FlushManager, CommitRealTimeService, FlushConsumeQueueService.
 
 from pymq.clock import Clock
 from pymq.errors import FlushFailed, StoreError
-from pymq.store.disk_jobs import FlushJob, QueueFlushJob
+from pymq.store.disk_jobs import FlushJob, QueueFlushJob, TrialJob
 from pymq.store.dispatch import Dispatch
 from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import CommitLog
@@ -190,6 +190,15 @@ class Durability:
         job = self.begin_flush()
         job.run()
         self.finish_flush(job)
+
+    def begin_trial(self) -> TrialJob:
+        """Return a job that finds out how long the disk takes for a write; nothing to finish.
+
+        Raises:
+            StoreError: the store is closed, its disk failed, or too many files are open.
+        """
+        self._check()
+        return TrialJob(self._log)
 
     # -- queue flush --------------------------------------------------------------------------
 

@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from pymq.broker.log_writer import LogWriter, Outcome
+from pymq.broker.log_writer import GATHERED_COUNT_MAX, LogWriter, Outcome
 from pymq.errors import StoreClosed, StoreError
 from pymq.protocol.record import NewRecord
 from pymq.store import Put, PutResult, PutStatus
@@ -40,6 +41,21 @@ class Log:
 
     def wait_flushed(self, physical_end: int, done: Callable[[str | None], None]) -> None:
         self.waiting.append((physical_end, done))
+
+
+class Disk:
+    """A disk that is suspect until the test says that it took a write."""
+
+    def __init__(self) -> None:
+        self.is_suspect, self.is_busy = True, False
+        self.then: list[Callable[[], object]] = []
+        self.times: list[float] = []
+
+    def wrote(self, elapsed_s: float) -> None:
+        self.times.append(elapsed_s)
+
+    def try_write(self, then: Callable[[], object]) -> None:
+        self.then.append(then)
 
 
 def run(check: Callable[[], None]) -> None:
@@ -148,3 +164,66 @@ def test_waiting_for_one() -> None:
             await again
 
     asyncio.run(check())
+
+
+def test_while_the_disk_is_suspect_puts_wait_for_a_trial() -> None:
+    log, told, disk = Log(), Told(), Disk()
+    writer = LogWriter(log.append, None, disk)
+
+    def check() -> None:
+        writer.append(record(b"a"), teller(told, "a"))
+        writer.append(record(b"b"), teller(told, "b"))
+
+    run(check)
+    assert log.appends == [] and told == [] and writer.held_put_count == 2
+    disk.is_suspect = False
+    run(lambda: writer.append(record(b"c"), teller(told, "c")))  # in order, so it waits, too
+    assert log.appends == [] and len(disk.then) == 2
+    disk.then[0]()
+    assert log.appends == [[b"a", b"b", b"c"]] and writer.held_put_count == 0
+    run(lambda: writer.append(record(b"d"), teller(told, "d")))
+    assert log.appends[1:] == [[b"d"]]
+    assert [name for name, outcome, _ in told if outcome is Outcome.STORED] == [*"abcd"]
+
+
+def test_what_waits_too_long_for_the_disk_is_refused_and_never_stored() -> None:
+    log, told, disk = Log(), Told(), Disk()
+    writer = LogWriter(log.append, None, disk)
+    run(lambda: writer.append(record(b"a"), teller(told, "a")))
+    assert writer.refuse_late(60_000) == 0
+    assert writer.refuse_late(0) == 1
+    ((_, outcome, remark),) = told
+    assert outcome is Outcome.REFUSED
+    assert re.fullmatch(
+        r"\[TIMEOUT_CLEAN_QUEUE\]broker busy, start flow control for a while, "
+        r"period in queue: \d+ms, size of queue: 0",
+        remark or "",
+    )
+    run(lambda: writer.append(record(b"b"), teller(told, "b")))
+    disk.is_busy = True
+    assert writer.refuse_late(60_000) == 1
+    assert (told[1][2] or "").startswith("[PCBUSY_CLEAN_QUEUE]broker busy, start flow control")
+    disk.then[-1]()
+    assert log.appends == []
+
+
+def test_what_waits_for_a_flush_is_weighed() -> None:
+    log, told = Log(), Told()
+    writer = LogWriter(log.append, log.wait_flushed)
+    run(lambda: writer.append(record(b"a"), teller(told, "a")))
+    assert writer.waiting_bytes > 100
+    log.waiting[0][1](None)
+    assert writer.waiting_bytes == 0
+
+
+def test_many_puts_of_one_turn_are_not_all_gathered() -> None:
+    log, told = Log(), Told()
+    writer = LogWriter(log.append, None)
+
+    def check() -> None:
+        for _ in range(GATHERED_COUNT_MAX + 1):
+            writer.append(record(b"x"), teller(told, "x"))
+
+    run(check)
+    assert [len(bodies) for bodies in log.appends] == [GATHERED_COUNT_MAX, 1]
+    assert len(told) == GATHERED_COUNT_MAX + 1

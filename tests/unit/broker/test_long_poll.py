@@ -11,6 +11,7 @@ from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import FakeClock
 
 from pymq.broker.long_poll import HeldRequest, LongPoll
+from pymq.errors import SystemBusy
 from pymq.net.dispatcher import Dispatcher, Request
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
@@ -42,8 +43,8 @@ class Held:
     def finished(self, code: int, response_code: int | None, elapsed_s: float) -> None:
         self.abandoned += response_code is None
 
-    def hold(self, name: str, connection: FakeConnection, *, offset: int = 0, **more: Any) -> bool:
-        return self.table.hold(
+    def hold(self, name: str, connection: FakeConnection, *, offset: int = 0, **more: Any) -> None:
+        self.table.hold(
             HeldRequest(
                 Request(
                     Dispatcher("test", observer=self),
@@ -81,7 +82,7 @@ def test_pulls_wake_for_what_they_want(connection: FakeConnection) -> None:
         ("tag", {"tags": [3, 7]}),
         ("elsewhere", {"queues": [("T", 1)]}),
     ):
-        assert held.hold(name, connection, **more)
+        held.hold(name, connection, **more)
     assert held.take(arrival(0, 2, 1, 2)) == 1
     assert held.take(arrival(0, 3, 8, 7)) == 1
     assert held.take(arrival(0, 4, 7), arrival(2, 1)) == 0
@@ -109,15 +110,21 @@ def test_a_request_can_wait_for_several_queues(connection: FakeConnection) -> No
     assert held.answered == ["any", "gone", "last", "late", "closed"]
 
 
-def test_deadlines_in_their_order_and_a_limit(connection: FakeConnection) -> None:
+def test_deadlines_in_their_order_and_a_limit(
+    connection: FakeConnection, caplog: pytest.LogCaptureFixture
+) -> None:
     held = Held(count_max=2)
-    assert held.hold("late", connection, wait_s=2) and held.hold("early", connection, wait_s=1)
-    assert not held.hold("too many", connection)
+    held.hold("late", connection, wait_s=2)
+    held.hold("early", connection, wait_s=1)
+    for _ in range(3):
+        with pytest.raises(SystemBusy, match="OVERLOAD"):
+            held.hold("too many", connection)
+    assert caplog.text.count("pymqHeldPullCountMax") == 1
     held.clock.now_ms += 1000
     assert held.table.expire() == 1 and held.answered == ["early"]
     held.clock.now_ms += 1000
     assert held.table.expire() == 1 and held.answered == ["early", "late"]
-    assert held.hold("again", connection)
+    held.hold("again", connection)
 
 
 def test_a_connection_that_ends_takes_its_pulls_along(connection: FakeConnection) -> None:

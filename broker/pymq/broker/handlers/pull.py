@@ -94,7 +94,8 @@ class PullHandlers:
         if header.sys_flag & _SUSPEND and isinstance(found, ReadResult):
             # Nothing has arrived since: no other task had a turn.
             may_wait = _response_code(found, header.queue_offset) == ResponseCode.PULL_NOT_FOUND
-            if may_wait and self._hold(request, header, selection):
+            if may_wait:
+                self._hold(request, header, selection)
                 self._note(header, found.next_queue_offset)
                 return None
         return self._finish(request, header, found)
@@ -181,11 +182,11 @@ class PullHandlers:
         answer = self._answer(request, header, result)
         return await answer if isinstance(answer, Coroutine) else answer
 
-    def _hold(self, request: Request, header: PullRequest, selection: Selection) -> bool:
+    def _hold(self, request: Request, header: PullRequest, selection: Selection) -> None:
         wait_ms = header.suspend_timeout_ms
         if not self._config.long_polling:
             wait_ms = self._config.short_polling_ms
-        return self._long_poll.hold(
+        self._long_poll.hold(
             HeldRequest(
                 request,
                 ((header.topic, header.queue_id),),

@@ -25,11 +25,6 @@ from pymq.store import MessageStore, Rates, StatisticsSnapshot
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1000, 60_000, 3_600_000, 86_400_000
 _INT_MAX = (1 << 31) - 1
 
-#: Where RocketMQ lets requests wait for a thread, by the names of its queues' figures; here they
-#: are handled as they are read, and what waits then (for a disk, for a client) has one limit.
-_POOLS = ("sendThreadPool", "queryThreadPool", "ackThreadPool")
-_PULL_POOLS = ("pullThreadPool", "litePullThreadPool")
-
 
 class RuntimeHandlers:
     """Shows the state of the broker and its store.
@@ -39,8 +34,6 @@ class RuntimeHandlers:
         statistics: counts messages, those of the system's topics apart.
         queues_path: the store's directory of consume queues.
         reports: what features say of themselves.
-        waiting_count_max: how many requests may wait.
-        held_pull_count_max: how many pulls may wait for messages.
     """
 
     def __init__(
@@ -52,9 +45,6 @@ class RuntimeHandlers:
         statistics: BrokerStatistics,
         queues_path: Path,
         reports: Sequence[Callable[[], Mapping[str, str]]],
-        *,
-        waiting_count_max: int,
-        held_pull_count_max: int,
     ) -> None:
         self._clock = clock
         self._store = store
@@ -63,7 +53,6 @@ class RuntimeHandlers:
         self._statistics = statistics
         self._queues_path = queues_path
         self._reports = reports
-        self._waits = _waits(waiting_count_max, held_pull_count_max)
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -77,7 +66,6 @@ class RuntimeHandlers:
             "brokerVersionDesc": MQ_VERSION_TEXT,
             "brokerActive": "true",
             "startAcceptSendRequestTimeStamp": "0",  # from the start on
-            **self._waits,
             **self._timers(),
             **self._times(found),
             **_counts(found),
@@ -146,18 +134,6 @@ class RuntimeHandlers:
         if queues is not None:
             found["consumeQueueDiskRatio"] = ratio_text(queues.ratio)
         return found
-
-
-def _waits(waiting_count_max: int, held_pull_count_max: int) -> dict[str, str]:
-    """Return the figures of queues of requests: they are empty."""
-    found = {"pageCacheLockTimeMills": "0"}
-    for names, capacity in ((_POOLS, waiting_count_max), (_PULL_POOLS, held_pull_count_max)):
-        for name in names:
-            found[f"{name}QueueSize"] = found[f"{name}QueueHeadWaitTimeMills"] = "0"
-            found[f"{name}QueueCapacity"] = str(capacity)
-    found["EndTransactionQueueSize"] = "0"
-    found["EndTransactionThreadPoolQueueCapacity"] = str(waiting_count_max)
-    return found
 
 
 def _counts(found: StatisticsSnapshot) -> dict[str, str]:
