@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.bulk_client import BulkClient
-from pymq.client.message_ids import month_around
 from pymq.errors import LocalProtocolError
+from pymq.protocol.unique_keys import month_around
 from pyspark_pymq.encode import Encoded, Messages, encode_messages
 from pyspark_pymq.options import SinkOptions
 from pyspark_pymq.sink_columns import check_target

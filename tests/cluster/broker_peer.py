@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,16 @@ from pymq.protocol.bodies import ConsumerData, Heartbeat
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.headers.send import LETTERS, SendRequest
+from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_records
 from pymq.store import FlushMode, StoreConfig
 
 DEADLINE_S = 20.0
 TIMEOUT_S = 5.0
+#: What the broker says of every message that is sent alone.
+ADDED = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+#: The id that it gives one that has none.
+GIVEN_ID = re.compile(r"7F000001[0-9A-F]{24}")
 
 
 class Peer:
@@ -143,6 +149,15 @@ def fields(command: Command) -> dict[str, str]:
 
 def records(command: Command) -> list[Record]:
     return list(decode_records(command.body, verify=True))
+
+
+def properties_sent(record: Record) -> dict[str, str]:
+    """Return the properties of a record without those that the broker added, which are there."""
+    found = decode_properties(record.properties)
+    assert found.items() >= ADDED.items()
+    if GIVEN_ID.fullmatch(found["UNIQ_KEY"]):
+        del found["UNIQ_KEY"]
+    return {name: value for name, value in found.items() if name not in ADDED}
 
 
 async def create_topic(peer: Peer, topic: str, *, queues: int = 4, perm: int = 6) -> Command:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
+from tests.cluster.broker_peer import Peer, create_topic, fields, properties_sent, records, serve
 
 from pymq.broker import assembly
 from pymq.broker.flusher import Flusher
@@ -46,10 +46,9 @@ def test_a_sent_message_is_pulled_as_it_was(
         (record,) = records(pulled)
         assert (record.topic, record.queue_id, record.body) == ("T", 2, b"\x00body\xff")
         assert (record.flag, record.born_timestamp) == (7, 1700000000000)
-        assert decode_properties(record.properties) == {
+        assert properties_sent(record) == {
             "TAGS": "a",
             "KEYS": "k1 k2",
-            "CLUSTER": "DefaultCluster",
         }
         host, offset = parse_offset_message_id(fields(sent)["msgId"])
         assert (host, offset) == (record.store_host, record.physical_offset)
@@ -204,12 +203,21 @@ def test_a_delay_that_means_none_is_an_ordinary_message(tmp_path: Path) -> None:
         for text in (
             *("DELAY\x010\x02", "x\x01DELAY", "TRAN_MSG\x01false", "MYDELAY\x013"),
             *("POP_CK\x01c\x02MY_POP_CK\x01mine\x02", "MYCLUSTER\x01x"),
+            *("MSG_REGION\x01mine\x02a\x01b", "TRACE_ON\x01false\x02UNIQ_KEY\x01mine"),
+            "CLUSTER\x01mine\x02UNIQ_KEY\x01\x02",
         ):
             assert (await peer.send("T", b"", properties=text)).code == ResponseCode.SUCCESS
         found = records(await peer.pull("T", 0))
-        stored = [decode_properties(record.properties) for record in found]
-        assert {properties["CLUSTER"] for properties in stored} == {"DefaultCluster"}
-        assert stored[4] == {"MY_POP_CK": "mine", "CLUSTER": "DefaultCluster"}
+        stored = [properties_sent(record) for record in found]
+        assert stored[2:6] == [
+            {"TRAN_MSG": "false"},
+            {"MYDELAY": "3"},
+            {"MY_POP_CK": "mine"},
+            {"MYCLUSTER": "x"},
+        ]
+        assert stored[6:] == [{"a": "b"}, {"UNIQ_KEY": "mine"}, {}]
+        given = [decode_properties(record.properties)["UNIQ_KEY"] for record in found]
+        assert len(set(given)) == len(given)
 
     serve(tmp_path, check)
 

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, connect, create_topic, fields, records, serve
+from tests.cluster.broker_peer import (
+    Peer,
+    connect,
+    create_topic,
+    fields,
+    properties_sent,
+    records,
+    serve,
+)
 from tests.cluster.transactional import (
     COMMIT,
     PREPARED,
@@ -58,14 +66,13 @@ def test_a_half_message_waits_with_all_it_came_with(tmp_path: Path) -> None:
         assert fields(sent)["transactionId"] == "KEY1"
         (half,) = await stored(peer, HALF_TOPIC)
         assert (half.queue_id, half.sys_flag, half.body) == (0, 1, b"body")
-        assert decode_properties(half.properties) == {
+        assert properties_sent(half) == {
             "TRAN_MSG": "true",
             "UNIQ_KEY": "KEY1",
             "WAIT": "true",
             "PGROUP": "pg",
             "TAGS": "a",
             "KEYS": "k",
-            "CLUSTER": "DefaultCluster",
             "__transactionId__": "KEY1",
             "REAL_TOPIC": "T",
             "REAL_QID": "3",

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
+from tests.cluster.broker_peer import Peer, create_topic, fields, properties_sent, records, serve
 
 from pymq.protocol.bodies import KVTable
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
-from pymq.protocol.message import decode_properties
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.record import parse_offset_message_id
 from pymq.store import FlushMode
@@ -22,9 +21,7 @@ HELD = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
 
 
 async def held_pull(peer: Peer, topic: str, offset: int = 0, **changes: Any) -> Command:
-    return await peer.pull_later(
-        topic, offset, sysFlag=HELD, suspendTimeoutMillis=4000, **changes
-    )
+    return await peer.pull_later(topic, offset, sysFlag=HELD, suspendTimeoutMillis=4000, **changes)
 
 
 @pytest.mark.parametrize("flush", FlushMode)
@@ -45,12 +42,11 @@ def test_a_delayed_message_wakes_a_pull_when_it_is_due(tmp_path: Path, flush: Fl
         assert time.time() - begun >= LEVELS_MS[0] / 1000 - 0.002  # times are cut to ms
         assert record.store_timestamp - waiting.store_timestamp >= LEVELS_MS[0]
         assert (record.body, record.flag, record.queue_id) == (b"body", 7, 2)
-        assert decode_properties(record.properties) == {
+        assert properties_sent(record) == {
             "TAGS": "t",
             "DELAY": "1",
             "REAL_TOPIC": "T",
             "REAL_QID": "2",
-            "CLUSTER": "DefaultCluster",
         }
         assert not records(await peer.pull("T", 0, queueId=3))
         report = KVTable.decode((await peer.ask(RequestCode.GET_BROKER_RUNTIME_INFO)).body).table

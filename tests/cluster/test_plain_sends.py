@@ -17,6 +17,7 @@ from pymq.net.dispatcher import SendRun
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder
 from pymq.protocol.record import decode_records
+from pymq.protocol.unique_keys import UniqueKeys
 from pymq.store import FlushMode, StoreConfig
 from pymq.store.inspection import check_store
 
@@ -25,8 +26,10 @@ PROPERTIES = (
     "", "a\x01b", "a\x01b\x02", "KEYS\x01k\x02UNIQ_KEY\x01X\x02WAIT\x01true\x02",
     "TAGS\x01t\x02WAIT\x01true", "TAGS\x01\u4e2d\u6587\x02", "TAGS\x01a\x02TAGS\x01b\x02",
     "WAIT\x01TRUE\x02", "WAIT\x01false\x02", "WAIT\x01", 'quoted\x01"\x02', "back\x01\\\x02",
-    "CLUSTER\x01other\x02", "POP_CK\x01c\x02x\x01y", "DELAY\x0118\x02", "DELAY\x010\x02",
+    "CLUSTER\x01other\x02", "MSG_REGION\x01x\x02",
+    "TRACE_ON\x01false\x02a\x01b", "POP_CK\x01c\x02x\x01y", "DELAY\x0118\x02", "DELAY\x010\x02",
     "empty\x01\x02x\x01y\x02", "__CRC32#\x01abc\x02",
+    "UNIQ_KEY\x01\x02", "UNIQ_KEY\x01a\x02UNIQ_KEY\x01b\x02",
 )  # fmt: skip
 #: What all messages of a run may have, or nearly all.
 DELAYS = ("",) * 12 + (
@@ -160,6 +163,7 @@ def test_runs_of_sends_and_single_sends_have_the_same_outcome(
 
     monkeypatch.setattr(PlainSendStore, "take", counting)
     monkeypatch.setattr("random.Random.randrange", lambda self, *limits: 0)
+    monkeypatch.setattr(UniqueKeys, "next", lambda self, now_ms: "given")
     together = asyncio.run(outcome(tmp_path / "runs", data, cuts, len(frames)))
     assert sum(taken) > len(frames) / 4 and taken.count(0) > 10 and delayed > 5
     monkeypatch.setattr(PlainSendStore, "take", lambda self, run: False)

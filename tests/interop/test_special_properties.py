@@ -23,6 +23,8 @@ from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
+from pymq.protocol.message import decode_properties
+from pymq.protocol.record import decode_record
 from pymq.store.queues.consume_queue import ENTRY
 from pymq.testing import Cluster
 
@@ -235,3 +237,87 @@ def test_what_a_batch_may_not_ask_for(
     real, ours = answers
     assert real.code == real_code, real.remark
     assert ours.code == (ResponseCode.MESSAGE_ILLEGAL if inner else real_code), ours.remark
+
+
+#: Properties that say what only a broker may say, or nothing at all.
+SAID: Final = [
+    *("", "a\x01b", "UNIQ_KEY\x01K\x02", "UNIQ_KEY\x01\x02", "UNIQ_KEY\x01a\x02UNIQ_KEY\x01b"),
+    *(
+        "MSG_REGION\x01mine\x02TRACE_ON\x01false\x02",
+        "CLUSTER\x01other\x02a\x01b",
+        "POP_CK\x01x\x02",
+    ),
+    *("WAIT\x01false\x02junk", "a\x01b\x02a\x01c\x02", "TAGS\x01t\x02KEYS\x01k l\x02DELAY\x010"),
+]
+SAID_OF_BATCHES: Final = [
+    *("", "UNIQ_KEY\x01B\x02WAIT\x01true\x02", "MSG_REGION\x01mine\x02TRACE_ON\x01false"),
+    *("TAGS\x01outer\x02INSTANCE_ID\x01i", "CLUSTER\x01other\x02KEYS\x01outer"),
+]
+INNER: Final = [
+    b"UNIQ_KEY\x01I0\x02TAGS\x01inner",
+    b"",
+    b"MSG_REGION\x01x\x02WAIT\x01false\x02",
+    b"CLUSTER\x01x",
+]
+
+
+def stored_properties(store: Path, topic: str, count: int) -> list[dict[str, str]]:
+    """Return the properties in a log, by the record's body; waits until they are there."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        found: dict[bytes, dict[str, str]] = {}
+        for path in sorted((store / "commitlog").iterdir()):
+            data, at = path.read_bytes(), 0
+            while data[at + 4 : at + 7] == b"\xda\xa3\x20":
+                record = decode_record(data, at, verify=True)
+                at += record.size
+                if record.topic == topic:
+                    found[bytes(record.body)] = decode_properties(record.properties)
+        if len(found) == count:
+            return [found[b"%d" % number] for number in range(count)]
+        assert time.monotonic() < deadline, f"{topic}: {len(found)} of {count} records"
+        time.sleep(0.05)
+
+
+def test_what_a_broker_adds_to_properties(
+    tmp_path: Path, real_cluster: Callable[[str], RealCluster]
+) -> None:
+    """Alone, and in batches; but for the id of a batch, which hides those of its messages there."""
+    topic = f"added-{uuid.uuid4().hex[:8]}"
+    count = len(SAID_OF_BATCHES) * len(INNER)
+    real = real_cluster(VERSION).broker
+    shown, codes = [], []
+    small = {"segment_bytes": SEGMENT_BYTES, "queue_file_bytes": QUEUE_FILE_BYTES}
+    with Cluster(tmp_path, store_settings=small) as cluster:
+        sites = ((real.address, real.store_dir), (cluster.broker_address, tmp_path))
+        for address, store in sites:
+            sender = Sender(address)
+            try:
+                for number, text in enumerate(SAID):
+                    assert sender.send(topic, b"%d" % number, properties=text).code == 0
+                for number, text in enumerate(SAID_OF_BATCHES):
+                    first = number * len(INNER)
+                    body = encode_batch(
+                        (0, b"%d" % at, inner) for at, inner in enumerate(INNER, first)
+                    )
+                    code = RequestCode.SEND_BATCH_MESSAGE
+                    answer = sender.send(f"{topic}-batch", body, properties=text, code=code)
+                    assert answer.code == 0, answer.remark
+            finally:
+                sender.close()
+            singles = stored_properties(store, topic, len(SAID))
+            given = [one["UNIQ_KEY"] for one in singles if len(one["UNIQ_KEY"]) > 1]
+            assert len(set(given)) == len(given) == len(SAID) - 2
+            for one in singles:
+                if len(one["UNIQ_KEY"]) > 1:
+                    one["UNIQ_KEY"] = "given by the broker"
+            batches = stored_properties(store, f"{topic}-batch", count)
+            shown.append((singles, batches))
+            codes.append(codes_in(store, f"{topic}-batch", count))
+    (singles, batches), (our_singles, our_batches) = shown
+    assert our_singles == singles
+    for number, (one, mine) in enumerate(zip(batches, our_batches, strict=True)):
+        assert mine.pop("UNIQ_KEY", None) == (None if number % len(INNER) else "I0")
+        one.pop("UNIQ_KEY", None)
+        assert mine == one, SAID_OF_BATCHES[number // len(INNER)]
+    assert codes[0] == codes[1]

@@ -30,9 +30,8 @@ BROKER_NAME: Final = "broker-a"
 DEADLINE_S: Final = 60.0
 #: A wheel of six seconds, so that messages have rounds in a test's time.
 ROLL_SLOTS: Final = 6
-#: What differs between any two runs, and what 5.x adds to every message.
+#: What differs between any two runs.
 TIMES: Final = frozenset(("TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS", "BORN_TIMESTAMP"))
-OTHERS: Final = frozenset(("MSG_REGION", "TRACE_ON"))
 
 
 def now_ms() -> int:
@@ -105,7 +104,6 @@ class Story:
             shown = {
                 name: "..." if name in TIMES else self.since(value).replace(self.topic, "T")
                 for name, value in properties.items()
-                if name not in OTHERS
             }
             rows.append((shown.get("UNIQ_KEY"), record.body, record.flag, sorted(shown.items())))
         self.seen.append(sorted(rows, key=repr))

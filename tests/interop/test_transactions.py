@@ -205,10 +205,10 @@ def as_ours(play: dict[str, Any]) -> dict[str, Any]:
     for one in shown:
         # Copies of half messages lose the flag in RocketMQ.
         one["flag"] = numbers[one["body"]]
-        for name in ("MSG_REGION", "TRACE_ON"):
-            one["properties"].pop(name, None)
-        # Since 5.0 brokers add it when they park the message.
-        one["properties"].setdefault("__transactionId__", one["properties"]["UNIQ_KEY"])
+        # Since 5.0 brokers add them when a message is sent, and when they park it.
+        added = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+        added["__transactionId__"] = one["properties"]["UNIQ_KEY"]
+        one["properties"] = added | one["properties"]
     # RocketMQ does not record that it has discarded a message.
     if "ended" in play:
         play["ended"] = sorted({*play["ended"], "unknown"})

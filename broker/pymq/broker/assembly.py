@@ -41,6 +41,7 @@ from pymq.broker.registration import Registration
 from pymq.broker.request_statistics import RequestStatistics
 from pymq.broker.retry import Retries
 from pymq.broker.selections import Selections
+from pymq.broker.sent_properties import SentProperties
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
@@ -160,6 +161,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         arrivals=arrivals,
         long_poll=long_poll,
         log_writer=log_writer,
+        completion=SentProperties(config.cluster, clock, site.store_host),
         hooks=MessageHooks(),
         retries=Retries(
             tables.topics,
@@ -222,6 +224,7 @@ def _make_dispatcher(
         site.config,
         site.store_config,
         tables.topics,
+        core.completion,
         core.hooks,
         core.log_writer,
         site.store_host,
@@ -246,6 +249,7 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
         config,
         topics,
         core.retries,
+        core.completion,
         hooks=core.hooks,
         log_writer=core.log_writer,
         store_host=site.store_host,
@@ -297,9 +301,7 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
         QueryHandlers(
             store, core.responses, core.cold_reads, core.key_indexing.wait_indexed, site.readers
         ),
-        CleaningHandlers(
-            config, store, topics, offsets, core.cleaner.run_soon, answer_saved
-        ),
+        CleaningHandlers(config, store, topics, offsets, core.cleaner.run_soon, answer_saved),
     )
     return [part.table() for part in handlers]
 

@@ -22,6 +22,7 @@ from pymq.broker.record_response import RecordResponses
 from pymq.broker.registration import Registration
 from pymq.broker.request_statistics import RequestStatistics
 from pymq.broker.retry import Retries
+from pymq.broker.sent_properties import SentProperties
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.filters import FilterTable
 from pymq.broker.state.groups import GroupTable
@@ -91,6 +92,7 @@ class Core:
     arrivals: Arrivals
     long_poll: LongPoll
     log_writer: LogWriter
+    completion: SentProperties
     hooks: MessageHooks
     retries: Retries
     responses: RecordResponses

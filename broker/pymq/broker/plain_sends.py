@@ -10,19 +10,13 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.put_answer import is_in_log, send_answer
+from pymq.broker.sent_properties import SentProperties
 from pymq.broker.state.topics import TopicTable
 from pymq.net.dispatcher import SendRun
 from pymq.protocol import names
 from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag, Permission, ResponseCode
 from pymq.protocol.headers.send import REGION, SendResponse, encode_successes
-from pymq.protocol.message import (
-    CLUSTER,
-    POP_CHECK_POINT,
-    TAGS,
-    WAIT,
-    encode_properties,
-    find_property,
-)
+from pymq.protocol.message import TAGS, WAIT, find_property
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.plain_sends import SEPARATOR, PlainSends
 from pymq.protocol.record import PROPERTIES_BYTES_MAX
@@ -37,12 +31,6 @@ _IPV4_BYTES = 8
 _SEPARATOR = SEPARATOR + b"\x02"
 _TAGS = f"\x02{TAGS}\x01".encode()
 _WAIT, _WAIT_TRUE = f"\x02{WAIT}\x01".encode(), f"\x02{WAIT}\x01true".encode()
-#: What ``handlers.send`` changes in the properties of a message that has them.
-_CHANGED = (
-    f"\x02{POP_CHECK_POINT}\x01".encode(),
-    f"\x02{CLUSTER}\x01".encode(),
-    RECORD_CRC_PREFIX,
-)
 #: A run is at most this share of a segment, so that it fits into an empty one.
 _SEGMENT_SHARE = 1 / 8
 
@@ -55,19 +43,20 @@ class PlainSendStore:
         config: BrokerConfig,
         store_config: StoreConfig,
         topics: TopicTable,
+        completion: SentProperties,
         hooks: MessageHooks,
         log_writer: LogWriter,
         store_host: bytes,
     ) -> None:
         self._config = config
         self._topics = topics
+        self._completion = completion
         self._hooks = hooks
         self._log_writer = log_writer
         self._id_prefix = store_host.hex().upper()
         self._body_bytes_max = store_config.message_bytes_max
         self._run_bytes_max = store_config.segment_bytes * _SEGMENT_SHARE
         self._is_possible = len(store_host) == _IPV4_BYTES and not store_config.append_record_crc
-        self._more_properties = encode_properties({CLUSTER: config.cluster})
 
     def take(self, run: SendRun) -> bool:
         """Store and answer a run; False, and nothing happens, if not all of it is ordinary."""
@@ -119,19 +108,20 @@ class PlainSendStore:
         if (
             not self._is_possible
             or joined is None
-            or any(name in joined for name in _CHANGED)
+            or RECORD_CRC_PREFIX in joined
+            or not self._completion.is_simple(joined, len(sends))
             or joined.count(_WAIT) != joined.count(_WAIT_TRUE)
         ):
             return None
         properties = joined[1:].split(_SEPARATOR)
-        if max(map(len, properties)) + len(self._more_properties) >= PROPERTIES_BYTES_MAX:
+        if max(map(len, properties)) + len(self._completion.added) >= PROPERTIES_BYTES_MAX:
             return None
         return properties
 
     def _stored_properties(self, text: bytes) -> bytes:
         if text and text[-1] != 2:
             text += b"\x02"
-        return text + self._more_properties
+        return text + self._completion.added
 
     def _stored(
         self, run: SendRun, records: PlainRecords, result: PutResult, outcome: Outcome

@@ -1,23 +1,9 @@
-"""Client message ids of one process, and the month from which their time counts."""
+"""Client message ids of one process."""
 
-import datetime
 import secrets
 
 from pymq.client.home import Process
-from pymq.protocol.message import UniqueKeys
-
-
-def month_around(now_ms: int) -> tuple[int, int]:
-    """Return when the month of a moment begins and ends, in ms since the Unix epoch.
-
-    The month is that of the local time zone. Tools read a message's time out of its id, as ms since
-    then (MessageClientIDSetter).
-    """
-    now = datetime.datetime.fromtimestamp(now_ms / 1000)
-    # Naive, and so local: midnight may have another offset from UTC than now.
-    start = datetime.datetime(now.year, now.month, 1)
-    following = (start + datetime.timedelta(days=32)).replace(day=1)
-    return int(start.timestamp() * 1000), int(following.timestamp() * 1000)
+from pymq.protocol.unique_keys import UniqueKeys, month_around
 
 
 class MessageIds:

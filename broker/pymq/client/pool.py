@@ -21,7 +21,6 @@ from pymq.client.heartbeats import HEARTBEAT_S, Heartbeats
 from pymq.client.home import Home
 from pymq.client.live_routes import LiveRoutes
 from pymq.client.loop_watch import WATCH_S, LoopWatch
-from pymq.client.message_ids import month_around
 from pymq.client.name_servers import NameServers
 from pymq.client.routes import MASTER_ID
 from pymq.client.shared_work import SharedWork
@@ -31,7 +30,7 @@ from pymq.net.channel import AsyncChannel
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import ConsumerData, MessageQueue
 from pymq.protocol.command import Command
-from pymq.protocol.message import UniqueKeys
+from pymq.protocol.unique_keys import UniqueKeys, month_around
 
 #: How often we look for routes that are old.
 ROUTE_CHECK_S = 1.0

@@ -17,11 +17,13 @@ import numpy.typing as npt
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
+from pymq.protocol.message import TAGS, find_property
 from pymq.protocol.new_records import NewRecords, SharedFields, cells, cut, is_constant, items
 from pymq.protocol.record import OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pymq.protocol.record_batch import Bytes, Longs, gather, item_starts
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
 from pymq.protocol.record_crc_batch import cut_record_crcs
+from pymq.protocol.tag_codes import tag_code
 
 _HEAD = np.dtype(
     [("size", ">u4"), ("magic", ">u4"), ("crc", ">u4"), ("flag", ">i4"), ("body_bytes", ">u4")]
@@ -60,7 +62,7 @@ class NewBatch(NewRecords):
         stops = cut_record_crcs(data, body_ends + 2, ends)
         # 4.x clients leave out the terminator of the last property, 5.x ones write it.
         bare = (stops - body_ends > 2) & (data[stops - 1] != 2)
-        suffix = RECORD_CRC_ROOM if self.record_crc else b""
+        suffix = shared.more_properties + (RECORD_CRC_ROOM if self.record_crc else b"")
         if not suffix:
             bare[:] = False
         lengths = stops - body_ends - 2 + len(suffix) + bare
@@ -91,6 +93,8 @@ class NewBatch(NewRecords):
             self._layout = _Pieces(body, starts, body_ends, stops, bare, suffix)
         self._bodies = self._layout.bodies()
         self._find_properties(data, body_ends + 2, stops)
+        if tag := find_property(shared.more_properties, TAGS.encode()):
+            self.tag_codes[:] = tag_code(tag.decode())
 
     def _parse(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
         """Check the sizes; return where bodies and messages end."""

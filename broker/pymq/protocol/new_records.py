@@ -33,6 +33,7 @@ class SharedFields:
         born_timestamp: ms.
         born_host, store_host: packed addresses of the sender and of the broker.
         record_crc: whether every record is to end with its checksum.
+        more_properties: encoded; follow those of each message, and count instead of them.
     """
 
     topic: str
@@ -43,6 +44,7 @@ class SharedFields:
     store_host: bytes
     reconsume_times: int = 0
     record_crc: bool = False
+    more_properties: bytes = b""
 
 
 class NewRecords:

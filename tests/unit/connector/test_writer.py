@@ -9,7 +9,6 @@ from pyspark.sql import datasource
 from tests.unit.connector.fake import FakeBroker
 
 from pymq.client import batch_targets
-from pymq.client.message_ids import month_around
 from pymq.errors import (
     BrokerError,
     ConfigurationError,
@@ -20,6 +19,7 @@ from pymq.errors import (
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_record
+from pymq.protocol.unique_keys import month_around
 from pyspark_pymq import writer
 from pyspark_pymq.options import SinkOptions
 from pyspark_pymq.send_task import SendTask

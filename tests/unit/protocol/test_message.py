@@ -1,6 +1,5 @@
 """Properties, messages, message ids and batches."""
 
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +10,6 @@ from pymq.protocol.message import (
     SYSTEM_PROPERTIES,
     Message,
     ReceivedMessage,
-    UniqueKeys,
     decode_properties,
     encode_properties,
     find_property,
@@ -128,9 +126,7 @@ def test_properties_limit_counts_bytes() -> None:
 
 
 def test_message_properties() -> None:
-    message = Message(
-        "T", b"x", tags="A", keys=["k1", "k2"], properties={"p": "v"}, delay_level=3
-    )
+    message = Message("T", b"x", tags="A", keys=["k1", "k2"], properties={"p": "v"}, delay_level=3)
     raw = message.encode_properties("ID", {"TRAN_MSG": "true"})
     assert decode_properties(raw) == {
         "p": "v",
@@ -248,35 +244,3 @@ def test_compressed_bodies_are_unpacked(kind: Compression) -> None:
         ReceivedMessage.from_record(record(body=body, sys_flag=flags), "b", body_bytes_max=499)
     with pytest.raises(RemoteProtocolError):
         ReceivedMessage.from_record(record(body=b"hello", sys_flag=flags), "b")
-
-
-# ------------------------------------------------------------------------------- unique keys
-
-
-def test_unique_key_vector() -> None:
-    keys = UniqueKeys(address=bytes([127, 0, 0, 1]), pid=18869, salt=0x30946E09, start_ms=1000)
-    found = [keys.next(1000 + 0x65202251) for _ in range(4)]
-    assert found[3] == "7F00000149B530946E09652022510003"
-    assert len(set(found)) == 4
-
-
-def test_unique_keys_wrap() -> None:
-    keys = UniqueKeys(address=bytes(16), pid=0x12345, salt=-1, start_ms=0)
-    first = keys.next((1 << 32) + 5)
-    assert first == "00" * 16 + "2345" + "FFFFFFFF" + "00000005" + "0000"
-    assert len(first) == 56
-    for _ in range(65535):
-        last = keys.next(7)
-    assert last.endswith("00000007FFFF")
-    assert keys.next(7).endswith("000000070000")
-    keys.restart(6)
-    assert keys.next(7).endswith("000000010001")
-    assert keys.next(5).endswith("FFFFFFFF0002")  # a clock that was set back
-
-
-def test_no_unique_key_comes_twice_however_many_belong_to_one_moment() -> None:
-    keys = UniqueKeys(address=bytes(4), pid=1, salt=0xFFFFFFFF, start_ms=0)
-    found = [keys.next(7) for _ in range(150_000)]
-    assert len(set(found)) == len(found)
-    assert {len(key) for key in found} == {32}
-    assert {key[20:28] for key in found} == {"00000007"}

@@ -19,6 +19,7 @@ from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.put_answer import is_in_log, send_answer
 from pymq.broker.retry import Retries
+from pymq.broker.sent_properties import SentProperties
 from pymq.broker.state.topics import TopicTable
 from pymq.errors import (
     BrokerError,
@@ -40,18 +41,14 @@ from pymq.protocol.codes import (
 from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.headers.send import REGION, SendRequest, SendResponse, encode_success
 from pymq.protocol.message import (
-    CLUSTER,
     DELAY,
-    POP_CHECK_POINT,
     REAL_TOPIC,
     TAGS,
     UNIQUE_KEY,
     WAIT,
     decode_properties,
-    encode_properties,
     find_property,
     parse_properties,
-    without_property,
 )
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords, SharedFields
@@ -76,6 +73,7 @@ class SendHandlers:
 
     Args:
         retries: say where messages for retry topics go.
+        completion: of the properties of messages.
         hooks: transform special messages.
         log_writer: stores them.
         store_host: our packed address, part of every record and message id.
@@ -87,6 +85,7 @@ class SendHandlers:
         config: BrokerConfig,
         topics: TopicTable,
         retries: Retries,
+        completion: SentProperties,
         *,
         hooks: MessageHooks,
         log_writer: LogWriter,
@@ -97,13 +96,13 @@ class SendHandlers:
         self._config = config
         self._topics = topics
         self._retries = retries
+        self._completion = completion
         self._hooks = hooks
         self._log_writer = log_writer
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._message_bytes_max = message_bytes_max
         self._record_crc = record_crc
-        self._more_properties = encode_properties({CLUSTER: config.cluster}).decode()
         self._random = random.Random()
 
     def table(self) -> Mapping[int, Handler]:
@@ -179,7 +178,8 @@ class SendHandlers:
                 text = with_properties(header.properties.encode(), {DELAY: "-1"})
                 header.properties = text.decode()
         if command.code in _BATCH_CODES or header.batch:
-            batch = self._batch(request, header, stored_in)
+            more = self._completion.of_batch(properties)
+            batch = self._batch(request, header, stored_in, more)
             self._hooks.check_batch(batch, properties)
             return batch, queue_id, wait
         record = self._single(request, header, properties, topic, stored_in)
@@ -237,18 +237,11 @@ class SendHandlers:
         topic: str,
         queue_id: int,
     ) -> NewRecord:
-        text = header.properties
-        if POP_CHECK_POINT in properties:
-            text = without_property(text, POP_CHECK_POINT)
-        if CLUSTER not in properties:
-            if text and text[-1] != "\x02":
-                text += "\x02"
-            text += self._more_properties
         return NewRecord(
             topic,
             queue_id,
             request.command.body,
-            text.encode(),
+            self._completion.complete(header.properties, properties).encode(),
             request.connection.packed_host,
             header.born_timestamp,
             header.flag,
@@ -258,7 +251,9 @@ class SendHandlers:
             tag_code(properties.get(TAGS, "")),
         )
 
-    def _batch(self, request: Request, header: SendRequest, queue_id: int) -> NewRecords:
+    def _batch(
+        self, request: Request, header: SendRequest, queue_id: int, more_properties: bytes
+    ) -> NewRecords:
         self._check_batch(request, header)
         shared = SharedFields(
             topic=header.topic,
@@ -269,6 +264,7 @@ class SendHandlers:
             store_host=self._store_host,
             reconsume_times=header.reconsume_times,
             record_crc=self._record_crc,
+            more_properties=more_properties,
         )
         if request.command.code == SEND_RECORDS:
             return PreencodedRecords(request.command.body, _record_sizes(request), shared)
