@@ -6,8 +6,9 @@
 //
 // <messages> go asynchronously to the queues of <topics> (separated by commas), one send in
 // eighty as a batch of up to 32. <delayed> more have delay levels, <transactions> more are half
-// messages: a third each committed, rolled back and left pending. After the first half nothing is
-// sent for <pause ms>, so that a time range can end there whatever the resolution of an index.
+// messages: a third each committed, rolled back and left pending; the property "fate" of pending
+// ones says what they are to become later. After the first half nothing is sent for <pause ms>, so
+// that a time range can end there whatever the resolution of an index.
 // Then "written" goes to standard output. A line on standard input then starts messages one by
 // one until one fails, the end of standard input ends the program. As long as it runs it answers
 // when the broker asks about half messages of its group, "writer-" and the first topic: those
@@ -27,6 +28,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Random;
@@ -51,6 +53,7 @@ public class StoreWriter {
     private static final int SENDS_PER_BATCH = 80;
     private static final int BATCH_MAX = 32;
     private static final int GROUPS = 500;
+    private static final int BODY_MAX = 1_000;
     // Two that are due while the test runs, and two that are due hours later.
     private static final int[] LEVELS = {1, 2, 17, 18};
     private static final String[] FATES = {"commit", "rollback", "pending"};
@@ -195,6 +198,13 @@ public class StoreWriter {
         for (int i = 0; i < count; i++) {
             String fate = FATES[i % FATES.length];
             Message message = message(someTopic());
+            if ("pending".equals(fate)) {
+                message.putUserProperty("fate", FATES[i / FATES.length % 2]);
+                if (message.getBody().length > BODY_MAX) {
+                    // 4.5.1 copies a compressed body unpacked, but still calls it compressed.
+                    message.setBody(Arrays.copyOf(message.getBody(), BODY_MAX));
+                }
+            }
             long[] crc = crc(message);
             SendResult result = check(producer.sendMessageInTransaction(message, fate));
             note("half", result, message, 0, fate, crc);
@@ -246,7 +256,7 @@ public class StoreWriter {
         byte[] body = new byte[size];
         random.nextBytes(body);
         if (n % 400 == 0) {
-            java.util.Arrays.fill(body, size / 8, size, (byte) 'x');
+            Arrays.fill(body, size / 8, size, (byte) 'x');
         }
         return body;
     }
