@@ -100,8 +100,6 @@ class Timers:
         self._delivery = TimerDelivery(timers, log_writer, clock, metrics, self._run_read)
         #: Time of the slot of now: what is due earlier may be delivered.
         self._write_ms = 0
-        #: Whether the next message has no room in the wheel before more of it is read.
-        self._is_blocked = False
         self._late: _Late | None = None
         self._slot: _Slot | None = None
         #: The slot that is being read or delivered.
@@ -213,15 +211,11 @@ class Timers:
         if self._settings.stops_enqueue:
             return 0
         first = timers.queue_offset
-        read = timers.begin_queue_read(1 if self._is_blocked else _READ_COUNT, _READ_BYTES)
+        read = timers.begin_queue_read(_READ_COUNT, _READ_BYTES)
         if read is None:
             return 0
         await self._run_read(read.run)
         queued = timers.finish_queue_read(read)
-        if not timers.has_room(queued.waiting, self._go_on()):
-            was_blocked, self._is_blocked = self._is_blocked, True
-            return int(not was_blocked)  # There may be room for the first of them.
-        self._is_blocked = False
         for physical_offset, what in queued.refused:
             _log.error(
                 "a message of topic %s (physical offset %d) cannot be delivered: %s",
@@ -301,8 +295,7 @@ class Timers:
         if self._awaiting_ms != slot_ms:
             self._awaiting_ms = slot_ms
             self._awaited = max(timers.queue_end, self._delivery.rolled_end)
-        is_taking_up = not self._settings.stops_enqueue and not self._is_blocked
-        return is_taking_up and timers.queue_offset < self._awaited
+        return not self._settings.stops_enqueue and timers.queue_offset < self._awaited
 
     @property
     def _closed_ms(self) -> int:
@@ -355,9 +348,7 @@ class Timers:
         if flush is None:
             return
         try:
-            await self._writing.run(
-                flush.run, functools.partial(self._timers.finish_flush, flush)
-            )
+            await self._writing.run(flush.run, functools.partial(self._timers.finish_flush, flush))
         except FlushFailed as error:
             self._report("timers are not saved any more, until the broker is restarted", error)
         except StoreError as error:

@@ -113,6 +113,7 @@ class Run:
             flushed = 0
         if disk is not None:
             self.lose_power(disk, flushed)
+        self.pass_downtime()
         self.open()
         self.stored.clear()
         self.stored.update(self.records())
@@ -132,7 +133,11 @@ class Run:
     def damage(self) -> None:
         """Have a part of the files removed or damaged while nobody has them open."""
         self.stop()
-        kind = self.dice.choice(["wheel", "log", "unit", "both", "zeros"])
+        kind = self.dice.choice(["wheel", "log", "unit", "both", "zeros", "checkpoint"])
+        if kind == "checkpoint":
+            (self.path / "config" / "timercheck").unlink(missing_ok=True)
+            for body, one in self.sent.items():
+                one.times_max += self.stored[body]  # What was put back is not known any more.
         if kind in ("wheel", "both"):
             (self.path / "timerwheel").unlink(missing_ok=True)
         if kind in ("log", "both"):
@@ -140,15 +145,16 @@ class Run:
         if kind == "zeros" and (self.path / "timerwheel").exists():
             size = (self.path / "timerwheel").stat().st_size
             (self.path / "timerwheel").write_bytes(bytes(size))
-        if kind == "unit" and (self.path / "timerlog").exists():
+        paths = sorted((self.path / "timerlog").glob("*"))
+        if kind == "unit" and paths:
             # Of more than two files only the end is read by every start.
-            paths = sorted((self.path / "timerlog").iterdir())
             path = self.dice.choice(paths) if len(paths) <= 2 else paths[-1]
             with path.open("r+b") as file:
                 at = UNIT_BYTES * self.dice.randrange(4) + self.dice.randrange(16)
                 file.seek(at)
                 size = min(self.dice.choice([1, 8, 60]), path.stat().st_size - at)
                 file.write(b"\xff" * size)
+        self.pass_downtime()
         self.open()
 
     # --- steps
@@ -175,6 +181,11 @@ class Run:
     def pass_time(self) -> None:
         slots = self.dice.choice([0.01, 0.5, 1, 1, 2, 7, 30])
         self.clock.now_ms += int(slots * self.precision_ms)
+
+    def pass_downtime(self) -> None:
+        """Let time pass between two processes: more than the wheel turns, now and then."""
+        if self.dice.random() < 0.5:
+            self.clock.now_ms += self.dice.choice([20, 90, 200, 400, 5000]) * self.precision_ms
 
     def send(self) -> None:
         dice = self.dice
@@ -280,6 +291,7 @@ def test_random_schedules(
                     run.step()
                 elif action < 0.85:
                     run.stop()
+                    run.pass_downtime()
                     run.open()
                 elif action < 0.9:
                     run.damage()

@@ -13,6 +13,8 @@
     64      "pymqTime"         only here: RocketMQ leaves them as they are
     72      CRC-32 of the 56 bytes (4 bytes)
     76      digest of the wheel that was flushed with them (4 bytes)
+    80      every unit of a message of the timer queue from the offset at 16 on is at this
+            position of the timer log, or after it
 
 The 56 bytes are the body of the answer to GET_TIMER_CHECK_POINT, too. If the digest is there and
 fits them, the wheel in the file is the one that was flushed with them, and the timer log was
@@ -31,7 +33,7 @@ from pymq.store.files import Files
 
 CHECKPOINT_BYTES = 4096
 _VALUES = struct.Struct(">7q")
-_EXTENSION_AT, _EXTENSION = 64, struct.Struct(">8sII")
+_EXTENSION_AT, _EXTENSION = 64, struct.Struct(">8sIIq")
 _MARK = b"pymqTime"
 
 
@@ -40,7 +42,8 @@ class TimerCheckpoint:
     """The numbers of the file, in its order.
 
     Attributes:
-        wheel_digest: None: it is not known.
+        wheel_digest: None: it is not known, nor what follows.
+        units_from: position of the first unit of a message from ``queue_offset`` on.
     """
 
     read_ms: int = 0
@@ -51,6 +54,7 @@ class TimerCheckpoint:
     version_ms: int = 0
     version_counter: int = 0
     wheel_digest: int | None = None
+    units_from: int = 0
 
     @classmethod
     def decode(cls, data: bytes) -> Self | None:
@@ -59,7 +63,7 @@ class TimerCheckpoint:
 
     def encode(self) -> bytes:
         """Return the 56 bytes."""
-        return _VALUES.pack(*astuple(self)[:-1])
+        return _VALUES.pack(*astuple(self)[:-2])
 
     @classmethod
     def load(cls, files: Files, path: Path) -> Self | None:
@@ -67,9 +71,9 @@ class TimerCheckpoint:
         data = files.read_file(path) or b""
         found = cls.decode(data) if any(data[: _VALUES.size]) else None
         if found is not None and len(data) >= _EXTENSION_AT + _EXTENSION.size:
-            mark, crc, digest = _EXTENSION.unpack_from(data, _EXTENSION_AT)
+            mark, crc, digest, units_from = _EXTENSION.unpack_from(data, _EXTENSION_AT)
             if mark == _MARK and crc == crc32(data[: _VALUES.size]):
-                return replace(found, wheel_digest=digest)
+                return replace(found, wheel_digest=digest, units_from=units_from)
         return found
 
     def save(self, files: Files, path: Path) -> None:
@@ -80,7 +84,7 @@ class TimerCheckpoint:
         """
         data = self.encode()
         if self.wheel_digest is not None:
-            extension = _EXTENSION.pack(_MARK, crc32(data), self.wheel_digest)
+            extension = _EXTENSION.pack(_MARK, crc32(data), self.wheel_digest, self.units_from)
             data = data.ljust(_EXTENSION_AT, b"\0") + extension
         is_new = not files.exists(path)
         if is_new:

@@ -28,7 +28,7 @@ from pymq.store.queues.queue_table import QueueTable
 from pymq.store.searches import first_true
 from pymq.store.timer.timer_checkpoint import TimerCheckpoint
 from pymq.store.timer.timer_jobs import QueueRead
-from pymq.store.timer.timer_log import UNIT_BYTES, Longs, TimerLog, TimerMagic, due_times
+from pymq.store.timer.timer_log import Longs, TimerLog, TimerMagic, Units, due_times
 from pymq.store.timer.timer_queue import Waiting
 from pymq.store.timer.timer_store import (
     BLANK_SLOTS,
@@ -86,6 +86,7 @@ def open_timers(
         read_ms=recovery.read_ms,
         queue_offset=recovery.queue_offset,
         known=recovery.known,
+        units_from=recovery.units_from,
     )
     if recovery.lost_from is not None and queue is not None:
         _make_again(timers, commit_log, queue, recovery.lost_from)
@@ -101,6 +102,7 @@ class _Recovery:
         read_ms, queue_offset: where timers go on; see ``TimerStore``.
         is_rebuilt: whether the wheel is not the one that was left.
         known: physical offsets, ascending, of messages from ``queue_offset`` on that have units.
+        units_from: position of the first of these units; without any, the end of the log.
         lost_from: offset of the first message of the timer queue whose unit is lost; up to
             ``queue_offset`` they have to be made again. None: none is.
     """
@@ -124,20 +126,15 @@ class _Recovery:
         self._queue = queue
         self._checkpoint = checkpoint
         self._precision_ms = precision = config.timer_precision_ms
-        slot_ms = now_ms - now_ms % precision
-        self.read_ms = slot_ms
-        if checkpoint is not None:
-            self.read_ms = checkpoint.read_ms - checkpoint.read_ms % precision
-        elif log.bases or queue is not None:
-            # RocketMQ does not look for older ones, either.
-            self.read_ms = slot_ms - (wheel.length // 2 - BLANK_SLOTS) * precision
+        self._now = now_ms // precision
+        #: The first moment that is to be read.
+        self._moment = 0 if checkpoint is None else checkpoint.read_ms // precision
         if checkpoint is None and queue is not None:
             _log.warning(
                 "%s is missing: which timer messages were delivered is not known, and they may be "
                 "delivered once more",
                 self._path,
             )
-        self._moment = self.read_ms // precision
         self.queue_offset = 0
         self._unsure_from = commit_log.end
         if queue is not None and queue.end_offset:
@@ -147,8 +144,13 @@ class _Recovery:
                 self._unsure_from = queue.entry(self.queue_offset)[0]
         self.lost_from: int | None = None
         self.is_rebuilt = False
-        self.known = np.empty(0, np.int64)
+        self.known: Longs = _NONE
+        self.units_from = 0
         self._last_physical = -1
+
+    @property
+    def read_ms(self) -> int:
+        return self._moment * self._precision_ms
 
     def run(self) -> None:
         """Recover.
@@ -160,26 +162,32 @@ class _Recovery:
         flushed = known.log_flushed
         is_kept = known.wheel_digest is not None and log.first <= flushed
         if is_kept and self._wheel.load() and self._wheel.digest == known.wheel_digest:
-            self._read(flushed)
+            self._skip_empty(self._wheel.in_use(self._moment)[0])
+            self._read(self._scan_start(known), flushed)
             is_kept = log.end >= flushed
         else:
             is_kept = False
         if not is_kept:
             self._wheel.reset()
-            self._read(log.first)
+            if self._is_far_behind:
+                moments = self._first_moments()
+                self.lost_from = self._find_lost(flushed)
+                self._skip_empty(moments)
+            self._read(log.first, log.first)
             self.is_rebuilt = self._checkpoint is not None
-        is_lost = log.end < flushed and (log.is_damaged or not log.bases)
+        self.lost_from = self._find_lost(flushed)
         if known.wheel_digest is not None and not is_kept:
             # Should this process die, the next one must not take the wheel for that of a new log.
             replace(known, wheel_digest=None).save(self._files, self._path)
         log.cut()
         log.flush_later(flushed)
-        if is_lost and self._queue is not None:
-            self.lost_from = min(self._offset_after(self._last_physical), self.queue_offset)
 
-    def _first_physical(self, base: int) -> int:
-        """Return the physical offset in the first unit of a file."""
-        return int(self._log.read(base, base + UNIT_BYTES)["physical_offset"][0])
+    def _find_lost(self, flushed: int) -> int | None:
+        """Return the offset of the first message whose unit is lost, after all were read."""
+        log = self._log
+        if self._queue is None or log.end >= flushed or (log.bases and not log.is_damaged):
+            return None
+        return min(self._offset_after(self._last_physical), self.queue_offset)
 
     def _offset_after(self, physical_offset: int) -> int:
         """Return the offset of the first message of the queue after a physical offset."""
@@ -189,41 +197,86 @@ class _Recovery:
             queue.min_offset, queue.end_offset, lambda at: queue.entry(at)[0] > physical_offset
         )
 
-    def _read(self, position: int) -> None:
-        """Enter the units from a position on into the wheel."""
+    # -- where to go on -----------------------------------------------------------------------
+
+    @property
+    def _is_far_behind(self) -> bool:
+        return self._moment < self._now - self._wheel.length // 2
+
+    def _skip_empty(self, moments: Longs) -> None:
+        """Go on from the first slot that can be in use, if the recorded one is far behind.
+
+        The ring may be too short to hold what waits since then: where nothing waited for days, or
+        timers died before their first flush.
+
+        Args:
+            moments: of the units.
+        """
+        if not self._is_far_behind:
+            return
+        found = int(moments.min(initial=self._now))
+        log, queue = self._commit_log, self._queue
+        offset = self.queue_offset if self.lost_from is None else self.lost_from
+        if queue is not None and offset < queue.end_offset:
+            # None of the messages that have to be taken up was due before it was stored.
+            store_ms = log.store_time_at(max(queue.entry(offset)[0], log.first))
+            if store_ms is not None:
+                found = min(found, store_ms // self._precision_ms - BLANK_SLOTS)
+        self._moment = max(self._moment, found)
+
+    def _first_moments(self) -> Longs:
+        """Return the first moment to be read that units of each part of the log are due."""
+        found = []
+        for _, units in self._log.scan(self._log.first, self._commit_log.end):
+            self._note(units)
+            moments = due_times(units) // self._precision_ms
+            found.append(moments[moments >= self._moment].min(initial=self._now))
+        return np.array(found, np.int64)
+
+    def _note(self, units: Units) -> None:
+        # Messages that were put off have a unit after those of later messages.
+        self._last_physical = max(self._last_physical, int(units["physical_offset"].max()))
+
+    def _scan_start(self, known: TimerCheckpoint) -> int:
+        """Return where to read to know which messages have units, and whether the end is damaged.
+
+        All of a small log is read.
+        """
+        log, last = self._log, max(0, known.log_flushed - 1)
+        if len(log.bases) <= _VERIFIED_FILES:
+            return log.first
+        return max(log.first, min(known.units_from, last - last % log.file_bytes))
+
+    def _read(self, start: int, position: int) -> None:
+        """Enter the units from a position on into the wheel.
+
+        Args:
+            start: of the units that are read, to know which messages have some.
+            position: the units before it are in the wheel already.
+        """
         log, precision = self._log, self._precision_ms
         first, end = self._moment, self._moment + self._wheel.length
-        unsure = [_NONE]
-        for positions, units in log.scan(self._scan_start(position), self._commit_log.end):
+        unsure, unsure_at = [_NONE], [_NONE]
+        for positions, units in log.scan(start, self._commit_log.end):
             moments = due_times(units) // precision
-            rows = (positions >= position) & (moments >= first) & (moments < end)
+            fits = (moments >= first) & (moments < end)
+            rows = fits & (positions >= position)
             steps = np.where(units["magic"] & TimerMagic.DELETE, -1, 1)
             self._wheel.add(moments[rows], positions[rows], steps[rows])
             physical = units["physical_offset"].astype(np.int64)
-            unsure.append(physical[physical >= self._unsure_from])
-            self._last_physical = int(physical[-1])
+            is_unsure = physical >= self._unsure_from
+            unsure_at.append(positions[is_unsure][:1])
+            # A message whose unit has no room in the wheel is taken up once more when there is.
+            unsure.append(physical[is_unsure & fits])
+            self._note(units)
         self.known = np.unique(np.concatenate(unsure))
-
-    def _scan_start(self, position: int) -> int:
-        """Return where to read to know all units from a position on, and which messages have some.
-
-        The start of a file. All of a small log is read, to see whether it is damaged.
-        """
-        log = self._log
-        if len(log.bases) <= _VERIFIED_FILES:
-            return log.first
-        base = min(position - position % log.file_bytes, log.bases[-1])
-        while base > log.first and self._first_physical(base) > self._unsure_from:
-            base -= log.file_bytes
-        return base
+        self.units_from = int(np.concatenate(unsure_at).min(initial=log.end))
 
 
 # -- units that are lost ----------------------------------------------------------------------
 
 
-def _make_again(
-    timers: TimerStore, commit_log: CommitLog, queue: ConsumeQueue, first: int
-) -> None:
+def _make_again(timers: TimerStore, commit_log: CommitLog, queue: ConsumeQueue, first: int) -> None:
     """Have messages wait again whose units are lost.
 
     Those that were put back meanwhile have to be left out: they are due before ``read_ms``, or a
@@ -258,12 +311,15 @@ def _still_waiting(
         waiting = read.queued.waiting
         waiting = waiting.pick(waiting.due_ms >= timers.read_ms)
         if len(waiting.due_ms):
-            yield waiting, [
-                _key_and_rounds(commit_log.record_at(place), due_ms)
-                for place, due_ms in zip(
-                    waiting.physical_offsets.tolist(), waiting.due_ms.tolist(), strict=True
-                )
-            ]
+            yield (
+                waiting,
+                [
+                    _key_and_rounds(commit_log.record_at(place), due_ms)
+                    for place, due_ms in zip(
+                        waiting.physical_offsets.tolist(), waiting.due_ms.tolist(), strict=True
+                    )
+                ],
+            )
 
 
 def _key_and_rounds(record: Record, due_ms: int) -> tuple[_Key, int]:

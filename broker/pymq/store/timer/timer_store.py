@@ -45,6 +45,8 @@ CHECKPOINT_PATH = Path("config") / "timercheck"
 _SAMPLES_KEPT, _RATE_LEAST_S = 10, 1.0
 #: Slots that are never used for rounds: so much the wheel may be behind.
 BLANK_SLOTS = 60
+#: A unit has 4 bytes for a delay; what is overdue by more seems to have been written later.
+_DELAY_MS_MAX = (1 << 31) - 1
 
 
 class _Mark(NamedTuple):
@@ -53,6 +55,7 @@ class _Mark(NamedTuple):
     physical_end: int
     read_ms: int
     queue_offset: int
+    units_from: int  # position of the first unit of a message from ``queue_offset`` on
 
 
 class TimerStore:
@@ -80,12 +83,14 @@ class TimerStore:
         read_ms: int,
         queue_offset: int,
         known: Longs,
+        units_from: int,
     ) -> None:
         """Use recovered parts; ``timer_recovery`` makes them.
 
         Args:
             known: physical offsets, ascending, of messages from ``queue_offset`` on that have
                 units already.
+            units_from: position of the first of these units; without any, the end of the log.
         """
         self._files = files
         self._clock = clock
@@ -107,6 +112,7 @@ class TimerStore:
         self.read_ms = read_ms
         self.queue_offset = queue_offset
         self._known = known
+        self._units_from = units_from
         self.waiting_count = 0
         self.last_due_ms = 0
         if log.bases:
@@ -114,7 +120,7 @@ class TimerStore:
             self.waiting_count = int(slots["count"].sum())
             self.last_due_ms = int(moments.max(initial=0)) * precision
         self._marks: deque[_Mark] = deque()
-        self._safe = _Mark(0, checkpoint.read_ms, checkpoint.queue_offset)
+        self._safe = _Mark(0, checkpoint.read_ms, checkpoint.queue_offset, units_from)
         self._is_changed = False
         self._is_broken = False
         #: How many messages began to wait, and ceased to, since the start; and samples of both.
@@ -131,12 +137,6 @@ class TimerStore:
         """Return how many messages wait in a slot."""
         slot = self._wheel.find(due_ms // self._precision_ms)
         return 0 if slot is None else slot.message_count
-
-    def has_room(self, waiting: Waiting, write_ms: int) -> bool:
-        """Return whether messages can wait now, without taking slots of what is overdue."""
-        due, _ = self._round(waiting.due_ms, write_ms)
-        end_ms = self.read_ms + self._wheel.length * self._precision_ms
-        return bool((due < end_ms).all())
 
     def next_due(self, write_ms: int) -> int | None:
         """Return the time of the first slot in use before a time; None: nothing is due."""
@@ -210,7 +210,7 @@ class TimerStore:
         """Have messages wait for the time they are due.
 
         Args:
-            waiting: none is due before ``read_ms``, and there is room for them.
+            waiting: none is due before ``read_ms``.
             write_ms: time of the slot of now.
 
         Raises:
@@ -244,8 +244,8 @@ class TimerStore:
         positions = self._log.positions(len(units))
         units["size"] = UNIT_BYTES
         units["previous"] = self._wheel.previous(moments, positions)
-        units["write_ms"] = write_ms
-        units["delay_ms"] = due - write_ms
+        units["write_ms"] = written = np.clip(write_ms, due - _DELAY_MS_MAX, due + _DELAY_MS_MAX)
+        units["delay_ms"] = due - written
         self._log.append(units)
         self.last_due_ms = max(self.last_due_ms, int(due.max(initial=0)))
         steps = np.where(units["magic"] & TimerMagic.DELETE, -1, 1)
@@ -257,12 +257,16 @@ class TimerStore:
     def _round(self, due_ms: Longs, write_ms: int) -> tuple[Longs, npt.NDArray[np.bool_]]:
         """Return (when messages leave the wheel, which of them will wait for another round).
 
+        What would take a slot of days ago, not read yet, leaves the wheel in the last free one.
+
         Source: RocketMQ TimerMessageStore.doEnqueue.
         """
         beyond = due_ms - write_ms - self._roll_ms
         is_rolled: npt.NDArray[np.bool_] = beyond >= 0
         rounds = np.where(beyond < self._rest_ms, self._short_roll_ms, self._roll_ms)
-        return np.where(is_rolled, write_ms + rounds, due_ms), is_rolled
+        due = np.where(is_rolled, write_ms + rounds, due_ms)
+        last_ms = self.read_ms + (self._wheel.length - 1) * self._precision_ms
+        return np.minimum(due, last_ms), is_rolled | (due >= last_ms + self._precision_ms)
 
     def begin_read(self, due_ms: int) -> SlotRead:
         """Return a job that reads the units of a slot."""
@@ -284,10 +288,20 @@ class TimerStore:
         if queue_offset is not None and queue_offset != self.queue_offset:
             self.queue_offset = queue_offset
             self._is_changed = True
+            self._forget_known()
         end = self._commit_log.end
         if self._marks and self._marks[-1].physical_end == end:
             self._marks.pop()
-        self._marks.append(_Mark(end, self.read_ms, self.queue_offset))
+        self._marks.append(_Mark(end, self.read_ms, self.queue_offset, self._units_from))
+
+    def _forget_known(self) -> None:
+        """Forget units of messages before ``queue_offset``."""
+        queue = self._queues.find(TIMER_TOPIC, 0)
+        if len(self._known) and queue is not None and self.queue_offset > queue.min_offset:
+            taken_up = queue.entry(self.queue_offset - 1)[0]
+            self._known = self._known[self._known > taken_up]
+        if not len(self._known):
+            self._units_from = self._log.end
 
     # -- figures ------------------------------------------------------------------------------
 
@@ -323,7 +337,7 @@ class TimerStore:
         if not self._is_changed or self._is_broken:
             return None
         self._is_changed = bool(self._marks)
-        known, (_, read_ms, queue_offset) = self.checkpoint, self._safe
+        known, (_, read_ms, queue_offset, units_from) = self.checkpoint, self._safe
         end, log_flush = self._log.end, self._log.begin_flush()
         wheel_flush = self._wheel.begin_flush()
         is_ahead = (known.read_ms, known.queue_offset) != (read_ms, queue_offset)
@@ -336,6 +350,7 @@ class TimerStore:
             version_ms=self._clock.wall_ms() if is_ahead else known.version_ms,
             version_counter=known.version_counter + is_ahead,
             wheel_digest=self._wheel.digest,
+            units_from=units_from,
         )
         return TimerFlush(
             self._files,

@@ -49,6 +49,7 @@ def make_timers(root: Path, case: Case) -> TimerStore:
         read_ms=EPOCH_MS,
         queue_offset=0,
         known=np.empty(0, np.int64),
+        units_from=0,
     )
 
 
