@@ -6,20 +6,12 @@ from pathlib import Path
 from pymq.errors import ConfigurationError
 from pymq.settings import setting
 
-#: Keys that UPDATE_NAMESRV_CONFIG may set; everything else is fixed while the server runs.
-CHANGEABLE_KEYS = frozenset(
-    (
-        "enableAllTopicList",
-        "enableTopicList",
-        "orderMessageEnable",
-        "returnOrderTopicConfigToBroker",
-    )
-)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamesrvConfig:
     """How one name server behaves; the keys are RocketMQ's, except those that begin with ``pymq``.
+
+    Live settings may change while it runs: see ``live_settings``.
 
     Source: RocketMQ NamesrvConfig, NettyServerConfig.
     """
@@ -31,16 +23,18 @@ class NamesrvConfig:
     #: Where the effect of PUT_KV_CONFIG is kept across restarts; None: nowhere.
     kv_config_path: Path | None = setting("kvConfigPath", default=None)
     #: Do routes carry the order-topic configuration?
-    order_message_enable: bool = setting("orderMessageEnable", default=False)
+    order_message_enable: bool = setting("orderMessageEnable", default=False, live=True)
     #: Are brokers told which topics are order topics when they register?
-    return_order_topic_config: bool = setting("returnOrderTopicConfigToBroker", default=True)
+    return_order_topic_config: bool = setting(
+        "returnOrderTopicConfigToBroker", default=True, live=True
+    )
     #: May clients list all topics? May they list the topics of a cluster, and system topics?
-    enable_all_topic_list: bool = setting("enableAllTopicList", default=True)
-    enable_topic_list: bool = setting("enableTopicList", default=True)
+    enable_all_topic_list: bool = setting("enableAllTopicList", default=True, live=True)
+    enable_topic_list: bool = setting("enableTopicList", default=True, live=True)
     scan_interval_ms: int = setting("scanNotActiveBrokerInterval", default=5_000)
     #: A broker that is silent for this long is gone, unless it registered with a time of its own.
     broker_expiry_s: float = setting("pymqBrokerExpirySeconds", default=120.0)
-    #: May UPDATE_NAMESRV_CONFIG change ``CHANGEABLE_KEYS``? Senders are not authenticated.
+    #: May UPDATE_NAMESRV_CONFIG change live settings? Senders are not authenticated.
     allow_config_update: bool = setting("pymqAllowConfigUpdate", default=False)
 
     def __post_init__(self) -> None:

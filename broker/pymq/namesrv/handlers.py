@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pymq.clock import Clock
-from pymq.namesrv.config import CHANGEABLE_KEYS, NamesrvConfig
+from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.kv import ORDER_TOPIC_CONFIG, KVConfig
+from pymq.namesrv.live_settings import LiveSettings
 from pymq.namesrv.routes import Registration, RouteTable
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol import fastjson
@@ -48,7 +49,7 @@ from pymq.protocol.headers.routes import (
 )
 from pymq.protocol.headers.topics import TopicRequest
 from pymq.protocol.registration_body import RegisterBrokerBody
-from pymq.settings import format_properties, from_properties, parse_properties, to_properties
+from pymq.settings import format_properties, parse_properties
 
 _log = logging.getLogger(__name__)
 
@@ -63,9 +64,15 @@ class Handlers:
     """Answers requests from the route table and the key-value configuration."""
 
     def __init__(
-        self, config: NamesrvConfig, routes: RouteTable, kv: KVConfig, clock: Clock
+        self,
+        config: NamesrvConfig,
+        settings: LiveSettings,
+        routes: RouteTable,
+        kv: KVConfig,
+        clock: Clock,
     ) -> None:
         self._config = config
+        self._settings = settings
         self._routes = routes
         self._kv = kv
         self._clock = clock
@@ -267,32 +274,14 @@ class Handlers:
         return request.response(_OK, body=KVTable(table=dict(table)).encode())
 
     def _read_config(self, request: Request) -> Command:
-        properties = to_properties(self._config)
-        text = format_properties(dict(sorted(properties.items())))
-        return request.response(_OK, body=text.encode())
+        return request.response(_OK, body=format_properties(self._settings.properties()).encode())
 
     def _update_config(self, request: Request) -> Command:
-        if not self._config.allow_config_update:
-            return request.response(
-                _NO_PERMISSION,
-                "the configuration of this name server is fixed while it runs "
-                "(pymqAllowConfigUpdate=false)",
-            )
         try:
             text = str(request.body, "utf-8")
         except UnicodeDecodeError as error:
             return request.response(_ERROR, f"the properties are not UTF-8: {error}")
-        given = parse_properties(text, source="request")
-        fixed = sorted(given.keys() - CHANGEABLE_KEYS)
-        if fixed:
-            return request.response(
-                _NO_PERMISSION,
-                f"cannot change {', '.join(fixed)} while running; "
-                f"changeable: {', '.join(sorted(CHANGEABLE_KEYS))}",
-            )
-        properties = to_properties(self._config) | given
-        self._config = from_properties(NamesrvConfig, properties, source="request")
-        _log.info("configuration changed until the next start: %s", given)
+        self._settings.change(parse_properties(text, source="request"))
         return request.response(_OK)
 
 

@@ -7,12 +7,12 @@
 Source: RocketMQ KVConfigManager (``kvConfig.json``).
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pymq.errors import BrokerSystemError, ConfigurationError, RemoteProtocolError
+from pymq.namesrv.files import replace_file
 from pymq.protocol import fastjson
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
@@ -89,24 +89,8 @@ class KVConfig:
         tables = {**self._tables, namespace: table}
         if self.path is not None:
             try:
-                _replace_file(self.path, fastjson.dump_pretty(_KVFile(tables=tables).to_json()))
+                replace_file(self.path, fastjson.dump_pretty(_KVFile(tables=tables).to_json()))
             except OSError as error:
                 text = f"cannot write the key-value configuration {self.path}: {error}"
                 raise BrokerSystemError(text, code=1, remark=text) from error
         self._tables = tables
-
-
-def _replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically: whatever happens, either the old or the new content is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(path.name + ".tmp")
-    with fresh.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the new name is durable, too
-    finally:
-        os.close(folder)

@@ -7,6 +7,7 @@ from pymq.clock import Clock
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.handlers import Handlers
 from pymq.namesrv.kv import KVConfig
+from pymq.namesrv.live_settings import LiveSettings
 from pymq.namesrv.routes import Registration, RouteTable
 from pymq.net.dispatcher import Dispatcher
 from pymq.net.server import Server, ServerConfig, ServerConnection
@@ -24,7 +25,7 @@ class NameServer:
         clock: tells the time; tests pass their own.
 
     Raises:
-        ConfigurationError: the key-value file cannot be read.
+        ConfigurationError: the key-value file, or that of live settings, cannot be read.
     """
 
     def __init__(self, config: NamesrvConfig, clock: Clock | None = None) -> None:
@@ -33,7 +34,8 @@ class NameServer:
         self._routes = RouteTable(expiry_s=config.broker_expiry_s)
         kv = KVConfig.load(config.kv_config_path)
         self._dispatcher = Dispatcher(
-            "name server", Handlers(config, self._routes, kv, self._clock).table()
+            "name server",
+            Handlers(config, LiveSettings(config), self._routes, kv, self._clock).table(),
         )
         self._server = Server(
             ServerConfig(host=config.host, port=config.port, idle_s=config.idle_s),

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from tests.unit.net.connections import ask
 
+from pymq.errors import ConfigurationError
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.handlers import Handlers
 from pymq.namesrv.kv import KVConfig
+from pymq.namesrv.live_settings import LiveSettings
 from pymq.namesrv.routes import RouteTable
 from pymq.net.dispatcher import Dispatcher
 from pymq.protocol import fastjson
@@ -60,8 +62,10 @@ class Server:
     def __init__(self, kv_path: Path | None = None, **settings: Any) -> None:
         self.clock = StoppedClock()
         self.routes = RouteTable()
+        config = NamesrvConfig(kv_config_path=kv_path, **settings)
         handlers = Handlers(
-            NamesrvConfig(**settings),
+            config,
+            LiveSettings(config),
             self.routes,
             KVConfig.load(kv_path),
             self.clock,  # type: ignore[arg-type]  # the same two methods
@@ -386,9 +390,51 @@ def test_the_configuration_changes_when_that_is_allowed() -> None:
     shown = parse_properties(bytes(server.ask(RequestCode.GET_NAMESRV_CONFIG).body).decode())
     assert shown["orderMessageEnable"] == "true"
     for body in (b"kvConfigPath=/etc/x\n", b"listenPort=1\n", b"pymqAllowConfigUpdate=false\n"):
-        assert server.ask(update, body).code == 16
-    assert server.ask(update, b"orderMessageEnable=maybe\n").code == 1
+        assert server.ask(update, body + b"enableTopicList=false\n").code == 16
+    assert server.ask(update, b"enableTopicList=false\norderMessageEnable=maybe\n").code == 29
     assert server.ask(update, b"\xff").code == 1
+    assert server.ask(update).code == 0
+    assert server.ask(304).code == 0
+    assert server.ask(update, b"enableTopicList=false\n").code == 0
+    assert server.ask(304).code == 16
+
+
+def test_changed_settings_outlive_a_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "deep" / "kvConfig.json"
+    update = RequestCode.UPDATE_NAMESRV_CONFIG
+    first = Server(path, allow_config_update=True)
+    assert first.ask(update, b"enableTopicList=false\n").code == 0
+    assert first.ask(update, b"orderMessageEnable=true\n").code == 0
+    assert not caplog.records
+    second = Server(path)  # also when nothing more may change
+    assert second.ask(304).code == 16
+    shown = parse_properties(bytes(second.ask(RequestCode.GET_NAMESRV_CONFIG).body).decode())
+    assert shown["orderMessageEnable"] == "true"
+    assert "enableTopicList=false was set while the name server ran" in caplog.text
+    file = path.with_name("liveSettings.json")
+    assert json.loads(file.read_text()) == {
+        "properties": {"enableTopicList": "false", "orderMessageEnable": "true"}
+    }
+    file.write_text('{"properties":{"listenPort":"1","enableTopicList":"false"}}')
+    assert Server(path).ask(304).code == 16
+    assert "listenPort, set while the name server ran, has no effect any more" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["{", '{"properties":{"enableTopicList":"perhaps"}}'])
+def test_settings_that_cannot_be_read_are_said_at_the_start(tmp_path: Path, content: str) -> None:
+    (tmp_path / "liveSettings.json").write_text(content)
+    with pytest.raises(ConfigurationError, match=r"liveSettings\.json"):
+        Server(tmp_path / "kvConfig.json")
+
+
+def test_settings_that_cannot_be_written_do_not_change(tmp_path: Path) -> None:
+    server = Server(tmp_path / "kvConfig.json", allow_config_update=True)
+    (tmp_path / "liveSettings.json.tmp").mkdir()
+    answer = server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, b"enableTopicList=false\n")
+    assert answer.code == 1 and "liveSettings.json" in (answer.remark or "")
+    assert server.ask(304).code == 0
 
 
 # ----------------------------------------------------------------------------- everything else
