@@ -17,6 +17,7 @@ from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
 from pymq.store import Files, FlushMode
+from pymq.store.disk_jobs import PrefetchJob
 
 SUSPENDED = int(PullFlag.SUBSCRIPTION | PullFlag.SUSPEND)
 OK, BUSY = ResponseCode.SUCCESS, ResponseCode.SYSTEM_BUSY
@@ -204,3 +205,36 @@ def test_a_client_that_never_reads_is_not_read_either(tmp_path: Path) -> None:
         writer.transport.abort()
 
     serve(tmp_path, check)
+
+
+def test_reads_that_wait_too_long_for_a_disk_are_given_up_while_sends_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    may_end, threads = threading.Event(), set[int]()
+
+    def run(job: PrefetchJob) -> None:
+        threads.add(threading.get_ident())
+        may_end.wait(DEADLINE_S)
+
+    monkeypatch.setattr(PrefetchJob, "run", run)
+
+    async def check(peer: Peer) -> None:
+        try:
+            await peer.send("T", b"old")
+            reads = [peer.pull_later("T", 0) for _ in range(8)]
+            late, pending = await asyncio.wait(reads[2:], timeout=DEADLINE_S)
+            assert not pending and not any(read.done() for read in reads[:2])
+            for read in late:
+                answer = read.result()
+                assert answer.code == BUSY
+                assert str(answer.remark).startswith("[TIMEOUT_CLEAN_QUEUE]broker busy, start flow")
+            assert (await peer.send("T", b"new")).code == OK
+        finally:
+            may_end.set()
+        for read in reads[:2]:
+            assert (await read).code == OK
+        assert (await peer.pull("T", 0)).code == OK
+        assert threading.get_ident() not in threads
+
+    serve(tmp_path, check, memory_bytes=0, pull_wait_ms=100)
+    assert caplog.text.count("for a read from the disk to begin") == 1

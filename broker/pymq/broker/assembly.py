@@ -326,6 +326,7 @@ def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
         core.key_indexing,
         core.notices,
         Periodic("pressure", core.admission.step, _PRESSURE_INTERVAL_S),
+        Periodic("late reads", site.readers.expire, _PRESSURE_INTERVAL_S),
         Periodic("statistics", sample, _SAMPLE_INTERVAL_S),
         Periodic("client expiry", tables.clients.expire, scan_s),
         Periodic("filter expiry", tables.filters.expire, _FILTER_EXPIRY_INTERVAL_S),

@@ -9,6 +9,7 @@ from pymq.broker.assembly import ANNOUNCE_WAIT_S, assemble
 from pymq.broker.config import BrokerConfig
 from pymq.broker.duties import Duties
 from pymq.broker.parts import Assembly, Site
+from pymq.broker.read_queue import ReadQueue
 from pymq.broker.registration import reachable_address
 from pymq.broker.state.filters import FilterTable
 from pymq.clock import Clock
@@ -46,7 +47,7 @@ class Broker:
         self._clock = clock or Clock()
         self._servers: list[Server] = []
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="pymq-write")
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="pymq-read")
+        self._readers = ReadQueue(config, _READERS)
         self._parts: Assembly | None = None
         self._is_closed = False
         #: Everything that has to be closed, in reverse order of starting.

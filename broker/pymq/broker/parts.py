@@ -18,6 +18,7 @@ from pymq.broker.key_indexing import KeyIndexing
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.long_poll import LongPoll
 from pymq.broker.message_hooks import MessageHooks
+from pymq.broker.read_queue import ReadQueue
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.registration import Registration
 from pymq.broker.request_statistics import RequestStatistics
@@ -59,7 +60,7 @@ class Site:
     address: str
     store_host: bytes
     writers: Executor
-    readers: Executor
+    readers: ReadQueue
 
 
 @dataclass(frozen=True, slots=True)

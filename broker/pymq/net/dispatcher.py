@@ -14,6 +14,7 @@ Source: RocketMQ NettyRemotingAbstract.processRequestCommand, RequestTask.
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic, perf_counter
 from typing import Any, Protocol, TypeAlias
@@ -190,6 +191,9 @@ class SendRun:
         ]
 
 
+#: The code of the request whose handler waits in this task; None: no handler does.
+waiting_code: ContextVar[int | None] = ContextVar("waiting_code", default=None)
+
 #: Takes a run of plain sends; False, if something about them asks for a closer look at each.
 TakeSends: TypeAlias = Callable[[SendRun], bool]
 #: Handles a request; refuses it by raising a BrokerError (``errors.refusal``), whose code and
@@ -343,6 +347,7 @@ class Dispatcher:
 
     async def _wait(self, request: Request, answer: Coroutine[Any, Any, Response | None]) -> None:
         response: Response | None
+        waiting_code.set(request.command.code)  # for this task alone
         try:
             response = await answer
         except Exception as error:
