@@ -144,7 +144,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
     responses = RecordResponses(store, executor=site.readers, memory_bytes=memory_bytes)
     statistics = BrokerStatistics(config.cluster, int(clock.monotonic_s() * 1000))
     arrivals.subscribe(statistics.take)
-    log_writer, admission = _make_writer(site, flusher)
+    disk, log_writer, admission = _make_writer(site, flusher)
     return Core(
         admission=admission,
         notices=notices,
@@ -157,7 +157,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
             interval_s=store_config.clean_interval_ms / 1000,
             pause_s=store_config.clean_pause_ms / 1000,
         ),
-        key_indexing=KeyIndexing(store.keys),
+        key_indexing=KeyIndexing(store.keys, disk.wait_writable),
         arrivals=arrivals,
         long_poll=long_poll,
         log_writer=log_writer,
@@ -205,16 +205,16 @@ def _make_flusher(site: Site) -> Flusher:
     )
 
 
-def _make_writer(site: Site, flusher: Flusher) -> tuple[LogWriter, Admission]:
+def _make_writer(site: Site, flusher: Flusher) -> tuple[DiskPressure, LogWriter, Admission]:
     config, clock, store = site.config, site.clock, site.store
     is_sync = site.store_config.flush_mode is FlushMode.SYNC
-    disk = DiskPressure(config, clock, store, site.writers, flush_begun_s=lambda: flusher.begun_s)
+    disk = DiskPressure(config, clock, store, site.trials, flush_begun_s=lambda: flusher.begun_s)
     log_writer = LogWriter(
         functools.partial(store.put, store_host=site.store_host),
         flusher.wait_flushed if is_sync else None,
         disk,
     )
-    return log_writer, Admission(config, clock, disk, log_writer)
+    return disk, log_writer, Admission(config, clock, disk, log_writer)
 
 
 def _make_dispatcher(

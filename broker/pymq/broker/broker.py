@@ -26,17 +26,18 @@ _log = logging.getLogger(__name__)
 VIP_DISTANCE = 2
 _EPHEMERAL_TRIES = 50
 #: Threads, started when they are needed; see ``Broker``.
-_WRITERS, _READERS = 10, 2
+_WRITERS, _READERS = 9, 2
 
 
 class Broker:
     """A broker and its store. Its parts are made in ``assembly``; it answers nothing itself.
 
-    There are two executors, so that consumers that read old messages never delay producers. One
+    There are three executors, so that consumers that read old messages never delay producers. One
     writes: ``Flusher`` (flushes of log and queues, preparation of the next segment), ``StateFile``
-    (tables), ``Cleaner`` (deletions), ``DiskPressure`` (trials), opening and closing the store; it
-    has a thread for each of them. The other one reads what is no longer in memory, for
-    ``RecordResponses`` and ``QueryHandlers``.
+    (tables), ``Cleaner`` (deletions), opening and closing the store; it has a thread for
+    each of them. The other one reads what is no longer in memory, for ``RecordResponses`` and
+    ``QueryHandlers``. The third has one thread that tries the disk, for ``DiskPressure``: when that
+    hangs, all others may wait for it.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Broker:
         self._servers: list[Server] = []
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="pymq-write")
         self._readers = ReadQueue(config, _READERS)
+        self._trials = ThreadPoolExecutor(1, thread_name_prefix="pymq-trial")
         self._parts: Assembly | None = None
         self._is_closed = False
         #: Everything that has to be closed, in reverse order of starting.
@@ -91,6 +93,7 @@ class Broker:
                 store_host=pack_host(host, self.port),
                 writers=self._writers,
                 readers=self._readers,
+                trials=self._trials,
             )
         )
         for opening in parts.openings:
@@ -228,3 +231,4 @@ class Broker:
     async def _shut_executors_down(self) -> None:
         self._writers.shutdown()
         self._readers.shutdown()
+        self._trials.shutdown()

@@ -31,6 +31,9 @@ _log = logging.getLogger(__name__)
 
 #: A write or a flush that takes this long makes the disk suspect.
 SLOW_S = 0.2
+#: This often ``step`` must have been called during a trial before that counts as long: when the
+#: whole process had to wait, on a busy machine, it says nothing about the disk.
+LOOKS_LEAST = 8
 #: How long it stays suspect after that.
 SUSPECT_S = 5.0
 
@@ -39,7 +42,7 @@ class DiskPressure:
     """Watches writes and flushes of one store, and tries the disk while it is suspect.
 
     Args:
-        executor: has a thread for the trials that nothing else can take.
+        executor: has a thread for the trials, and for nothing else.
         flush_begun_s: returns when the flush in progress began, if there is one.
 
     Attributes:
@@ -65,7 +68,8 @@ class DiskPressure:
         self._flush_begun_s = flush_begun_s
         self._trial: asyncio.Future[None] | None = None
         self._trial_begun_s = 0.0
-        self._then: Callable[[], object] = lambda: None
+        self._look_count = 0
+        self._then: list[Callable[[], object]] = []
         self.is_suspect = False
         self.is_busy = False
 
@@ -93,22 +97,23 @@ class DiskPressure:
         self.is_suspect = self._trial is not None or now_s < self._suspect_until_s
         if not self.is_suspect:
             self._said.over("slow", "the disk follows again")
-        waited_s = now_s - self._trial_begun_s
-        if self._trial is not None and waited_s * 1000 >= self._config.page_cache_busy_ms:
+        self._look_count += 1
+        waited_ms = self.trial_ms
+        if waited_ms >= self._config.page_cache_busy_ms and waited_ms:
             self.is_busy = True
             self._said.warn(
                 "busy",
                 "the disk has taken no write for %.1f s (osPageCacheBusyTimeOutMills=%d): sends "
                 "are refused (SYSTEM_BUSY) until it does. Look for a failing disk, or a network "
                 "disk that hangs",
-                waited_s,
+                waited_ms / 1000,
                 self._config.page_cache_busy_ms,
             )
 
     @property
     def trial_ms(self) -> int:
         """How long the trial in progress has taken; 0 if there is none."""
-        if self._trial is None:
+        if self._trial is None or self._look_count < LOOKS_LEAST:
             return 0
         return int((self._clock.monotonic_s() - self._trial_begun_s) * 1000)
 
@@ -119,16 +124,18 @@ class DiskPressure:
 
         Nothing may be written to the log meanwhile.
         """
+        if then not in self._then:
+            self._then.append(then)
         if self._trial is not None:
             return
         try:
             job = self._store.durability.begin_trial()
         except StoreError as error:
             _log.debug("no trial: %s", error)  # whatever is wrong, the write says it
-            asyncio.get_running_loop().call_soon(then)
+            asyncio.get_running_loop().call_soon(self._go_on)
             return
-        self._then = then
         self._trial_begun_s = self._clock.monotonic_s()
+        self._look_count = 0
         self._trial = asyncio.get_running_loop().run_in_executor(self._executor, job.run)
         self._trial.add_done_callback(self._tried)
 
@@ -141,4 +148,16 @@ class DiskPressure:
             waited_s = self._clock.monotonic_s() - self._trial_begun_s
             self._said.over("busy")
             _log.warning("the disk takes writes again, after %.1f s; so do producers", waited_s)
-        self._then()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        waiting, self._then = self._then, []
+        for then in waiting:
+            then()
+
+    async def wait_writable(self) -> None:
+        """Return when something may be written: at once, or when a trial has ended."""
+        if self.is_suspect:
+            tried = asyncio.Event()
+            self.try_write(tried.set)
+            await tried.wait()

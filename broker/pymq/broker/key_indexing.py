@@ -8,6 +8,7 @@ Source: RocketMQ IndexService, ReputMessageService.
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 
 from pymq.errors import StoreError
 from pymq.net.tasks import Tasks
@@ -31,10 +32,14 @@ class KeyIndexing:
 
     Args:
         keys: of the store.
+        wait_writable: returns when the disk takes writes.
     """
 
-    def __init__(self, keys: Keys) -> None:
+    def __init__(
+        self, keys: Keys, wait_writable: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
         self._keys = keys
+        self._wait_writable = wait_writable
         self._failure: str | None = None
         self._tasks = Tasks("key index")
 
@@ -44,6 +49,8 @@ class KeyIndexing:
 
     async def _run(self) -> None:
         while True:
+            if self._wait_writable is not None:
+                await self._wait_writable()
             begun = time.perf_counter()
             self.step()
             behind = self._keys.behind_bytes
@@ -75,6 +82,8 @@ class KeyIndexing:
         """
         left = self._keys.behind_bytes
         while left > 0:
+            if self._wait_writable is not None:
+                await self._wait_writable()
             done = self.step()
             if not done:
                 if self._failure is not None:

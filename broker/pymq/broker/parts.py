@@ -49,7 +49,7 @@ class Site:
         filters: of consumer groups, from which the store makes bit maps.
         address: ``host:port`` at which clients reach it.
         store_host: the same, packed: part of every record and message id.
-        writers, readers: executors for work on the disk; see ``Broker``.
+        writers, readers, trials: executors for work on the disk; see ``Broker``.
     """
 
     config: BrokerConfig
@@ -61,6 +61,7 @@ class Site:
     store_host: bytes
     writers: Executor
     readers: ReadQueue
+    trials: Executor
 
 
 @dataclass(frozen=True, slots=True)
