@@ -127,8 +127,11 @@ def test_a_rolled_back_message_is_never_seen(tmp_path: Path) -> None:
 def test_an_unknown_outcome_leaves_the_transaction_open(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         half = await prepare(peer, "T", b"x", 1)
-        for decision in (UNKNOWN, 4, 17):
-            assert (await end(peer, half, decision)).code == OK
+        assert (await end(peer, half, UNKNOWN)).code == OK
+        for decision in (4, 17, -1):
+            refused = await end(peer, half, decision)
+            assert refused.code == ResponseCode.SYSTEM_ERROR
+            assert (refused.remark or "").startswith("commitOrRollback field wrong")
         assert await stored(peer, HALF_OP_TOPIC) == []
         await end(peer, half, COMMIT)
         assert await bodies(peer, "T") == [b"x"]

@@ -7,9 +7,10 @@ dead letters at ours; and messages that wait pass from one broker to the other w
 from __future__ import annotations
 
 import json
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,12 +22,14 @@ from tests.interop.java_scenarios import AdminFactory, ClientFactory, JavaSite, 
 from tests.interop.java_values import ReceivedMessage
 from tests.interop.peers import RealBroker
 
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol import fastjson
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
-from pymq.protocol.message import decode_properties
+from pymq.protocol.message import Message, decode_properties
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.record import Record, decode_records, offset_message_id
 from pymq.testing import Cluster
@@ -361,6 +364,68 @@ def test_delayed_messages_of_an_official_producer_come_in_time(site: JavaSite) -
     print(f"late by {min(late_ms):.0f} to {max(late_ms):.0f} ms, sending included")
     assert min(late_ms) > -2  # times are cut to milliseconds
     assert sorted(late_ms)[len(late_ms) // 2] < 1000
+
+
+# --------------------------------------------------------------------------------- two brokers
+
+
+class _Holding(JavaPushConsumer):
+    """Fails at everything, but answers only once the test says so."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.held: list[bytes] = []
+        self.may_answer = threading.Event()
+        super().__init__(*arguments, fail_first=10_000, **options)
+
+    def _take(self, java_messages: Sequence[Any]) -> bool:
+        if not self.may_answer.is_set():
+            self.held += [one.body for one in self._reader.read(java_messages)]
+            assert self.may_answer.wait(DEADLINE_S)
+        return super()._take(java_messages)
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_what_a_broker_cannot_take_back_is_retried_at_the_other(
+    version: str, java_client: ClientFactory
+) -> None:
+    """A broker is away when messages are sent back: their client sends them as new ones."""
+    require_peers(version)
+    settings = {"delay_levels_ms": LEVELS_MS}
+    numbers = {b"%d" % number for number in range(8)}
+    with Cluster(broker={"name": "broker-a"}, store_settings=settings) as a:
+        other = {"name": "broker-b", "name_servers": (a.name_server,)}
+        with Cluster(broker=other, store_settings=settings) as b:
+            with BlockingClient(a.name_server) as client:
+                for topic in ("T", "%RETRY%g"):
+                    BlockingAdmin(client).create_topic(topic, queue_count=1)
+                queues = client.write_queues("T")
+                assert len(queues) == 2
+                for number, body in enumerate(sorted(numbers)):
+                    client.send(Message("T", body), queues[number % 2])
+            with _Holding(
+                java_client(version), "g", a.name_server, "T", MaxReconsumeTimes=2
+            ) as push:
+                wait_for(lambda: len(push.held) == len(numbers), "all are held")
+                b.stop_broker()
+                push.may_answer.set()
+                with Asker(a.broker_address) as broker:
+                    # Those of the other broker, too.
+                    broker.records(SCHEDULE_TOPIC, len(numbers), LEVELS_MS.index(200))
+                b.start_broker()
+                with Asker(a.broker_address) as broker:
+                    dead = broker.records("%DLQ%g", len(numbers))
+                tries = [(one.body, one.reconsume_times) for one in push.failed]
+        assert {one.body for one in dead} == numbers
+        assert {one.reconsume_times for one in dead} == {3}
+        # What was in flight to the broker that stopped may come once more.
+        assert set(tries) == {(body, times) for body in numbers for times in range(3)}
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
 
 
 # ------------------------------------------------------------------------ stores that pass over

@@ -32,7 +32,7 @@ from pymq.store import MessageStore
 
 _log = logging.getLogger(__name__)
 
-_COMMIT = int(MessageFlag.TRANSACTION_COMMIT)
+_UNKNOWN, _COMMIT = 0, int(MessageFlag.TRANSACTION_COMMIT)
 _ROLLBACK = int(MessageFlag.TRANSACTION_ROLLBACK)
 
 
@@ -68,7 +68,13 @@ class TransactionHandlers:
     def end(self, request: Request) -> Answer:
         """END_TRANSACTION (37)."""
         header = EndTransactionRequest.from_fields(request.fields)
-        if header.decision not in (_COMMIT, _ROLLBACK):
+        if header.decision not in (_UNKNOWN, _COMMIT, _ROLLBACK):
+            raise refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"commitOrRollback field wrong: {header.decision}, expected {_UNKNOWN}, {_COMMIT} "
+                f"or {_ROLLBACK}",
+            )
+        if header.decision == _UNKNOWN:
             _log.info(
                 "producer %s of group %s does not know yet what became of message %s: %s",
                 request.connection.peer,
@@ -120,9 +126,7 @@ class TransactionHandlers:
         if group.decode(errors="replace") != header.producer_group:
             raise refusal(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if half.queue_offset != header.queue_offset:
-            raise refusal(
-                ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong"
-            )
+            raise refusal(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
 
     def _is_too_late(self, half: Record) -> bool:
         """Has the message said when it is to be checked, and has that time come?"""
@@ -166,6 +170,4 @@ def _not_found() -> BrokerError:
 
 
 def _not_resumed(reason: str | None) -> BrokerError:
-    return refusal(
-        ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} failed: {reason}"
-    )
+    return refusal(ResponseCode.SYSTEM_ERROR, f"Put message back to {HALF_TOPIC} failed: {reason}")
