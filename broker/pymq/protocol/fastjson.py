@@ -35,6 +35,8 @@ _encode_pretty = json.JSONEncoder(
     separators=(",", ":"), ensure_ascii=False, allow_nan=False, indent="\t"
 ).encode
 _decode_at = json.JSONDecoder().raw_decode
+#: What becomes of half a surrogate pair: an escape, which reads back as the same.
+_HALVES = "backslashreplace"
 _BLANK = re.compile(r"[ \t\r\n]*")
 _BARE_KEY = re.compile(r"-?[0-9]{1,19}")
 _PLAIN_STRING = re.compile(r'"([^"\\\x00-\x1f]*)"')
@@ -104,11 +106,11 @@ def dump(value: Any) -> bytes:
     """
     try:
         try:
-            return _encode_compact(value).encode()
+            return _encode_compact(value).encode(errors=_HALVES)
         except TypeError:  # Most likely an ObjectMap; the C encoder is the fast path.
             parts: list[str] = []
             _write(value, parts)
-            return "".join(parts).encode()
+            return "".join(parts).encode(errors=_HALVES)
     except (TypeError, ValueError, RecursionError) as error:
         raise LocalProtocolError(f"{value!r:.80} has no JSON form: {error}") from error
 
@@ -120,7 +122,8 @@ def dump_pretty(value: Any) -> str:
         LocalProtocolError: the value contains something that has no form in JSON.
     """
     try:
-        return _encode_pretty(value)
+        text = _encode_pretty(value)
+        return text if text.isascii() else text.encode(errors=_HALVES).decode()
     except (TypeError, ValueError, RecursionError) as error:
         raise LocalProtocolError(f"{value!r:.80} has no JSON form: {error}") from error
 

@@ -24,9 +24,7 @@ def table(clock: FakeClock, **settings: int) -> FilterTable:
 
 
 def sql(expression: str, version: int = 1, topic: str = "T", kind: str = "SQL92") -> Subscription:
-    return Subscription(
-        topic=topic, expression=expression, expression_type=kind, version=version
-    )
+    return Subscription(topic=topic, expression=expression, expression_type=kind, version=version)
 
 
 def expression(filters: FilterTable, group: str = "g", topic: str = "T") -> str | None:
@@ -149,6 +147,16 @@ def test_the_file_is_rocketmqs_and_survives_a_restart() -> None:
     restarted.subscribe("CG", [sql("a > 5", 77, topic="TopicTest")])
     assert not found.is_dead
     assert json.loads(restarted.to_text()) == json.loads(text)
+
+
+def test_half_a_surrogate_pair_in_an_expression_spoils_no_file() -> None:
+    clock = FakeClock()
+    filters = table(clock)
+    filters.subscribe("g", [sql("a = '\ud800'")])
+    filters.subscribe("h", [sql("a > 5")])
+    again = table(clock)
+    again.restore(fastjson.parse(filters.to_text().encode()))
+    assert expression(again) == "a = '\ud800'" and expression(again, "h") == "a > 5"
 
 
 def test_a_file_of_other_bit_maps_is_left_alone_and_a_bad_entry_left_out(

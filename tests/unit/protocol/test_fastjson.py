@@ -30,7 +30,7 @@ BOTH_WAYS: list[tuple[Any, bytes]] = [
     ((1 << 63) - 1, b"9223372036854775807"),
     ({"a": [1, -2, 0.5, True, False, None, "x"]}, b'{"a":[1,-2,0.5,true,false,null,"x"]}'),
     ({"名": "标签😀"}, '{"名":"标签😀"}'.encode()),
-    ({"a": "\"\\\n\x01"}, b'{"a":"\\"\\\\\\n\\u0001"}'),
+    ({"a": '"\\\n\x01'}, b'{"a":"\\"\\\\\\n\\u0001"}'),
     (
         ObjectMap([(QUEUE, {"n": 5})]),
         b'{{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}:{"n":5}}',
@@ -204,12 +204,28 @@ def test_texts_that_are_none(text: bytes) -> None:
         float("nan"),
         ObjectMap([({}, object())]),
         {(1, 2): 3},
-        "\ud800",
     ],
 )
 def test_values_without_a_form(value: Any) -> None:
     with pytest.raises(LocalProtocolError):
         dump(value)
+
+
+def test_half_a_surrogate_pair_is_escaped() -> None:
+    value = {"a\ud800": ["\udfffé", "\U0001f600"]}
+    text = '{"a\\ud800":["\\udfffé","\U0001f600"]}'
+    assert dump(value) == text.encode()
+    assert (
+        dump_pretty(value).split()
+        == text.replace("[", "[ ")
+        .replace(",", ", ")
+        .replace("]", " ]")
+        .replace("{", "{ ")
+        .replace("}", " }")
+        .split()
+    )
+    assert parse(dump(value)) == parse(dump_pretty(value)) == value
+    assert parse(dump(ObjectMap([({}, "\ud800")]))) == ObjectMap([({}, "\ud800")])
 
 
 def test_dump_of_a_cycle() -> None:

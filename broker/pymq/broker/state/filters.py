@@ -162,7 +162,7 @@ class FilterTable:
             bloom=BloomPositions(bit_count=self._bloom.bit_count, positions=positions),
         )
         self._put(entry, compiled)
-        _log.info("group %s filters topic %s by %.200s", group, topic, subscription.expression)
+        _log.info("group %s filters topic %s by %.200r", group, topic, subscription.expression)
 
     def _compile(self, group: str, subscription: Subscription) -> SqlFilter | None:
         topic, expression = subscription.topic, subscription.expression
@@ -177,7 +177,7 @@ class FilterTable:
             self._warned[topic, group] = expression
             _log.warning(
                 "group %s: its filter of topic %s is refused, and so are its pulls, until it "
-                "subscribes with another one: %.200s (%s)",
+                "subscribes with another one: %.200r (%s)",
                 group,
                 topic,
                 expression,
