@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from pymq.errors import ConfigurationError, ConnectionFailed, RequestTimeout, TooManyPending
+from pymq.net import wire
 from pymq.net.channel import AsyncChannel
 from pymq.net.server import ASKED_COUNT_MAX, Server, ServerConfig, ServerConnection
 from pymq.net.wire import TURN_BYTES
 from pymq.protocol.command import Command
-from pymq.protocol.framing import FrameDecoder, encode_frame
+from pymq.protocol.framing import FrameDecoder, Incoming, encode_frame
 
 DEADLINE_S = 10.0
 
@@ -159,6 +160,37 @@ def test_many_small_frames_are_handled_in_turns_and_in_order() -> None:
         assert max(echo.groups) <= TURN_BYTES // smallest + 1
         assert len(echo.groups) >= 300_000 // TURN_BYTES
         writer.close()
+
+    serve(check)
+
+
+def test_input_of_many_connections_that_waits_has_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(wire, "SHARED_BACKLOG_BYTES_MAX", 1 << 20)
+    count, size = 20, 1000
+
+    async def check(server: Server, echo: Echo) -> None:
+        most = 0
+        on_commands = server.on_commands
+
+        def watch(connection: ServerConnection, commands: list[Incoming]) -> None:
+            nonlocal most
+            most = max(most, server.buffers.waiting_bytes)
+            on_commands(connection, commands)
+
+        server.on_commands = watch
+        frames = b"".join(request(number, bytes(size)) for number in range(800))
+        ends = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
+        for _, writer in ends:
+            writer.write(frames)
+        for reader, _ in ends:
+            answers = await read_commands(reader, 800)
+            assert [answer.opaque for answer in answers] == list(range(800))
+        assert 0 < most <= (1 << 20) + count * wire.READ_BYTES
+        assert server.buffers.waiting_bytes == 0
+        for _, writer in ends:
+            writer.close()
 
     serve(check)
 

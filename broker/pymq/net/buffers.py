@@ -11,12 +11,16 @@ class BufferPool:
 
     Args:
         count_max: buffers kept; while all are in use more are made, and dropped after use.
+
+    Attributes:
+        waiting_bytes: input of all these connections that was read and waits for its turn.
     """
 
     def __init__(self, *, count_max: int) -> None:
         self._count_max = count_max
         self._buffers: list[bytearray] = []
         self._used: set[int] = set()
+        self.waiting_bytes = 0
 
     def take(self, size: int) -> memoryview:
         """Return ``size`` bytes of a buffer on which there is no view.

@@ -23,6 +23,8 @@ WRITE_BYTES = 256 << 10
 TURN_BYTES = 64 << 10
 #: Nothing more is read while more than this waits to be handled.
 BACKLOG_BYTES_MAX = 1 << 20
+#: The same for all connections of a server together: then each that has something waiting pauses.
+SHARED_BACKLOG_BYTES_MAX = 64 << 20
 #: Bytes read at once, except for large frames, which are received straight into their buffers.
 READ_BYTES = 256 << 10
 #: The transport asks for a pause above this.
@@ -71,6 +73,7 @@ class Wire(asyncio.BufferedProtocol):
         # Input that waits for its turn; while there is any, _read_on is scheduled.
         self._backlog: deque[tuple[float, bytes | memoryview]] = deque()
         self._backlog_bytes = 0
+        self._shared = buffers
         #: Monotonic times for the deadlines that the owner enforces.
         self.read_at = self.frame_begun_at = self._loop.time()
         #: When what is being handled was read.
@@ -139,7 +142,7 @@ class Wire(asyncio.BufferedProtocol):
         except RemoteProtocolError as error:
             self._invalid = error
             self.input_invalid(error)
-            self._backlog.clear()
+            self._drop_backlog()
             self.abort()
             return False
         if commands:
@@ -149,7 +152,7 @@ class Wire(asyncio.BufferedProtocol):
             except Exception:
                 # A bug. What it left undone is unknown; the peer sees the connection end.
                 _log.exception("%s: commands were not handled; connection closed", self.peer)
-                self._backlog.clear()
+                self._drop_backlog()
                 self.abort()
                 return False
         return True
@@ -159,8 +162,18 @@ class Wire(asyncio.BufferedProtocol):
             self._loop.call_soon(self._read_on)
         self._backlog.append((read_at, data))
         self._backlog_bytes += len(data)
-        if self._backlog_bytes > BACKLOG_BYTES_MAX and self.is_open and self._transport:
+        self._shared.waiting_bytes += len(data)
+        is_full = (
+            self._backlog_bytes > BACKLOG_BYTES_MAX
+            or self._shared.waiting_bytes > SHARED_BACKLOG_BYTES_MAX
+        )
+        if is_full and self.is_open and self._transport:
             self._transport.pause_reading()
+
+    def _drop_backlog(self) -> None:
+        self._shared.waiting_bytes -= self._backlog_bytes
+        self._backlog_bytes = 0
+        self._backlog.clear()
 
     def _read_on(self) -> None:
         """Handle the next turn's share of the backlog, unless reading is paused."""
@@ -169,6 +182,7 @@ class Wire(asyncio.BufferedProtocol):
         waiting, self._backlog = self._backlog, deque()
         self.input_at, first = waiting.popleft()
         self._backlog_bytes -= len(first)
+        self._shared.waiting_bytes -= len(first)
         if not self._read(first):
             return
         if waiting and not self._backlog:
