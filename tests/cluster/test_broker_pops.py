@@ -1,11 +1,12 @@
 """Popping over a real socket: what is handed out, what comes back, and what never does."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
 from tests.cluster.broker_peer import Peer, create_topic, fields, serve
-from tests.cluster.pops import PopConsumer, PoppedMessage
+from tests.cluster.pops import LONG_MS, PopConsumer, PoppedMessage
 
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -62,6 +63,28 @@ def test_the_fields_of_an_answer(tmp_path: Path) -> None:
             "NO_MESSAGE_IN_QUEUE",
         )
         assert fields(answer)["restNum"] == "0"
+
+    serve(tmp_path, check)
+
+
+def test_the_retry_topics_of_a_topic_are_deleted_with_it(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        await create_topic(peer, "%RETRY%g_other", queues=1)
+        await peer.send("T", b"old")
+        consumer = PopConsumer(peer)
+        await consumer.pop(invisibleTime=100)
+        (again,) = await consumer.pop(pollTime=4_000, invisibleTime=100)
+        assert again.record.reconsume_times == 1
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        answer = await peer.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+        there = set(json.loads(answer.body)["topicConfigTable"])
+        assert there & {"T", "%RETRY%g_T", "%RETRY%g_other"} == {"%RETRY%g_other"}
+        await create_topic(peer, "T", queues=1)
+        await peer.send("T", b"new")
+        assert [m.body for m in await consumer.pop(invisibleTime=LONG_MS)] == [b"new"]
+        await asyncio.sleep(0.3)  # what was in flight is due now
+        assert await consumer.pop() == []
 
     serve(tmp_path, check)
 

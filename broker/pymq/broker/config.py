@@ -139,6 +139,8 @@ class BrokerConfig:
     pop_retry_v1_too: bool = setting("retrieveMessageFromPopRetryTopicV1", default=True)
     pop_actual_topic: bool = setting("popResponseReturnActualRetryTopic", default=False)
     pop_start_in_memory: bool = setting("initPopOffsetByCheckMsgInMem", default=True)
+    #: Are the retry topics of groups that popped a topic deleted together with it?
+    delete_retry_topics: bool = setting("clearRetryTopicWhenDeleteTopic", default=True, live=True)
     held_pop_count_max: int = setting("maxPopPollingSize", default=100_000)
     held_pop_room_count_max: int = setting("popPollingSize", default=1024)
     revive_queue_count: int = setting("reviveQueueNum", default=8)

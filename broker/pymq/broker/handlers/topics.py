@@ -125,14 +125,28 @@ class TopicHandlers:
                 self._topics.put(config)
 
     def delete(self, request: Request) -> Answer:
-        """DELETE_TOPIC_IN_BROKER (215): its settings, queues and consumer offsets."""
+        """DELETE_TOPIC_IN_BROKER (215): its settings, queues and consumer offsets.
+
+        With it go the retry topics of groups that popped it: nobody would read them any more.
+        """
         topic = TopicRequest.from_fields(request.fields).topic
         self._check_name(topic)
-        self._topics.delete(topic)
-        self._offsets.delete_topic(topic)
-        self._store.retention.delete_queues(topic)
-        self._statistics.forget_topic(topic)
+        for one in [*self._pop_retry_topics(topic), topic]:
+            self._topics.delete(one)
+            self._offsets.delete_topic(one)
+            self._store.retention.delete_queues(one)
+            self._statistics.forget_topic(one)
         return self._answer_saved(request)
+
+    def _pop_retry_topics(self, topic: str) -> list[str]:
+        if not self._config.delete_retry_topics:
+            return []
+        found = [
+            names.pop_retry_topic(topic, group, v2=v2)
+            for group in self._offsets.groups_of(topic)
+            for v2 in (False, True)
+        ]
+        return [one for one in found if one in self._topics]
 
     def _check_name(self, topic: str) -> None:
         objection = names.topic_objection(topic)
