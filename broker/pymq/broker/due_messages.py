@@ -5,6 +5,7 @@ whole record, and say for which queue they are. These are copied without being d
 about one of them is special, all of its batch are decoded, one by one.
 """
 
+import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,7 +79,10 @@ class DueMessages:
 
 
 def _copies_of_many(result: ReadResult) -> list[tuple[list[int], CopiedRecords]] | None:
-    """Return copies of all messages, those of a topic together; None if one is special."""
+    """Return copies of all messages in their order; None if one is special.
+
+    Those of one topic that follow one another are together.
+    """
     data = b"".join(result.buffers)
     if RECORD_CRC_PREFIX in data:
         return None
@@ -105,18 +109,14 @@ def _copies_of_many(result: ReadResult) -> list[tuple[list[int], CopiedRecords]]
     topic = places[0][0]
     if all(place[0] == topic for place in places):
         return [(offsets, CopiedRecords(topic, queue_ids, heads, bodies, tails, tag_codes=codes))]
-    due = []
-    for topic in dict.fromkeys(topic for topic, _ in places):
-        rows = [row for row, place in enumerate(places) if place[0] == topic]
+    due, end = [], 0
+    for topic, there in itertools.groupby(topic for topic, _ in places):
+        start, end = end, end + sum(1 for _ in there)
+        rows = slice(start, end)
         copies = CopiedRecords(
-            topic,
-            queue_ids[rows],
-            heads[rows],
-            [bodies[row] for row in rows],
-            [tails[row] for row in rows],
-            tag_codes=codes[rows],
+            topic, queue_ids[rows], heads[rows], bodies[rows], tails[rows], tag_codes=codes[rows]
         )
-        due.append(([offsets[row] for row in rows], copies))
+        due.append((offsets[rows], copies))
     return due
 
 

@@ -47,10 +47,14 @@ def some_message(dice: random.Random) -> NewRecord:
 
 @dataclass
 class Delivered:
-    """What came of messages: by queue the records, without their places, and the tag codes."""
+    """What came of messages: by queue the records, without their places, and the tag codes.
+
+    ``order`` is their order in the log, over all queues.
+    """
 
     records: dict[QueueKey, list[Record]]
     codes: dict[QueueKey, list[int]]
+    order: list[tuple[int, QueueKey, int]]
 
 
 def delivered(root: Path, parked: list[NewRecord], *, joins: bool) -> Delivered:
@@ -62,12 +66,14 @@ def delivered(root: Path, parked: list[NewRecord], *, joins: bool) -> Delivered:
             delays.store.put([NewRecord("Other", 0, b"between", b"", HOST, 0)], HOST)
     assert delays.deliver(1000) == len(parked)
     queues = [key for key in delays.store.queues() if key[0] != SCHEDULE_TOPIC]
-    found = Delivered({}, {})
+    found = Delivered({}, {}, [])
     for key in queues:
         records = read_all(delays.store, *key)
+        found.order += [(one.physical_offset, key, one.queue_offset) for one in records]
         found.records[key] = [replace(record, physical_offset=0) for record in records]
         codes, _ = delays.store.entries.tag_codes(*key, 0, len(records))
         found.codes[key] = codes.tolist()
+    found.order.sort()
     delays.store.close()
     report = check_store(config(root, delay_levels_ms=LEVELS_MS, **SETTINGS))
     assert report.is_whole, list(report.findings.groups())
@@ -96,11 +102,13 @@ def message(text: str = "", *, topic: str = "T", queue_id: int = 0, **changes: A
 
 def test_usual_messages_are_copied_together(tmp_path: Path) -> None:
     result = park_all(
-        tmp_path, message(), message(queue_id=3), message("TAGS\x01t\x02"), message(topic="U")
+        tmp_path,
+        *(message(), message(queue_id=3), message("TAGS\x01t\x02"), message(topic="U")),
+        message(),
     )
     due = DueMessages(config(tmp_path, **SETTINGS), HOST).of(result, 1, one_by_one=False)
-    assert [one.offsets for one in due] == [[0, 1, 2], [3]]
-    first, second = (one.copy for one in due)
+    assert [one.offsets for one in due] == [[0, 1, 2], [3], [4]]  # in the order of the level
+    first, second, _ = (one.copy for one in due)
     assert isinstance(first, CopiedRecords) and isinstance(second, CopiedRecords)
     assert (first.topic, first.queue_ids.tolist()) == ("T", [0, 3, 0])
     assert first.tag_codes.tolist() == [0, 0, 116]
