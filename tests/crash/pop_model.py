@@ -324,8 +324,11 @@ class Model:
         self.resync(truth, doubtful=doubtful, unheard=unheard)
         self._wait_for_consumers(truth, now_ms)
 
-    def lost_power(self, truth: Truth, now_ms: int) -> None:
+    def lost_power(self, truth: Truth, now_ms: int, *, doubtful: set[FlightKey]) -> None:
         """A broker was started that may have forgotten what consumers were told."""
+        for key in (doubtful & truth.popped) - truth.flights.keys():
+            # Somebody acknowledged it, and heard nothing; or there is a copy, which comes again.
+            self.done.setdefault(key.place.group, set()).add(truth.stored(key).body)
         self.stale.clear()
         self.ended.clear()
         self.adopt_queues(truth)

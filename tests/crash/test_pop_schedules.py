@@ -205,7 +205,7 @@ class Schedule:
         self.model.resets |= resets
         truth, now_ms = self.truth(), self.clock.now_ms
         if self.forgets:
-            self.model.lost_power(truth, now_ms)
+            self.model.lost_power(truth, now_ms, doubtful=self.doubt())
         else:
             self.model.restarted(truth, now_ms, doubtful=self.doubt(), unheard=self.unheard())
         self.forgets = False
