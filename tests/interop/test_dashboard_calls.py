@@ -163,15 +163,16 @@ RATES: Final = ("putTps", "getMissTps", "getTransferredTps", "getTotalTps", "get
 def test_the_exporter_can_read_the_state_of_a_broker(sites: tuple[Site, Site]) -> None:
     for site in sites:
         state = site.admin.broker_state(site.broker)
+        is_new = site is sites[0]  # an official broker lacks some of it until it has run a while
         for name in NUMBERS.split():
             assert float(state[name]) >= -1, name
         for name in RATES:
             rates = [float(rate) for rate in state[name].split()]
-            assert 1 <= len(rates) <= 3  # an official broker names one after the other
+            assert len(rates) == 3 or (is_new and len(rates) < 3)
         assert float(state["remainHowManyDataToFlush"].split(" ")[0]) >= 0
         assert re.fullmatch(r"Total : \S+ \S+, Free : \S+ \S+\.", state["commitLogDirCapacity"])
         for part in state["putMessageDistributeTime"].split(" "):
-            assert re.fullmatch(r"\[?[^:]+:\d+\]?", part), part
+            assert re.fullmatch(r"\[?[^:]+:\d+\]?", part) or (is_new and part == "null"), part
         for name, value in state.items():
             if name.startswith("scheduleMessageOffset"):
                 assert len(list(map(int, value.split(",")))) == 2
