@@ -16,7 +16,7 @@ from tests.crash.session import Script, Send, Session, recover
 from pymq.clock import Clock
 from pymq.errors import DiskFull, FlushFailed
 from pymq.protocol.record import NewRecord, pack_host
-from pymq.store import FlushMode, MessageStore, StoreConfig
+from pymq.store import FlushMode, MessageStore, PutStatus, StoreConfig
 from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep
 from pymq.testing.lost_power import Disk
 
@@ -397,3 +397,50 @@ def test_an_older_entry_with_an_older_address(memory_path: Path) -> None:
     data[52:60] = data[12:20]
     path.write_bytes(data)
     assert recover(session, root, FaultyFiles()) == []
+
+
+def test_a_segment_that_a_failed_creation_left_behind(tmp_path: Path) -> None:
+    """The disk refused to flush the name of the first segment, and to remove it again.
+
+    The next start found nothing else changed since the clean stop, took the file for one of its
+    own, and stored in it; but its name was not on the disk, and lost power took it all.
+    """
+    place = tmp_path / "place"
+    place.mkdir()
+    disk = Disk(place)
+    root = place / "store"
+    config = StoreConfig(root_path=root, segment_bytes=1 << 16, queue_file_bytes=200)
+
+    def records(count: int) -> list[NewRecord]:
+        return [NewRecord(TOPIC, 0, b"%d" % n, b"", HOST, 1) for n in range(count)]
+
+    MessageStore.open(config, Clock(), files=FaultyFiles(disk=disk)).close()
+    trial = Path(shutil.copytree(root, tmp_path / "trial"))
+    files = FaultyFiles()
+    store = MessageStore.open(replace(config, root_path=trial), Clock(), files=files)
+    store.put(records(1), HOST)
+    store.close()
+    flush = next(
+        number
+        for number, (name, path) in enumerate(files.operations, 1)
+        if name == "fsync_directory" and path.name == "commitlog"
+    )
+    files = FaultyFiles(Fault(at=flush, code=errno.EIO, count=2), disk=disk)
+    store = MessageStore.open(config, Clock(), files=files)
+    refused = store.put(records(1), HOST)
+    assert refused[0].status is not PutStatus.OK
+    files.mend()
+    store.close()
+    assert list((root / "commitlog").iterdir()), "it was removed, so this test shows nothing"
+    store = MessageStore.open(config, Clock(), files=FaultyFiles(disk=disk))
+    store.put(records(10), HOST)
+    store.close()
+    for seed in range(POWER_LOSSES):
+        lost = tmp_path / f"lost-{seed}"
+        disk.lose_power(random.Random(seed), lost)
+        store = MessageStore.open(replace(config, root_path=lost / "store"), Clock())
+        try:
+            assert store.queue_bounds(TOPIC, 0) == (0, 10), f"{seed=}"
+        finally:
+            store.close()
+        shutil.rmtree(lost)

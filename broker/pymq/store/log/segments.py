@@ -223,7 +223,10 @@ class Segments:
                 self._files.fsync_directory(directory)
 
     def flush_names(self) -> None:
-        """Make the names of all files durable, also of those that an earlier process created."""
+        """Make the names of all files durable, also of those that an earlier process created.
+
+        Even after a clean stop one may not be: what a creation left behind that failed.
+        """
         for path in dict.fromkeys(segment.path.parent for segment in self._all):
             self._files.fsync_directory(path)
             self._files.fsync_directory(path.parent)

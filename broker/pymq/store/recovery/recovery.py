@@ -110,6 +110,7 @@ class Recovery:
         if self._clean and self._as_left():
             self._mark()
             self._log.segments.drop_empty()
+            self._log.segments.flush_names()
             self._queues.drop_empty_files()
         else:
             self._recover()
@@ -341,8 +342,8 @@ class Recovery:
             # What was read may only be in the page cache.
             for segment in list(self._log.segments)[first:]:
                 segment.flush()
-            self._log.segments.flush_names()
             self._queues.flush_cuts_later()
+        self._log.segments.flush_names()
         self._queues.files.flush()
         if self._repair.wrong_count:
             _log.warning(
