@@ -18,7 +18,7 @@ from collections import Counter
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.disk_pressure import DiskPressure
-from pymq.broker.log_writer import LogWriter
+from pymq.broker.log_writer import LATE_REMARK, LogWriter
 from pymq.broker.request_classes import (
     ACK,
     LITE_PULL,
@@ -39,10 +39,6 @@ _log = logging.getLogger(__name__)
 
 _REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
 _OVERLOADED = "[OVERLOAD]system busy, start flow control for a while"
-_LATE = (
-    "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: {:.0f}ms, "
-    "size of queue: {}"
-)
 #: A broker that was late for less than this has been stopped by something else, such as a busy
 #: machine, and catches up; RocketMQ, whose threads go on meanwhile, refuses at once.
 LATE_LEAST_S = 2.0
@@ -144,7 +140,7 @@ class Admission:
                     waited_s * 1000,
                     wait_ms,
                 )
-                raise _busy(_LATE.format(waited_s * 1000, behind_count))
+                raise _busy(LATE_REMARK.format(waited_s * 1000, behind_count))
 
     def _is_late_for_long(self) -> bool:
         """Return whether requests have been late for a while, and not only after one long turn."""

@@ -53,7 +53,8 @@ _NOTED_S = 0.1
 GATHERED_COUNT_MAX = 1024
 #: Roughly what a waiting put takes in memory, besides several copies of its bytes.
 _PUT_BYTES, _COPIES = 2048, 3
-_LATE = (
+#: Remarks of what was refused, with how long it waited in ms and how many still wait.
+LATE_REMARK = (
     "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: {:.0f}ms, "
     "size of queue: {}"
 )
@@ -174,7 +175,7 @@ class LogWriter:
             since_s, waiting = held.popleft()
             self.held_put_count -= len(waiting)
             count += len(waiting)
-            text = _BUSY if is_busy else _LATE
+            text = _BUSY if is_busy else LATE_REMARK
             text = text.format((now_s - since_s) * 1000, self.held_put_count)
             refused = PutResult(PutStatus.BUSY, remark=text)
             for _, done, _ in waiting:
