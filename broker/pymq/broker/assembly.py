@@ -8,14 +8,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from pymq.broker.admission import Admission
 from pymq.broker.arrivals import Arrivals
 from pymq.broker.change_notices import ChangeNotices
 from pymq.broker.cleaner import Cleaner
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
-from pymq.broker.day_totals import DayTotals
-from pymq.broker.disk_pressure import DiskPressure
 from pymq.broker.duties import Duty, Periodic
 from pymq.broker.features import FEATURES
 from pymq.broker.flusher import Flusher
@@ -36,9 +33,10 @@ from pymq.broker.long_poll import LongPoll
 from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.parts import Assembly, Core, Feature, Site, Tables
 from pymq.broker.plain_sends import PlainSendStore
+from pymq.broker.pressure.admission import Admission
+from pymq.broker.pressure.disk_pressure import DiskPressure
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.registration import Registration
-from pymq.broker.request_statistics import RequestStatistics
 from pymq.broker.retry import Retries
 from pymq.broker.selections import Selections
 from pymq.broker.sent_properties import SentProperties
@@ -48,7 +46,9 @@ from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import StateSaving
-from pymq.broker.statistics import BrokerStatistics
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
+from pymq.broker.statistics.day_totals import DayTotals
+from pymq.broker.statistics.request_statistics import RequestStatistics
 from pymq.net.dispatcher import Dispatcher, Handler
 from pymq.store import FlushMode
 

@@ -50,7 +50,8 @@ class BrokerConfig:
     held_pull_count_max: int = setting("pymqHeldPullCountMax", default=100_000)
     #: Most connections of clients; fewer if the process may not open as many files.
     connection_count_max: int = setting("pymqConnectionCountMax", default=20_000)
-    #: How many requests of each class may wait for a disk or a peer: see ``request_classes``.
+    #: How many requests of each class may wait for a disk or a peer; see
+    #: ``pressure.request_classes``.
     waiting_send_count_max: int = setting("sendThreadPoolQueueCapacity", default=10_000)
     waiting_reply_count_max: int = setting("replyThreadPoolQueueCapacity", default=10_000)
     waiting_pull_count_max: int = setting("pullThreadPoolQueueCapacity", default=100_000)

@@ -3,7 +3,8 @@
 import functools
 from collections.abc import Sequence
 
-from pymq.broker.due_messages import DueMessages
+from pymq.broker.delays.due_messages import DueMessages
+from pymq.broker.delays.schedule import Schedule, park_delayed, park_many
 from pymq.broker.handlers.connections import ConnectionHandlers
 from pymq.broker.handlers.consumers import ConsumerHandlers
 from pymq.broker.handlers.queue_entries import QueueEntryHandlers
@@ -16,7 +17,6 @@ from pymq.broker.handlers.store_state import StoreStateHandlers
 from pymq.broker.live_settings import LiveSettings
 from pymq.broker.parts import Core, Feature, MakeFeature, Site, Tables
 from pymq.broker.pop_feature import make_assignments, make_pop
-from pymq.broker.schedule import Schedule, park_delayed, park_many
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.broker.timer_feature import make_timers
 from pymq.broker.transaction_feature import make_transactions

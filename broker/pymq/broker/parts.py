@@ -5,23 +5,21 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from pymq.broker.admission import Admission
 from pymq.broker.arrivals import Arrivals
 from pymq.broker.change_notices import ChangeNotices
 from pymq.broker.cleaner import Cleaner
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
-from pymq.broker.day_totals import DayTotals
 from pymq.broker.duties import Duty
 from pymq.broker.flusher import Flusher
 from pymq.broker.key_indexing import KeyIndexing
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.long_poll import LongPoll
 from pymq.broker.message_hooks import MessageHooks
+from pymq.broker.pressure.admission import Admission
 from pymq.broker.read_queue import ReadQueue
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.registration import Registration
-from pymq.broker.request_statistics import RequestStatistics
 from pymq.broker.retry import Retries
 from pymq.broker.sent_properties import SentProperties
 from pymq.broker.state.clients import ClientTable
@@ -31,7 +29,9 @@ from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import StateSaving
-from pymq.broker.statistics import BrokerStatistics
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
+from pymq.broker.statistics.day_totals import DayTotals
+from pymq.broker.statistics.request_statistics import RequestStatistics
 from pymq.clock import Clock
 from pymq.net.dispatcher import Dispatcher, Handler
 from pymq.net.server import ServerConnection

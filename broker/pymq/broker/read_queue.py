@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, ParamSpec, TypeVar
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.request_classes import class_of
+from pymq.broker.pressure.request_classes import class_of
 from pymq.errors import refusal
 from pymq.net.dispatcher import waiting_code
 from pymq.net.said_once import SaidOnce

@@ -3,8 +3,8 @@
 from pymq.broker.handlers.timers import TimerHandlers
 from pymq.broker.parts import Core, Feature, Site, Tables
 from pymq.broker.state.timer_metrics import TimerMetrics
-from pymq.broker.timer_parking import TIMER_PROPERTIES, TimerParking, refuse_timers
-from pymq.broker.timers import Timers, TimerSettings
+from pymq.broker.timers.parking import TIMER_PROPERTIES, TimerParking, refuse_timers
+from pymq.broker.timers.timers import Timers, TimerSettings
 
 
 def make_timers(site: Site, tables: Tables, core: Core) -> Feature:

@@ -15,9 +15,9 @@ from tests.unit.store.stores import (
     read_all,
 )
 
-from pymq.broker.due_messages import DueMessages
+from pymq.broker.delays.due_messages import DueMessages
+from pymq.broker.delays.schedule import Schedule, park_delayed
 from pymq.broker.log_writer import LogWriter, Put
-from pymq.broker.schedule import Schedule, park_delayed
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.errors import StoreError
 from pymq.protocol import fastjson

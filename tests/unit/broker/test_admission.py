@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from tests.unit.store.stores import FakeClock, open_store
 
-from pymq.broker.admission import Admission
 from pymq.broker.config import BrokerConfig
-from pymq.broker.disk_pressure import LOOKS_LEAST, DiskPressure
 from pymq.broker.log_writer import LogWriter
-from pymq.broker.request_classes import ADMIN, CLASSES, SEND, class_of
+from pymq.broker.pressure.admission import Admission
+from pymq.broker.pressure.disk_pressure import LOOKS_LEAST, DiskPressure
+from pymq.broker.pressure.request_classes import ADMIN, CLASSES, SEND, class_of
 from pymq.errors import SystemBusy
 from pymq.protocol.codes import RequestCode
 from pymq.settings import from_properties

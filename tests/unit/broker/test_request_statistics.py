@@ -2,7 +2,7 @@
 
 import pytest
 
-from pymq.broker.request_statistics import CODE_COUNT_MAX, OTHER_CODES, RequestStatistics
+from pymq.broker.statistics.request_statistics import CODE_COUNT_MAX, OTHER_CODES, RequestStatistics
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.request_totals import (

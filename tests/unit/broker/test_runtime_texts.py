@@ -4,8 +4,8 @@ from datetime import datetime
 
 import pytest
 
-from pymq.broker.day_totals import DayTotals
 from pymq.broker.handlers.runtime import run_time_text, size_text
+from pymq.broker.statistics.day_totals import DayTotals
 
 
 @pytest.mark.parametrize(

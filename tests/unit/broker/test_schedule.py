@@ -8,8 +8,8 @@ import pytest
 from tests.unit.broker.delays import LEVELS_MS, Delays
 from tests.unit.store.stores import BORN, HOST, FailingFiles, FakeClock, failing_in, queue_path
 
-from pymq.broker.delay_level import BATCH_COUNT
-from pymq.broker.schedule import delay_level, park_delayed
+from pymq.broker.delays.level import BATCH_COUNT
+from pymq.broker.delays.schedule import delay_level, park_delayed
 from pymq.errors import BrokerSystemError, StoreError
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import decode_properties, parse_properties

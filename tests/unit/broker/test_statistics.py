@@ -2,7 +2,7 @@
 
 import struct
 
-from pymq.broker.statistics import BrokerStatistics
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.store import Arrival
 
 

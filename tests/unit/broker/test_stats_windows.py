@@ -2,7 +2,7 @@
 
 import random
 
-from pymq.broker.stats_windows import DAY, HOUR, MINUTE, Counters, WindowTotals
+from pymq.broker.statistics.windows import DAY, HOUR, MINUTE, Counters, WindowTotals
 
 
 def test_a_counter_that_nobody_added_to() -> None:

@@ -289,7 +289,7 @@ def test_a_clock_that_is_set_back(waits: Waits, clock: FakeClock) -> None:
 
 
 def test_the_log_may_refuse_some_messages(waits: Waits, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymq.broker.timer_delivery.RETRY_S", 0.0)
+    monkeypatch.setattr("pymq.broker.timers.delivery.RETRY_S", 0.0)
     for body in (b"a", b"b", b"c", b"d"):
         waits.delay(body, 1000)
     waits.deliver()

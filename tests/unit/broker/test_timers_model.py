@@ -273,7 +273,7 @@ def small_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         timer_recovery, "TimerWheel", functools.partial(TimerWheel, window_slots=WINDOW)
     )
-    monkeypatch.setattr("pymq.broker.timer_delivery.RETRY_S", 0.0)
+    monkeypatch.setattr("pymq.broker.timers.delivery.RETRY_S", 0.0)
 
 
 def test_random_schedules(

@@ -11,8 +11,8 @@ from tests.unit.store.stores import BORN, HOST, FakeClock, QuickFiles, open_stor
 
 from pymq.broker.log_writer import LogWriter, Put
 from pymq.broker.state.timer_metrics import TimerMetrics
-from pymq.broker.timer_parking import TimerParking
-from pymq.broker.timers import Timers, TimerSettings
+from pymq.broker.timers.parking import TimerParking
+from pymq.broker.timers.timers import Timers, TimerSettings
 from pymq.protocol.message import parse_properties
 from pymq.protocol.record import NewRecord, Record
 from pymq.store import Files, PutResult, PutStatus

@@ -12,7 +12,7 @@ from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
-from pymq.broker.statistics import BrokerStatistics
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.clock import Clock
 from pymq.errors import refusal
 from pymq.net.dispatcher import Handler, Request

@@ -7,7 +7,7 @@ from pymq.broker.attributes import GROUP_ATTRIBUTES, changed
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state_saving import AnswerSaved
-from pymq.broker.statistics import BrokerStatistics
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.errors import LocalProtocolError, refusal
 from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names

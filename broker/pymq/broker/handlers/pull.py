@@ -14,7 +14,7 @@ from pymq.broker.selections import Selections
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
-from pymq.broker.statistics import BrokerStatistics
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.clock import Clock
 from pymq.errors import BrokerError, refusal
 from pymq.net.dispatcher import Answer, Handler, PartedResponse, Request, Response

@@ -9,7 +9,7 @@ from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.retry import Retries
-from pymq.broker.statistics import BrokerStatistics
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.errors import CorruptRecord, OffsetOutOfRange, refusal
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.codes import MQ_VERSION_RETRIES, RequestCode, ResponseCode

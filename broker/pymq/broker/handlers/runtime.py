@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from pymq.broker.day_totals import DayTotals
-from pymq.broker.request_statistics import RequestStatistics
-from pymq.broker.statistics import BrokerStatistics
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
+from pymq.broker.statistics.day_totals import DayTotals
+from pymq.broker.statistics.request_statistics import RequestStatistics
 from pymq.clock import Clock
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.bodies import KVTable

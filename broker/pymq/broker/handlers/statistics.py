@@ -5,8 +5,8 @@ Source: RocketMQ AdminBrokerProcessor.viewBrokerStatsData.
 
 from collections.abc import Mapping
 
-from pymq.broker.statistics import BrokerStatistics
-from pymq.broker.stats_windows import WindowTotals
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
+from pymq.broker.statistics.windows import WindowTotals
 from pymq.errors import refusal
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.admin_bodies import BrokerStats, WindowStats

@@ -9,7 +9,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import AnswerSaved
-from pymq.broker.statistics import BrokerStatistics
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.errors import refusal
 from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names

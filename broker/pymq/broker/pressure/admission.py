@@ -17,9 +17,9 @@ import logging
 from collections import Counter
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.disk_pressure import DiskPressure
 from pymq.broker.log_writer import LATE_REMARK, LogWriter
-from pymq.broker.request_classes import (
+from pymq.broker.pressure.disk_pressure import DiskPressure
+from pymq.broker.pressure.request_classes import (
     ACK,
     LITE_PULL,
     NEEDS_DISK,

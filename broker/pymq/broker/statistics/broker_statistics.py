@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from pymq.broker.stats_windows import DAY, HOUR, MINUTE, WINDOWS, Counters, WindowTotals
+from pymq.broker.statistics.windows import DAY, HOUR, MINUTE, WINDOWS, Counters, WindowTotals
 from pymq.protocol.names import is_system_topic
 from pymq.store import Arrival
 from pymq.store.config import ENTRY_BYTES

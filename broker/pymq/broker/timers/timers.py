@@ -25,7 +25,7 @@ import numpy as np
 from pymq.broker.disk_executor import DiskExecutor
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.state.timer_metrics import TimerMetrics
-from pymq.broker.timer_delivery import (
+from pymq.broker.timers.delivery import (
     NEVER_ENQUEUED,
     Cancelled,
     Due,

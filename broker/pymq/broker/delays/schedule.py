@@ -15,8 +15,8 @@ import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from pymq.broker.delay_level import DelayLevel
-from pymq.broker.due_messages import DueMessages
+from pymq.broker.delays.due_messages import DueMessages
+from pymq.broker.delays.level import DelayLevel
 from pymq.broker.log_writer import LogWriter, Outcome, WaitFlushed
 from pymq.broker.put_answer import is_never_stored
 from pymq.broker.state.delay_offsets import DelayOffsets

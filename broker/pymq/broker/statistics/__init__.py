@@ -1,0 +1,1 @@
+"""What a broker counts: messages and requests, from its start on, by day, and over windows."""
