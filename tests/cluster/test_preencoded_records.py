@@ -16,7 +16,11 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
+from pymq.protocol.message import CLUSTER, REGION, TRACE_ON, encode_properties
 from pymq.protocol.record import decode_records
+
+#: What the broker adds to the properties of each message of a batch.
+ADDED = encode_properties({REGION: "DefaultRegion", TRACE_ON: "true", CLUSTER: "DefaultCluster"})
 
 
 def preencoded(topic: str, messages: list[tuple[bytes, bytes]]) -> RecordsBody:
@@ -34,15 +38,17 @@ def test_records_are_read_as_messages_of_a_batch(
         (rng.randbytes(rng.randrange(500)), b"TAGS\x01%c\x02n\x01%d\x02" % (rng.choice(b"ab"), n))
         for n in range(6_000)
     ]
-    bodies = []
+    bodies, stored = [], []
     first = 0
     while first < len(messages):
         some = messages[first : first + rng.choice([1, 30, 2_000])]
         first += len(some)
         if rng.random() < 0.2:
             bodies.append(encode_batch((0, body, text) for body, text in some))
+            stored += [(body, text + ADDED) for body, text in some]
         else:
             bodies.append(preencoded(queue.topic, some))
+            stored += some
     results = client.send_batches(queue, bodies)
     assert len(results) == len(bodies)
     found = [
@@ -50,7 +56,7 @@ def test_records_are_read_as_messages_of_a_batch(
         for chunk in client.pull_range(queue, 0, len(messages))
         for record in decode_records(chunk.buffer, verify=True)
     ]
-    assert [(record.body, record.properties) for record in found] == messages
+    assert [(record.body, record.properties) for record in found] == stored
     assert [record.queue_offset for record in found] == list(range(len(messages)))
     assert {(record.topic, record.queue_id) for record in found} == {(queue.topic, 0)}
     assert NOWHERE not in {record.born_host for record in found}
