@@ -1,4 +1,4 @@
-"""Files in memory for what makes and flushes thousands of them."""
+"""Fixtures of crash tests: files in memory, and how often each feature is killed."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,9 +6,20 @@ from pathlib import Path
 import pytest
 from tests.disks import in_memory
 
+#: More of them are asked for in the long run only.
+ROUNDS_OF_A_TEST = 25
+
 
 @pytest.fixture
 def memory_path(tmp_path: Path) -> Iterator[Path]:
     """An empty directory, in memory where the machine allows."""
     with in_memory("pymq-crash-", tmp_path) as path:
         yield path
+
+
+@pytest.fixture(scope="session")
+def feature_kills(crash_rounds: int) -> int:
+    """How often the broker is killed in the test of one feature: a few times, or in the long run
+    half as often as in that of plain messages.
+    """
+    return 5 if crash_rounds <= ROUNDS_OF_A_TEST else crash_rounds // 2

@@ -116,9 +116,9 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_nothing_delayed_is_lost_or_early(
-    tmp_path: Path, seed: int, crash_rounds: int, flush: str
+    tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:
-    run = run_kills(tmp_path, flush=flush, rounds=-(-crash_rounds // 2), seed=seed)
+    run = run_kills(tmp_path, flush=flush, rounds=feature_kills, seed=seed)
     store = tmp_path / "store"
     records = list(log_records(store))
     complaints = check_delays(

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 from tests.cluster.pops import PopConsumer, PoppedMessage
+from tests.crash.conftest import ROUNDS_OF_A_TEST
 from tests.crash.pop_model import (
     TOPIC,
     FlightKey,
@@ -50,7 +51,6 @@ pytestmark = pytest.mark.crash
 OK = ResponseCode.SUCCESS
 STEPS = 12
 OVERLOOKED_S = 5
-ROUNDS_OF_A_TEST = 25
 REVIVE_TOPIC = revive_topic("DefaultCluster")
 GROUPS = ("g", "h")
 REFUSALS = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_BUSY)
@@ -510,7 +510,7 @@ def test_who_gets_what_whatever_happens(
     monkeypatch.setattr(revive_journal, "SHORTEN_LENGTH", 20)
     if crash_rounds <= ROUNDS_OF_A_TEST:
         seed = 0  # always the same schedules; new ones are for the long run
-    for number in range(8 * crash_rounds):
+    for number in range(4 * crash_rounds):
         home = memory_path / "home"
         home.mkdir()
         try:

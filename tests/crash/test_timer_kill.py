@@ -105,9 +105,9 @@ def run_kills(
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_no_timer_message_is_lost_or_early(
-    tmp_path: Path, seed: int, crash_rounds: int, flush: str
+    tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:
-    events, kills = run_kills(tmp_path, flush=flush, rounds=-(-crash_rounds // 5), seed=seed)
+    events, kills = run_kills(tmp_path, flush=flush, rounds=feature_kills, seed=seed)
     records = list(log_records(tmp_path / "store"))
     complaints = check_timers(events, records, kills)
     complaints += damage(tmp_path / "store", "in the end")

@@ -63,10 +63,9 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> list[Event]:
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_every_transaction_ends_once_as_it_should(
-    tmp_path: Path, seed: int, crash_rounds: int, flush: str
+    tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:
-    rounds = -(-crash_rounds // 2)
-    events = run_kills(tmp_path, flush=flush, rounds=rounds, seed=seed)
+    events = run_kills(tmp_path, flush=flush, rounds=feature_kills, seed=seed)
     store = tmp_path / "store"
     records = list(log_records(store))
     complaints = check_transactions(events, records, topic=TOPIC)
@@ -74,8 +73,8 @@ def test_every_transaction_ends_once_as_it_should(
     acknowledged = sum(isinstance(event, Acknowledged) for event in events)
     halves = sum(record.topic == HALF_TOPIC for record in records)
     print(
-        f"{flush}, PYMQ_TEST_SEED={seed}: {rounds} kills, {acknowledged} acknowledged, "
+        f"{flush}, PYMQ_TEST_SEED={seed}: {feature_kills} kills, {acknowledged} acknowledged, "
         f"{halves} half messages and copies, {len(records)} records"
     )
     assert not complaints, "\n".join(complaints)
-    assert halves > rounds
+    assert halves > feature_kills
