@@ -335,7 +335,7 @@ class Schedule:
 
 
 class _Delivery:
-    """The messages of a batch that are on their way into the log."""
+    """The messages of a batch that are being stored: how many are left, and what failed."""
 
     def __init__(self, level: DelayLevel, finished: "asyncio.Future[None]") -> None:
         self._level = level

@@ -222,7 +222,7 @@ class TimerDelivery:
 
 
 class _Batch:
-    """Messages on their way into the log."""
+    """Messages that are stored together, and which of them could not be."""
 
     def __init__(self, copies: dict[int, NewRecord], finished: "asyncio.Future[None]") -> None:
         self._copies = copies
