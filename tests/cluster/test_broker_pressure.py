@@ -12,7 +12,7 @@ import pytest
 from tests.cluster.broker_peer import DEADLINE_S, Peer, connect, fields, records, serve
 from tests.cluster.fuzz_run import resident_bytes
 
-from pymq.broker import disk_pressure
+from pymq.broker.pressure import disk_pressure
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
