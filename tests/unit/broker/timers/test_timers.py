@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.broker.waits import DAY_MS, Waits
+from tests.unit.broker.timers.waits import DAY_MS, Waits
 from tests.unit.store.stores import BORN, HOST, FailingFiles, FakeClock, crashed_copy
 
 from pymq.errors import BrokerError, DiskFull

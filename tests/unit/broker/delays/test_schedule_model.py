@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.delays import Delays
+from tests.unit.broker.delays.delays import Delays
 from tests.unit.store.stores import FailingFiles, FakeClock, crashed_copy, failing_in, never
 
 from pymq.errors import StoreError

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.broker.delays import LEVELS_MS, Delays
+from tests.unit.broker.delays.delays import LEVELS_MS, Delays
 from tests.unit.store.stores import BORN, HOST, FakeClock, config, read_all
 
 from pymq.broker.delays.due_messages import DueMessages

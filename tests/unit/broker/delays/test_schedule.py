@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from tests.unit.broker.delays import LEVELS_MS, Delays
+from tests.unit.broker.delays.delays import LEVELS_MS, Delays
 from tests.unit.store.stores import BORN, HOST, FailingFiles, FakeClock, failing_in, queue_path
 
 from pymq.broker.delays.level import BATCH_COUNT

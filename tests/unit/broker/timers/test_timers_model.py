@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.disks import in_memory
-from tests.unit.broker.waits import Waits
+from tests.unit.broker.timers.waits import Waits
 from tests.unit.store.stores import FakeClock, QuickFiles
 
 from pymq.protocol.names import TIMER_TOPIC
