@@ -8,6 +8,8 @@ what stands there is what clients know::
                                                    acknowledged with SEND_OK
     F <request> known|unknown <reason>             failed; known: the client says that nothing
                                                    was stored
+    N <request> <word> [<word> ...]                something that a request brought; the checker of
+                                                   this kind of request knows what the words mean
 
 A request without K or F was under way when the sender ended: its outcome is unknown.
 
@@ -73,7 +75,15 @@ class Failed:
     reason: str
 
 
-Event = Attempted | Acknowledged | Failed
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A request brought something."""
+
+    request: str
+    words: tuple[str, ...]
+
+
+Event = Attempted | Acknowledged | Failed | Noted
 
 
 def format_event(event: Event) -> str:
@@ -86,6 +96,8 @@ def format_event(event: Event) -> str:
         case Failed(request, is_known, reason):
             flat = " ".join(reason.split())
             return f"F {request} {'known' if is_known else 'unknown'} {flat}\n"
+        case Noted(request, words):
+            return " ".join(("N", request, *words)) + "\n"
 
 
 def parse_event(line: str) -> Event:
@@ -102,6 +114,8 @@ def parse_event(line: str) -> Event:
         return Acknowledged(request, queue_id, first, tuple(physical))
     if kind == "F" and rest and rest[0] in ("known", "unknown"):
         return Failed(request, rest[0] == "known", " ".join(rest[1:]))
+    if kind == "N" and rest:
+        return Noted(request, tuple(rest))
     raise ValueError(f"{line!r} is no line of a ledger")
 
 

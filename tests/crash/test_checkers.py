@@ -16,7 +16,9 @@ from tests.crash.ledger import (
     Failed,
     LedgerWatch,
     LedgerWriter,
+    Noted,
     body_of,
+    format_event,
     key_of,
     make_key,
     parse_event,
@@ -138,7 +140,8 @@ def test_ledger_lines(tmp_path: Path) -> None:
     watch.close()
     lines = (tmp_path / "ledger").read_text().splitlines(keepends=True)
     assert parse_ledger(lines) == EVENTS
-    for line in ("A x", "K x 1 2", "F x", "Z x y"):
+    assert parse_event(format_event(noted := Noted("x", ("1", "y")))) == noted
+    for line in ("A x", "K x 1 2", "F x", "N x", "Z x y"):
         with pytest.raises(ValueError):
             parse_event(line)
 
@@ -151,9 +154,7 @@ def history() -> History:
     return History({"T": Life(0, list(EVENTS))}, durable_end=600, saved=3, save_begun=4)
 
 
-LOG = [
-    IndexEntry(one.queue_id, one.queue_offset, one.physical_offset, 100, 0) for one in FOUND
-]
+LOG = [IndexEntry(one.queue_id, one.queue_offset, one.physical_offset, 100, 0) for one in FOUND]
 
 
 def findings(**changes: Any) -> Findings:
