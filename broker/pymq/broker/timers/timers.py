@@ -193,6 +193,17 @@ class Timers:
         self._write_ms = max(self._write_ms, self._timers.slot_ms(self.now_ms()))
         return self._write_ms
 
+    def _turn_back(self) -> bool:
+        """Fill slots again if the clock was set back; return False if one is being delivered."""
+        write_ms = self._timers.slot_ms(self.now_ms())
+        if write_ms < self._timers.read_ms:
+            if self._reading_ms is not None:
+                return False
+            self._timers.turn_back(write_ms)
+            self._write_ms = write_ms
+            self._added.set()
+        return True
+
     @property
     def _is_waiting(self) -> bool:
         return self._timers.last_due_ms >= self._timers.read_ms
@@ -215,6 +226,8 @@ class Timers:
         if read is None:
             return 0
         await self._run_read(read.run)
+        if not self._turn_back():
+            return 0  # What is added now would be taken for late, and be delivered early.
         queued = timers.finish_queue_read(read)
         for physical_offset, what in queued.refused:
             _log.error(

@@ -93,7 +93,8 @@ class TimerLog:
     Attributes:
         file_bytes: size of a file.
         end: position after the last unit.
-        is_damaged: whether a scan ended at a bad unit, and not because of the commit log.
+        is_damaged: whether a scan ended at a bad unit or where the next file would be, and not
+            because of the commit log.
     """
 
     def __init__(self, files: Files, path: Path, file_bytes: int) -> None:
@@ -260,6 +261,7 @@ class TimerLog:
             within = number % self._per_file
             self.end = base + within * UNIT_BYTES
             if base not in self._bases:
+                self.is_damaged = True
                 return
             count = min(self._per_file - within, _CHUNK_UNITS)
             units = self.read(self.end, self.end + count * UNIT_BYTES)

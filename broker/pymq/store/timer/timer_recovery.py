@@ -185,7 +185,7 @@ class _Recovery:
     def _find_lost(self, flushed: int) -> int | None:
         """Return the offset of the first message whose unit is lost, after all were read."""
         log = self._log
-        if self._queue is None or log.end >= flushed or (log.bases and not log.is_damaged):
+        if self._queue is None or log.end >= flushed or not log.is_damaged:
             return None
         return min(self._offset_after(self._last_physical), self.queue_offset)
 

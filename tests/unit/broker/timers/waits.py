@@ -19,6 +19,7 @@ from pymq.store import Files, PutResult, PutStatus
 from pymq.testing.faulty_files import Crashed
 
 DAY_MS = 24 * 3600 * 1000
+NOW_MS = 1_700_000_000_000
 
 
 class Inline(Executor):
@@ -110,9 +111,7 @@ class Waits:
                 self.stored[bytes(put.body)] += 1
         return found
 
-    def send(
-        self, body: bytes, properties: str, topic: str = "T", queue_id: int = 0
-    ) -> PutResult:
+    def send(self, body: bytes, properties: str, topic: str = "T", queue_id: int = 0) -> PutResult:
         """Store a message with timer properties the way a send does."""
         sent = NewRecord(topic, queue_id, body, properties.encode(), BORN, 1, 7, 0, 2)
         (result,) = self.store.put([self.parking.park(sent, parse_properties(properties))], HOST)

@@ -1,0 +1,90 @@
+"""Timer messages that cannot be delivered, and disks that refuse: it is said once."""
+
+import logging
+from pathlib import Path
+
+import pytest
+from tests.unit.broker.timers.waits import Waits
+from tests.unit.store.stores import BORN, HOST, FailingFiles, FakeClock, crashed_copy
+
+from pymq.errors import DiskFull
+from pymq.protocol.names import TIMER_TOPIC
+from pymq.protocol.record import NewRecord
+
+
+def test_messages_that_the_log_has_lost_are_reported(
+    tmp_path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = Waits(tmp_path / "store", clock, segment_bytes=1 << 12)
+    for number in range(60):
+        waits.delay(b"%d" % number, 60_000)
+    waits.deliver()
+    waits.stop()
+    first, *_, last = sorted((tmp_path / "store" / "commitlog").iterdir())
+    assert first != last
+    first.unlink()
+    (tmp_path / "store" / "queues.json").unlink()
+    bodies = Waits(tmp_path / "store", clock, segment_bytes=1 << 12).deliver(60_000)
+    assert 0 < len(bodies) < 60
+    assert caplog.text.count("is lost and cannot be delivered") == 60 - len(bodies)
+
+
+def test_messages_that_did_not_come_from_a_broker_hold_nothing_up(
+    waits: Waits, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client of RocketMQ can send to the timer topic, which stops its timers for good."""
+    for text in ("", "TIMER_OUT_MS\x01x\x02REAL_TOPIC\x01T\x02", "TIMER_OUT_MS\x011700000001000"):
+        record = NewRecord(TIMER_TOPIC, 0, b"x", text.encode(), BORN, 1)
+        waits.store.put([record], HOST)
+    text = "TIMER_OUT_MS\x011700000001000\x02REAL_TOPIC\x01T\x02"
+    waits.store.put([NewRecord(TIMER_TOPIC, 0, b"no queue", text.encode(), BORN, 1)], HOST)
+    waits.delay(b"a", 3000)
+    assert waits.deliver() == []
+    assert waits.deliver(3000) == [b"a"]
+    assert caplog.text.count("cannot be delivered") == 3
+    assert "no time in TIMER_OUT_MS" in caplog.text and "no topic in REAL_TOPIC" in caplog.text
+    assert "does not say for which queue" in caplog.text
+
+
+def test_a_full_disk_holds_timers_up_and_loses_none(tmp_path: Path, clock: FakeClock) -> None:
+    files = FailingFiles()
+    waits = Waits(tmp_path / "store", clock, files=files)
+    waits.delay(b"a", 3000)
+    files.on_create = lambda path: 28 if path.parent.name == "timerlog" else 0
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            waits.deliver()
+    files.on_create = lambda path: 0
+    waits.deliver()
+    waits.delay(b"b", 3000)
+    files.on_write = lambda path: 28 if path.parent.name == "timerlog" else 0
+    with pytest.raises(DiskFull):
+        waits.deliver()
+    files.on_write = lambda path: 0
+    assert waits.deliver(3000) == [b"a", b"b"]
+
+
+def test_a_flush_that_fails_for_good_is_said_and_costs_nothing(
+    tmp_path: Path, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FailingFiles()
+    waits = Waits(tmp_path / "store", clock, files=files)
+    waits.delay(b"a", 3000)
+    waits.deliver()
+    waits.flush()
+    waits.delay(b"b", 3000)
+    waits.deliver()
+    files.on_fsync = lambda path: 5 if path.parent.name == "timerlog" else 0
+    waits.flush()
+    assert "not saved any more" in caplog.text
+    files.on_fsync = lambda path: 0
+    waits.flush()
+    root = crashed_copy(tmp_path / "store", tmp_path / "copy")
+    assert Waits(root, clock).deliver(3000) == [b"a", b"b"]
+
+
+def test_log_lines_are_few(waits: Waits, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pymq.broker")
+    waits.delay(b"a", 3000)
+    waits.deliver(3000)
+    assert not [one for one in caplog.records if one.name.startswith("pymq.broker.timer")]
