@@ -251,8 +251,6 @@ class PopRun:
 
     async def leave(self) -> None:
         """End all tasks."""
-        for polls in self.polls:
-            await polls._tasks.close()
         await self.arrivals.close()
         await self.dispatcher.close()
         await self.in_flight.close()

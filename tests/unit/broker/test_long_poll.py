@@ -10,7 +10,7 @@ import pytest
 from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import FakeClock
 
-from pymq.broker.long_poll import HeldRequest, LongPoll
+from pymq.broker.long_poll import HeldPull, LongPoll
 from pymq.errors import SystemBusy
 from pymq.net.dispatcher import Dispatcher, Request
 from pymq.protocol.codes import RequestCode
@@ -45,17 +45,17 @@ class Held:
 
     def hold(self, name: str, connection: FakeConnection, *, offset: int = 0, **more: Any) -> None:
         self.table.hold(
-            HeldRequest(
+            HeldPull(
                 Request(
                     Dispatcher("test", observer=self),
                     connection.as_connection(),
                     Command(RequestCode.PULL_MESSAGE),
                     0.0,
                 ),
-                more.pop("queues", [QUEUE]),
-                functools.partial(is_wanted, offset, more.pop("tags", None)),
                 self.clock.monotonic_s() + more.pop("wait_s", 10),
                 lambda: self.answered.append(name),
+                more.pop("queues", [QUEUE]),
+                functools.partial(is_wanted, offset, more.pop("tags", None)),
             )
         )
 
@@ -148,4 +148,29 @@ def test_answered_pulls_do_not_wait_for_their_deadline(connection: FakeConnectio
         held.hold(str(number), connection, wait_s=3600)
         assert held.take(arrival(0, 1)) == 1
     gc.collect()
-    assert sum(isinstance(one, HeldRequest) for one in gc.get_objects()) < 2000
+    assert sum(isinstance(one, HeldPull) for one in gc.get_objects()) < 2000
+
+
+def test_one_timer_waits_for_the_first_deadline(connection: FakeConnection) -> None:
+    """Nothing runs while nothing is held, and an earlier deadline is not missed for a later one."""
+
+    async def run() -> None:
+        held = Held()
+        held.clock.monotonic_s = asyncio.get_running_loop().time  # type: ignore[method-assign]
+        held.table.start()
+        assert held.table._timer is None
+        held.hold("late", connection, wait_s=60)
+        held.hold("early", connection, wait_s=0.03)
+        held.hold("woken", connection, wait_s=0.01, queues=[("T", 1)])
+        assert held.take(arrival(1, 1)) == 1
+        begun = asyncio.get_running_loop().time()
+        while len(held.answered) < 2:
+            assert asyncio.get_running_loop().time() < begun + 20
+            await asyncio.sleep(0.005)
+        assert held.answered == ["woken", "early"]
+        timer = held.table._timer
+        assert timer is not None and timer.when() > begun + 50
+        await held.table.close()
+        assert held.answered[2:] == ["late"] and timer.cancelled()
+
+    asyncio.run(run())

@@ -112,9 +112,7 @@ class PopHandlers:
             steps = self._popping.pop(wanted, popped)
             reading = next(steps, None)
             if reading is not None:
-                return self._pop_cold(
-                    request, header, wanted, deadline_s, popped, reading, steps
-                )
+                return self._pop_cold(request, header, wanted, deadline_s, popped, reading, steps)
         if popped.taken:
             return self._keep(request, header, popped)
         return self._hold(request, header, wanted, deadline_s, popped)
@@ -196,11 +194,11 @@ class PopHandlers:
             holding = self._polls.hold(
                 HeldPop(
                     request,
+                    deadline_s,
+                    functools.partial(self._pop_again, request, header, deadline_s),
                     room,
                     self._popping.retry_topics(header.topic, header.consumer_group),
                     functools.partial(self._is_wanted, wanted.selection),
-                    deadline_s,
-                    functools.partial(self._pop_again, request, header, deadline_s),
                 )
             )
         if holding is Holding.HELD:
@@ -222,8 +220,7 @@ class PopHandlers:
         if header.message_count_max > MESSAGES_MAX:
             raise refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"the broker[{self._broker_name}] pop message's num is greater than "
-                f"{MESSAGES_MAX}",
+                f"the broker[{self._broker_name}] pop message's num is greater than {MESSAGES_MAX}",
             )
         self._access.check_reading(header.topic, header.queue_id, header.consumer_group)
         return Wanted(

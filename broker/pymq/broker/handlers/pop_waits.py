@@ -52,9 +52,7 @@ class PopWaitHandlers:
         waits_ms = min((header.born_time or now) + header.poll_ms - now, header.poll_ms)
         return self._notify(request, header, self._clock.monotonic_s() + waits_ms / 1000)
 
-    def _notify(
-        self, request: Request, header: NotificationRequest, deadline_s: float
-    ) -> Answer:
+    def _notify(self, request: Request, header: NotificationRequest, deadline_s: float) -> Answer:
         self._access.check_broker("peeking message")
         topic, group, queue_id = header.topic, header.consumer_group, header.queue_id
         self._access.check_reading(topic, queue_id, group)
@@ -66,11 +64,11 @@ class PopWaitHandlers:
             holding = self._polls.hold(
                 HeldPop(
                     request,
+                    deadline_s,
+                    functools.partial(self._notify, request, header, deadline_s),
                     (topic, group, queue_id),
                     self._popping.retry_topics(topic, group),
                     lambda arrival: True,
-                    deadline_s,
-                    functools.partial(self._notify, request, header, deadline_s),
                 )
             )
         if holding is Holding.HELD:

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.long_poll import HeldRequest, LongPoll
+from pymq.broker.long_poll import HeldPull, LongPoll
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.selections import Selections
 from pymq.broker.state.groups import GroupTable
@@ -141,7 +141,6 @@ class PullHandlers:
             )
         return self._selections.of_group(group, header.topic, header.sub_version)
 
-
     # --- reading and answering
 
     def _begin(self, header: PullRequest, selection: Selection) -> ReadResult | MatchingRead:
@@ -187,18 +186,16 @@ class PullHandlers:
         if not self._config.long_polling:
             wait_ms = self._config.short_polling_ms
         self._long_poll.hold(
-            HeldRequest(
+            HeldPull(
                 request,
-                ((header.topic, header.queue_id),),
-                functools.partial(self._is_wanted, header.queue_offset, selection),
                 self._clock.monotonic_s() + max(wait_ms, 0) / 1000,
                 functools.partial(self._pull_again, request, header, selection),
+                ((header.topic, header.queue_id),),
+                functools.partial(self._is_wanted, header.queue_offset, selection),
             )
         )
 
-    def _pull_again(
-        self, request: Request, header: PullRequest, selection: Selection
-    ) -> Answer:
+    def _pull_again(self, request: Request, header: PullRequest, selection: Selection) -> Answer:
         reset = self._reset(request, header)
         if reset is not None:
             return reset
@@ -230,9 +227,7 @@ class PullHandlers:
         self._note(header, offset)
         # Those who lag behind so far that they read from the disk may burden another broker.
         is_late = self._config.slave_read and self._responses.is_cold(result.starts[-1:])
-        fields = self._fields(
-            header, offset, result.queue_first, result.queue_end, is_late=is_late
-        )
+        fields = self._fields(header, offset, result.queue_first, result.queue_end, is_late=is_late)
         code = _response_code(result, header.queue_offset)
         head = request.response(code, result.status.name, fields)
         answer = self._responses.make(head, result.buffers, result.starts, result.check)
@@ -264,7 +259,6 @@ class PullHandlers:
             size_bytes=sum(map(len, result.buffers)),
             latency_ms=latency_ms,
         )
-
 
     def _fields(
         self, header: PullRequest, offset: int, first: int, end: int, *, is_late: bool = False

@@ -8,25 +8,17 @@ the same way, apart from those that take them.
 Source: RocketMQ PopLongPollingService, PopRequest.
 """
 
-import heapq
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from pymq.broker.held_requests import HeldRequest, HeldRequests
 from pymq.clock import Clock
-from pymq.net.dispatcher import Answer, Request
-from pymq.net.server import ServerConnection
-from pymq.net.tasks import Tasks
 from pymq.store import Arrival
 
-#: How often deadlines are checked.
-EXPIRE_INTERVAL_S = 0.02
 #: A request is answered this long before its deadline, so that its client does not give up first.
 EARLY_S = 0.05
-#: Answered requests stay among the deadlines until there are this many more of them than others.
-_ANSWERED_MAX = 1000
 
 #: Topic that was asked for, group, queue id (-1: any).
 Room: TypeAlias = tuple[str, str, int]
@@ -41,29 +33,22 @@ class Holding(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class HeldPop:
-    """One request that waits.
+class HeldPop(HeldRequest):
+    """One pop that waits.
 
     Attributes:
-        request: who waits.
         room: what for.
         retry_topics: topics whose arrivals are for this room, too.
         wants: whether one of these messages is for it; must not raise.
-        deadline_s: it is executed again at this time at the latest.
-        work: executes it again.
     """
 
-    request: Request
     room: Room
     retry_topics: Sequence[str]
     wants: Callable[[Arrival], bool]
-    deadline_s: float
-    work: Callable[[], Answer]
-    is_done: bool = field(default=False, init=False)
 
 
-class PopPolls:
-    """The held pops of a broker.
+class PopPolls(HeldRequests[HeldPop]):
+    """The held pops of a broker, by room.
 
     Args:
         count_max: of all of them.
@@ -74,30 +59,13 @@ class PopPolls:
     def __init__(
         self, clock: Clock, *, count_max: int, room_count_max: int, newest_first: bool = False
     ) -> None:
-        self._clock = clock
+        super().__init__(clock, early_s=EARLY_S)
         self._count_max = count_max
         self._room_count_max = room_count_max
         self._newest_first = newest_first
         # Dictionaries without values: sets that keep the order.
         self._rooms: dict[Room, dict[HeldPop, None]] = {}
         self._by_topic: dict[str, dict[Room, None]] = {}
-        self._by_connection: dict[ServerConnection, dict[HeldPop, None]] = {}
-        self._by_deadline: list[tuple[float, int, HeldPop]] = []
-        self._sequence = itertools.count()
-        self._count = 0
-        self._tasks = Tasks("held pops")
-
-    def start(self) -> None:
-        """Begin to answer requests whose deadline has passed."""
-        self._tasks.repeat("deadlines", self.expire, EXPIRE_INTERVAL_S)
-
-    async def close(self) -> None:
-        """Answer all requests now, and stop; idempotent."""
-        self._answer([one for held in self._by_connection.values() for one in held])
-        await self._tasks.close()
-
-    def __len__(self) -> int:
-        return self._count
 
     def count_in(self, room: Room) -> int:
         """Return how many requests wait in a room."""
@@ -113,16 +81,10 @@ class PopPolls:
             return Holding.FULL
         if self._clock.monotonic_s() > one.deadline_s - EARLY_S:
             return Holding.LATE
-        self._count += 1
         self._rooms.setdefault(one.room, {})[one] = None
         for topic in (one.room[0], *one.retry_topics):
             self._by_topic.setdefault(topic, {})[one.room] = None
-        self._by_connection.setdefault(one.request.connection, {})[one] = None
-        item = one.deadline_s - EARLY_S, next(self._sequence), one
-        heapq.heappush(self._by_deadline, item)
-        if len(self._by_deadline) > 2 * self._count + _ANSWERED_MAX:
-            self._by_deadline = [item for item in self._by_deadline if not item[2].is_done]
-            heapq.heapify(self._by_deadline)
+        self._add(one)
         return Holding.HELD
 
     def take(self, arrivals: list[Arrival]) -> None:
@@ -153,42 +115,7 @@ class PopPolls:
         """Wake the first of these whose sender is still there."""
         return any(self._answer([one]) for one in held)
 
-    def expire(self) -> int:
-        """Answer the requests whose deadline has passed; return how many."""
-        now = self._clock.monotonic_s()
-        due = []
-        heap = self._by_deadline
-        while heap and (heap[0][2].is_done or heap[0][0] <= now):
-            one = heapq.heappop(heap)[2]
-            if not one.is_done:
-                due.append(one)
-        return self._answer(due)
-
-    def drop(self, connection: ServerConnection) -> int:
-        """Forget the requests of a connection that is gone; return how many."""
-        gone = list(self._by_connection.get(connection, ()))
-        for one in gone:
-            self._forget(one)
-            one.request.abandon()
-        return len(gone)
-
-    def _answer(self, held: Iterable[HeldPop]) -> int:
-        """Execute requests again; return how many, without those whose sender has gone."""
-        waiting = [one for one in held if not one.is_done]
-        for one in waiting:
-            self._forget(one)
-        count = 0
-        for one in waiting:
-            if one.request.connection.is_open:
-                one.request.resume(one.work)
-                count += 1
-            else:
-                one.request.abandon()
-        return count
-
-    def _forget(self, one: HeldPop) -> None:
-        one.is_done = True
-        self._count -= 1
+    def _forgotten(self, one: HeldPop) -> None:
         room = self._rooms[one.room]
         del room[one]
         if not room:
@@ -198,7 +125,3 @@ class PopPolls:
                 rooms.pop(one.room, None)
                 if not rooms:
                     del self._by_topic[topic]
-        held = self._by_connection[one.request.connection]
-        del held[one]
-        if not held:
-            del self._by_connection[one.request.connection]

@@ -39,11 +39,11 @@ class Held:
                     Command(RequestCode.POP_MESSAGE),
                     0.0,
                 ),
+                self.clock.monotonic_s() + more.pop("wait_s", 10),
+                lambda: self.answered.append(name),
                 ("T", more.pop("group", "g"), queue_id),
                 ["R"],
                 lambda _: wanted,
-                self.clock.monotonic_s() + more.pop("wait_s", 10),
-                lambda: self.answered.append(name),
             )
         )
 
