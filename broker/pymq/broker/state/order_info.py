@@ -27,7 +27,7 @@ class Refused(Enum):
     """Why an acknowledgement does not count."""
 
     UNKNOWN = "the message was not popped"
-    LATE = "the messages were popped again since"
+    LATE = "the messages were popped again since, or will be"
 
 
 class OrderTable:
@@ -88,7 +88,8 @@ class OrderTable:
         if before is not None:
             counts = before.consumed_counts or {}
             if before.attempt_id is not None and before.attempt_id == attempt_id:
-                info.consumed_counts = counts
+                again = counts.keys() & {*queue_offsets}
+                info.consumed_counts = {offset: counts[offset] for offset in again}
             else:
                 popped = set(_offsets(before))
                 info.consumed_counts = {
@@ -104,10 +105,14 @@ class OrderTable:
         return found, min(found.values())
 
     def acknowledge(self, queue: _Queue, queue_offset: int, pop_time: int) -> int | Refused:
-        """Record that a message was consumed; return the offset that the group has reached."""
+        """Record that a message was consumed; return the offset that the group has reached.
+
+        If nothing is known of the pop, after a crash or a reset, the messages come again: RocketMQ
+        sets the group behind the message instead, past those before it that nobody acknowledged.
+        """
         info = self._infos.get(queue)
         if info is None:
-            return queue_offset + 1
+            return Refused.LATE
         if not info.offsets:
             return Refused.UNKNOWN
         if info.pop_time != pop_time:
