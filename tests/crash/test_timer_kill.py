@@ -11,7 +11,13 @@ from typing import Final
 
 import pytest
 from tests.crash.disk import log_records, queue_entries
-from tests.crash.kills import QUEUE_COUNT, SenderProcess, damage, kill_and_sometimes_again
+from tests.crash.kills import (
+    CHECK_COUNT,
+    QUEUE_COUNT,
+    SenderProcess,
+    damage,
+    kill_and_sometimes_again,
+)
 from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
 from tests.crash.timer_checkers import TimerKill, check_timers
@@ -67,11 +73,12 @@ def wait_delivered(store: Path) -> None:
 
 def run_kills(
     home: Path, *, flush: str, rounds: int, seed: int
-) -> tuple[Sequence[Event], list[TimerKill]]:
+) -> tuple[Sequence[Event], list[TimerKill], list[str]]:
     """Kill the broker ``rounds`` times under load, then let it deliver what is left."""
     chance = random.Random(seed)
     store, ledger = home / "store", home / "ledger"
     kills: list[TimerKill] = []
+    complaints: list[str] = []
     with name_server_process(home) as name_server:
         broker = broker_process(
             home,
@@ -92,25 +99,27 @@ def run_kills(
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
                 BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
             with SenderProcess(command, home, ledger) as sender:
-                for _ in range(rounds):
+                for number in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))
                     kill_and_sometimes_again(broker, chance, _recorder(kills, store))
+                    if number < CHECK_COUNT:
+                        complaints += damage(store, f"after kill {number}")
                     broker.start()
                 sender.wait_acknowledged(ACKNOWLEDGED_MAX // 4)
                 events = sender.finish()
             wait_delivered(store)
             broker.stop()
-    return events, kills
+    return events, kills, complaints
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 def test_no_timer_message_is_lost_or_early(
     tmp_path: Path, seed: int, feature_kills: int, flush: str
 ) -> None:
-    events, kills = run_kills(tmp_path, flush=flush, rounds=feature_kills, seed=seed)
+    events, kills, complaints = run_kills(tmp_path, flush=flush, rounds=feature_kills, seed=seed)
     records = list(log_records(tmp_path / "store"))
-    complaints = check_timers(events, records, kills)
-    complaints += damage(tmp_path / "store", "in the end")
+    complaints += check_timers(events, records, kills)
+    complaints += damage(tmp_path / "store", "in the end", is_stopped=True)
     settled = [event.request for event in events if isinstance(event, Acknowledged)]
     recalled = sum(request.endswith(".r") for request in settled)
     print(

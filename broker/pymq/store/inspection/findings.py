@@ -66,6 +66,16 @@ class Kind(Enum):
         "messages were lost, or log and tables are not of one time; the group's consumers will "
         "be set to the end of the queue"
     )
+    TIMER_CHECKPOINT = "how far timer messages were delivered", (
+        "take config/timercheck from a copy; without it messages may be delivered once more"
+    )
+    TIMER_LOG = "timer log that does not fit the messages that wait", (
+        "stop the broker and delete the directory timerlog: the next start makes it again from "
+        "the messages"
+    )
+    TIMER_WHEEL = "timer wheel that does not fit the timer log", (
+        "stop the broker and delete the file timerwheel: the next start makes it again"
+    )
     NOT_LOOKED_AT = "not looked at", "nothing"
 
     def __init__(self, text: str, advice: str) -> None:

@@ -30,7 +30,6 @@ from pymq.store.state.clean_stop import CleanStop
 
 #: Directories of RocketMQ whose content is not understood here.
 _UNKNOWN_DIRECTORIES = {
-    "timerlog": "messages of RocketMQ's timer wheel",
     "compaction": "compacted topics",
 }
 #: Prefix of the topics of light queues: their entries point to messages of other topics.

@@ -139,6 +139,11 @@ class TimerLog:
                 self._bases.append(base)
 
     @property
+    def units_bytes(self) -> int:
+        """How many bytes of a file are for units."""
+        return self._per_file * UNIT_BYTES
+
+    @property
     def first(self) -> int:
         """The lowest position kept."""
         return self._bases[0] if self._bases else 0
@@ -266,7 +271,7 @@ class TimerLog:
             count = min(self._per_file - within, _CHUNK_UNITS)
             units = self.read(self.end, self.end + count * UNIT_BYTES)
             ends = units["physical_offset"].astype(np.int64) + units["record_bytes"]
-            whole = _are_whole(units)
+            whole = are_whole(units)
             good = whole & (ends <= physical_end)
             taken = len(good) if good.all() else int(good.argmin())
             if taken:
@@ -358,7 +363,7 @@ class TimerLog:
             self._fd = None
 
 
-def _are_whole(units: Units) -> npt.NDArray[np.bool_]:
+def are_whole(units: Units) -> npt.NDArray[np.bool_]:
     """Return which units are such."""
     magic = units["magic"]
     good: npt.NDArray[np.bool_] = units["size"] == UNIT_BYTES

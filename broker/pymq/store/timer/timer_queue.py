@@ -120,7 +120,7 @@ def _parse(data: bytes, physical_offsets: Longs, record_bytes: Longs) -> Queued:
     properties = PropertyIndex(text, row_start)
     due_ms, is_number = _numbers(text, *properties.find(TIMER_DUE_MS.encode()))
     has_topic, topic_start, topic_end = properties.find(REAL_TOPIC.encode())
-    is_ours = _topics_equal(records, TIMER_TOPIC.encode())
+    is_ours = topics_equal(records, TIMER_TOPIC.encode())
     is_ours &= (records.size == record_bytes) & (records.physical_offset == physical_offsets)
     good = is_ours & is_number & has_topic
     topic_start, topic_bytes = topic_start[good], (topic_end - topic_start)[good]
@@ -148,7 +148,8 @@ def _parse(data: bytes, physical_offsets: Longs, record_bytes: Longs) -> Queued:
     return Queued(waiting, topics, refused)
 
 
-def _topics_equal(records: RecordColumns, topic: bytes) -> Mask:
+def topics_equal(records: RecordColumns, topic: bytes) -> Mask:
+    """Return which records have a topic."""
     if records.one_topic is not None:
         return np.full(len(records), records.one_topic == topic)
     found: Mask = records.topic_end - records.topic_start == len(topic)

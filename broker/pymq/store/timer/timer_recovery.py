@@ -95,6 +95,22 @@ def open_timers(
     return timers
 
 
+def first_verified(log: TimerLog, bases: list[int], known: TimerCheckpoint) -> int:
+    """Return where to read to know which messages have units, and whether the end is damaged.
+
+    All of a small log is read.
+
+    Args:
+        log: the timer log.
+        bases: of its files.
+        known: the checkpoint that its wheel was flushed with.
+    """
+    first, last = bases[0] if bases else 0, max(0, known.log_flushed - 1)
+    if len(bases) <= _VERIFIED_FILES:
+        return first
+    return max(first, min(known.units_from, last - last % log.file_bytes))
+
+
 class _Recovery:
     """Brings log and wheel of one store to a common state.
 
@@ -163,7 +179,7 @@ class _Recovery:
         is_kept = known.wheel_digest is not None and log.first <= flushed
         if is_kept and self._wheel.load() and self._wheel.digest == known.wheel_digest:
             self._skip_empty(self._wheel.in_use(self._moment)[0])
-            self._read(self._scan_start(known), flushed)
+            self._read(first_verified(log, log.bases, known), flushed)
             is_kept = log.end >= flushed
         else:
             is_kept = False
@@ -236,16 +252,6 @@ class _Recovery:
     def _note(self, units: Units) -> None:
         # Messages that were put off have a unit after those of later messages.
         self._last_physical = max(self._last_physical, int(units["physical_offset"].max()))
-
-    def _scan_start(self, known: TimerCheckpoint) -> int:
-        """Return where to read to know which messages have units, and whether the end is damaged.
-
-        All of a small log is read.
-        """
-        log, last = self._log, max(0, known.log_flushed - 1)
-        if len(log.bases) <= _VERIFIED_FILES:
-            return log.first
-        return max(log.first, min(known.units_from, last - last % log.file_bytes))
 
     def _read(self, start: int, position: int) -> None:
         """Enter the units from a position on into the wheel.
