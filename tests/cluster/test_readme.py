@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cluster.test_cli import Running, running
+from tests.cluster.cli_processes import Running, running
 from tests.readme import PROJECT, Block, User, blocks, facts
 
 README = blocks("README.md")

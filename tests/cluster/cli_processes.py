@@ -1,0 +1,144 @@
+"""The command ``pymq`` as a process of its own."""
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FILES = Path(__file__).parents[1] / "unit/cli/files"
+COMMAND = (sys.executable, "-m", "pymq.cli")
+DEADLINE_S = 30.0
+STOP_S = 3.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    clean = {key: value for key, value in os.environ.items() if key != "NAMESRV_ADDR"}
+    return clean | {"PYTHONUNBUFFERED": "1"} | more
+
+
+def pymq(
+    *arguments: str | Path, given: bytes | None = None, cwd: Path | None = None, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        input=given,
+        stdin=subprocess.DEVNULL if given is None else None,
+        capture_output=True,
+        cwd=cwd,
+        env=environment(**more),
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    return subprocess.CompletedProcess(
+        done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+    )
+
+
+class Running:
+    """A process and what it prints."""
+
+    def __init__(self, *arguments: str | Path, cwd: Path | None = None, **more: str) -> None:
+        self.process = subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=cwd,
+            env=environment(**more),
+        )
+
+    def line(self) -> str:
+        """Return the next line of its standard output, waiting for it."""
+        stream = self.process.stdout
+        assert stream is not None
+        read = b""
+        deadline = time.monotonic() + DEADLINE_S
+        with selectors.DefaultSelector() as selector:
+            selector.register(stream, selectors.EVENT_READ)
+            while not read.endswith(b"\n"):
+                left = deadline - time.monotonic()
+                assert left > 0 and selector.select(left), f"no line in time, only {read!r}"
+                byte = os.read(stream.fileno(), 1)
+                if not byte:
+                    raise AssertionError(f"it ended: {self.finish()}")
+                read += byte
+        return read.decode().rstrip("\n")
+
+    def finish(self) -> tuple[int, str]:
+        """Wait for its end; return its status and its standard error."""
+        _, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, err.decode()
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+        """Stop it, within the time that is promised; return status and standard error."""
+        began = time.monotonic()
+        self.process.send_signal(number)
+        ended = self.finish()
+        took = time.monotonic() - began
+        assert took < STOP_S, f"stopping took {took:.1f} s"
+        return ended
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+
+@contextmanager
+def running(*arguments: str | Path, cwd: Path | None = None, **more: str) -> Iterator[Running]:
+    process = Running(*arguments, cwd=cwd, **more)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
+def up(store: Path, *more: str) -> Any:
+    return running(
+        "up", "--store", store, "--namesrv-port", "0", "--broker-port", "0", "-o", "json", *more
+    )
+
+
+@dataclass
+class Refusal:
+    status: int
+    line: str
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> Refusal:
+    """Return status and the one line on standard error; nothing else was printed."""
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1 and done.stderr.endswith("\n"), done.stderr
+    return Refusal(done.returncode, done.stderr.rstrip("\n"))
+
+
+def rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def array(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    (found,) = rows(done)
+    assert isinstance(found, list)
+    return found
+
+
+def missing(folder: Path, module: str) -> str:
+    """Return a PYTHONPATH on which a package is as if it were not installed."""
+    (folder / f"{module}.py").write_text(f"raise ModuleNotFoundError('none', name='{module}')\n")
+    return str(folder)
+
+
+def write_file(folder: Path, name: str, text: str) -> Path:
+    file = folder / name
+    file.write_text(text)
+    return file

@@ -1,0 +1,163 @@
+"""``pymq up``, ``broker`` and ``namesrv`` as processes: what they print, how they stop."""
+
+import json
+import resource
+import signal
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from tests.cluster.cli_processes import (
+    DEADLINE_S,
+    FILES,
+    Running,
+    missing,
+    pymq,
+    running,
+    up,
+    write_file,
+)
+
+from pymq.client.blocking import BlockingClient
+from pymq.protocol.message import Message
+
+
+def test_up_says_what_listens_where_and_is_ready(tmp_path: Path) -> None:
+    arguments = ("up", "--namesrv-port", "0", "--broker-port", "0")
+    with running(*arguments, cwd=tmp_path) as process:
+        lines = [process.line()]
+        while not lines[-1].startswith("ready"):
+            lines.append(process.line())
+        facts = {line[:14].strip(): line[14:] for line in lines[:-1]}
+        assert facts["store"] == str(tmp_path / "pymq-store")
+        assert facts["flush"] == "sync"
+        assert "power loss" in facts["durability"]
+        for server in ("name server", "broker"):
+            host, _, port = facts[server].rpartition(":")
+            socket.create_connection((host, int(port)), timeout=DEADLINE_S).close()
+        assert process.stop() == (0, "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_stops_with_clients_and_held_pulls(tmp_path: Path, number: signal.Signals) -> None:
+    with up(tmp_path / "store", "--flush", "async") as process:
+        facts = json.loads(process.line())
+        assert facts["ready"] is True
+        assert (facts["flush"], facts["store"]) == ("async", str(tmp_path / "store"))
+        with (
+            BlockingClient(facts["nameServer"]) as client,
+            BlockingClient(facts["nameServer"]) as idle,
+        ):
+            sent = client.send(Message("t", b"x"))
+            idle.route("t")
+            socket_of_nobody = socket.create_connection(tuple(facts["broker"].split(":")))
+            consumer = Running("consume", "t", "--group", "g", "-n", facts["nameServer"])
+            try:
+                deadline = time.monotonic() + DEADLINE_S
+                while not _members(facts["nameServer"], "g"):
+                    assert time.monotonic() < deadline
+                assert process.stop(number) == (0, "")
+            finally:
+                consumer.kill()
+                socket_of_nobody.close()
+    assert not (tmp_path / "store/abort").exists()
+    with up(tmp_path / "store") as process:  # and what was stored is there
+        name_server = json.loads(process.line())["nameServer"]
+        with BlockingClient(name_server) as client:
+            assert client.bounds([sent.queue]) == {sent.queue: (0, 1)}
+        assert process.stop() == (0, "")
+
+
+def _members(name_server: str, group: str) -> int:
+    done = pymq("group", "list", "-o", "json", "-n", name_server)
+    members = {row["group"]: row["members"] for row in json.loads(done.stdout)}
+    return int(members.get(group, 0))
+
+
+def test_up_without_uvloop(tmp_path: Path) -> None:
+    more = {"PYTHONPATH": missing(tmp_path, "uvloop")}
+    arguments = ("--store", tmp_path / "store", "--namesrv-port", "0", "--broker-port", "0")
+    with running("up", *arguments, "-o", "json", **more) as process:
+        name_server = json.loads(process.line())["nameServer"]
+        assert pymq("send", "t", "x", "-n", name_server).returncode == 0
+        assert process.stop() == (0, "")
+
+
+def test_a_name_server_that_never_answers_does_not_delay_the_end(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        file = write_file(tmp_path, "f", f"listenPort=0\nstorePathRootDir={tmp_path}/s\n")
+        with running("broker", "-c", file, "-n", address) as process:
+            while not process.line().startswith("ready"):
+                pass
+            status, err = process.stop()
+    assert status == 0 and "Traceback" not in err
+
+
+def test_a_signal_given_twice_is_one_clean_stop(tmp_path: Path) -> None:
+    with up(tmp_path / "store") as process:
+        process.line()
+        process.process.send_signal(signal.SIGINT)
+        process.process.send_signal(signal.SIGINT)
+        assert process.finish() == (0, "")
+    assert not (tmp_path / "store/abort").exists()
+
+
+def test_up_is_small_and_may_open_all_files(tmp_path: Path) -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with up(tmp_path / "store") as process:
+        process.line()
+        proc = Path(f"/proc/{process.process.pid}")
+        if not proc.exists():
+            pytest.skip("no /proc on this system")
+        status = dict(
+            line.split(":", 1) for line in (proc / "status").read_text().splitlines() if ":" in line
+        )
+        assert int(status["VmRSS"].split()[0]) < 80 * 1024
+        (limit,) = (
+            line for line in (proc / "limits").read_text().splitlines() if "open files" in line
+        )
+        assert limit.split()[3:5] == [str(hard)] * 2
+        process.stop()
+
+
+@pytest.mark.parametrize("version", ["4.5.1", "4.9.7", "5.3.3"])
+def test_a_real_file_starts_a_broker(version: str, tmp_path: Path) -> None:
+    """Only what this machine cannot have is changed: ports, directories, other hosts."""
+    text = (FILES / f"broker-{version}.properties").read_text()
+    text += f"\nlistenPort=0\nstorePathRootDir={tmp_path}/store\nbindAddress=127.0.0.1\n"
+    text += f"storePathCommitLog={tmp_path}/store/commitlog\nbrokerIP1=127.0.0.1\n"
+    with running(
+        "namesrv", "-c", write_file(tmp_path, "ns", "listenPort=0"), "-o", "json"
+    ) as first:
+        name_server = json.loads(first.line())["nameServer"]
+        file = write_file(tmp_path, "broker.conf", text + f"namesrvAddr={name_server}\n")
+        with running("broker", "-c", file, "-o", "json") as second:
+            facts = json.loads(second.line())
+            assert facts["registeredWith"] == name_server
+            topic = pymq("topic", "create", "orders", "--queues", "2", "-n", name_server)
+            assert topic.returncode == 0, topic.stderr
+            sent = pymq("send", "orders", "hello", "-n", name_server)
+            assert sent.returncode == 0, sent.stderr
+            status, err = second.stop()
+            assert status == 0
+            assert "Traceback" not in err and "unknown key" not in err
+        assert first.stop()[0] == 0
+
+
+def test_name_servers_from_argument_and_environment(tmp_path: Path) -> None:
+    file = write_file(tmp_path, "f", f"storePathRootDir={tmp_path}/s\n")
+    printed = pymq("broker", "-c", file, "-p", NAMESRV_ADDR="a:1;b:2")
+    assert printed.returncode == 0 and "namesrvAddr=a:1;b:2\n" in printed.stdout
+    printed = pymq("broker", "-c", file, "-p", "-n", "c:3", NAMESRV_ADDR="a:1")
+    assert "namesrvAddr=c:3\n" in printed.stdout
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("command", ["broker", "namesrv"])
+def test_printed_configuration_is_a_file_that_prints_the_same(command: str, tmp_path: Path) -> None:
+    first = pymq(command, "-p")
+    assert (first.returncode, first.stderr) == (0, "")
+    second = pymq(command, "-p", "-c", write_file(tmp_path, "f", first.stdout))
+    assert (second.returncode, second.stderr, second.stdout) == (0, "", first.stdout)
