@@ -17,7 +17,7 @@ from pymq.protocol import names
 from pymq.protocol.bodies import GroupConfig, Subscription
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden
-from pymq.protocol.message import RETRY_TOPIC, decode_properties, find_property
+from pymq.protocol.message import RETRY_TOPIC, find_properties, find_property
 from pymq.store import EVERYTHING, BitMapTest, Selection
 
 
@@ -154,7 +154,7 @@ class Selections:
 
 def _matcher(compiled: SqlFilter) -> Callable[[bytes], bool]:
     def matches(properties: bytes) -> bool:
-        return compiled.matches(decode_properties(properties))
+        return compiled.matches(find_properties(properties, compiled.names))
 
     return matches
 

@@ -17,7 +17,7 @@ Source: RocketMQ ComparisonExpression, LogicExpression, UnaryExpression.
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from pymq.errors import FilterSyntaxError
@@ -45,6 +45,7 @@ from pymq.filter.sql_tree import (
     Ordering,
     Property,
     Search,
+    children,
 )
 
 Properties: TypeAlias = Mapping[str, str]
@@ -54,21 +55,43 @@ _Condition: TypeAlias = Callable[[Properties], bool | None]
 _Order: TypeAlias = Callable[[Any, Any], int]
 
 
+#: Neutral in AND and in OR.
+_TRUE, _FALSE = Constant(Kind.BOOLEAN, True), Constant(Kind.BOOLEAN, False)
+
+
 class SqlFilter:
-    """One compiled filter."""
+    """One compiled filter.
 
-    __slots__ = ("_condition", "expression")
+    Attributes:
+        expression: what it was compiled from.
+        names: the properties that it reads: name as it is stored -> name.
+    """
 
-    def __init__(self, expression: str, condition: _Condition) -> None:
+    __slots__ = ("_condition", "expression", "names")
+
+    def __init__(self, expression: str, condition: _Condition, names: Iterable[str]) -> None:
         self.expression = expression
+        self.names = {name.encode(): name for name in names}
         self._condition = condition
 
     def matches(self, properties: Properties) -> bool:
-        """Tell whether a message with these properties is selected."""
+        """Tell whether a message with these properties is selected.
+
+        Args:
+            properties: of the message; those in ``names`` are enough.
+        """
         try:
             return self._condition(properties) is True
         except ValueError:  # a property cannot be compared
             return False
+
+    def select(self, properties: Properties) -> bool:
+        """Do the same, but say what cannot be compared.
+
+        Raises:
+            ValueError: the message is not selected, because a property of it cannot be compared.
+        """
+        return self._condition(properties) is True
 
 
 def compile_sql92(expression: str) -> SqlFilter:
@@ -77,7 +100,8 @@ def compile_sql92(expression: str) -> SqlFilter:
     Raises:
         FilterSyntaxError: it does not parse, or is too long or too deep.
     """
-    return SqlFilter(expression, _function(parse(expression)))
+    tree = parse(expression)
+    return SqlFilter(expression, _function(tree), _names(tree))
 
 
 @functools.lru_cache(100)
@@ -92,6 +116,16 @@ def find_sql92(expression: str) -> SqlFilter | FilterSyntaxError:
         return error
 
 
+def _names(root: Node) -> Iterator[str]:
+    """Yield the names of the properties in a tree."""
+    nodes = [root]
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, Property):
+            yield node.name
+        nodes += children(node)
+
+
 def _function(node: Node) -> _Value:
     match node:
         case Constant(value=value):
@@ -104,6 +138,8 @@ def _function(node: Node) -> _Value:
             return lambda properties: False if name in properties else None
         case Not(operand=operand):
             return _negated(_function(operand))
+        case Equal(left=Property(name=name), right=Constant(value=None)):
+            return lambda properties: properties.get(name) is None
         case Equal(left=left, right=right):
             order = _EQUALITIES.get((_kind(left), _kind(right)), _incomparable)
             return _equal(_function(left), _function(right), order)
@@ -115,9 +151,9 @@ def _function(node: Node) -> _Value:
         case Search():
             return _search(node)
         case AllOf(parts=parts):
-            return _all(tuple(map(_function, parts)))
+            return _all(tuple(_function(one) for one in parts if one != _TRUE))
         case AnyOf(parts=parts):
-            return _any(tuple(map(_function, parts)))
+            return _any(tuple(_function(one) for one in parts if one != _FALSE))
 
 
 def _kind(node: Node) -> Kind:

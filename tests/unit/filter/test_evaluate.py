@@ -137,3 +137,10 @@ def test_wide_expressions_do_not_take_for_ever() -> None:
     compile_sql92("a IN ('x'" + ",'x'" * 16_000 + ")")
     compile_sql92("+" * 60 + "a IS NULL")
     assert time.monotonic() - started < 30
+
+
+def test_a_filter_knows_which_properties_it_reads() -> None:
+    found = compile_sql92("a > 5 AND TRUE OR NOT (b IS NULL OR c IN ('x')) AND d CONTAINS 'e'")
+    assert found.names == {b"a": "a", b"b": "b", b"c": "c", b"d": "d"}
+    with pytest.raises(ValueError, match=r"5\.5"):
+        found.select({"a": "5.5"})

@@ -24,7 +24,7 @@ from pymq.protocol.filter_body import (
     ConsumerFilterTable,
     TopicFilters,
 )
-from pymq.protocol.message import decode_properties
+from pymq.protocol.message import decode_properties, find_properties
 from pymq.protocol.record import record_properties
 from pymq.store import BitMapTest
 
@@ -44,11 +44,13 @@ class GroupFilter:
     Attributes:
         entry: its line in the file.
         bit_maps: what the bit maps of messages say of it.
+        has_warned: was it said that there are messages which it cannot compare?
     """
 
     entry: ConsumerFilter
     compiled: SqlFilter
     bit_maps: BitMapTest
+    has_warned: bool = False
 
     @property
     def version(self) -> int:
@@ -62,7 +64,27 @@ class GroupFilter:
 
     def matches(self, properties: bytes) -> bool:
         """Tell whether the group wants a message with these properties, encoded."""
-        return self.compiled.matches(decode_properties(properties))
+        compiled = self.compiled
+        try:
+            return compiled.select(find_properties(properties, compiled.names))
+        except ValueError as error:
+            if not self.has_warned:
+                self.has_warned = True
+                self._warn(error)
+            return False
+
+    def _warn(self, error: ValueError) -> None:
+        """Say what would be hard to find out: messages that are there, and never arrive."""
+        _log.warning(
+            "group %s never gets messages of topic %s that its filter cannot compare, as in "
+            "RocketMQ: %.200r: %s. Compare text with text (a = '5'), write 5.0 for 5 where a value "
+            "may have a fraction, or have producers send what the filter expects; this is said "
+            "once for each subscription",
+            self.entry.group,
+            self.entry.topic,
+            self.compiled.expression,
+            error,
+        )
 
 
 class FilterTable:
@@ -105,9 +127,7 @@ class FilterTable:
             return None
         properties = decode_properties(encoded)
         return self._bloom.bit_map(
-            one.bit_maps.positions
-            for one in filters.values()
-            if one.compiled.matches(properties)
+            one.bit_maps.positions for one in filters.values() if one.compiled.matches(properties)
         )
 
     # --- registration

@@ -79,6 +79,28 @@ def test_an_expression_that_does_not_compile_removes_the_older_one_and_is_warned
     assert expression(filters) == "a > 5"
 
 
+def test_messages_that_cannot_be_compared_are_spoken_of_once_for_each_subscription(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    filters = table(FakeClock())
+    filters.subscribe("g", [sql("a > 5", 1)])
+    with caplog.at_level(logging.WARNING):
+        for version in (1, 2):  # the same subscription again says nothing new
+            filters.subscribe("g", [sql("a > 5", version)])
+            found = filters.find("T", "g")
+            assert found is not None
+            assert not found.matches(encode_properties({"a": "5"}))
+            for text in ("5.5", "apples"):
+                assert not found.matches(encode_properties({"a": text}))
+        assert len(caplog.messages) == 1
+        filters.subscribe("g", [sql("a > 6", 3)])
+        found = filters.find("T", "g")
+        assert found is not None and not found.matches(encode_properties({"a": "pears"}))
+    first, second = caplog.messages
+    assert "group g" in first and "topic T" in first and "'a > 5'" in first and "'5.5'" in first
+    assert "pears" in second
+
+
 def test_groups_leave_and_come_back() -> None:
     clock = FakeClock()
     filters = table(clock)
