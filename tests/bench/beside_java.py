@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.bench import load, machine
 from tests.bench.java_load import JavaLoad
-from tests.bench.serving import serving
+from tests.bench.serving import serving, serving_with
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 from tests.interop.peers import RealBroker, RealNameServer
 
@@ -109,7 +109,7 @@ def run(scale: float) -> None:
 @contextmanager
 def _peers(flush: str) -> Iterator[dict[str, _Peer]]:
     with ExitStack() as stack:
-        ours = stack.enter_context(serving(flush))
+        ours = stack.enter_context(serving_with(flush, enablePropertyFilter="true"))
         echo = stack.enter_context(serving(flush, "tests.bench.echo"))
         name_server = stack.enter_context(RealNameServer(VERSION))
         official = stack.enter_context(

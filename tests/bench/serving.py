@@ -1,4 +1,7 @@
-"""``pymq up`` as a user starts it, for a benchmark: a process of its own, free ports."""
+"""``pymq up`` as a user starts it, for a benchmark: a process of its own, free ports.
+
+``pymq up`` takes no settings of a broker; who needs some runs ``pymq namesrv`` and ``pymq broker``.
+"""
 
 import json
 import shutil
@@ -6,8 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,18 +52,59 @@ class Serving:
 def serving(flush: str, module: str = "pymq.cli") -> Iterator[Serving]:
     """Run ``pymq up`` on a temporary store, or another module with the same arguments."""
     directory = tempfile.mkdtemp(prefix="pymq-bench-")
-    command = [sys.executable, "-m", module, "up", "-o", "json", "--flush", flush]
+    command = [module, "up", "--flush", flush]
     command += ["--namesrv-port", "0", "--broker-port", "0", "--store", directory + "/store"]
     started = time.perf_counter()
+    try:
+        with _process(command) as (pid, facts):
+            ready_s = time.perf_counter() - started
+            store = Path(directory, "store")
+            yield Serving(pid, facts["nameServer"], facts["broker"], ready_s, store)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def serving_with(flush: str, **settings: str | int) -> Iterator[Serving]:
+    """Run ``pymq namesrv`` and ``pymq broker`` on a temporary store; the broker is measured.
+
+    Args:
+        flush: ``sync`` or ``async``.
+        settings: of the broker, as in its configuration file.
+    """
+    directory = Path(tempfile.mkdtemp(prefix="pymq-bench-"))
+    store = directory / "store"
+    name_server_file, broker_file = directory / "namesrv.conf", directory / "broker.conf"
+    name_server_file.write_text(f"listenPort=0\nkvConfigPath={directory}/kvConfig.json\n")
+    all_settings = {
+        "listenPort": 0,
+        "storePathRootDir": store,
+        "flushDiskType": f"{flush.upper()}_FLUSH",
+        **settings,
+    }
+    broker_file.write_text("".join(f"{key}={value}\n" for key, value in all_settings.items()))
+    try:
+        with ExitStack() as stack:
+            command = ["pymq.cli", "namesrv", "-c", str(name_server_file)]
+            _, facts = stack.enter_context(_process(command))
+            name_server = facts["nameServer"]
+            started = time.perf_counter()
+            command = ["pymq.cli", "broker", "-q", "-c", str(broker_file), "-n", name_server]
+            pid, facts = stack.enter_context(_process(command))
+            ready_s = time.perf_counter() - started
+            yield Serving(pid, name_server, facts["broker"], ready_s, store)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _process(arguments: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Run a command of ours until the end of the block; yield its id and what it announces."""
+    command = [sys.executable, "-m", *arguments, "-o", "json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        text = process.stdout.readline()
-        ready_s = time.perf_counter() - started
-        facts = json.loads(text)
-        store = Path(directory, "store")
-        yield Serving(process.pid, facts["nameServer"], facts["broker"], ready_s, store)
+        yield process.pid, json.loads(process.stdout.readline())
     finally:
         process.terminate()
         process.wait(READY_TIMEOUT_S)
-        shutil.rmtree(directory, ignore_errors=True)
