@@ -143,7 +143,7 @@ def test_a_message_that_is_not_there_is_consumed_by_nobody(tmp_path: Path) -> No
             answer = await peer.ask(DIRECTLY, **MEMBER, msgId=wrong)
             assert answer.code == ResponseCode.SYSTEM_ERROR and wrong in (answer.remark or "")
         answer = await peer.ask(DIRECTLY, consumerGroup="g", msgId=sent)
-        assert answer.remark == "The Consumer <g> <None> not online"
+        assert answer.remark == "The Consumer <g> <null> not online"
 
     serve(tmp_path, check)
 

@@ -180,7 +180,7 @@ def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
             )
         answer = await peer.ask(RequestCode.QUERY_MESSAGE, topic="T")
         assert answer.code == ResponseCode.SYSTEM_ERROR
-        assert "field 'key' is missing" in str(answer.remark)
+        assert "field 'maxNum' is missing" in str(answer.remark)
 
     serve(tmp_path, check)
 

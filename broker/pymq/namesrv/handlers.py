@@ -156,10 +156,10 @@ class Handlers:
 
     def _query_data_version(self, request: Request) -> Command:
         header = DataVersionRequest.from_fields(request.fields)
-        theirs = DataVersion.decode(request.body)
+        theirs = DataVersion.decode(request.body) if request.body else None
         ours = self._routes.version_of(header.broker_address)
         self._routes.heard_of(header.broker_address, self._clock.monotonic_s())
-        answer = DataVersionResponse(changed=ours != theirs)
+        answer = DataVersionResponse(changed=ours is None or ours != theirs)
         return request.response(_OK, None, answer.to_fields(), ours.encode() if ours else b"")
 
     def _member_group(self, request: Request) -> Command:

@@ -20,14 +20,14 @@ from pymq.protocol.json_object import JsonObject
 class TopicConfigs(JsonObject):
     """Topics to create or change (18); the keys of their attributes have a sign."""
 
-    configs: list[TopicConfig] = wire("topicConfigList", default_factory=list)
+    configs: list[TopicConfig] = wire("topicConfigList")
 
 
 @dataclass(slots=True, kw_only=True)
 class GroupConfigs(JsonObject):
     """Groups to create or change (225); the keys of their attributes have a sign."""
 
-    configs: list[GroupConfig] = wire("groupConfigList", default_factory=list)
+    configs: list[GroupConfig] = wire("groupConfigList")
 
 
 @dataclass(slots=True, kw_only=True)

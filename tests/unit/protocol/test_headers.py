@@ -260,11 +260,19 @@ BOTH_WAYS: list[tuple[Header, dict[str, str]]] = [
 REQUIRED: dict[type[Header], set[str]] = {
     routes.RegisterBrokerRequest: {"brokerName", "brokerAddr", "clusterName", "brokerId"},
     routes.RegisterBrokerResponse: set(),
-    routes.RouteRequest: {"topic"},
+    routes.RouteRequest: set(),
+    routes.KVKeyRequest: set(),
+    routes.KVNamespaceRequest: set(),
     routes.DataVersionRequest: {"brokerName", "brokerAddr", "clusterName"},
     routes.DeleteTopicRoutesRequest: {"topic"},
     routes.BrokerHeartbeatRequest: {"brokerName", "brokerAddr", "clusterName"},
-    topics.UpdateTopicRequest: {"topic", "readQueueNums", "writeQueueNums", "perm"},
+    topics.UpdateTopicRequest: {
+        "topic",
+        "readQueueNums",
+        "writeQueueNums",
+        "perm",
+        "topicFilterType",
+    },
     topics.TopicConfigRequest: {"topic"},
     topics.TopicPageRequest: set(),
     topics.TopicPageResponse: set(),
@@ -273,11 +281,11 @@ REQUIRED: dict[type[Header], set[str]] = {
     groups.GroupPageResponse: set(),
     groups.ConsumeStatsRequest: {"consumerGroup"},
     offsets.QueryOffsetRequest: {"consumerGroup", "topic", "queueId"},
-    offsets.UpdateOffsetRequest: {"consumerGroup", "topic", "queueId", "commitOffset"},
+    offsets.UpdateOffsetRequest: {"topic"},
     offsets.SearchOffsetRequest: {"topic", "queueId", "timestamp"},
     offsets.MaxOffsetRequest: {"topic", "queueId"},
     offsets.QueueRequest: {"topic", "queueId"},
-    clients.UnregisterClientRequest: {"clientID"},
+    clients.UnregisterClientRequest: set(),
     clients.HeartbeatResponse: set(),
     routes.KVValueResponse: set(),
     send.SendResponse: {"msgId", "queueId", "queueOffset"},
@@ -288,8 +296,6 @@ REQUIRED: dict[type[Header], set[str]] = {
         "queueOffset",
         "maxMsgNums",
         "sysFlag",
-        "commitOffset",
-        "suspendTimeoutMillis",
     },
 }
 
@@ -503,13 +509,16 @@ def test_send_defaults() -> None:
     )
     assert send.SendRequest.from_v2(least) == expected
     assert set(expected.to_v2()) == set("abcdefghijkm")
-    for letter in least:
+    for letter in "befgh":
         fewer = {name: value for name, value in least.items() if name != letter}
         with pytest.raises(RemoteProtocolError, match=f"'{letter}' is missing"):
             send.SendRequest.from_v2(fewer)
     for letter in "defghjl":
-        with pytest.raises(RemoteProtocolError):
+        with pytest.raises(RemoteProtocolError, match=f"'{letter}' is 'x'"):
             send.SendRequest.from_v2({**SEND_V2, letter: "x"})
+    fewest = send.SendRequest.from_v2({letter: SEND_V2[letter] for letter in "befgh"})
+    assert (fewest.producer_group, fewest.default_topic) == ("", "")
+    assert fewest.default_topic_queue_count == 4
 
 
 @given(st.dictionaries(st.sampled_from("abcdefghijklmn"), st.text(max_size=4)))

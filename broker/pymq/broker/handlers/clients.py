@@ -131,7 +131,7 @@ class ClientHandlers:
 
     def check_config(self, request: Request) -> Command:
         """CHECK_CLIENT_CONFIG (46): sent for filters other than tags."""
-        subscription = ClientConfigCheck.decode(request.body).subscription
-        if subscription is not None:
-            self._selections.check(subscription)
+        check = ClientConfigCheck.decode(request.body) if request.body else ClientConfigCheck()
+        if check.subscription is not None:
+            self._selections.check(check.subscription)
         return request.response(ResponseCode.SUCCESS)

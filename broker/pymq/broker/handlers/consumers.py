@@ -133,7 +133,7 @@ class ConsumerHandlers:
         if found is None:
             raise refusal(
                 ResponseCode.SYSTEM_ERROR,
-                f"The Consumer <{member.consumer_group}> <{member.client_id}> not online",
+                f"The Consumer <{member.consumer_group}> <{member.client_id or 'null'}> not online",
             )
         connection, client = found
         if client.version < MQ_VERSION_ASKED:

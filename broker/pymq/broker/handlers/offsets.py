@@ -84,21 +84,24 @@ class OffsetHandlers:
     def update(self, request: Request) -> Command:
         """UPDATE_CONSUMER_OFFSET (15)."""
         header = UpdateOffsetRequest.from_fields(request.fields)
-        if header.queue_id < 0 or header.commit_offset < 0:
-            raise refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"queue {header.queue_id}, offset {header.commit_offset}: neither may be negative",
-            )
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if group not in self._groups:
-            raise refusal(
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"
-            )
+            raise refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if topic not in self._topics:
             raise refusal(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
+        if queue_id is None:
+            raise refusal(ResponseCode.INVALID_PARAMETER, f"QueueId is null, topic is {topic}")
+        offset = header.commit_offset
+        if offset is None:
+            raise refusal(ResponseCode.INVALID_PARAMETER, f"Offset is null, topic is {topic}")
+        if queue_id < 0 or offset < 0:
+            raise refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"queue {queue_id}, offset {offset}: neither may be negative",
+            )
         if self._offsets.has_reset(group, topic, queue_id):
             return request.response(ResponseCode.SUCCESS, "Offset has been previously reset")
-        self._offsets.commit(group, topic, queue_id, header.commit_offset)
+        self._offsets.commit(group, topic, queue_id, offset)
         return request.response(ResponseCode.SUCCESS)
 
     async def by_time(self, request: Request) -> Command:
@@ -134,6 +137,4 @@ class OffsetHandlers:
 
 
 def _answer(request: Request, offset: int) -> Command:
-    return request.response(
-        ResponseCode.SUCCESS, fields=OffsetResponse(offset=offset).to_fields()
-    )
+    return request.response(ResponseCode.SUCCESS, fields=OffsetResponse(offset=offset).to_fields())

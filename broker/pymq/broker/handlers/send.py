@@ -147,10 +147,13 @@ class SendHandlers:
 
         Raises:
             BrokerError: it may not be stored.
-            ProtocolError: its header or its properties are wrong.
+            ProtocolError: its properties or its body are wrong.
         """
         command = request.command
-        header = SendRequest.of(command)
+        try:
+            header = SendRequest.of(command)
+        except ProtocolError as error:
+            raise refusal(ResponseCode.SYSTEM_ERROR, str(error)) from error
         topic = header.topic
         config = self._topics.find(topic)
         if config is None or topic in names.NO_SEND_TOPICS:

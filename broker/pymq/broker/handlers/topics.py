@@ -40,6 +40,9 @@ from pymq.store import MessageStore
 #: Most queues of one topic on one broker.
 QUEUE_COUNT_MAX = 65_536
 
+#: TopicFilterType.
+_FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
 
 class TopicHandlers:
     """Creates, shows and deletes topics."""
@@ -87,6 +90,12 @@ class TopicHandlers:
         """UPDATE_AND_CREATE_TOPIC (17); answered once it is on the disk."""
         header = UpdateTopicRequest.from_fields(request.fields)
         self._check_name(header.topic)
+        if header.filter_type not in _FILTER_TYPES:
+            raise refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"topicFilterType = [{header.filter_type}] value invalid, expected one of "
+                f"{', '.join(_FILTER_TYPES)}",
+            )
         config = TopicConfig(
             topic=header.topic,
             read_queue_count=header.read_queue_count,
@@ -129,7 +138,7 @@ class TopicHandlers:
 
         With it go the retry topics of groups that popped it: nobody would read them any more.
         """
-        topic = TopicRequest.from_fields(request.fields).topic
+        topic = (request.fields or {}).get("topic", "")
         self._check_name(topic)
         for one in [*self._pop_retry_topics(topic), topic]:
             self._topics.delete(one)
@@ -180,7 +189,10 @@ class TopicHandlers:
 
     def show(self, request: Request) -> Command:
         """GET_TOPIC_CONFIG (351)."""
-        config = self._topics.require(TopicConfigRequest.from_fields(request.fields).topic)
+        topic = TopicConfigRequest.from_fields(request.fields).topic
+        config = self._topics.find(topic)
+        if config is None:
+            raise refusal(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
         return request.response(ResponseCode.SUCCESS, body=config.encode())
 
     async def stats(self, request: Request) -> Command:
@@ -194,9 +206,7 @@ class TopicHandlers:
         )
         stats = TopicStats(put_per_s=self._statistics.put_per_s(topic))
         for queue_id, (first, end), time_ms in zip(queue_ids, bounds, times, strict=True):
-            queue = MessageQueue(
-                topic=topic, broker_name=self._config.name, queue_id=queue_id
-            )
+            queue = MessageQueue(topic=topic, broker_name=self._config.name, queue_id=queue_id)
             stats.offsets[queue] = TopicOffset(
                 min_offset=first, max_offset=end, last_update_timestamp_ms=time_ms or 0
             )

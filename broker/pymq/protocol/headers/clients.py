@@ -11,9 +11,9 @@ from pymq.protocol.headers.codec import Header, wire
 
 @dataclass(slots=True, kw_only=True)
 class UnregisterClientRequest(Header):
-    """UNREGISTER_CLIENT (35): one of the two groups."""
+    """UNREGISTER_CLIENT (35): one of the two groups; the connection says whose."""
 
-    client_id: str = wire("clientID")
+    client_id: str | None = wire("clientID", default=None)
     producer_group: str | None = None
     consumer_group: str | None = None
 

@@ -24,6 +24,7 @@ from pymq.errors import RemoteProtocolError
 
 INT64_MIN = -(1 << 63)
 INT64_MAX = (1 << 63) - 1
+_EXPECTED = "a whole number of at most 64 bits"
 
 
 def wire(name: str, **options: Any) -> Any:
@@ -109,7 +110,7 @@ class Header:
                 values[field.attribute] = field.parse(text)
             except ValueError as error:
                 raise RemoteProtocolError(
-                    f"{cls.__name__}: field {field.wire!r} is {text[:64]!r}: {error}"
+                    f"{cls.__name__}: field {field.wire!r} is {text[:64]!r}, expected {_EXPECTED}"
                 ) from error
         return cls(**values)
 

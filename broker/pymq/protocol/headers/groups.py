@@ -75,7 +75,7 @@ class BrokerConsumeStatsRequest(Header):
     """GET_BROKER_CONSUME_STATS (317)."""
 
     #: Of order topics only.
-    is_order: bool
+    is_order: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

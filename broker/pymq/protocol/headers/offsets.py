@@ -28,10 +28,10 @@ class OffsetResponse(Header):
 class UpdateOffsetRequest(Header):
     """UPDATE_CONSUMER_OFFSET (15)."""
 
-    consumer_group: str
+    consumer_group: str = ""
     topic: str
-    queue_id: int
-    commit_offset: int
+    queue_id: int | None = None
+    commit_offset: int | None = None
     broker_name: str | None = wire("bname", default=None)
 
 
@@ -82,7 +82,7 @@ class ResetOffsetRequest(Header):
     """
 
     topic: str
-    group: str
+    group: str = ""
     timestamp_ms: int = wire("timestamp")  # negative: to the end
     #: Also forward?
     is_force: bool = False

@@ -18,8 +18,8 @@ class PullRequest(Header):
     queue_offset: int
     message_count_max: int = wire("maxMsgNums")
     sys_flag: int
-    commit_offset: int
-    suspend_timeout_ms: int = wire("suspendTimeoutMillis")
+    commit_offset: int = 0
+    suspend_timeout_ms: int = wire("suspendTimeoutMillis", default=0)
     subscription: str | None = None
     sub_version: int = 0
     expression_type: str | None = None
@@ -46,8 +46,8 @@ class PullRequest(Header):
                 queue_offset=parse_int(source["queueOffset"]),
                 message_count_max=parse_int(source["maxMsgNums"]),
                 sys_flag=parse_int(source["sysFlag"]),
-                commit_offset=parse_int(source["commitOffset"]),
-                suspend_timeout_ms=parse_int(source["suspendTimeoutMillis"]),
+                commit_offset=parse_int(get("commitOffset", "0")),
+                suspend_timeout_ms=parse_int(get("suspendTimeoutMillis", "0")),
                 subscription=get("subscription"),
                 sub_version=parse_int(get("subVersion", "0")),
                 expression_type=get("expressionType"),

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pymq.protocol.headers.codec import INT64_MAX, Header, wire
+from pymq.protocol.headers.codec import Header, wire
 
 
 @dataclass(slots=True, kw_only=True)
@@ -17,11 +17,11 @@ class ViewMessageRequest(Header):
 class QueryMessageRequest(Header):
     """QUERY_MESSAGE (12): times are store times, ms, both inclusive."""
 
-    topic: str
-    key: str
+    topic: str = ""
+    key: str = ""
     count_max: int = wire("maxNum")
-    begin_ms: int = wire("beginTimestamp", default=0)
-    end_ms: int = wire("endTimestamp", default=INT64_MAX)
+    begin_ms: int = wire("beginTimestamp")
+    end_ms: int = wire("endTimestamp")
     #: Is the key the id that the producer gave (UNIQ_KEY)?
     is_unique_key: bool = wire("_UNIQUE_KEY_QUERY", default=False)
 

@@ -48,7 +48,7 @@ class UnregisterBrokerRequest(Header):
 class RouteRequest(Header):
     """GET_ROUTEINFO_BY_TOPIC (105)."""
 
-    topic: str
+    topic: str = ""
     accept_standard_json_only: bool | None = None
 
 
@@ -65,8 +65,8 @@ class PutKVRequest(Header):
 class KVKeyRequest(Header):
     """GET_KV_CONFIG (101), DELETE_KV_CONFIG (102)."""
 
-    namespace: str
-    key: str
+    namespace: str = ""
+    key: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class KVValueResponse(Header):
 class KVNamespaceRequest(Header):
     """GET_KVLIST_BY_NAMESPACE (219)."""
 
-    namespace: str
+    namespace: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,12 +13,17 @@ from pymq.protocol.codes import MQ_VERSION, RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.codec import Header, wire
 
+#: Queues of a topic that a send creates, unless it says how many (DefaultMQProducer).
+_DEFAULT_QUEUE_COUNT = "4"
 _LONG_FORMS = frozenset((int(RequestCode.SEND_MESSAGE), int(RequestCode.SEND_REPLY_MESSAGE)))
 
 
 @dataclass(slots=True)
 class SendRequest:
-    """One send, whatever its code (SendMessageRequestHeader, ...V2)."""
+    """One send, whatever its code (SendMessageRequestHeader, ...V2).
+
+    Official brokers take a send that does not name its group or the template of a new topic.
+    """
 
     producer_group: str
     topic: str
@@ -55,10 +60,10 @@ class SendRequest:
         get = fields.get
         try:
             return cls(
-                fields["a"],
+                get("a", ""),
                 fields["b"],
-                fields["c"],
-                int(fields["d"]),
+                get("c", ""),
+                int(get("d", _DEFAULT_QUEUE_COUNT)),
                 int(fields["e"]),
                 int(fields["f"]),
                 int(fields["g"]),
@@ -70,12 +75,8 @@ class SendRequest:
                 get("m") == "true",
                 get("n"),
             )
-        except KeyError as error:
-            raise RemoteProtocolError(
-                f"send header (V2): field {error} is missing, found {sorted(fields)}"
-            ) from error
-        except ValueError as error:
-            raise RemoteProtocolError(f"send header (V2): {error}") from error
+        except (KeyError, ValueError) as error:
+            raise RemoteProtocolError(_objection(fields) or f"send header: {error}") from error
 
     @classmethod
     def from_v1(cls, fields: Mapping[str, str]) -> "SendRequest":
@@ -128,6 +129,20 @@ LETTERS = {
     "batch": "m",
     "bname": "n",
 }
+
+
+def _objection(fields: Mapping[str, str]) -> str | None:
+    """Say which field of a send is missing or no number, under both of its names."""
+    for name, letter in LETTERS.items():
+        text = fields.get(letter)
+        if text is None and letter in "befgh":
+            return f"send header: field {name}/{letter!r} is missing, found {sorted(fields)}"
+        if text is not None and letter in "defghjl":
+            try:
+                int(text)
+            except ValueError:
+                return f"send header: field {name}/{letter!r} is {text[:64]!r}, expected a number"
+    return None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from pymq.protocol.headers.codec import Header, wire
 class RecallRequest(Header):
     """Cancel a timer message (RecallMessageRequestHeader)."""
 
-    topic: str
-    recall_handle: str
+    topic: str = ""
+    recall_handle: str = ""
     producer_group: str | None = None
 
 

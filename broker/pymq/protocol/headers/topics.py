@@ -17,7 +17,7 @@ class UpdateTopicRequest(Header):
     read_queue_count: int = wire("readQueueNums")
     write_queue_count: int = wire("writeQueueNums")
     perm: int
-    filter_type: str = wire("topicFilterType", default="SINGLE_TAG")
+    filter_type: str = wire("topicFilterType")
     topic_sys_flag: int | None = None
     order: bool = False
     #: ``+key=value,-key``
