@@ -101,7 +101,7 @@ class MessageHooks:
             records: messages that a producer sent.
             properties: of all of them, encoded, each name with U+0002 in front.
         """
-        names = [name for name, encoded in _ENCODED_NAMES.items() if encoded in properties]
+        names = asked_for(properties)
         if not names:
             return records
         hook = self._hooks_for_many.get(names[0]) if len(names) == 1 else None
@@ -157,6 +157,15 @@ class MessageHooks:
                     f"a batch cannot contain {_REQUESTS[name].feature} (property {name} of message "
                     f"{number}, counted from 0); send them one by one",
                 )
+
+
+def asked_for(properties: bytes) -> list[str]:
+    """Return the names of properties that a hook may want to see; usually there are none.
+
+    Args:
+        properties: encoded, each name with U+0002 in front.
+    """
+    return [name for name, encoded in _ENCODED_NAMES.items() if encoded in properties]
 
 
 def _meant(properties: Mapping[str, str]) -> list[str]:

@@ -5,17 +5,21 @@ is there a property that makes a message special (a delay, half of a transaction
 nearly always "a short tag, which comes first" and "no", and have to be cheap: so the whole batch is
 searched for places where a name may begin, and only what is found there is read.
 
+Cheaper still are messages with their properties in the same columns (``alike_properties``).
+
 Worked example: three messages with ``TAGS 1 a 2 KEYS 1 k 2``. Each begins with a short tag, and
 nowhere in the batch is a separator 2 followed by a D or a T: so these tags are the only ones, and
 no message has a property DELAY, TIMER_... or TRAN_MSG.
 """
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from pymq.protocol.alike_properties import property_rows, value_columns
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record_batch import Bytes, Longs, gather
 
@@ -40,6 +44,16 @@ class BatchProperties:
 
     def __len__(self) -> int:
         return len(self.starts)
+
+    @cached_property
+    def rows(self) -> Bytes | None:
+        """The properties of one message in each row; None if their lengths differ."""
+        return property_rows(self.data, self.starts, self.ends)
+
+    @cached_property
+    def columns(self) -> Mapping[bytes, tuple[int, int]] | None:
+        """In which columns of ``rows`` each value is; None if it is not in the same ones."""
+        return None if self.rows is None else value_columns(self.rows)
 
     @cached_property
     def has_later_names(self) -> bool:
@@ -87,6 +101,8 @@ class BatchProperties:
             names: each begins with D or T, is ASCII, and has more than one letter.
         """
         assert all(name[:1] in (b"D", b"T") for name in names), names
+        if self.columns is not None and names.isdisjoint(self.columns):
+            return []
         wanted = {name.decode() for name in names}
         found = []
         for row in self._candidates(names).tolist():

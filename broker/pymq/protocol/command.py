@@ -23,7 +23,7 @@ from typing import Any
 
 from pymq.errors import LocalProtocolError, RemoteProtocolError
 from pymq.protocol.codes import MQ_VERSION, CommandFlag, LanguageCode
-from pymq.protocol.header_json import parse_json
+from pymq.protocol.header_json import dump_json, parse_json
 
 _RESPONSE = int(CommandFlag.RESPONSE)
 _ONE_WAY = int(CommandFlag.ONE_WAY)
@@ -32,7 +32,6 @@ _INT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
 _LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
 _LANGUAGE_NUMBERS = {code.name: int(code) for code in LanguageCode}
-_encode_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 class HeaderForm(IntEnum):
@@ -78,9 +77,7 @@ class Command:
     ) -> "Command":
         """Return the response to this request, in the form the request came in."""
         # Servers call themselves JAVA: a few tools print the name and expect one they know.
-        return Command(
-            code, fields, body, remark, self.opaque, _RESPONSE, 0, MQ_VERSION, self.form
-        )
+        return Command(code, fields, body, remark, self.opaque, _RESPONSE, 0, MQ_VERSION, self.form)
 
 
 def encode_header(command: Command) -> bytes:
@@ -102,7 +99,7 @@ def encode_header(command: Command) -> bytes:
     header["serializeTypeCurrentRPC"] = "JSON"
     header["version"] = command.version
     try:
-        return _encode_json(header).encode()
+        return dump_json(header)
     except UnicodeEncodeError as error:
         raise LocalProtocolError(f"a string of the header is not Unicode: {error}") from error
 
@@ -200,8 +197,7 @@ def _decode_binary(header: bytes, body: bytes | memoryview) -> Command:
         position += 4
         if position + fields_bytes > len(header):
             raise RemoteProtocolError(
-                f"binary header of {len(header)} B announces fields up to "
-                f"{position + fields_bytes}"
+                f"binary header of {len(header)} B announces fields up to {position + fields_bytes}"
             )
         fields = _binary_fields(header, position, position + fields_bytes)
     except (struct.error, UnicodeDecodeError) as error:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
 from pymq.protocol.message import TAGS, find_property
-from pymq.protocol.new_records import NewRecords, SharedFields, cells, cut, is_constant, items
+from pymq.protocol.new_records import NewRecords, SharedFields, cells, cut, items
 from pymq.protocol.record import OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pymq.protocol.record_batch import Bytes, Longs, gather, item_starts
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
@@ -41,6 +41,8 @@ class NewBatch(NewRecords):
 
     __slots__ = ("_bodies", "_layout", "_properties_lengths")
 
+    _layout: "_Matrix | _Pieces"
+
     def __init__(self, body: bytes, shared: SharedFields) -> None:
         """Parse a batch body.
 
@@ -53,48 +55,81 @@ class NewBatch(NewRecords):
                 of them are too long.
         """
         super().__init__(shared)
+        suffix = shared.more_properties + (RECORD_CRC_ROOM if self.record_crc else b"")
         data = np.frombuffer(body, np.uint8)
+        if not self._take_rows(data, suffix):
+            self._take_pieces(data, body, suffix)
+        self._bodies = self._layout.bodies()
+        if tag := find_property(shared.more_properties, TAGS.encode()):
+            self.tag_codes[:] = tag_code(tag.decode())
+
+    def _take_rows(self, data: Bytes, suffix: bytes) -> bool:
+        """Take messages of one shape; return whether they are."""
+        total = len(data)
+        size = int.from_bytes(data[:4])
+        if size < BATCH_OVERHEAD_BYTES or total % size:
+            return False
+        count = total // size
+        heads = np.ndarray((count,), _HEAD, data, 0, (size,))
+        body_bytes = int(heads["body_bytes"][0])
+        body_end = _HEAD_BYTES + body_bytes
+        properties_bytes = size - BATCH_OVERHEAD_BYTES - body_bytes
+        if (
+            properties_bytes < 0
+            or not (heads["size"] == size).all()
+            or not (heads["body_bytes"] == body_bytes).all()
+            or not (np.ndarray((count,), ">u2", data, body_end, (size,)) == properties_bytes).all()
+        ):
+            return False
+        rows = data.reshape(count, size)
+        starts = np.arange(0, total, size, dtype=np.int64)
+        body_ends, ends = starts + body_end, starts + size
+        if properties_bytes and suffix:
+            # 4.x clients leave out the terminator of the last property, 5.x ones write it.
+            is_bare = rows[:, -1] != 2
+            if is_bare.any():
+                if not is_bare.all():
+                    return False
+                suffix = b"\x02" + suffix
+        if cut_record_crcs(data, body_ends + 2, ends) is not ends:
+            return False
+        self.count = count
+        self._flags = heads["flag"]
+        self._body_lengths = np.full(count, body_bytes)
+        self._measure(np.full(count, properties_bytes + len(suffix)))
+        self._layout = _Matrix(rows, body_bytes, suffix)
+        self._find_properties(data, body_ends + 2, ends)
+        return True
+
+    def _take_pieces(self, data: Bytes, body: bytes, suffix: bytes) -> None:
+        """Take messages of any shape."""
         starts = item_starts(data, second=0)
         if starts is None or not len(starts):
-            raise RemoteProtocolError(f"batch body of {len(body)} B: a message's size is malformed")
+            raise RemoteProtocolError(f"batch body of {len(data)} B: a message's size is malformed")
         self.count = len(starts)
         body_ends, ends = self._parse(data, starts)
         stops = cut_record_crcs(data, body_ends + 2, ends)
-        # 4.x clients leave out the terminator of the last property, 5.x ones write it.
         bare = (stops - body_ends > 2) & (data[stops - 1] != 2)
-        suffix = shared.more_properties + (RECORD_CRC_ROOM if self.record_crc else b"")
         if not suffix:
             bare[:] = False
-        lengths = stops - body_ends - 2 + len(suffix) + bare
-        if (most := int(lengths.max())) > PROPERTIES_BYTES_MAX:
+        self._measure(stops - body_ends - 2 + len(suffix) + bare)
+        self._layout = _Pieces(body, starts, body_ends, stops, bare, suffix)
+        self._find_properties(data, body_ends + 2, stops)
+
+    def _measure(self, properties_lengths: Longs) -> None:
+        """Compute the sizes of the records from those of their properties."""
+        if (most := int(properties_lengths.max())) > PROPERTIES_BYTES_MAX:
             raise RemoteProtocolError(
                 f"the properties of a message of a batch take {most} B, expected "
                 f"0..{PROPERTIES_BYTES_MAX}"
             )
-        self._properties_lengths = lengths
-        sizes = self._body_lengths + lengths
+        self._properties_lengths = properties_lengths
+        sizes = self._body_lengths + properties_lengths
         sizes += OVERHEAD_BYTES - 16 + self.host_bytes + len(self.topic.encode())
         self.sizes = sizes.astype(np.int32)
         record_ends = np.cumsum(sizes)
         self.starts = record_ends - sizes
         self.record_bytes = int(record_ends[-1])
-        if (
-            is_constant(ends - starts)
-            and is_constant(body_ends - starts)
-            and is_constant(bare)
-            and stops is ends
-        ):
-            if bare[0]:
-                suffix = b"\x02" + suffix
-            self._layout: _Matrix | _Pieces = _Matrix(
-                data.reshape(self.count, -1), int(self._body_lengths[0]), suffix
-            )
-        else:
-            self._layout = _Pieces(body, starts, body_ends, stops, bare, suffix)
-        self._bodies = self._layout.bodies()
-        self._find_properties(data, body_ends + 2, stops)
-        if tag := find_property(shared.more_properties, TAGS.encode()):
-            self.tag_codes[:] = tag_code(tag.decode())
 
     def _parse(self, data: Bytes, starts: Longs) -> tuple[Longs, Longs]:
         """Check the sizes; return where bodies and messages end."""

@@ -132,9 +132,13 @@ class RecordColumns:
 
     def properties_text(self) -> tuple[Bytes, Longs]:
         """Return all encoded properties back to back, and where each starts (n + 1 positions)."""
-        pieces = map(self.buffer.data.__getitem__, spans(self.properties_start, self.ends))
+        lengths = self.ends - self.properties_start
         row_start = np.zeros(len(self) + 1, np.int64)
-        np.cumsum(self.ends - self.properties_start, out=row_start[1:])
+        np.cumsum(lengths, out=row_start[1:])
+        if len(lengths) and lengths[0] and (lengths == lengths[0]).all():
+            rows = windows(self.buffer, int(lengths[0]))[self.properties_start]
+            return rows.view(np.uint8), row_start
+        pieces = map(self.buffer.data.__getitem__, spans(self.properties_start, self.ends))
         return np.frombuffer(b"".join(pieces), np.uint8), row_start
 
     def slices(self, start: Longs, end: Longs) -> list[memoryview]:
@@ -383,4 +387,3 @@ def _walk(data: Bytes, total: int) -> Longs | None:
             return None
         position += size
     return np.array(found, np.int64) if position == total else None
-

@@ -19,7 +19,7 @@ from pymq.protocol.hashes import java_hash
 from pymq.protocol.java_hashes import java_hashes
 from pymq.protocol.message import find_property
 from pymq.protocol.names import SCHEDULE_TOPIC
-from pymq.protocol.record_batch import Longs, RecordColumns, equal_at, gather
+from pymq.protocol.record_batch import Bytes, Longs, RecordColumns, equal_at, gather
 
 _TAGS = b"TAGS"
 #: How properties written by pymq's clients begin.
@@ -97,6 +97,11 @@ def tag_codes(properties: BatchProperties) -> Longs:
     codes = np.zeros(len(properties), np.int64)
     if not len(properties):
         return codes
+    rows, columns = properties.rows, properties.columns
+    if rows is not None and columns is not None:
+        if (span := columns.get(_TAGS)) is not None:
+            _set_codes(codes, rows[:, span[0] : span[1]])
+        return codes
     if not properties.has_later_names and _set_first_codes(codes, properties):
         return codes
     codes[:] = 0
@@ -104,6 +109,18 @@ def tag_codes(properties: BatchProperties) -> Longs:
     if len(row):
         codes[row] = java_hashes(properties.data, start, end - start).view(np.int32)
     return codes
+
+
+def _set_codes(codes: Longs, tags: Bytes) -> None:
+    """Set the codes of tags of one length, shape (n, bytes of one)."""
+    first = tags[0].tobytes()
+    if (tags == tags[0]).all():
+        codes[:] = tag_code(first.decode("utf-8", "replace"))
+        return
+    count, width = tags.shape
+    starts = np.arange(0, count * width, width)
+    hashes = java_hashes(np.ascontiguousarray(tags).reshape(-1), starts, np.full(count, width))
+    codes[:] = hashes.view(np.int32)
 
 
 def _set_first_codes(codes: Longs, properties: BatchProperties) -> bool:

@@ -1,4 +1,4 @@
-"""JSON of headers: with orjson and without it the same is read, and the same refused."""
+"""JSON of headers: with orjson and without it the same is read, written and refused."""
 
 import json
 from typing import Any
@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pymq.protocol.header_json import parse_json, parse_json_slowly
+from pymq.protocol.header_json import (
+    dump_json,
+    dump_json_slowly,
+    parse_json,
+    parse_json_slowly,
+)
 
 pytest.importorskip("orjson")
 
@@ -69,3 +74,17 @@ def test_damaged_json_is_judged_alike(value: object, at: int, damage: bytes) -> 
 )
 def test_what_orjson_refuses_the_standard_library_decides(data: bytes) -> None:
     assert outcome(parse_json, data) == outcome(parse_json_slowly, data)
+
+
+TEXTS = st.text(st.characters())  # halves of surrogate pairs included
+
+
+@given(st.dictionaries(TEXTS, st.integers() | TEXTS | st.dictionaries(TEXTS, TEXTS)))
+def test_every_header_is_written_alike(header: dict[str, Any]) -> None:
+    try:
+        expected = dump_json_slowly(header)
+    except UnicodeEncodeError:
+        with pytest.raises(UnicodeEncodeError):
+            dump_json(header)
+        return
+    assert dump_json(header) == expected

@@ -29,8 +29,9 @@ from pymq.store import MessageStore
 
 _log = logging.getLogger(__name__)
 
-#: A write or a flush that takes this long makes the disk suspect.
-SLOW_S = 0.2
+#: A write, or a flush, that takes this long makes the disk suspect. A flush of what was sent in
+#: half a second takes a large part of a second on many disks that take all writes at once.
+SLOW_S, SLOW_FLUSH_S = 0.2, 1.0
 #: This often ``step`` must have been called during a trial before that counts as long: when the
 #: whole process had to wait, on a busy machine, it says nothing about the disk.
 LOOKS_LEAST = 8
@@ -92,7 +93,7 @@ class DiskPressure:
         """Look at the time; called several times a second."""
         now_s = self._clock.monotonic_s()
         begun_s = self._flush_begun_s()
-        if begun_s is not None and now_s - begun_s >= SLOW_S:
+        if begun_s is not None and now_s - begun_s >= SLOW_FLUSH_S:
             self._suspect_until_s = now_s + SUSPECT_S
         self.is_suspect = self._trial is not None or now_s < self._suspect_until_s
         if not self.is_suspect:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.message_hooks import MessageHooks
+from pymq.broker.message_hooks import MessageHooks, asked_for
 from pymq.errors import BrokerError, refusal
 from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag, ResponseCode
 from pymq.protocol.message import DELAY, TRANSACTION_PREPARED, decode_properties
@@ -23,6 +23,8 @@ from pymq.protocol.transaction_records import (
 from pymq.store import QueueKey
 
 _INNER_BATCH = int(MessageFlag.INNER_BATCH)
+#: What the hooks may want to see of a half message that is an ordinary one otherwise.
+_PREPARED = [TRANSACTION_PREPARED]
 
 
 class TransactionalMessages:
@@ -76,15 +78,21 @@ class TransactionalMessages:
             )
         message = copy_of(half, *place)
         message.sys_flag &= ~TRANSACTION_MASK
-        properties = decode_properties(half.properties)
-        for name in OF_PREPARED:
-            properties.pop(name, None)
-        if self._hooks.apply(message, properties) is not message:
-            # RocketMQ's committed messages keep the properties of the half message, unless they
-            # are parked a second time.
-            message = self._hooks.apply(without_prepared(message), properties)
+        if message.sys_flag & _INNER_BATCH or asked_for(b"\x02" + half.properties) != _PREPARED:
+            message = self._transformed(message)
         mark_committed(message, half.physical_offset)
         return message
+
+    def _transformed(self, message: NewRecord) -> NewRecord:
+        """Return what is stored of a committed message that may be a delayed one, say."""
+        properties = decode_properties(message.properties)
+        for name in OF_PREPARED:
+            properties.pop(name, None)
+        if self._hooks.apply(message, properties) is message:
+            return message
+        # RocketMQ's committed messages keep the properties of the half message, unless they are
+        # parked a second time.
+        return self._hooks.apply(without_prepared(message), properties)
 
     def places(self, half: Record) -> set[QueueKey]:
         """Return the queues where the message of a half message may be when it is committed."""
