@@ -114,7 +114,8 @@ def test_a_frozen_disk_stops_producers_and_nobody_else(
         assert found == stored and not found & refused
         assert disk.blocked_loop == 0
 
-    monkeypatch.setattr(disk_pressure, "SLOW_S", 0.1)
+    for name in ("SLOW_S", "SLOW_FLUSH_S"):
+        monkeypatch.setattr(disk_pressure, name, 0.1)
     serve(tmp_path, check, flush=flush, page_cache_busy_ms=300)
     assert caplog.text.count("osPageCacheBusyTimeOutMills=300") == 1
     assert caplog.text.count("the disk takes writes again") == 1

@@ -45,9 +45,9 @@ class Bed:
 def test_a_long_flush_makes_the_disk_suspect_for_a_while(tmp_path: Path) -> None:
     bed = Bed(tmp_path)
     bed.flush_begun_s = bed.clock.monotonic_s()
-    bed.step(0.1)
+    bed.step(0.5)
     assert not bed.admission.is_strained
-    bed.step(0.2)
+    bed.step(1.0)
     assert bed.admission.is_strained and bed.disk.is_suspect
     bed.admission.check(SEND_CODE, 0.0, 0)  # it may still take writes
     bed.flush_begun_s = None
