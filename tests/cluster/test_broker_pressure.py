@@ -239,3 +239,25 @@ def test_reads_that_wait_too_long_for_a_disk_are_given_up_while_sends_go_on(
 
     serve(tmp_path, check, memory_bytes=0, pull_wait_ms=100)
     assert caplog.text.count("for a read from the disk to begin") == 1
+
+
+def test_an_idle_broker_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(peer: Peer) -> None:
+        await peer.send("T", b"x")
+        held = peer.pull_later("T", 1, sysFlag=SUSPENDED, suspendTimeoutMillis=60_000)
+        await asyncio.sleep(0.5)
+        loop, count = asyncio.get_running_loop(), 0
+        call_at = loop.call_at
+
+        def counted(*arguments: Any, **options: Any) -> asyncio.TimerHandle:
+            nonlocal count
+            count += 1
+            return call_at(*arguments, **options)
+
+        monkeypatch.setattr(loop, "call_at", counted)
+        begun_s = time.monotonic()
+        await asyncio.sleep(2)
+        assert count / (time.monotonic() - begun_s) < 25  # timers each second
+        held.cancel()
+
+    serve(tmp_path, check)

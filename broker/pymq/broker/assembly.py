@@ -59,7 +59,8 @@ ANNOUNCE_WAIT_S = 1.0
 _MEMORY_RATIO = 0.4
 _LOCK_SCAN_INTERVAL_S = 60.0
 _SAMPLE_INTERVAL_S = 1.0
-_PRESSURE_INTERVAL_S = 0.05
+#: While something waits for the disk, and otherwise.
+_PRESSURE_INTERVAL_S, _PRESSURE_IDLE_S = 0.05, 0.25
 _FILTER_SAVE_INTERVAL_S = 10.0
 _FILTER_EXPIRY_INTERVAL_S = 60.0
 
@@ -317,6 +318,10 @@ def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
             get_count=statistics.read_count,
         )
 
+    def look() -> bool:
+        site.readers.expire()
+        return core.admission.step() or len(site.readers) > 0
+
     scan_s = site.config.client_scan_interval_ms / 1000
     return [
         core.arrivals,
@@ -325,8 +330,7 @@ def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
         core.cleaner,
         core.key_indexing,
         core.notices,
-        Periodic("pressure", core.admission.step, _PRESSURE_INTERVAL_S),
-        Periodic("late reads", site.readers.expire, _PRESSURE_INTERVAL_S),
+        Periodic("pressure", look, _PRESSURE_INTERVAL_S, idle_s=_PRESSURE_IDLE_S),
         Periodic("statistics", sample, _SAMPLE_INTERVAL_S),
         Periodic("client expiry", tables.clients.expire, scan_s),
         Periodic("filter expiry", tables.filters.expire, _FILTER_EXPIRY_INTERVAL_S),

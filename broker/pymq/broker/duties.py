@@ -28,17 +28,26 @@ class Periodic:
         name: for logs.
         step: one bounded piece of work.
         interval_s: before each call, including the first.
+        idle_s: the same after a call that returned nothing, or 0; default: no difference.
     """
 
-    def __init__(self, name: str, step: Callable[[], object], interval_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], object],
+        interval_s: float,
+        *,
+        idle_s: float | None = None,
+    ) -> None:
         self._name = name
         self._step = step
         self._interval_s = interval_s
+        self._idle_s = idle_s
         self._tasks = Tasks(name)
 
     def start(self) -> None:
         """Begin."""
-        self._tasks.repeat(self._name, self._step, self._interval_s)
+        self._tasks.repeat(self._name, self._step, self._interval_s, idle_s=self._idle_s)
 
     async def close(self) -> None:
         """Stop; idempotent."""

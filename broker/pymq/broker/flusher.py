@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pymq.broker.disk_executor import DiskExecutor
 from pymq.clock import Clock
 from pymq.errors import FlushFailed, StoreError
+from pymq.net.alarm import Alarm
 from pymq.net.tasks import Tasks
 from pymq.store import MessageStore
 
@@ -27,6 +28,10 @@ _PAGE_BYTES = 4096
 COMMIT_PAUSE_S, COMMIT_RETRY_S = 0.01, 1.0
 #: A segment that could not be created ahead of need is tried again after this.
 PREPARE_PAUSE_S = 1.0
+#: How often deadlines of waiters are checked at most.
+EXPIRE_INTERVAL_S = 0.2
+#: How often to check whether the next segment is needed, and while nothing is written.
+LOOK_S, LOOK_IDLE_S = 0.05, 0.25
 #: How often to check whether consume queues or the key index are due for a flush.
 QUEUE_PAUSE_S = 0.5
 
@@ -89,15 +94,16 @@ class Flusher:
         self._is_closed = False
         #: When the flush in progress began; None: there is none.
         self.begun_s: float | None = None
+        self._alarm = Alarm(clock, self._ring, least_s=EXPIRE_INTERVAL_S)
         self._tasks = Tasks("flusher")
 
     def start(self) -> None:
         """Begin."""
         self._tasks.start("log flush", self._run())
-        self._tasks.repeat("flush deadlines", self.expire, 0.2)
+        self._alarm.start()
         pause_s = min(QUEUE_PAUSE_S, self._queue_interval_s)
         self._tasks.repeat("queue flush", self.flush_due_queues, pause_s)
-        self._tasks.repeat("next segment", self.prepare_segment, 0.05)
+        self._tasks.start("next segment", self._prepare_segments())
         if self._commit_interval_s is not None:
             pause_s = min(COMMIT_PAUSE_S, self._commit_interval_s)
             self._tasks.repeat("commit", self.commit_due, pause_s)
@@ -114,6 +120,7 @@ class Flusher:
         deadline = self._clock.monotonic_s() + self._timeout_s
         self._waiters.append(_Waiter(physical_end, deadline, done))
         self._wanted.set()
+        self._alarm.due(deadline)
 
     async def wait_all_flushed(self) -> None:
         """Return once all that is in the log now is flushed, or cannot be, or we are closed."""
@@ -226,6 +233,16 @@ class Flusher:
         except StoreError as error:
             self._report("queue flush", error)
 
+    async def _prepare_segments(self) -> None:
+        seen = -1
+        while True:
+            end, seen = seen, self._store.log_end
+            await asyncio.sleep(LOOK_IDLE_S if seen == end else LOOK_S)
+            try:
+                await self.prepare_segment()
+            except Exception:
+                _log.exception("next segment failed; trying again")
+
     async def prepare_segment(self) -> None:
         """Create the next log segment ahead of need."""
         if not self._store.next_segment_due:
@@ -253,9 +270,14 @@ class Flusher:
             count += 1
         return count
 
+    def _ring(self) -> float | None:
+        self.expire()
+        return self._waiters[0].deadline_s if self._waiters else None
+
     async def close(self) -> None:
         """Stop once the disk work in progress is done; answer whoever still waits. Idempotent."""
         self._is_closed = True
+        self._alarm.close()
         await self._tasks.close()
         await self._work.close(functools.partial(self._report, "last flush"))
         while self._waiters:

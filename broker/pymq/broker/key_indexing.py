@@ -17,7 +17,8 @@ from pymq.store import Keys
 _log = logging.getLogger(__name__)
 
 #: A step costs about the same for one message as for a thousand, so they are gathered.
-GATHER_S = 0.2
+#: While there is nothing new, it is looked for less often.
+GATHER_S, IDLE_S = 0.2, 0.5
 GATHER_BYTES = 1 << 19
 #: Pause after the index could not be written.
 RETRY_S = 1.0
@@ -59,7 +60,7 @@ class KeyIndexing:
             if self._failure is not None:
                 pause_s = RETRY_S
             elif behind < GATHER_BYTES:
-                pause_s = max(pause_s, GATHER_S)
+                pause_s = max(pause_s, GATHER_S if behind else IDLE_S)
             await asyncio.sleep(pause_s)
 
     def step(self) -> int:

@@ -27,7 +27,7 @@ from pymq.broker.topic_routes import TopicRoutes
 from pymq.protocol.names import revive_topic
 
 #: How often it is checked which queues have become free, and which are not needed any more.
-_ORDER_INTERVAL_S = 0.1
+_ORDER_INTERVAL_S, _ORDER_IDLE_S = 0.1, 0.5
 _CLEAN_INTERVAL_S = 60.0
 
 
@@ -84,7 +84,9 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
         openings=[in_flight.open],
         duties=[
             in_flight,
-            Periodic("queues popped in order", order.step, _ORDER_INTERVAL_S),
+            Periodic(
+                "queues popped in order", order.step, _ORDER_INTERVAL_S, idle_s=_ORDER_IDLE_S
+            ),
             Periodic("old orders", order.clean, _CLEAN_INTERVAL_S),
         ],
         holders=[polls, notices],

@@ -24,21 +24,35 @@ class Tasks:
         task.add_done_callback(self._ended)
         return task
 
-    def repeat(self, name: str, step: Callable[[], object], interval_s: float) -> asyncio.Task[Any]:
+    def repeat(
+        self,
+        name: str,
+        step: Callable[[], object],
+        interval_s: float,
+        *,
+        idle_s: float | None = None,
+    ) -> asyncio.Task[Any]:
         """Call ``step`` every ``interval_s`` seconds, first after one interval.
 
         ``step`` does one bounded piece of work and may be a coroutine function. What it
         raises is logged with its traceback, and the next interval tries again.
-        """
-        return self.start(name, self._repeat(name, step, interval_s))
 
-    async def _repeat(self, name: str, step: Callable[[], object], interval_s: float) -> None:
+        Args:
+            idle_s: the interval after a step that returned nothing, or 0; default: no difference.
+        """
+        return self.start(name, self._repeat(name, step, interval_s, idle_s or interval_s))
+
+    async def _repeat(
+        self, name: str, step: Callable[[], object], interval_s: float, idle_s: float
+    ) -> None:
+        done: object = None
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(interval_s if done else idle_s)
+            done = None
             try:
                 done = step()
                 if isinstance(done, Awaitable):
-                    await done
+                    done = await done
             except Exception:
                 _log.exception("%s: %s failed; trying again in %g s", self._owner, name, interval_s)
 

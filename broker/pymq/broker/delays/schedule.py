@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 #: How long to sleep at most before a look at the clock, which may have been set.
 LOOK_INTERVAL_S = 1.0
+#: The same for a level without messages, where only an arrival can change anything.
+EMPTY_INTERVAL_S = 10.0
 #: Pauses before a level tries again: doubled after each failure.
 RETRY_LEAST_S, RETRY_MOST_S = 0.1, 10.0
 _LEVEL = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
@@ -245,7 +247,7 @@ class Schedule:
 
     def _wait_s(self, level: DelayLevel) -> float:
         if level.head_ms is None:
-            return LOOK_INTERVAL_S
+            return EMPTY_INTERVAL_S
         return min(max(level.head_ms - self._clock.wall_ms(), 0) / 1000, LOOK_INTERVAL_S)
 
     # --- delivering

@@ -28,7 +28,7 @@ from pymq.store import MessageStore, PutResult, PutStatus
 _log = logging.getLogger(__name__)
 
 #: How often it is checked what is due, and how long the journal is.
-REVIVE_INTERVAL_S = 0.1
+REVIVE_INTERVAL_S, REVIVE_IDLE_S = 0.1, 0.5
 SHORTEN_INTERVAL_S = 1.0
 
 _NOTHING = PutResult(PutStatus.OK)
@@ -94,7 +94,9 @@ class InFlight:
 
     def start(self) -> None:
         """Begin to revive what is due."""
-        self._tasks.repeat("revival", self._revive, REVIVE_INTERVAL_S)
+        self._tasks.repeat(
+            "revival", self._revive, REVIVE_INTERVAL_S, idle_s=REVIVE_IDLE_S
+        )
         self._tasks.repeat("journal", self._journal.shorten, SHORTEN_INTERVAL_S)
 
     async def close(self) -> None:
@@ -102,9 +104,10 @@ class InFlight:
         await self._tasks.close()
         await self._journal.close()
 
-    async def _revive(self) -> None:
+    async def _revive(self) -> int:
         while await self._revival.step() == STEP_COUNT:
             await asyncio.sleep(0)
+        return len(self._table)
 
     # --- popping and acknowledging
 

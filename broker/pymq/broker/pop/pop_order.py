@@ -97,11 +97,10 @@ class PopOrder:
         return reached is not None and queue_offset < reached
 
     def step(self) -> int:
-        """Wake who waits for queues that have become free; return how many did."""
-        free = self._orders.take_free()
-        for queue in free:
+        """Wake who waits for queues that have become free; return how many are popped in order."""
+        for queue in self._orders.take_free():
             self._wake(queue)
-        return len(free)
+        return len(self._orders)
 
     def clean(self) -> None:
         """Forget what nobody needs any more."""

@@ -84,8 +84,12 @@ class Admission:
         self._late_at_s = self._late_since_s = float("-inf")
         self.is_strained = False
 
-    def step(self) -> None:
-        """Look at the disk and at what waits, refuse what is late; called many times a second."""
+    def step(self) -> bool:
+        """Look at the disk and at what waits, refuse what is late; called many times a second.
+
+        Returns:
+            Whether anything waits for the disk.
+        """
         self._disk.step()
         # A trial that only waits for its thread, on a busy machine, is no reason.
         is_stuck = self._disk.trial_ms >= self._config.page_cache_busy_ms / 2
@@ -109,6 +113,7 @@ class Admission:
         self.is_strained = self._is_full or self._disk.is_suspect or self._disk.is_busy
         if self._clock.monotonic_s() - self._late_at_s > LATE_PAUSE_S:
             self._said.over("late", "requests are handled in time again")
+        return self.is_strained or waiting_bytes > 0 or self._disk.is_flushing
 
     # --- requests that arrive
 

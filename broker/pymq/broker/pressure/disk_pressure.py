@@ -112,6 +112,11 @@ class DiskPressure:
             )
 
     @property
+    def is_flushing(self) -> bool:
+        """Whether a flush is in progress."""
+        return self._flush_begun_s() is not None
+
+    @property
     def trial_ms(self) -> int:
         """How long the trial in progress has taken; 0 if there is none."""
         if self._trial is None or self._look_count < LOOKS_LEAST:

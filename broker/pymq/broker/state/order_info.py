@@ -140,6 +140,9 @@ class OrderTable:
             self._free_ms.pop(queue, None)
             self.is_changed = True
 
+    def __len__(self) -> int:
+        return len(self._infos)
+
     def take_free(self) -> list[_Queue]:
         """Return the queues that have become free since the last call."""
         now = self._clock.wall_ms()
