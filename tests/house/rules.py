@@ -68,7 +68,7 @@ RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("broker",),
     ),
     "store": (
-        ("files", "config", "progress", "searches"),
+        ("pages", "files", "config", "progress", "searches"),
         ("log",),
         ("queues",),
         ("index",),

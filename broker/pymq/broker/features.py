@@ -35,6 +35,7 @@ def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
         offsets,
         levels_ms=levels_ms,
         wait_in_memory=core.responses.wait_in_memory,
+        wait_entries=core.responses.wait_entries,
         wait_flushed=core.flusher.wait_flushed,
         save_soon=core.saving.add("delayOffset.json", offsets),
         save_interval_s=site.config.delay_flush_interval_ms / 1000,
@@ -87,6 +88,7 @@ def _reports(site: Site, tables: Tables, core: Core) -> Feature:
     runtime = RuntimeHandlers(
         site.clock,
         site.store,
+        core.cold_reads,
         core.days,
         core.requests,
         core.statistics,
@@ -106,7 +108,7 @@ def _reports(site: Site, tables: Tables, core: Core) -> Feature:
         SettingsHandlers(settings, core.saving.answer_saved),
         StatisticsHandlers(core.statistics),
         StoreStateHandlers(site.store),
-        QueueEntryHandlers(site.store, tables.clients, tables.filters),
+        QueueEntryHandlers(site.store, core.cold_reads, tables.clients, tables.filters),
     )
     return Feature(
         handlers={code: handler for part in parts for code, handler in part.table().items()}

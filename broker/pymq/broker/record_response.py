@@ -15,9 +15,12 @@ from typing import Any
 from pymq.errors import StoreError
 from pymq.net.dispatcher import PartedResponse
 from pymq.protocol.command import Command
-from pymq.store import MessageStore
+from pymq.store import SCAN_MAX, EntryPrefetchJob, MessageStore
 
 _log = logging.getLogger(__name__)
+
+#: The system is not asked whether a wider part of the log is in memory: it looks at each page.
+_LOOKED_AT_BYTES = 16 << 20
 
 
 class RecordResponses:
@@ -51,7 +54,7 @@ class RecordResponses:
         Raises:
             CorruptRecord: raised by ``check``.
         """
-        if self.is_cold(starts):
+        if self.is_cold(buffers, starts):
             return self._make_cold(head, buffers, starts, check)
         if check is not None:
             check()
@@ -69,23 +72,49 @@ class RecordResponses:
             check()
         return PartedResponse(head, buffers)
 
-    async def wait_in_memory(
-        self, buffers: Sequence[memoryview], starts: Sequence[int]
-    ) -> None:
+    async def wait_in_memory(self, buffers: Sequence[memoryview], starts: Sequence[int]) -> None:
         """Return when records can be looked at without waiting for the disk.
 
         Args:
             buffers, starts: as for ``make``.
         """
-        if self.is_cold(starts):
+        if self.is_cold(buffers, starts):
             await self._prefetch(buffers, starts)
 
-    def is_cold(self, starts: Sequence[int]) -> bool:
-        """Return whether records may no longer be in memory; ``starts`` as for ``make``."""
-        return bool(starts) and not self.is_in_memory(starts[0])
+    async def wait_entries(
+        self, topic: str, queue_id: int, queue_offset: int, count: int = SCAN_MAX
+    ) -> None:
+        """Return when entries of a queue can be read without waiting for the disk."""
+        job = self._store.reads.entry_prefetch(topic, queue_id, queue_offset, count)
+        if job is not None:
+            await self.run(job)
+
+    async def run(self, job: EntryPrefetchJob) -> None:
+        """Run a job of the store in a thread that may wait for the disk."""
+        await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+
+    def is_cold(self, buffers: Sequence[memoryview], starts: Sequence[int]) -> bool:
+        """Return whether records may not be in memory; arguments as for ``make``."""
+        if not starts:
+            return False
+        first = starts[0]
+        if not self.is_recent(first):
+            return True
+        if first >= self._store.reads.opened_end:
+            return False
+        # Whatever was there when the broker was started may be on the disk only.
+        end = starts[-1] + len(buffers[-1])
+        return end - first > _LOOKED_AT_BYTES or not self._store.reads.is_loaded(first, end)
 
     def is_in_memory(self, physical_offset: int) -> bool:
-        """Return whether what lies at a physical offset, and behind it, counts as in memory."""
+        """Return whether what lies at a physical offset, and behind it, is surely in memory."""
+        return physical_offset >= self._store.reads.opened_end and self.is_recent(physical_offset)
+
+    def is_recent(self, physical_offset: int) -> bool:
+        """Return whether a physical offset belongs to the end of the log that fits into memory.
+
+        Source: RocketMQ DefaultMessageStore.checkInMemByCommitOffset.
+        """
         return self._store.log_end - physical_offset <= self._memory_bytes
 
     async def _prefetch(self, buffers: Sequence[memoryview], starts: Sequence[int]) -> None:

@@ -16,6 +16,8 @@ from pymq.store.matching_read import MatchingRead
 from pymq.store.message_store import MessageStore
 from pymq.store.put_result import PutResult, PutStatus
 from pymq.store.puts import Put, RecordGroup
+from pymq.store.queue_read import SCAN_MAX
+from pymq.store.queues.entry_prefetch import EntryPrefetchJob
 from pymq.store.queues.queue_extension import BitMapTest
 from pymq.store.queues.queue_table import QueueKey
 from pymq.store.read_result import ReadResult, ReadStatus
@@ -29,9 +31,11 @@ from pymq.store.timer.timer_store import TimerStore
 
 __all__ = [
     "EVERYTHING",
+    "SCAN_MAX",
     "Arrival",
     "BitMapTest",
     "Durability",
+    "EntryPrefetchJob",
     "Files",
     "FlushJob",
     "FlushMode",

@@ -16,15 +16,15 @@ import resource
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from pymq.errors import DiskFull, FlushFailed, StoreError, StoreLocked
+from pymq.store.pages import is_resident, on_pages, punch
 
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 _UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 _LOCKED = frozenset((errno.EAGAIN, errno.EACCES))
-_PUNCH_HOLE_KEEP_SIZE = 0x2 | 0x1  # linux/falloc.h
 _LOCK_ON_FAULT = 1  # sys/mman.h MLOCK_ONFAULT
+#: preadv(2): fail where the disk would have to be waited for. 0 where the system has no such thing.
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 _HINTS = {
     errno.EACCES: "give this user the right to it, or choose another directory",
     errno.EPERM: "give this user the right to it, or choose another directory",
@@ -190,6 +190,17 @@ class Files:
             raise _failure(error, f"read at {position}", _path_of(fd)) from error
         return data
 
+    def is_cached(self, fd: int, size: int, position: int) -> bool:
+        """Return whether a part of a file can be read without the disk, or nobody can tell."""
+        if not _NO_WAIT:
+            return True
+        try:
+            return os.preadv(fd, (bytearray(size),), position, _NO_WAIT) == size
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True  # In memory anyway, as with tmpfs, or the read says what is wrong.
+
     def map_for_reading(self, fd: int, size_bytes: int) -> memoryview:
         """Return a whole file as a shared read-only map; it outlives the descriptor."""
         try:
@@ -222,14 +233,7 @@ class Files:
         Returns:
             Whether it was done; not every system and file system can do it.
         """
-        import ctypes  # Rarely needed, and a quarter of the time this module takes to import.
-
-        try:
-            fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-        except AttributeError:
-            return False  # Not Linux.
-        fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-        return bool(fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, 0, size_bytes) == 0)
+        return punch(fd, size_bytes)
 
     def map_memory(self, size_bytes: int) -> memoryview:
         """Return writable anonymous memory, all zeros; it is freed with its last view."""
@@ -246,12 +250,21 @@ class Files:
             when_used: lock each page at its first use, instead of all at once.
         """
         if when_used:
-            return _on_pages("mlock2", view, _LOCK_ON_FAULT)
-        return _on_pages("mlock", view)
+            return on_pages("mlock2", view, _LOCK_ON_FAULT)
+        return on_pages("mlock", view)
+
+    def is_resident(self, view: memoryview, first: int, end: int) -> bool:
+        """Return whether a part of a map can be read without the disk, or nobody can tell.
+
+        Args:
+            view: all of the map.
+            first, end: the part.
+        """
+        return is_resident(view, first, end)
 
     def unlock_from_memory(self, view: memoryview) -> None:
         """Let the system evict a map's pages again."""
-        _on_pages("munlock", view)
+        on_pages("munlock", view)
 
     def data_ranges(self, fd: int, first: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of [first, end) that are not holes, in order.
@@ -467,19 +480,6 @@ class Files:
     def process_id(self) -> int:
         """Return the id of this process, for the abort marker."""
         return os.getpid()
-
-
-def _on_pages(name: str, view: memoryview, *flags: int) -> bool:
-    """Call ``mlock`` or a similar function for the pages of a map; return whether it worked."""
-    import ctypes  # as in give_back_blocks
-
-    try:
-        call = getattr(ctypes.CDLL(None, use_errno=True), name)
-    except AttributeError:
-        return False  # Not Linux, or an old version.
-    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int for _ in flags))
-    address = np.frombuffer(view, np.uint8).ctypes.data
-    return bool(call(address, len(view), *flags) == 0)
 
 
 class ReadOnlyFiles(Files):

@@ -15,6 +15,7 @@ from pymq.store.log.commit_log import CommitLog
 from pymq.store.matching_read import MatchingRead
 from pymq.store.queue_read import SCAN_MAX, read_queue
 from pymq.store.queues.consume_queue import ENTRY
+from pymq.store.queues.entry_prefetch import EntryPrefetchJob, entry_prefetch
 from pymq.store.queues.queue_table import QueueTable
 from pymq.store.read_result import ReadResult
 from pymq.store.searches import among
@@ -26,7 +27,12 @@ _log = logging.getLogger(__name__)
 
 
 class Reads:
-    """Reads of one store."""
+    """Reads of one store.
+
+    Attributes:
+        opened_end: where the log ended when the store was opened: what is older may have left the
+            memory since it was written, however little has been written since.
+    """
 
     def __init__(
         self,
@@ -41,6 +47,9 @@ class Reads:
         self._gate = gate
         self._statistics = statistics
         self._clock = clock
+        self.opened_end = log.end
+        for queue in queues:
+            queue.loaded_end = queue.end_offset
 
     def read(
         self,
@@ -83,6 +92,30 @@ class Reads:
             found = self.advance(found) or found
         assert found is not None
         return found
+
+    def entry_prefetch(
+        self, topic: str, queue_id: int, queue_offset: int, count: int = SCAN_MAX
+    ) -> EntryPrefetchJob | None:
+        """Return a job that brings entries into memory; None if they are, as nearly always.
+
+        Args:
+            topic, queue_id, queue_offset, count: what is to be read.
+
+        Raises:
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        queue = self._queues.by_key.get((topic, queue_id))
+        if queue is None:
+            return None
+        return entry_prefetch(self._queues.files, queue, queue_offset, count)
+
+    def is_loaded(self, first: int, end: int) -> bool:
+        """Return whether a part of the log is in memory, as far as the system says.
+
+        Source: RocketMQ MappedFile.isLoaded.
+        """
+        return self._log.is_loaded(first, end)
 
     def begin(
         self,

@@ -124,6 +124,7 @@ class Schedule:
         levels_ms: the delays of levels 1, 2, ...
         wait_in_memory: returns when records, given as in ``ReadResult``, can be looked at
             without waiting for the disk.
+        wait_entries: does the same for entries of a queue: topic, queue id, queue offset.
         wait_flushed: calls back when the log is flushed up to a physical offset.
         save_soon: to be called when ``offsets`` have changed.
         save_interval_s: how often they are.
@@ -139,6 +140,7 @@ class Schedule:
         *,
         levels_ms: Sequence[int],
         wait_in_memory: Callable[[Sequence[memoryview], Sequence[int]], Coroutine[Any, Any, None]],
+        wait_entries: Callable[[str, int, int], Coroutine[Any, Any, None]],
         wait_flushed: WaitFlushed,
         save_soon: Callable[[], None],
         save_interval_s: float,
@@ -149,6 +151,7 @@ class Schedule:
         self._clock = clock
         self._offsets = offsets
         self._wait_in_memory = wait_in_memory
+        self._wait_entries = wait_entries
         self._wait_flushed = wait_flushed
         self._save_soon = save_soon
         self._save_interval_s = save_interval_s
@@ -258,6 +261,7 @@ class Schedule:
         Raises:
             StoreError: some cannot be read or stored; the others are delivered.
         """
+        await self._wait_entries(SCHEDULE_TOPIC, level.number - 1, level.cursor)
         count = level.look(self._clock.wall_ms())
         if not count:
             return 0

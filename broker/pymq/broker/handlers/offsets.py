@@ -6,8 +6,8 @@ from pymq.broker.cold_reads import ColdReads
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
-from pymq.errors import refusal
-from pymq.net.dispatcher import Handler, Request
+from pymq.errors import BrokerError, refusal
+from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.offsets import (
@@ -50,7 +50,7 @@ class OffsetHandlers:
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
         }
 
-    def query(self, request: Request) -> Command:
+    def query(self, request: Request) -> Answer:
         """QUERY_CONSUMER_OFFSET (14).
 
         A group without an offset, in a queue whose first message still exists and is in memory,
@@ -67,19 +67,18 @@ class OffsetHandlers:
                     ResponseCode.QUERY_NOT_FOUND,
                     "Not found, do not set to zero, maybe this group boot first",
                 )
-            if first <= 0 and self._is_recent(topic, queue_id):
-                offset = 0
-        if offset is None:
-            raise refusal(
-                ResponseCode.QUERY_NOT_FOUND,
-                "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
-            )
+            if first <= 0:
+                return self._query_of_new(request, topic, queue_id)
+            raise _unknown_group()
         return _answer(request, offset)
 
-    def _is_recent(self, topic: str, queue_id: int) -> bool:
-        """Is a queue's message 0 in memory, or yet to come?"""
+    async def _query_of_new(self, request: Request, topic: str, queue_id: int) -> Command:
+        """Answer 0 if a queue's message 0 is in memory, or yet to come."""
+        await self._cold_reads.wait_entries(topic, queue_id, 0, 1)
         start = self._store.physical_offset(topic, queue_id, 0)
-        return start is None or self._cold_reads.is_in_memory(start)
+        if start is None or self._cold_reads.is_recent(start):
+            return _answer(request, 0)
+        raise _unknown_group()
 
     def update(self, request: Request) -> Command:
         """UPDATE_CONSUMER_OFFSET (15)."""
@@ -138,3 +137,10 @@ class OffsetHandlers:
 
 def _answer(request: Request, offset: int) -> Command:
     return request.response(ResponseCode.SUCCESS, fields=OffsetResponse(offset=offset).to_fields())
+
+
+def _unknown_group() -> BrokerError:
+    return refusal(
+        ResponseCode.QUERY_NOT_FOUND,
+        "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+    )

@@ -24,7 +24,14 @@ from pymq.net.dispatcher import Answer, Handler, Request, Response
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.pop import PopRequest, PopResponse
-from pymq.store import EVERYTHING, Arrival, MatchingRead, MessageStore, Selection
+from pymq.store import (
+    EVERYTHING,
+    Arrival,
+    EntryPrefetchJob,
+    MatchingRead,
+    MessageStore,
+    Selection,
+)
 
 #: A request this much older than its client wanted to wait is not executed.
 _LATE_MS = 500
@@ -124,11 +131,14 @@ class PopHandlers:
         wanted: Wanted,
         deadline_s: float,
         popped: Popped,
-        reading: MatchingRead | None,
+        reading: MatchingRead | EntryPrefetchJob | None,
         steps: Steps,
     ) -> Response | None:
         while reading is not None:
-            await self._waiting.wait_in_memory(*reading.places())
+            if isinstance(reading, MatchingRead):
+                await self._waiting.wait_in_memory(*reading.places())
+            else:
+                await self._waiting.run(reading)
             reading = next(steps, None)
         if popped.taken:
             answer = self._keep(request, header, popped)

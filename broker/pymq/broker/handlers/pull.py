@@ -21,7 +21,16 @@ from pymq.net.dispatcher import Answer, Handler, PartedResponse, Request, Respon
 from pymq.protocol.codes import Permission, PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden, PullRequest, PullResponse
-from pymq.store import Arrival, MatchingRead, MessageStore, ReadResult, ReadStatus, Selection
+from pymq.store import (
+    SCAN_MAX,
+    Arrival,
+    EntryPrefetchJob,
+    MatchingRead,
+    MessageStore,
+    ReadResult,
+    ReadStatus,
+    Selection,
+)
 
 #: Plain numbers: combining flags of an enumeration costs a microsecond, and every pull asks.
 _READ = int(Permission.READ)
@@ -90,6 +99,23 @@ class PullHandlers:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
+        prefetch = self._entry_prefetch(header)
+        if prefetch is not None:
+            return self._pull_cold(request, header, selection, prefetch)
+        return self._pull(request, header, selection)
+
+    async def _pull_cold(
+        self,
+        request: Request,
+        header: PullRequest,
+        selection: Selection,
+        prefetch: EntryPrefetchJob,
+    ) -> Response | None:
+        await self._responses.run(prefetch)
+        answer = self._pull(request, header, selection)
+        return await answer if isinstance(answer, Coroutine) else answer
+
+    def _pull(self, request: Request, header: PullRequest, selection: Selection) -> Answer:
         found = self._begin(header, selection)
         if header.sys_flag & _SUSPEND and isinstance(found, ReadResult):
             # Nothing has arrived since: no other task had a turn.
@@ -143,6 +169,12 @@ class PullHandlers:
 
     # --- reading and answering
 
+    def _entry_prefetch(self, header: PullRequest) -> EntryPrefetchJob | None:
+        count = max(SCAN_MAX, min(header.message_count_max, self._config.extended_pull_count_max))
+        return self._store.reads.entry_prefetch(
+            header.topic, header.queue_id, header.queue_offset, count
+        )
+
     def _begin(self, header: PullRequest, selection: Selection) -> ReadResult | MatchingRead:
         config = self._config
         extended = header.extended_bytes_max
@@ -166,7 +198,7 @@ class PullHandlers:
     ) -> Answer:
         """Answer with what was found; with a coroutine if a disk has to be waited for."""
         while isinstance(found, MatchingRead):
-            if self._responses.is_cold(found.places()[1]):
+            if self._responses.is_cold(*found.places()):
                 return self._finish_cold(request, header, found)
             found = self._store.reads.advance(found) or found
         return self._answer(request, header, found)
@@ -226,7 +258,11 @@ class PullHandlers:
         offset = result.next_queue_offset
         self._note(header, offset)
         # Those who lag behind so far that they read from the disk may burden another broker.
-        is_late = self._config.slave_read and self._responses.is_cold(result.starts[-1:])
+        is_late = (
+            self._config.slave_read
+            and bool(result.starts)
+            and not self._responses.is_recent(result.starts[-1])
+        )
         fields = self._fields(header, offset, result.queue_first, result.queue_end, is_late=is_late)
         code = _response_code(result, header.queue_offset)
         head = request.response(code, result.status.name, fields)

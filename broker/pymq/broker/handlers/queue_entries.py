@@ -6,6 +6,7 @@ Source: RocketMQ AdminBrokerProcessor.queryConsumeQueue.
 import base64
 from collections.abc import Mapping
 
+from pymq.broker.cold_reads import ColdReads
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.filters import FilterTable, GroupFilter
 from pymq.errors import refusal
@@ -26,8 +27,15 @@ ENTRIES_MAX = 10_000
 class QueueEntryHandlers:
     """Shows what consume queues hold."""
 
-    def __init__(self, store: MessageStore, clients: ClientTable, filters: FilterTable) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        cold_reads: ColdReads,
+        clients: ClientTable,
+        filters: FilterTable,
+    ) -> None:
         self._store = store
+        self._cold_reads = cold_reads
         self._clients = clients
         self._filters = filters
 
@@ -35,7 +43,7 @@ class QueueEntryHandlers:
         """Return the handler of each request code."""
         return {RequestCode.QUERY_CONSUME_QUEUE: self.entries}
 
-    def entries(self, request: Request) -> Command:
+    async def entries(self, request: Request) -> Command:
         """QUERY_CONSUME_QUEUE (321)."""
         header = QueueEntriesRequest.from_fields(request.fields)
         topic, queue_id, first = header.topic, header.queue_id, header.first
@@ -51,9 +59,9 @@ class QueueEntryHandlers:
             if subscription is not None:
                 entry = None if group_filter is None else group_filter.entry.to_json()
                 body.filter = fastjson.dump_pretty(entry)
-        found = self._store.entries.listed(
-            topic, queue_id, first, min(max(header.count, 0), ENTRIES_MAX)
-        )
+        count = min(max(header.count, 0), ENTRIES_MAX)
+        await self._cold_reads.wait_entries(topic, queue_id, first, count)
+        found = self._store.entries.listed(topic, queue_id, first, count)
         if found is None:
             # SUCCESS without a body, as in RocketMQ.
             return request.response(

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from pymq.broker.cold_reads import ColdReads
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.broker.statistics.day_totals import DayTotals
 from pymq.broker.statistics.request_statistics import RequestStatistics
@@ -40,6 +41,7 @@ class RuntimeHandlers:
         self,
         clock: Clock,
         store: MessageStore,
+        cold_reads: ColdReads,
         days: DayTotals,
         requests: RequestStatistics,
         statistics: BrokerStatistics,
@@ -48,6 +50,7 @@ class RuntimeHandlers:
     ) -> None:
         self._clock = clock
         self._store = store
+        self._cold_reads = cold_reads
         self._days = days
         self._requests = requests
         self._statistics = statistics
@@ -58,7 +61,7 @@ class RuntimeHandlers:
         """Return the handler of each request code."""
         return {RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime_info}
 
-    def runtime_info(self, request: Request) -> Command:
+    async def runtime_info(self, request: Request) -> Command:
         """GET_BROKER_RUNTIME_INFO (28)."""
         found = self._store.statistics.snapshot()
         table = {
@@ -70,7 +73,7 @@ class RuntimeHandlers:
             **self._times(found),
             **_counts(found),
             **self._totals(),
-            **self._log(),
+            **self._log(await self._cold_reads.earliest_time()),
             **self._disks(),
             **{name: text for report in self._reports for name, text in report().items()},
             **encode_request_totals(self._requests),
@@ -105,9 +108,9 @@ class RuntimeHandlers:
             "msgGetTotalTodayNow": str(self._statistics.read_count),
         }
 
-    def _log(self) -> dict[str, str]:
+    def _log(self, earliest_ms: int | None) -> dict[str, str]:
         store = self._store
-        earliest_ms, buffers = store.earliest_time, store.durability.free_buffer_count
+        buffers = store.durability.free_buffer_count
         return {
             "commitLogMinOffset": str(store.log_first),
             "commitLogMaxOffset": str(store.log_end),

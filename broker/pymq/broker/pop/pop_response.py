@@ -42,9 +42,7 @@ class PopResponses:
         rename: whether messages of retry topics are sent as of the topic that was asked for.
     """
 
-    def __init__(
-        self, responses: RecordResponses, *, broker_name: str, rename: bool
-    ) -> None:
+    def __init__(self, responses: RecordResponses, *, broker_name: str, rename: bool) -> None:
         self._responses = responses
         self._broker_name = broker_name
         self._rename = rename
@@ -63,7 +61,10 @@ class PopResponses:
         Raises:
             CorruptRecord: a message is not what its queue says.
         """
-        if any(self._responses.is_cold(taken.result.starts) for taken in attempt.kept):
+        if any(
+            self._responses.is_cold(taken.result.buffers, taken.result.starts)
+            for taken in attempt.kept
+        ):
             return self._make_cold(head, topic, invisible_ms, attempt)
         return self._make(head, topic, invisible_ms, attempt)
 

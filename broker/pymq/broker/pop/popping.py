@@ -19,7 +19,14 @@ from pymq.broker.record_response import RecordResponses
 from pymq.broker.state.order_info import OrderTable
 from pymq.broker.state.topics import TopicTable
 from pymq.protocol import names
-from pymq.store import MatchingRead, MessageStore, ReadResult, ReadStatus, Selection
+from pymq.store import (
+    EntryPrefetchJob,
+    MatchingRead,
+    MessageStore,
+    ReadResult,
+    ReadStatus,
+    Selection,
+)
 
 #: Filtered reads of one queue by one pop that found nothing.
 _EMPTY_READS_MAX = 16
@@ -37,7 +44,7 @@ _PASSED = frozenset(
 INIT_MIN = 0
 
 #: A pop in steps: each is a read that has to wait for a disk before the next.
-Steps: TypeAlias = Iterator[MatchingRead]
+Steps: TypeAlias = Iterator[MatchingRead | EntryPrefetchJob]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,9 +233,7 @@ class Popping:
         for number in range(first, first + count):
             yield topic, number % count
 
-    def _pop_queue(
-        self, wanted: Wanted, topic: str, queue_id: int, popped: Popped
-    ) -> Steps:
+    def _pop_queue(self, wanted: Wanted, topic: str, queue_id: int, popped: Popped) -> Steps:
         queue = topic, wanted.group, queue_id
         left = min(wanted.count_max, MESSAGES_MAX) - popped.count
         if left <= 0 or queue in self._busy:
@@ -237,7 +242,7 @@ class Popping:
             popped.is_unfinished |= left > 0 and rest > 0  # the other pop may leave some
             return
         self._take_reset(queue)
-        at = self._start(wanted, queue)
+        at = yield from self._start(wanted, queue)
         if wanted.in_order and self._orders.is_blocked(
             queue, wanted.attempt_id, wanted.invisible_ms
         ):
@@ -267,8 +272,11 @@ class Popping:
 
     def _read(
         self, wanted: Wanted, queue: GroupQueue, at: int, count_max: int
-    ) -> Generator[MatchingRead, None, ReadResult]:
+    ) -> Generator[MatchingRead | EntryPrefetchJob, None, ReadResult]:
         topic, _, queue_id = queue
+        prefetch = self._store.reads.entry_prefetch(topic, queue_id, at)
+        if prefetch is not None:
+            yield from self._alone(queue, prefetch)
         found: ReadResult | MatchingRead = self._store.reads.begin(
             topic,
             queue_id,
@@ -278,21 +286,27 @@ class Popping:
             selection=wanted.selection,
         )
         while isinstance(found, MatchingRead):
-            if self._responses.is_cold(found.places()[1]):
-                self._busy.add(queue)
-                try:
-                    yield found
-                finally:
-                    self._busy.discard(queue)
+            if self._responses.is_cold(*found.places()):
+                yield from self._alone(queue, found)
             found = self._store.reads.advance(found) or found
         return found
+
+    def _alone(self, queue: GroupQueue, awaited: MatchingRead | EntryPrefetchJob) -> Steps:
+        """Wait for something while nobody else pops from a queue for the same group."""
+        self._busy.add(queue)
+        try:
+            yield awaited
+        finally:
+            self._busy.discard(queue)
 
     def _rest(self, group: str, topic: str, queue_id: int) -> int:
         first, end = self._store.queue_bounds(topic, queue_id)
         at = self._progress.find((topic, group, queue_id))
         return max(0, end - (first if at is None else at))
 
-    def _start(self, wanted: Wanted, queue: GroupQueue) -> int:
+    def _start(
+        self, wanted: Wanted, queue: GroupQueue
+    ) -> Generator[MatchingRead | EntryPrefetchJob, None, int]:
         """Return the offset of the next message; a group that has none gets one."""
         at = self._progress.find(queue)
         if at is not None and at >= 0:
@@ -301,8 +315,11 @@ class Popping:
         first, end = self._store.queue_bounds(topic, queue_id)
         if wanted.init_mode == INIT_MIN or names.is_retry_topic(topic):
             at = first
-        elif self._rules.start_in_memory and first <= 0 and self._is_in_memory(topic, queue_id):
-            at = 0
+        elif self._rules.start_in_memory and first <= 0:
+            prefetch = self._store.reads.entry_prefetch(topic, queue_id, 0, 1)
+            if prefetch is not None:
+                yield from self._alone(queue, prefetch)
+            at = 0 if self._is_in_memory(topic, queue_id) else max(end - 1, 0)
         else:
             at = max(end - 1, 0)
         self._progress.commit(queue, at)
@@ -310,4 +327,4 @@ class Popping:
 
     def _is_in_memory(self, topic: str, queue_id: int) -> bool:
         place = self._store.physical_offset(topic, queue_id, 0)
-        return place is not None and self._responses.is_in_memory(place)
+        return place is not None and self._responses.is_recent(place)

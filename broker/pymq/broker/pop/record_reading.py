@@ -35,6 +35,7 @@ class RecordReading:
             CorruptRecord: the queue or the log is damaged.
             StoreClosed: the store was closed.
         """
+        await self._responses.wait_entries(topic, queue_id, queue_offset, count_max)
         result = self._store.reads.read(
             topic, queue_id, queue_offset, count_max=count_max, bytes_max=READ_BYTES_MAX
         )

@@ -157,6 +157,7 @@ class TransactionChecks:
         Returns:
             Where to go on; None if the others are too young, or nothing can be written.
         """
+        await self._responses.wait_entries(HALF_TOPIC, QUEUE_ID, first, last - first)
         result = self._store.read(
             HALF_TOPIC, QUEUE_ID, first, count_max=last - first, bytes_max=_BATCH_BYTES
         )
@@ -223,9 +224,7 @@ class TransactionChecks:
             seconds = -1
         return self._config.transaction_timeout_ms if seconds == -1 else seconds * 1000
 
-    def _begin_write(
-        self, then: Callable[[PutResult], None] = lambda place: None
-    ) -> Copied:
+    def _begin_write(self, then: Callable[[PutResult], None] = lambda place: None) -> Copied:
         """Count a write that begins; return what to call with its outcome."""
         self._writing_count += 1
 

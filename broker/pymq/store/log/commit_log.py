@@ -277,6 +277,16 @@ class CommitLog:
             found.append(view[start - first : stop - first])
         return found
 
+    def is_loaded(self, first: int, end: int) -> bool:
+        """Return whether a part of the log is in memory, as far as the system says."""
+        while first < end:
+            segment = self.segments.find(first)
+            stop = min(end, segment.end)
+            if not segment.is_loaded(first - segment.first, stop - segment.first):
+                return False
+            first = stop
+        return True
+
     def places(self, starts: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return (descriptor, position, size) of ranges that ``slices`` gave.
 

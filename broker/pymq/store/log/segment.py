@@ -72,6 +72,10 @@ class Segment:
                 self.advise(self._advice)
         return self._view
 
+    def is_loaded(self, first: int, end: int) -> bool:
+        """Return whether a part of the file is in memory; False if it is not even mapped."""
+        return self._view is not None and self._files.is_resident(self._view, first, end)
+
     def advise(self, advice: int) -> None:
         """Tell the system how the map will be read: NORMAL_READS or RANDOM_READS."""
         self._advice = advice

@@ -68,6 +68,7 @@ class ConsumeQueue:
         "end_offset",
         "extension",
         "file_bytes",
+        "loaded_end",
         "physical_end",
         "min_offset",
         "next_offset",
@@ -94,6 +95,8 @@ class ConsumeQueue:
         self.min_offset = 0
         self.end_offset = 0
         self.next_offset = 0
+        #: What was there when the store was opened ends here.
+        self.loaded_end = 0
         self.physical_end = -1
         self.removed = False
 
@@ -116,6 +119,10 @@ class ConsumeQueue:
     def path_of(self, base: int) -> str:
         """Return the path of one of its files."""
         return self._paths[base]
+
+    def find_path(self, base: int) -> str | None:
+        """Return the path of one of its files; None if it is missing."""
+        return self._paths.get(base)
 
     def paths(self) -> dict[int, str]:
         """Return the path of each of its files, by the offset of its first byte."""

@@ -245,9 +245,7 @@ class QueueExtension:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def units(
-        self, addresses: Longs, *, bit_map_bytes: int = 0
-    ) -> tuple[npt.NDArray[Any], Mask]:
+    def units(self, addresses: Longs, *, bit_map_bytes: int = 0) -> tuple[npt.NDArray[Any], Mask]:
         """Return the units at addresses, and which of them exist.
 
         Args:
@@ -279,6 +277,17 @@ class QueueExtension:
         known = (sizes >= UNIT_BYTES) & (sizes == UNIT_BYTES + found["bit_map_bytes"].astype(int))
         known &= (addresses - _ADDRESS_BASE) % self.file_bytes + sizes <= self.file_bytes
         return found, known
+
+    def parts(self, addresses: Longs) -> list[tuple[str, int, int]]:
+        """Return where the units at addresses are: paths, sizes and positions; in any thread."""
+        parts = []
+        offsets = np.sort(addresses) - _ADDRESS_BASE
+        bases = offsets - offsets % self.file_bytes
+        for base in np.unique(bases).tolist():
+            found = offsets[bases == base] - base
+            size = int(found[-1] - found[0]) + UNIT_BYTES_MAX
+            parts.append((str(self._path_of(base)), size, int(found[0])))
+        return parts
 
     def _read(self, base: int, positions: Longs, kind: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the units at ascending positions of a file; zeros where it is too short."""

@@ -45,6 +45,11 @@ class QueueFiles:
         self._keep(path, fd)
         return fd
 
+    def is_cached(self, path: str, size: int, position: int) -> bool:
+        """Return whether a part of a file is in memory; opening the file may mean to wait, too."""
+        fd = self._open.get(path)
+        return fd is not None and self.files.is_cached(fd, size, position)
+
     def create(self, path: Path, size_bytes: int) -> None:
         """Create a file of its nominal size, and its directories."""
         directory = path.parent

@@ -72,6 +72,7 @@ class Delays:
             self.offsets,
             levels_ms=levels_ms,
             wait_in_memory=self._in_memory,
+            wait_entries=self._entries,
             wait_flushed=self._flush,
             save_soon=self._save,
             save_interval_s=10.0,
@@ -79,6 +80,9 @@ class Delays:
         self.schedule.begin()
 
     async def _in_memory(self, buffers: object, starts: object) -> None:
+        pass
+
+    async def _entries(self, topic: str, queue_id: int, queue_offset: int) -> None:
         pass
 
     def _flush(self, physical_end: int, done: Callable[[str | None], None]) -> None:
