@@ -121,8 +121,13 @@ def test_a_frozen_disk_stops_producers_and_nobody_else(
     assert caplog.text.count("the disk takes writes again") == 1
 
 
+@pytest.mark.parametrize(("hang_s", "said_count"), [(0.3, 0), (2.0, 1)])
 def test_a_write_that_blocked_everybody_is_said_and_the_next_ones_are_tried_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    hang_s: float,
+    said_count: int,
 ) -> None:
     async def check(peer: Peer) -> None:
         real, slow, loop_thread = Files.pwrite, [True], threading.get_ident()
@@ -130,7 +135,7 @@ def test_a_write_that_blocked_everybody_is_said_and_the_next_ones_are_tried_firs
         def pwrite(files: Files, *arguments: Any) -> None:
             if slow and threading.get_ident() == loop_thread:
                 slow.clear()
-                time.sleep(0.3)
+                time.sleep(hang_s)
             real(files, *arguments)
 
         monkeypatch.setattr(Files, "pwrite", pwrite)
@@ -140,6 +145,8 @@ def test_a_write_that_blocked_everybody_is_said_and_the_next_ones_are_tried_firs
 
     serve(tmp_path, check)
     assert caplog.text.count("and all clients waited for it") == 1
+    # Said while it hung: the other line follows when it is over.
+    assert caplog.text.partition("and all clients")[0].count("has not returned") == said_count
 
 
 def test_pulls_beyond_the_limit_are_told_to_come_later(

@@ -35,6 +35,7 @@ from pymq.broker.parts import Assembly, Core, Feature, Site, Tables
 from pymq.broker.plain_sends import PlainSendStore
 from pymq.broker.pressure.admission import Admission
 from pymq.broker.pressure.disk_pressure import DiskPressure
+from pymq.broker.pressure.write_watch import WriteWatch
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.registration import Registration
 from pymq.broker.retry import Retries
@@ -330,6 +331,7 @@ def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
         core.cleaner,
         core.key_indexing,
         core.notices,
+        WriteWatch(lambda: core.log_writer.writing_since_s),
         Periodic("pressure", look, _PRESSURE_INTERVAL_S, idle_s=_PRESSURE_IDLE_S),
         Periodic("statistics", sample, _SAMPLE_INTERVAL_S),
         Periodic("client expiry", tables.clients.expire, scan_s),

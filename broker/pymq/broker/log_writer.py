@@ -99,6 +99,8 @@ class LogWriter:
         #: What waits for the disk, by the time at which it came.
         self._held: deque[tuple[float, list[_Pending]]] = deque()
         self.held_put_count = 0
+        #: When the write in progress began, by ``time.monotonic``; read by another thread.
+        self.writing_since_s: float | None = None
         #: Roughly what the puts that wait for a flush take in memory.
         self.waiting_bytes = 0
 
@@ -185,7 +187,7 @@ class LogWriter:
     # --- appending
 
     def _write(self, pending: list[_Pending]) -> int:
-        begun_s = monotonic()
+        self.writing_since_s = begun_s = monotonic()
         try:
             results = self._append([put for put, _, _ in pending])
         except Exception as error:
@@ -194,6 +196,8 @@ class LogWriter:
             for _, done, _ in pending:
                 _tell(done, failed, Outcome.FAILED)
             return len(pending)
+        finally:
+            self.writing_since_s = None
         if self._disk is not None and (elapsed_s := monotonic() - begun_s) > _NOTED_S:
             self._disk.wrote(elapsed_s)
         waiting: list[tuple[Done, PutResult]] = []
