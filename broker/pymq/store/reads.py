@@ -25,6 +25,9 @@ from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)
 
+#: Blocks of the log that were in memory count as such for a while: asking costs as much as a read.
+_BLOCK_BYTES, _BLOCK_COUNT, _LOADED_S = 1 << 20, 1024, 1.0
+
 
 class Reads:
     """Reads of one store.
@@ -47,6 +50,7 @@ class Reads:
         self._gate = gate
         self._statistics = statistics
         self._clock = clock
+        self._loaded_until_s: dict[int, float] = {}
         self.opened_end = log.end
         for queue in queues:
             queue.loaded_end = queue.end_offset
@@ -108,14 +112,28 @@ class Reads:
         queue = self._queues.by_key.get((topic, queue_id))
         if queue is None:
             return None
-        return entry_prefetch(self._queues.files, queue, queue_offset, count)
+        return entry_prefetch(
+            self._queues.files, queue, queue_offset, count, self._clock.monotonic_s()
+        )
 
     def is_loaded(self, first: int, end: int) -> bool:
         """Return whether a part of the log is in memory, as far as the system says.
 
         Source: RocketMQ MappedFile.isLoaded.
         """
-        return self._log.is_loaded(first, end)
+        now_s, block = self._clock.monotonic_s(), first // _BLOCK_BYTES
+        high = (block + 1) * _BLOCK_BYTES
+        if end <= high and self._loaded_until_s.get(block, 0.0) > now_s:
+            return True
+        log = self._log
+        if end <= high and log.is_loaded(
+            max(high - _BLOCK_BYTES, log.first), min(high, log.committed)
+        ):
+            if len(self._loaded_until_s) >= _BLOCK_COUNT:
+                self._loaded_until_s.clear()
+            self._loaded_until_s[block] = now_s + _LOADED_S
+            return True
+        return log.is_loaded(first, end)
 
     def begin(
         self,

@@ -65,6 +65,7 @@ class ConsumeQueue:
         "_bases",
         "_files",
         "_paths",
+        "cached",
         "end_offset",
         "extension",
         "file_bytes",
@@ -97,6 +98,8 @@ class ConsumeQueue:
         self.next_offset = 0
         #: What was there when the store was opened ends here.
         self.loaded_end = 0
+        #: Entries from one offset to another that were in memory, and until when that counts.
+        self.cached = 0, 0, 0.0
         self.physical_end = -1
         self.removed = False
 

@@ -22,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 #: So many entries at the end of a queue count as in memory if this process has written them.
 _RECENT_COUNT = 1 << 16
+#: So many are looked at together; those in memory count as such for this long.
+_WINDOW_COUNT, _CACHED_S = 4096, 1.0
 _READ_BYTES_MAX = 1 << 20
 
 #: Path of a file, size and position of a part of it.
@@ -29,18 +31,37 @@ Part: TypeAlias = tuple[str, int, int]
 
 
 def entry_prefetch(
-    files: QueueFiles, queue: ConsumeQueue, first: int, count: int
+    files: QueueFiles, queue: ConsumeQueue, first: int, count: int, now_s: float
 ) -> "EntryPrefetchJob | None":
     """Return a job that brings entries into memory; None if they are, as nearly always.
 
     Args:
         files: of the queue.
         first, count: as for ``ConsumeQueue.entries``; what lies outside of the queue is left out.
+        now_s: any monotonic time.
     """
     if first >= queue.loaded_end and first >= queue.end_offset - _RECENT_COUNT:
         return None
     first, end = max(first, queue.min_offset), min(first + count, queue.end_offset)
-    parts = list[Part]()
+    if first >= end:
+        return None
+    known_first, known_end, until_s = queue.cached
+    if known_first <= first and end <= known_end and now_s < until_s:
+        return None
+    # Some more: whoever reads these entries reads the following ones next.
+    wide_end = min(max(end, first + _WINDOW_COUNT), queue.end_offset)
+    parts = _parts(queue, first, wide_end)
+    if queue.extension is None:
+        if all(files.is_cached(*part) for part in parts):
+            queue.cached = first, wide_end, now_s + _CACHED_S
+            return None
+        if all(files.is_cached(*part) for part in _parts(queue, first, end)):
+            return None
+    return EntryPrefetchJob(files.files, queue, parts)
+
+
+def _parts(queue: ConsumeQueue, first: int, end: int) -> list[Part]:
+    parts = []
     position, stop = first * ENTRY_BYTES, end * ENTRY_BYTES
     while position < stop:
         within = position % queue.file_bytes
@@ -48,9 +69,7 @@ def entry_prefetch(
         if (path := queue.find_path(position - within)) is not None:
             parts.append((path, size, within))
         position += size
-    if not parts or (queue.extension is None and all(files.is_cached(*part) for part in parts)):
-        return None
-    return EntryPrefetchJob(files.files, queue, parts)
+    return parts
 
 
 class EntryPrefetchJob:
