@@ -1,6 +1,7 @@
 """The listener on real sockets: gathered frames, foreign bytes, deadlines, back-pressure."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import struct
@@ -236,6 +237,39 @@ def test_a_connection_stuck_in_a_frame_or_silent_is_closed_by_deadline() -> None
         assert echo.ended == 2
 
     serve(check, frame_s=0.05, idle_s=0.1)
+
+
+def test_unfinished_frames_of_all_connections_have_a_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    part = request(1, bytes(4 << 20))[: 300 << 10]
+
+    async def check(server: Server, echo: Echo) -> None:
+        peers = []
+        for _ in range(8):
+            peers.append(await asyncio.open_connection("127.0.0.1", server.port))
+            before = server.buffers.unfinished_bytes
+            peers[-1][1].write(part)
+            while server.buffers.unfinished_bytes == before and not echo.ended:
+                await asyncio.sleep(0.001)
+        while echo.ended < 5:
+            await asyncio.sleep(0.001)
+        for reader, _ in peers[:5]:  # those that began first
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        assert server.buffers.unfinished_bytes == 3 * len(part)
+        reader, writer = peers[-1]
+        writer.write(request(1, bytes(4 << 20))[300 << 10 :])
+        (answer,) = await read_commands(reader, 1)
+        assert len(answer.body) == 4 << 20
+        for _, writer in peers:
+            writer.close()
+        while echo.ended < 8:
+            await asyncio.sleep(0.001)
+        assert server.buffers.unfinished_bytes == 0
+
+    serve(check, unfinished_bytes_max=1 << 20)
+    assert caplog.text.count("(unfinished_bytes_max), and its own began") == 1
 
 
 def test_a_peer_that_does_not_read_stops_being_read_and_is_closed() -> None:

@@ -1,5 +1,7 @@
 """Buffers for large bodies, reused once no view on them is left."""
 
+from collections.abc import Callable
+
 _ROUND_BYTES = 1 << 20
 
 
@@ -14,6 +16,8 @@ class BufferPool:
 
     Attributes:
         waiting_bytes: input of all these connections that was read and waits for its turn.
+        unfinished_bytes: what has been received of frames that are not complete.
+        unfinished_bytes_max: above this, ``on_full`` is called.
     """
 
     def __init__(self, *, count_max: int) -> None:
@@ -21,6 +25,9 @@ class BufferPool:
         self._buffers: list[bytearray] = []
         self._used: set[int] = set()
         self.waiting_bytes = 0
+        self.unfinished_bytes = 0
+        self.unfinished_bytes_max: float = float("inf")
+        self.on_full: Callable[[], object] = lambda: None
 
     def take(self, size: int) -> memoryview:
         """Return ``size`` bytes of a buffer on which there is no view.

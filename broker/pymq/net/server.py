@@ -41,6 +41,7 @@ class ServerConfig:
     connection_count_max: int = 20_000
     idle_s: float = 120.0  # RocketMQ serverChannelMaxIdleTimeSeconds
     frame_s: float = 30.0  # a frame must be complete this long after its first byte
+    unfinished_bytes_max: int = 512 << 20  # of incomplete frames, all connections together
     write_stuck_s: float = 30.0  # a peer that does not read is disconnected after this
     plain_sends: bool = False  # whether runs of plain sends come as one
 
@@ -154,6 +155,8 @@ class Server:
         self.on_commands = on_commands
         self._on_ended = on_ended
         self.buffers = BufferPool(count_max=BUFFER_COUNT_MAX)
+        self.buffers.unfinished_bytes_max = config.unfinished_bytes_max
+        self.buffers.on_full = self.close_slowest
         self._connections: set[ServerConnection] = set()
         self._said = SaidOnce(_log)
         # Some files have to be left for others: a store that cannot open one stops.
@@ -232,9 +235,30 @@ class Server:
             self._said.over("connections", "connections are taken again")
         self._on_ended(connection)
 
+    def close_slowest(self) -> None:
+        """Close the connection that has been in the middle of a frame for the longest time."""
+        unfinished = [one for one in self._connections if one.unfinished_bytes]
+        if not unfinished:
+            return
+        slowest = min(unfinished, key=lambda one: one.frame_begun_at)
+        self._said.warn(
+            "unfinished",
+            "%s closed, and perhaps others: %d requests that have not arrived completely take %d "
+            "MiB, more than %d (unfinished_bytes_max), and its own began %.1f s ago. Look for "
+            "clients that begin large requests and do not finish them, or a slow network",
+            slowest.peer,
+            len(unfinished),
+            self.buffers.unfinished_bytes >> 20,
+            self.config.unfinished_bytes_max >> 20,
+            asyncio.get_running_loop().time() - slowest.frame_begun_at,
+        )
+        slowest.give_up_frame()
+
     def enforce_deadlines(self) -> int:
         """Close connections that are silent, stuck in a frame or do not read; return how many."""
         now = asyncio.get_running_loop().time()
+        if self.buffers.unfinished_bytes <= self.config.unfinished_bytes_max // 2:
+            self._said.over("unfinished")
         closed = 0
         for connection in list(self._connections):
             reason = self._overdue(connection, now)

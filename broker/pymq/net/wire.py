@@ -14,6 +14,9 @@ from pymq.protocol.plain_sends import PlainSendReader
 
 _log = logging.getLogger(__name__)
 
+#: Less than this of an incomplete frame does not count: most reads end within a request.
+UNFINISHED_BYTES_LEAST = 8 << 10
+
 #: About this much is given to the transport at once, so that it copies little. Buffers are joined
 #: up to it; what is larger is passed on in pieces of this size, without a copy.
 WRITE_BYTES = 256 << 10
@@ -74,6 +77,7 @@ class Wire(asyncio.BufferedProtocol):
         self._backlog: deque[tuple[float, bytes | memoryview]] = deque()
         self._backlog_bytes = 0
         self._shared = buffers
+        self._unfinished_bytes = 0  # as far as they count
         #: Monotonic times for the deadlines that the owner enforces.
         self.read_at = self.frame_begun_at = self._loop.time()
         #: When what is being handled was read.
@@ -145,6 +149,9 @@ class Wire(asyncio.BufferedProtocol):
             self._drop_backlog()
             self.abort()
             return False
+        pending_bytes = self._decoder.pending_bytes
+        if pending_bytes > UNFINISHED_BYTES_LEAST or self._unfinished_bytes:
+            self._count_unfinished(pending_bytes)
         if commands:
             self.frame_begun_at = self.read_at
             try:
@@ -156,6 +163,26 @@ class Wire(asyncio.BufferedProtocol):
                 self.abort()
                 return False
         return True
+
+    def _count_unfinished(self, pending_bytes: int) -> None:
+        shared = self._shared
+        counted = pending_bytes if pending_bytes > UNFINISHED_BYTES_LEAST else 0
+        shared.unfinished_bytes += counted - self._unfinished_bytes
+        is_more = counted > self._unfinished_bytes
+        self._unfinished_bytes = counted
+        if is_more and shared.unfinished_bytes > shared.unfinished_bytes_max:
+            shared.on_full()
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """What counts as received of a frame that is not complete."""
+        return self._unfinished_bytes
+
+    def give_up_frame(self) -> None:
+        """Close the connection in the middle of a frame, and let go of its memory."""
+        self._count_unfinished(0)
+        self._decoder.clear()
+        self.abort()
 
     def _postpone(self, data: bytes | memoryview, read_at: float) -> None:
         if not self._backlog:
@@ -222,6 +249,7 @@ class Wire(asyncio.BufferedProtocol):
         self._paused = False
         while self._backlog:  # what arrived before the end still counts: a last commit, say
             self._read_on()
+        self._count_unfinished(0)
         self._outgoing.clear()
         self.connection_ended(exc or self._invalid)
 

@@ -85,6 +85,10 @@ class FrameDecoder:
         """Bytes received of a frame that is not complete."""
         return len(self._pending) + self._filled_bytes
 
+    def clear(self) -> None:
+        """Drop what was received of an incomplete frame; the stream cannot be resumed."""
+        self._pending, self._large, self._filled_bytes = bytearray(), None, 0
+
     @property
     def missing_bytes(self) -> int:
         """Bytes that the incomplete frame needs at least."""
