@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import resource
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -242,7 +243,7 @@ def test_a_connection_stuck_in_a_frame_or_silent_is_closed_by_deadline() -> None
 def test_unfinished_frames_of_all_connections_have_a_limit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    part = request(1, bytes(4 << 20))[: 300 << 10]
+    part = request(1, bytes(400 << 10))[: 300 << 10]
 
     async def check(server: Server, echo: Echo) -> None:
         peers = []
@@ -258,12 +259,15 @@ def test_unfinished_frames_of_all_connections_have_a_limit(
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         assert server.buffers.unfinished_bytes == 3 * len(part)
-        reader, writer = peers[-1]
-        writer.write(request(1, bytes(4 << 20))[300 << 10 :])
-        (answer,) = await read_commands(reader, 1)
-        assert len(answer.body) == 4 << 20
-        for _, writer in peers:
+        for _, writer in peers[:-1]:
             writer.close()
+        while echo.ended < 7:
+            await asyncio.sleep(0.001)
+        reader, writer = peers[-1]
+        writer.write(request(1, bytes(400 << 10))[300 << 10 :])
+        (answer,) = await read_commands(reader, 1)
+        assert len(answer.body) == 400 << 10
+        writer.close()
         while echo.ended < 8:
             await asyncio.sleep(0.001)
         assert server.buffers.unfinished_bytes == 0
@@ -376,6 +380,28 @@ def test_connections_above_the_limit_are_refused() -> None:
 
 
 # --- a server that asks its client
+
+
+def test_it_is_said_once_that_no_file_is_left_for_connections(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "pymq.net.server")
+
+    async def check(server: Server, echo: Echo) -> None:
+        server.check_files()
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (4, limits[1]))  # fewer than are open
+            for _ in range(3):
+                server.check_files()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for _ in range(2):
+            server.check_files()
+
+    serve(check)
+    assert caplog.text.count("no connection can be accepted") == 1
+    assert caplog.text.count("connections can be accepted again") == 1
 
 
 class Asking:

@@ -25,6 +25,8 @@ _log = logging.getLogger(__name__)
 #: Buffers for large requests, kept while large requests keep coming.
 BUFFER_COUNT_MAX = 8
 BUFFERS_KEPT_S = 5.0
+#: How often it is checked whether connections can be accepted.
+FILES_CHECKED_S = 5.0
 #: Open files of a process without a limit.
 _FILE_COUNT_MAX = 1 << 20
 #: Most requests of ours to one client that are unanswered.
@@ -212,6 +214,7 @@ class Server:
                 f"cannot listen on {address}: {_listen_error(error)}"
             ) from error
         self._tasks.repeat("deadlines", self.enforce_deadlines, min(self.config.frame_s, 5.0))
+        self._tasks.repeat("files", self.check_files, FILES_CHECKED_S)
         self._tasks.repeat("buffers", self.buffers.drop_unused, BUFFERS_KEPT_S)
 
     def accepted(self, connection: ServerConnection) -> None:
@@ -234,6 +237,26 @@ class Server:
         if len(self._connections) < self._count_max // 2:
             self._said.over("connections", "connections are taken again")
         self._on_ended(connection)
+
+    def check_files(self) -> None:
+        """Say that no connection can be accepted: the event loop refuses them without a word."""
+        if self._socket is None:
+            return
+        try:
+            self._socket.dup().close()
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            self._said.warn(
+                "files",
+                "port %d: no connection can be accepted, %s, with %d open: raise ulimit -n (or "
+                "fs.file-max), or lower openFilesOfQueues and the number of clients",
+                self.port,
+                error.strerror,
+                len(self._connections),
+            )
+        else:
+            self._said.over("files", "port %d: connections can be accepted again", self.port)
 
     def close_slowest(self) -> None:
         """Close the connection that has been in the middle of a frame for the longest time."""
