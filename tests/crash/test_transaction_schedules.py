@@ -378,3 +378,12 @@ def test_the_first_decision_wins_whatever_happens(
             error.add_note(f"play(home, {seed + number})")
             raise
         shutil.rmtree(home)
+
+
+@pytest.mark.parametrize("number", [917267881])
+def test_schedules_that_have_failed(
+    memory_path: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A commit is in the log of a full disk, but is not found yet: the next one was done, too."""
+    caplog.set_level(logging.CRITICAL)
+    play(memory_path, number)

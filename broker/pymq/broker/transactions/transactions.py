@@ -90,8 +90,8 @@ class Transactions:
         self.table = OpenTransactions()
         #: What has to wait until the outcome of a write about an open half message is known.
         self._busy: dict[int, list[Callable[[], None]]] = {}
-        #: Offsets of transactions that are known to have ended, the latest last.
-        self._ended: dict[int, None] = {}
+        #: Transactions that are known to have ended, the latest last.
+        self._ended: dict[Identity, None] = {}
         #: Cursors to be saved once the log is flushed up to a physical offset.
         self._cursors: tuple[int, int, int] | None = None
 
@@ -164,18 +164,17 @@ class Transactions:
         def written(result: PutResult, outcome: Outcome) -> None:
             if is_in_log(outcome):
                 self.table.close(offset, group.places[-1].queue_offset)
-                self._remember(half.queue_offset)
+                self._remember(own)
             else:
                 _log.error("the end of transaction %d is not stored: %s", offset, result.remark)
             ended(*send_answer(result, outcome))
 
         self._write(offset, group, written)
 
-    def _end_closed(
-        self, half: Record, own: Identity | None, commit: bool, ended: Ended
-    ) -> None:
+    def _end_closed(self, half: Record, own: Identity | None, commit: bool, ended: Ended) -> None:
         """Carry out a decision about a transaction that is not open only if it was discarded."""
-        if own is None or half.queue_offset in self._ended:
+        # On a full disk what ended it may be in the log, but not be found yet.
+        if own is None or own in self._ended:
             ended(ResponseCode.SUCCESS, ENDED_BEFORE)
             return
 
@@ -184,7 +183,7 @@ class Transactions:
                 ended(ResponseCode.SYSTEM_BUSY, UNKNOWN)
                 return
             if not is_undecided:
-                self._remember(half.queue_offset)
+                self._remember(own)
                 ended(ResponseCode.SUCCESS, ENDED_BEFORE)
                 return
             _log.warning("a discarded transaction is ended: message %r", own.unique_key)
@@ -195,9 +194,10 @@ class Transactions:
         if not self._discarded.ask(half, own, act):
             ended(ResponseCode.SYSTEM_BUSY, UNKNOWN)
 
-    def _remember(self, offset: int) -> None:
-        """Record that an offset is known to be that of an ended transaction."""
-        self._ended[offset] = None
+    def _remember(self, own: Identity | None) -> None:
+        """Record that a transaction is known to have ended."""
+        if own is not None:
+            self._ended[own] = None
         if len(self._ended) > _ENDED_COUNT:
             del self._ended[next(iter(self._ended))]
 
