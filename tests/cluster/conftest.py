@@ -21,6 +21,12 @@ def pymq_cluster() -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture
+def quick_local_retry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have handlers of a queue that has to wait for them try again soon."""
+    monkeypatch.setattr("pymq.client.retry.LOCAL_RETRY_S", RETRY_MS / 1000)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     with Cluster() as running:

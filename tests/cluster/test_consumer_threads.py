@@ -16,10 +16,7 @@ from pymq.testing.cluster import Cluster
 
 DEADLINE_S = 60.0
 
-
-@pytest.fixture(autouse=True)
-def quick_local_retry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymq.client.retry.LOCAL_RETRY_S", 0.1)
+pytestmark = pytest.mark.usefixtures("quick_local_retry")
 
 
 def send_numbers(name_server: str, count: int, *, to_one_queue: bool = False) -> None:

@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from tests.cluster.played import Played, closed_address
+from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq.client.admin import BlockingAdmin
@@ -19,15 +20,6 @@ from pymq.protocol.codes import Permission
 from pymq.protocol.command import Command
 from pymq.protocol.message import ReceivedMessage
 from pymq.testing.cluster import Cluster
-
-DEADLINE_S = 60.0
-
-
-def run(work: Awaitable[None]) -> None:
-    async def limited() -> None:
-        await asyncio.wait_for(work, DEADLINE_S)
-
-    asyncio.run(limited())
 
 
 def said(caplog: pytest.LogCaptureFixture, text: str, logger: str = "pymq.client") -> list[str]:

@@ -9,12 +9,13 @@ import asyncio
 import itertools
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.cluster.played import Played
+from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 from tests.spark.two_brokers import TwoBrokers
 
@@ -27,15 +28,7 @@ from pymq.protocol.command import Command
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
 
-DEADLINE_S = 120.0
 QUEUE_COUNT = 2
-
-
-def run(work: Awaitable[None]) -> None:
-    async def limited() -> None:
-        await asyncio.wait_for(work, DEADLINE_S)
-
-    asyncio.run(limited())
 
 
 class Group:
@@ -281,8 +274,9 @@ def test_clients_that_start_while_a_broker_is_away_lose_nothing(
             late = await group.join()
             group.read_routes()
             await wait_until(
-                lambda: {q.broker_name for m in group.members for q in m.assignment}
-                == {name, other},
+                lambda: (
+                    {q.broker_name for m in group.members for q in m.assignment} == {name, other}
+                ),
                 "both brokers are read again",
             )
             await producers.wait_acknowledged(200)

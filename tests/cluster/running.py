@@ -1,0 +1,27 @@
+"""Runs what a test waits for, for a limited time, and asks a broker one thing."""
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from pymq.client import operations
+from pymq.net.channel import AsyncChannel
+
+DEADLINE_S = 120.0
+
+
+def run(work: Awaitable[None]) -> None:
+    """Run a test on an event loop of its own."""
+
+    async def limited() -> None:
+        await asyncio.wait_for(work, DEADLINE_S)
+
+    asyncio.run(limited())
+
+
+async def ask(address: str, operation: operations.Operation[Any]) -> Any:
+    channel = await AsyncChannel.connect(address, 5)
+    try:
+        return operation.result(await channel.request(operation.request, 5), peer=address)
+    finally:
+        channel.close()

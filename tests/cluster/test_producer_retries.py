@@ -1,0 +1,151 @@
+"""Sends that fail: what is tried again, where, and what the failure says of the message."""
+
+import asyncio
+
+import pytest
+from tests.cluster.fake_broker import FakeBroker
+from tests.cluster.running import run
+
+from pymq.client.producer import Producer
+from pymq.errors import (
+    ConnectionFailed,
+    LocalProtocolError,
+    MessageIllegal,
+    RequestTimeout,
+    SystemBusy,
+)
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.message import Message
+
+
+@pytest.mark.parametrize("code", [17, 14, 1, 16, 204, 205, 2])
+def test_a_refusal_that_another_broker_may_not_share_is_tried_elsewhere(code: int) -> None:
+    async def test() -> None:
+        async with FakeBroker("a", "b") as broker, Producer(broker.address) as producer:
+            await producer.send(Message("T", b"first"))
+            broker.answers = [code, code]
+            result = await producer.send(Message("T", b"x"))
+            assert result.queue_offset == 0
+            tried = [(c.fields or {})["n"] + (c.fields or {})["e"] for c in broker.sent[1:]]
+            assert len(set(tried)) == 3
+            ids = {(c.fields or {})["i"] for c in broker.sent[1:]}
+            assert len(ids) == 1  # the message keeps its id
+
+    run(test())
+
+
+def test_retries_end_and_other_refusals_are_final() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address, retries=2) as producer:
+            broker.answers = [2, 2, 2]
+            with pytest.raises(SystemBusy, match="code 2, as wanted"):
+                await producer.send(Message("T", b"x"))
+            assert len(broker.sent) == 3
+            broker.answers = [13]
+            with pytest.raises(MessageIllegal):
+                await producer.send(Message("T", b"x"))
+            assert len(broker.sent) == 4
+
+    run(test())
+
+
+def test_silence_is_tried_again_and_the_silent_broker_avoided() -> None:
+    async def test() -> None:
+        async with (
+            FakeBroker("a", "b") as broker,
+            Producer(broker.address, timeout_s=0.3) as producer,
+        ):
+            await producer.send(Message("T", b"first"))
+            broker.answers = [None]
+            await producer.send(Message("T", b"x"))
+            silent, *others = broker.brokers_tried()[1:]
+            for _ in range(8):
+                await producer.send(Message("T", b"y"))
+            assert silent not in broker.brokers_tried()[2:]
+            broker.answers = [None, None, None]
+            with pytest.raises(RequestTimeout, match="may have taken effect") as late:
+                await producer.send(Message("T", b"z"))
+            assert not late.value.outcome_known
+
+    run(test())
+
+
+@pytest.mark.parametrize("first", [None, "close", 1])
+@pytest.mark.parametrize("batch", [False, True])
+def test_one_attempt_that_may_have_stored_it_makes_the_failure_unknown(
+    first: int | str | None, batch: bool
+) -> None:
+    async def test() -> None:
+        async with (
+            FakeBroker() as broker,
+            Producer(broker.address, timeout_s=0.3, retries=2) as producer,
+        ):
+            message = Message("T", b"x")
+            await producer.send(message)
+            broker.answers = [first, 2, 13]
+            with pytest.raises(MessageIllegal, match="may have stored it") as refused:
+                await (producer.send_batch([message]) if batch else producer.send(message))
+            assert not refused.value.outcome_known
+            assert refused.value.code == 13
+            assert len(broker.sent) == 4
+            broker.answers = [2, 13]
+            with pytest.raises(MessageIllegal) as refused:
+                await producer.send(message)
+            assert refused.value.outcome_known
+
+    run(test())
+
+
+def test_a_failure_shared_by_several_sends_is_unknown_only_to_those_with_such_an_attempt() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address, retries=1) as producer:
+            await producer.send(Message("T", b"first"))
+            broker.answers = ["close"]
+            sent = producer.send_nowait(Message("T", b"x"))
+            await broker.server.close()  # neither the broker nor the name server comes back
+            results = await asyncio.gather(
+                sent, *(producer.send(Message("T", b"y")) for _ in range(3)), return_exceptions=True
+            )
+            known = [isinstance(r, ConnectionFailed) and r.outcome_known for r in results]
+            assert known == [False, True, True, True], results
+
+    run(test())
+
+
+def test_a_lost_connection_is_opened_again() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address) as producer:
+            broker.answers = ["close"]
+            await producer.send(Message("T", b"x"))
+            assert len(broker.sent) == 2
+            futures = [producer.send_nowait(Message("T", b"y")) for _ in range(10)]
+            broker.answers = [0, 0, 0, "close"]
+            await asyncio.gather(*futures)
+
+    run(test())
+
+
+def test_a_message_bound_to_a_queue_is_repeated_only_if_it_was_surely_not_stored() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address, timeout_s=0.3) as producer:
+            broker.answers = [2, 0]
+            await producer.send(Message("T", b"x"), sharding_key="k")
+            assert len({(c.fields or {})["e"] for c in broker.sent}) == 1
+            broker.answers = [None, 0]
+            with pytest.raises(RequestTimeout):
+                await producer.send(Message("T", b"x"), sharding_key="k")
+            with pytest.raises(LocalProtocolError, match="queues of its topic are"):
+                await producer.send(Message("T", b"x"), queue=MessageQueue("T", "other", 0))
+
+    run(test())
+
+
+def test_a_failed_part_of_a_split_batch_tells_what_was_stored() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker, Producer(broker.address, body_bytes_max=300) as producer:
+            broker.answers = [0, 13]
+            with pytest.raises(MessageIllegal) as refused:
+                await producer.send_batch([Message("T", b"x" * 100) for _ in range(3)])
+            assert refused.value.__notes__ == ["the first 1 of 3 messages were stored"]
+
+    run(test())

@@ -1,0 +1,226 @@
+"""A producer whose name servers or brokers are away, silent or wrong."""
+
+import asyncio
+import socket
+
+import pytest
+from tests.cluster.fake_broker import FakeBroker
+from tests.cluster.running import run
+
+from pymq.client.blocking import BlockingClient
+from pymq.client.consumer import Consumer
+from pymq.client.producer import Producer
+from pymq.errors import (
+    ClientClosed,
+    ConfigurationError,
+    ConnectionFailed,
+    RouteNotFound,
+)
+from pymq.net.server import ServerConnection
+from pymq.protocol.bodies import TopicRoute
+from pymq.protocol.command import Command
+from pymq.protocol.message import Message
+from pymq.testing.cluster import Cluster
+
+
+@pytest.fixture
+def closed_address() -> str:
+    """An address at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_all_name_servers_down_are_named(closed_address: str) -> None:
+    async def test() -> None:
+        producer = Producer(f"{closed_address};localhost:1")
+        for _ in range(2):
+            with pytest.raises(ConnectionFailed) as failed:
+                await producer.start()
+        await producer.close()
+        assert f"no name server of {closed_address}, localhost:1 answers" in str(failed.value)
+
+    run(test())
+
+
+def test_a_broker_given_as_a_name_server_is_refused_at_the_start(pymq_cluster: Cluster) -> None:
+    wrong = pymq_cluster.broker_address
+    text = f"{wrong} was given as a name server and is a broker; .* usually 9876"
+
+    async def test() -> None:
+        for name_servers in (wrong, f"{wrong};{pymq_cluster.name_server}"):
+            for client in (Producer(name_servers), Consumer(name_servers, "g").subscribe("T")):
+                with pytest.raises(ConfigurationError, match=text):
+                    await client.start()
+                with pytest.raises(ClientClosed):
+                    await producer_or_loop(client)
+
+    async def producer_or_loop(client: Producer | Consumer) -> object:
+        if isinstance(client, Producer):
+            return await client.send(Message("T", b"x"))
+        return await anext(aiter(client))
+
+    run(test())
+    with BlockingClient(wrong) as client:
+        for ask in (lambda: client.route("T"), client.cluster_info):
+            with pytest.raises(ConfigurationError, match=text):
+                ask()
+
+
+def test_what_answers_no_request_for_routes_is_not_taken_for_a_name_server() -> None:
+    class Other(FakeBroker):
+        def on_command(self, connection: ServerConnection, command: Command) -> None:
+            connection.respond(command, command.reply(3, "not supported"))
+
+    async def test() -> None:
+        async with Other() as other:
+            with pytest.raises(ConfigurationError, match="does not answer requests for routes"):
+                await Producer(other.address).start()
+
+    run(test())
+
+
+def test_a_silent_name_server_is_passed_over_at_the_start(pymq_cluster: Cluster) -> None:
+    class Silent(FakeBroker):
+        def on_command(self, connection: ServerConnection, command: Command) -> None:
+            pass
+
+    async def test() -> None:
+        async with Silent() as silent:
+            with pytest.raises(ConnectionFailed, match="no name server of .* did not answer"):
+                await Producer(silent.address, timeout_s=0.2).start()
+            both = f"{silent.address};{pymq_cluster.name_server}"
+            async with Producer(both, timeout_s=2) as producer:
+                await producer.send(Message("T", b"x"))
+
+    run(test())
+
+
+def test_one_name_server_of_several_is_enough(closed_address: str, pymq_cluster: Cluster) -> None:
+    async def test() -> None:
+        async with Producer([closed_address, pymq_cluster.name_server]) as producer:
+            await producer.send(Message("T", b"x"))
+
+    run(test())
+
+
+def test_a_name_server_that_goes_is_replaced_by_the_next(pymq_cluster: Cluster) -> None:
+    async def test() -> None:
+        async with FakeBroker() as other:
+            names = f"{other.address},{pymq_cluster.name_server}"
+            async with Producer(names) as producer:
+                await other.server.close()
+                result = await producer.send(Message("T", b"x"))
+                assert result.queue.broker_name == pymq_cluster.broker_name
+
+    run(test())
+
+
+def test_a_route_that_one_name_server_lacks_is_asked_of_the_next(pymq_cluster: Cluster) -> None:
+    class Newborn(FakeBroker):
+        def on_command(self, connection: ServerConnection, command: Command) -> None:
+            connection.respond(command, command.reply(17, "no topic route"))
+
+    async def test() -> None:
+        async with Newborn() as newborn:
+            names = f"{newborn.address},{pymq_cluster.name_server}"
+            async with Producer(names) as producer:
+                await producer.send(Message("T", b"x"))
+                assert len(await producer.queues("T")) == 4
+
+    run(test())
+
+
+def test_topics_asked_for_at_the_same_time_reach_the_name_server_that_is_left(
+    pymq_cluster: Cluster,
+) -> None:
+    async def test() -> None:
+        async with FakeBroker() as other:
+            names = f"{other.address},{pymq_cluster.name_server}"
+            async with Producer(names) as producer:
+                await other.server.close()
+                several = await asyncio.gather(*(producer.queues(f"T{n}") for n in range(4)))
+                names = {queue.broker_name for queues in several for queue in queues}
+                assert names == {pymq_cluster.broker_name}
+
+    run(test())
+
+
+def test_a_topic_that_nobody_knows_names_who_was_asked_and_who_could_not_be(
+    closed_address: str,
+) -> None:
+    class Newborn(FakeBroker):
+        def on_command(self, connection: ServerConnection, command: Command) -> None:
+            connection.respond(command, command.reply(17, "no topic route"))
+
+    async def test() -> None:
+        async with (
+            Newborn() as newborn,
+            Producer([closed_address, newborn.address], retries=0) as producer,
+        ):
+            with pytest.raises(RouteNotFound) as unknown:
+                await producer.send(Message("T", b"x"))
+        text = str(unknown.value)
+        assert f"[{closed_address}, {newborn.address}]" in text
+        assert f"could be asked: cannot connect to {closed_address}" in text
+
+    run(test())
+
+
+def test_an_order_topic_is_sent_to_while_one_of_its_brokers_is_away() -> None:
+    class Ordered(FakeBroker):
+        def route(self) -> TopicRoute:
+            route = super().route()
+            route.order_topic_conf = "away:1;broker-a:1"
+            return route
+
+    async def test() -> None:
+        async with Ordered() as broker, Producer(broker.address, retries=1) as producer:
+            for _ in range(4):
+                result = await producer.send(Message("T", b"x"))
+                assert result.queue.broker_name == "broker-a"
+            away, _ = await producer.queues("T")
+            with pytest.raises(RouteNotFound, match="no master of broker 'away'"):
+                await producer.send(Message("T", b"x"), queue=away)
+
+    run(test())
+
+
+def test_many_short_lived_producers_use_all_queues() -> None:
+    async def test() -> None:
+        async with FakeBroker() as broker:
+            for _ in range(30):
+                async with Producer(broker.address) as producer:
+                    await producer.send(Message("T", b"x"))
+            assert {(command.fields or {})["e"] for command in broker.sent} == {"0", "1"}
+
+    run(test())
+
+
+def test_an_advertised_address_that_cannot_be_reached_is_explained(closed_address: str) -> None:
+    async def test() -> None:
+        async with (
+            FakeBroker("far", advertise=closed_address) as broker,
+            Producer(broker.address, retries=1) as producer,
+        ):
+            with pytest.raises(ConnectionFailed) as failed:
+                await producer.send(Message("T", b"x"))
+        for part in ("topic 'T'", "broker 'far'", closed_address, "brokerIP1"):
+            assert part in str(failed.value)
+
+    run(test())
+
+
+def test_a_broker_without_a_master_cannot_be_sent_to() -> None:
+    class OnlySlave(FakeBroker):
+        def route(self) -> TopicRoute:
+            route = super().route()
+            route.brokers[0].addresses = {1: self.address}
+            return route
+
+    async def test() -> None:
+        async with OnlySlave() as broker, Producer(broker.address, retries=0) as producer:
+            with pytest.raises(RouteNotFound, match="no queue can be written to"):
+                await producer.send(Message("T", b"x"))
+
+    run(test())
