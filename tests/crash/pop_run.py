@@ -32,6 +32,7 @@ from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import StateSaving
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.errors import StoreError
 from pymq.net.dispatcher import Dispatcher
 from pymq.protocol import fastjson
@@ -166,6 +167,7 @@ class PopRun:
             log_writer=self.writer,
             arrivals=self.arrivals,
             responses=RecordResponses(self.store, executor=_Here(), memory_bytes=6000),
+            statistics=BrokerStatistics(self.config.cluster, 0),
         )
         self.feature = make_pop(site, tables, cast(Core, core))
         self.dispatcher = Dispatcher("test", self.feature.handlers)

@@ -164,7 +164,7 @@ NAME_SERVER: Final[list[tuple[int, str, bytes]]] = [
         b"",
     ),
     (104, "brokerName=b brokerAddr=127.0.0.1:1 clusterName=c brokerId=0", b""),
-    (105, "topic=TBW102", b""),
+    (105, "topic=nosuch", b""),
     (106, "", b""),
     (205, "brokerName=nobody", b""),
     (206, "", b""),

@@ -70,13 +70,14 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
             popping=popping,
             in_flight=in_flight,
             order=order,
+            statistics=core.statistics,
             polls=polls,
             responses=PopResponses(
                 core.responses, broker_name=config.name, rename=not config.pop_actual_topic
             ),
             save=core.saving.save,
         ),
-        PopAckHandlers(site.store, access, in_flight, order),
+        PopAckHandlers(site.store, access, in_flight, order, core.statistics),
         PopWaitHandlers(clock, access, popping, polls, notices),
     )
     return Feature(
@@ -84,9 +85,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
         openings=[in_flight.open],
         duties=[
             in_flight,
-            Periodic(
-                "queues popped in order", order.step, _ORDER_INTERVAL_S, idle_s=_ORDER_IDLE_S
-            ),
+            Periodic("queues popped in order", order.step, _ORDER_INTERVAL_S, idle_s=_ORDER_IDLE_S),
             Periodic("old orders", order.clean, _CLEAN_INTERVAL_S),
         ],
         holders=[polls, notices],
@@ -132,9 +131,7 @@ def _rules(config: BrokerConfig) -> PopRules:
     )
 
 
-def _in_flight(
-    site: Site, tables: Tables, core: Core, progress: PopProgress
-) -> InFlight:
+def _in_flight(site: Site, tables: Tables, core: Core, progress: PopProgress) -> InFlight:
     config, clock, store, offsets = site.config, site.clock, site.store, tables.offsets
     reading = RecordReading(store, core.responses)
     table = CheckpointTable(config.revive_queue_count)

@@ -18,6 +18,7 @@ from pymq.broker.pop.popping import Popped, Popping, Steps, Wanted
 from pymq.broker.put_answer import send_answer
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.selections import Selections
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.clock import Clock
 from pymq.errors import refusal
 from pymq.net.dispatcher import Answer, Handler, Request, Response
@@ -58,6 +59,7 @@ class PopHandlers:
         popping: Popping,
         in_flight: InFlight,
         order: PopOrder,
+        statistics: BrokerStatistics,
         polls: PopPolls,
         responses: PopResponses,
         save: Callable[[], Awaitable[None]],
@@ -71,6 +73,7 @@ class PopHandlers:
         self._popping = popping
         self._in_flight = in_flight
         self._order = order
+        self._statistics = statistics
         self._polls = polls
         self._responses = responses
         self._save = save
@@ -155,11 +158,21 @@ class PopHandlers:
         return await answer if isinstance(answer, Coroutine) else answer
 
     def _keep(self, request: Request, header: PopRequest, popped: Popped) -> Answer:
+        for taken in popped.taken:
+            self._statistics.read(
+                header.consumer_group,
+                taken.topic,
+                taken.queue_id,
+                count=taken.result.count,
+                size_bytes=sum(map(len, taken.result.buffers)),
+                latency_ms=0,  # the pages are in memory by now
+            )
         if header.order:
             attempt = self._order.keep(
                 popped, header.consumer_group, header.invisible_ms, header.attempt_id
             )
             return self._answer(request, header, popped.rest_count, attempt)
+        self._statistics.popped(header.consumer_group, header.topic, len(popped.taken))
         ended = functools.partial(self._kept, request, header, popped.rest_count)
         self._in_flight.keep(popped, header.consumer_group, header.invisible_ms, ended)
         return None

@@ -14,6 +14,7 @@ from pymq.broker.pop.checkpoint import CheckpointKey, GroupQueue
 from pymq.broker.pop.in_flight import InFlight
 from pymq.broker.pop.pop_order import PopOrder
 from pymq.broker.put_answer import is_in_log, send_answer
+from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.errors import refusal
 from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol.codes import RequestCode, ResponseCode
@@ -32,12 +33,18 @@ class PopAckHandlers:
     """Handles acknowledgements, and messages that are to come back at another time."""
 
     def __init__(
-        self, store: MessageStore, access: PopAccess, in_flight: InFlight, order: PopOrder
+        self,
+        store: MessageStore,
+        access: PopAccess,
+        in_flight: InFlight,
+        order: PopOrder,
+        statistics: BrokerStatistics,
     ) -> None:
         self._store = store
         self._access = access
         self._in_flight = in_flight
         self._order = order
+        self._statistics = statistics
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -63,13 +70,12 @@ class PopAckHandlers:
             queue = header.topic, header.consumer_group, header.queue_id
             self._acknowledge_in_order(queue, header.queue_offset, handle.pop_time)
             return request.response(ResponseCode.SUCCESS)
+        self._statistics.acknowledged(header.consumer_group, header.topic)
         told = functools.partial(_acknowledged, request)
         self._in_flight.acknowledge(_key(header, handle), [header.queue_offset], told)
         return None
 
-    def _acknowledge_in_order(
-        self, queue: GroupQueue, queue_offset: int, pop_time: int
-    ) -> None:
+    def _acknowledge_in_order(self, queue: GroupQueue, queue_offset: int, pop_time: int) -> None:
         problem = self._order.acknowledge(queue, queue_offset, pop_time)
         if problem is not None:
             raise refusal(ResponseCode.MESSAGE_ILLEGAL, problem)
@@ -94,6 +100,7 @@ class PopAckHandlers:
             elif offsets:
                 key = *queue, ack.start_offset, ack.pop_time, body.broker_name or ""
                 wanted.append((key, offsets))
+                self._statistics.acknowledged(ack.group, ack.topic, len(offsets))
         problem = next((one for one in problems if one is not None), None)
         batch = _Batch(request, len(wanted), problem)
         for key, offsets in wanted:
@@ -110,10 +117,11 @@ class PopAckHandlers:
         handle = ReceiptHandle.parse(header.handle)
         if handle.is_order:
             return self._change_in_order(request, header, handle)
+        # As in RocketMQ: an acknowledgement, and a checkpoint of this message alone.
+        self._statistics.acknowledged(header.consumer_group, header.topic)
+        self._statistics.popped(header.consumer_group, header.topic)
         told = functools.partial(_changed, request, header, handle)
-        self._in_flight.change(
-            _key(header, handle), header.queue_offset, header.invisible_ms, told
-        )
+        self._in_flight.change(_key(header, handle), header.queue_offset, header.invisible_ms, told)
         return None
 
     def _change_in_order(
@@ -125,9 +133,7 @@ class PopAckHandlers:
         )
         if invisible_ms is None:  # it was acknowledged
             return _changed_response(request, 0, 0, 0)
-        return _changed_response(
-            request, handle.pop_time, invisible_ms, handle.revive_queue_id
-        )
+        return _changed_response(request, handle.pop_time, invisible_ms, handle.revive_queue_id)
 
 
 def _key(header: AckRequest | ChangeInvisibleTimeRequest, handle: ReceiptHandle) -> CheckpointKey:

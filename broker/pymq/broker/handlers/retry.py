@@ -12,6 +12,7 @@ from pymq.broker.retry import Retries
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.errors import CorruptRecord, OffsetOutOfRange, refusal
 from pymq.net.dispatcher import Handler, Request
+from pymq.protocol import names
 from pymq.protocol.codes import MQ_VERSION_RETRIES, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.retry import SendBackRequest
@@ -72,6 +73,8 @@ class RetryHandlers:
         await self._log_writer.append_and_wait(again)
         topic = decode_properties(failed.properties).get(RETRY_TOPIC, failed.topic)
         self._statistics.sent_back(header.group, topic)
+        if again.topic.startswith(names.DEAD_LETTER_PREFIX):
+            self._statistics.buried(header.group, header.origin_topic or topic)
         return request.response(ResponseCode.SUCCESS)
 
     async def _find(self, offset: int) -> Record:

@@ -30,6 +30,12 @@ GROUP_GET_SIZE: Final = "GROUP_GET_SIZE"
 GROUP_GET_LATENCY: Final = "GROUP_GET_LATENCY"
 BROKER_GET_NUMS: Final = "BROKER_GET_NUMS"
 SEND_BACK_NUMS: Final = "SNDBCK_PUT_NUMS"
+#: Messages that were sent back once too often.
+DEAD_LETTER_TIMES: Final = "SNDBCK2DLQ_TIMES"
+GROUP_ACK_NUMS: Final = "GROUP_ACK_NUMS"
+GROUP_CHECKPOINT_NUMS: Final = "GROUP_CK_NUMS"
+BROKER_ACK_NUMS: Final = "BROKER_ACK_NUMS"
+BROKER_CHECKPOINT_NUMS: Final = "BROKER_CK_NUMS"
 _WITHOUT_SYSTEM: Final = "_WITHOUT_SYSTEM_TOPIC"
 
 _NAMES = (
@@ -37,7 +43,12 @@ _NAMES = (
     *(GROUP_GET_NUMS, GROUP_GET_SIZE, GROUP_GET_LATENCY, SEND_BACK_NUMS),
     *(BROKER_PUT_NUMS, BROKER_PUT_NUMS + _WITHOUT_SYSTEM),
     *(BROKER_GET_NUMS, BROKER_GET_NUMS + _WITHOUT_SYSTEM),
+    *(GROUP_ACK_NUMS, GROUP_CHECKPOINT_NUMS, BROKER_ACK_NUMS, BROKER_CHECKPOINT_NUMS),
+    DEAD_LETTER_TIMES,
 )
+#: Parts of the keys of dead letters; who sends back does not say whose account it is.
+_NO_OWNER: Final = "null"
+_BURIED: Final = "SEND_BACK_TO_DLQ"
 #: Runs of one queue whose sizes are added up later: this many at most.
 _RUNS_MAX = 1024
 
@@ -138,6 +149,21 @@ class BrokerStatistics:
     def sent_back(self, group: str, topic: str) -> None:
         """Count a message of a topic that a group failed at."""
         self._tables[SEND_BACK_NUMS].add(f"{topic}@{group}", 1)
+
+    def buried(self, group: str, topic: str) -> None:
+        """Count a message that became a dead letter."""
+        self._tables[DEAD_LETTER_TIMES].add(f"{_NO_OWNER}@{topic}@{group}@{_BURIED}", 1)
+
+    def acknowledged(self, group: str, topic: str, count: int = 1) -> None:
+        """Count messages that a group popped and that need not come back."""
+        self._tables[GROUP_ACK_NUMS].add(f"{topic}@{group}", count)
+        self._tables[BROKER_ACK_NUMS].add(self._cluster, count, 0)
+
+    def popped(self, group: str, topic: str, count: int = 1) -> None:
+        """Count checkpoints: runs of messages that a group popped from a queue."""
+        for _ in range(count):
+            self._tables[GROUP_CHECKPOINT_NUMS].add(f"{topic}@{group}", 1)
+        self._tables[BROKER_CHECKPOINT_NUMS].add(self._cluster, count, 0)
 
     # --- samples
 
@@ -250,8 +276,10 @@ class BrokerStatistics:
         head, inner = f"{topic}@", f"@{topic}@"
         for name in (QUEUE_PUT_NUMS, QUEUE_PUT_SIZE, GROUP_GET_NUMS, GROUP_GET_SIZE):
             self._tables[name].remove(lambda key: key.startswith(head))
-        self._tables[SEND_BACK_NUMS].remove(lambda key: key.startswith(head))
-        self._tables[GROUP_GET_LATENCY].remove(lambda key: inner in key)
+        for name in (SEND_BACK_NUMS, GROUP_ACK_NUMS, GROUP_CHECKPOINT_NUMS):
+            self._tables[name].remove(lambda key: key.startswith(head))
+        for name in (GROUP_GET_LATENCY, DEAD_LETTER_TIMES):
+            self._tables[name].remove(lambda key: inner in key)
 
     def forget_group(self, group: str) -> None:
         """Remove what was counted of a group that was deleted."""
@@ -260,6 +288,10 @@ class BrokerStatistics:
         tail = f"@{group}"
         for name in (GROUP_GET_NUMS, GROUP_GET_SIZE, SEND_BACK_NUMS, GROUP_GET_LATENCY):
             self._tables[name].remove(lambda key: key.endswith(tail))
+        for name in (GROUP_ACK_NUMS, GROUP_CHECKPOINT_NUMS):
+            self._tables[name].remove(lambda key: key.endswith(tail))
+        last = f"@{group}@{_BURIED}"
+        self._tables[DEAD_LETTER_TIMES].remove(lambda key: key.endswith(last))
 
 
 def _add_sizes(puts: _QueuePuts) -> None:

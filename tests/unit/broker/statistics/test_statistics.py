@@ -51,11 +51,20 @@ def test_reads_and_what_is_sent_back() -> None:
         statistics.read("g", "T", queue_id, count=10, size_bytes=1000, latency_ms=3)
     statistics.read("tool", "SELF_TEST_TOPIC", 0, count=1, size_bytes=100, latency_ms=0)
     statistics.sent_back("g", "T")
+    statistics.buried("g", "T")
+    statistics.popped("g", "T", 2)
+    statistics.acknowledged("g", "T")
+    statistics.acknowledged("g", "T", 5)
     statistics.step(10_000)
     assert _minute(statistics, "GROUP_GET_NUMS", "T@g") == (30, 10.0)
     assert _minute(statistics, "GROUP_GET_SIZE", "T@g") == (3000, 1000.0)
     assert _minute(statistics, "GROUP_GET_LATENCY", "0@T@g") == (6, 3.0)
     assert _minute(statistics, "SNDBCK_PUT_NUMS", "T@g") == (1, 1.0)
+    assert _minute(statistics, "SNDBCK2DLQ_TIMES", "null@T@g@SEND_BACK_TO_DLQ") == (1, 1.0)
+    assert _minute(statistics, "GROUP_CK_NUMS", "T@g") == (2, 1.0)
+    assert _minute(statistics, "GROUP_ACK_NUMS", "T@g") == (6, 3.0)
+    assert _minute(statistics, "BROKER_CK_NUMS", "cluster") == (2, 0.0)
+    assert _minute(statistics, "BROKER_ACK_NUMS", "cluster") == (6, 0.0)
     assert _minute(statistics, "BROKER_GET_NUMS", "cluster") == (31, 0.0)
     assert statistics.read_per_s("g", "T") == 3.0
     assert statistics.read_count == 30
@@ -70,6 +79,8 @@ def test_what_is_deleted_is_forgotten() -> None:
             for group in ("g", "gg"):
                 statistics.read(group, topic, 0, count=1, size_bytes=100, latency_ms=0)
                 statistics.sent_back(group, topic)
+                statistics.buried(group, topic)
+                statistics.acknowledged(group, topic)
 
     count()
     statistics.forget_topic("T")
@@ -80,6 +91,11 @@ def test_what_is_deleted_is_forgotten() -> None:
         ("QUEUE_PUT_SIZE", ("T@0",)),
         ("GROUP_GET_NUMS", ("T@g", "T@gg", "TT@g")),
         ("SNDBCK_PUT_NUMS", ("T@g", "T@gg", "TT@g")),
+        ("GROUP_ACK_NUMS", ("T@g", "T@gg", "TT@g")),
+        (
+            "SNDBCK2DLQ_TIMES",
+            tuple(f"null@{one}@SEND_BACK_TO_DLQ" for one in ("T@g", "T@gg", "TT@g")),
+        ),
         ("GROUP_GET_LATENCY", ("0@T@g", "0@T@gg", "0@TT@g")),
     ):
         assert all(statistics.find(name, key) is None for key in keys), name
