@@ -37,12 +37,19 @@ class PoppedMessage:
 
 
 class PopConsumer:
-    """One consumer of a group."""
+    """One consumer of a group, at one broker."""
 
-    def __init__(self, peer: Peer | None, topic: str = "T", group: str = "g") -> None:
+    def __init__(
+        self,
+        peer: Peer | None,
+        topic: str = "T",
+        group: str = "g",
+        broker_name: str = "broker-a",
+    ) -> None:
         self._peer = peer
         self.topic = topic
         self.group = group
+        self.broker_name = broker_name
 
     @property
     def peer(self) -> Peer:
@@ -93,8 +100,8 @@ class PopConsumer:
                 assert record.queue_offset in offsets[kind, str(record.queue_id)]
                 handle = (
                     f"{starts[f'{kind} {record.queue_id}']} {said['popTime']} "
-                    f"{said['invisibleTime']} {said['reviveQid']} {kind} broker-a "
-                    f"{record.queue_id} {record.queue_offset}"
+                    f"{said['invisibleTime']} {said['reviveQid']} {kind} "
+                    f"{self.broker_name} {record.queue_id} {record.queue_offset}"
                 )
             found.append(PoppedMessage(self.topic, record, handle))
         counts = dict(
@@ -167,7 +174,8 @@ class PopConsumer:
         for item in items.values():
             bits = item["b"].to_bytes(item["b"].bit_length() // 8 + 1, "little")
             item["b"] = base64.b64encode(bits).decode()
-        return json.dumps({"brokerName": "broker-a", "acks": list(items.values())}).encode()
+        acks = list(items.values())
+        return json.dumps({"brokerName": self.broker_name, "acks": acks}).encode()
 
     async def notify(self, **changes: Any) -> Command:
         given = self.pop_fields(**changes)

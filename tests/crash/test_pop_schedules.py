@@ -378,9 +378,7 @@ class Schedule:
             (message,) = one.messages
             after = dataclasses.replace(message)
             consumer(one.group).take_change(after, answer)
-            # Nothing is changed if it was just being acknowledged, even if that failed then.
-            if not (self.is_faulty and key_of(one.group, message) in self.truth().flights):
-                self.model.change(one.group, message, after)
+            self.model.change(one.group, message, after)
         else:
             for message in one.messages:
                 self.model.acknowledge(one.group, message)

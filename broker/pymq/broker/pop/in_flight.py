@@ -145,9 +145,7 @@ class InFlight:
                 pop_time=attempt.pop_time,
                 invisible_ms=invisible_ms,
                 broker_name=self._broker_name,
-                differences=tuple(
-                    offset - taken.start_offset for offset in taken.queue_offsets
-                ),
+                differences=tuple(offset - taken.start_offset for offset in taken.queue_offsets),
                 revive_queue_id=revive_queue_id,
             )
             self._writing.add(checkpoint.key)
@@ -218,12 +216,12 @@ class InFlight:
         """
         pop_time = self._free_time([(*key[:3], queue_offset)])
         checkpoint = self._table.find(key)
-        bit = 0
-        if checkpoint is not None:
-            known = checkpoint.acknowledged | checkpoint.acknowledging
-            bit = checkpoint.bits_of((queue_offset,)) & ~known
-        if checkpoint is None or not bit:
+        bit = 0 if checkpoint is None else checkpoint.bits_of((queue_offset,))
+        if checkpoint is None or not bit & ~checkpoint.acknowledged:
             told(pop_time, _NOTHING, Outcome.STORED)
+            return
+        if bit & checkpoint.acknowledging:  # nothing is changed, or both fail
+            self._journal.wait_end(checkpoint, bit, functools.partial(told, pop_time))
             return
         changed = dataclasses.replace(
             checkpoint,

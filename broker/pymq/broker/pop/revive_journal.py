@@ -98,6 +98,8 @@ class ReviveJournal:
         self._ours: list[dict[int, Checkpoint | None]] = [{} for _ in range(queue_count)]
         #: What is acknowledged in this turn of the event loop: bits, and who is to be told.
         self._pending: dict[Checkpoint, tuple[int, list[Told]]] = {}
+        #: What is being written: bits whose messages end, and who is to be told.
+        self._ending: dict[Checkpoint, list[tuple[int, list[Told]]]] = {}
         self._catching_up: set[int] = set()
         self._tasks = Tasks("revive journal")
 
@@ -118,9 +120,7 @@ class ReviveJournal:
         self._writing[queue_id] += 1
         self._log_writer.append(put, functools.partial(self._appended, queue_id, done))
 
-    def _appended(
-        self, queue_id: int, done: Told, result: PutResult, outcome: Outcome
-    ) -> None:
+    def _appended(self, queue_id: int, done: Told, result: PutResult, outcome: Outcome) -> None:
         self._writing[queue_id] -= 1
         done(result, outcome)
         if self._ends[queue_id] < self._visible_ends[queue_id]:
@@ -146,23 +146,40 @@ class ReviveJournal:
         pending, self._pending = self._pending, {}
         for checkpoint, (bits, listeners) in pending.items():
             record = self._acknowledgement(checkpoint, bits)
+            self._begin_end(checkpoint, bits, listeners)
             done = functools.partial(self._acknowledged, checkpoint, bits, listeners)
             self._append(checkpoint.revive_queue_id, record, done)
 
+    def _begin_end(self, checkpoint: Checkpoint, bits: int, listeners: list[Told]) -> None:
+        """Note that a record is being written that ends the flight of messages."""
+        checkpoint.acknowledging |= bits
+        self._ending.setdefault(checkpoint, []).append((bits, listeners))
+
+    def wait_end(self, checkpoint: Checkpoint, bit: int, told: Told) -> None:
+        """Have somebody else told what becomes of a message that is being acknowledged."""
+        pending = [self._pending[checkpoint]] if checkpoint in self._pending else []
+        for bits, listeners in (*self._ending.get(checkpoint, ()), *pending):
+            if bits & bit:
+                listeners.append(told)
+                return
+        raise AssertionError(f"{checkpoint}: bit {bit} does not end")
+
     def revive(self, checkpoint: Checkpoint, bit: int, copy: NewRecord, told: Told) -> None:
         """Acknowledge one message together with storing its copy: both or neither."""
-        checkpoint.acknowledging |= bit
+        listeners = [told]
+        self._begin_end(checkpoint, bit, listeners)
         group = RecordGroup((copy, self._acknowledgement(checkpoint, bit)))
 
         def done(result: PutResult, outcome: Outcome) -> None:
             place = group.places[1] if is_in_log(outcome) else result
-            self._acknowledged(checkpoint, bit, [told], place, outcome)
+            self._acknowledged(checkpoint, bit, listeners, place, outcome)
 
         self._append(checkpoint.revive_queue_id, group, done)
 
     def replace(self, checkpoint: Checkpoint, bit: int, new: Checkpoint, told: Told) -> None:
         """Move one message from an open checkpoint to a new one of its own."""
-        checkpoint.acknowledging |= bit
+        listeners = [told]
+        self._begin_end(checkpoint, bit, listeners)
         group = RecordGroup((self._record(new), self._acknowledgement(checkpoint, bit)))
 
         def done(result: PutResult, outcome: Outcome) -> None:
@@ -170,16 +187,14 @@ class ReviveJournal:
             if is_in_log(outcome):
                 self._opened(new, group.places[0])
                 place = group.places[1]
-            self._acknowledged(checkpoint, bit, [told], place, outcome)
+            self._acknowledged(checkpoint, bit, listeners, place, outcome)
 
         self._append(checkpoint.revive_queue_id, group, done)
 
     def _acknowledgement(self, checkpoint: Checkpoint, bits: int) -> NewRecord:
         offsets = checkpoint.offsets_of(bits)
         now = self._clock.wall_ms()
-        return acknowledgement_record(
-            checkpoint, offsets, self.topic, host=self._host, now_ms=now
-        )
+        return acknowledgement_record(checkpoint, offsets, self.topic, host=self._host, now_ms=now)
 
     def _acknowledged(
         self,
@@ -189,7 +204,12 @@ class ReviveJournal:
         place: PutResult,
         outcome: Outcome,
     ) -> None:
-        checkpoint.acknowledging &= ~bits
+        others = [one for one in self._ending.pop(checkpoint) if one[1] is not listeners]
+        if others:
+            self._ending[checkpoint] = others
+        checkpoint.acknowledging, _ = self._pending.get(checkpoint, (0, None))
+        for still, _ in others:
+            checkpoint.acknowledging |= still
         if is_in_log(outcome):
             self._ours[checkpoint.revive_queue_id][place.queue_offset] = None
             self._close(checkpoint, bits)
@@ -290,9 +310,7 @@ class ReviveJournal:
             self._catching_up.discard(queue_id)
         self._commit(queue_id)
 
-    def _apply(
-        self, queue_id: int, record: Record
-    ) -> Checkpoint | Acknowledgement | None:
+    def _apply(self, queue_id: int, record: Record) -> Checkpoint | Acknowledgement | None:
         """Take over what a record says, unless it is one of ours; return it."""
         offset = record.queue_offset
         if offset in self._ours[queue_id]:
