@@ -56,7 +56,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
         core.responses,
         _rules(config),
         orders=orders,
-        take_reset=PopResets(tables.offsets, progress, orders).take,
+        take_reset=PopResets(tables.offsets, progress, orders, in_flight.has_counted).take,
     )
     access = PopAccess(config, tables.topics, tables.groups)
     handlers = (

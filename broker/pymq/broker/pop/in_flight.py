@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from pymq.broker.log_writer import Outcome
 from pymq.broker.pop.attempt import PopAttempt
-from pymq.broker.pop.checkpoint import Checkpoint, CheckpointKey
+from pymq.broker.pop.checkpoint import Checkpoint, CheckpointKey, GroupQueue
 from pymq.broker.pop.checkpoint_table import CheckpointTable
 from pymq.broker.pop.popping import Popped, Taken
 from pymq.broker.pop.progress import PopProgress, offsets_after
@@ -180,6 +180,10 @@ class InFlight:
         else:
             self._progress.undo(taken.step)
         attempt.take(taken, result, outcome)
+
+    def has_counted(self, queue: GroupQueue) -> bool:
+        """Return whether the journal has counted all checkpoints of a group's queue."""
+        return self._journal.has_counted(queue)
 
     def acknowledge(self, key: CheckpointKey, queue_offsets: Sequence[int], told: Told) -> None:
         """Acknowledge messages.

@@ -133,7 +133,8 @@ class Popping:
 
     Args:
         orders: knows the queues that are blocked.
-        take_reset: called before each pop from a queue; sets the group back if it is to be.
+        take_reset: called before each pop from a queue; sets the group back if it is to be, and
+            returns False if that is not possible yet.
     """
 
     def __init__(
@@ -145,7 +146,7 @@ class Popping:
         rules: PopRules,
         *,
         orders: OrderTable,
-        take_reset: Callable[[GroupQueue], None],
+        take_reset: Callable[[GroupQueue], bool],
     ) -> None:
         self._store = store
         self._topics = topics
@@ -241,7 +242,9 @@ class Popping:
             popped.rest_count += rest
             popped.is_unfinished |= left > 0 and rest > 0  # the other pop may leave some
             return
-        self._take_reset(queue)
+        if not self._take_reset(queue):
+            popped.is_unfinished = True
+            return
         at = yield from self._start(wanted, queue)
         if wanted.in_order and self._orders.is_blocked(
             queue, wanted.attempt_id, wanted.invisible_ms

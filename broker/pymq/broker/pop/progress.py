@@ -48,10 +48,9 @@ class PopProgress:
         topic, group, queue_id = queue
         self._offsets.commit(group, topic, queue_id, offset)
 
-    def restart(self, queue: GroupQueue, offset: int) -> None:
-        """Go on at another offset, whatever was taken before."""
-        self._steps.pop(queue, None)
-        self.commit(queue, offset)
+    def is_taking(self, queue: GroupQueue) -> bool:
+        """Return whether messages were taken whose checkpoint is still being written."""
+        return queue in self._steps
 
     def begin(self, queue: GroupQueue, first: int, end: int) -> Step:
         """Take messages; ``keep`` or ``undo`` follows."""

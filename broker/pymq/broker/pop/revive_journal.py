@@ -22,6 +22,7 @@ from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.broker.pop.checkpoint import (
     Acknowledgement,
     Checkpoint,
+    GroupQueue,
     acknowledgement_record,
     checkpoint_record,
     is_ours,
@@ -232,7 +233,7 @@ class ReviveJournal:
         """Read the journal from where it is needed.
 
         Returns:
-            The checkpoints of ours that the saved offsets of groups may not count, also those
+            The checkpoints of our pops that the saved offsets of groups may not count, also those
             that were closed later, in the order in which they were written.
 
         Raises:
@@ -241,8 +242,12 @@ class ReviveJournal:
         found: list[tuple[int, Checkpoint]] = []
         for queue_id in range(len(self._ends)):
             known_end = self._offsets.find(REVIVE_END_GROUP, self.topic, queue_id) or 0
+            last: Checkpoint | None = None
             for record in self._read_needed(queue_id):
                 what = self._apply(queue_id, record)
+                if last is not None and _is_changed(last, what):
+                    found.pop()
+                last = None
                 if (
                     isinstance(what, Checkpoint)
                     and what.differences
@@ -250,9 +255,18 @@ class ReviveJournal:
                     and is_ours(record)
                 ):
                     found.append((record.physical_offset, what))
+                    last = what
             self._commit(queue_id)
         found.sort(key=lambda one: one[0])
         return [one for _, one in found]
+
+    def has_counted(self, queue: GroupQueue) -> bool:
+        """Return whether the end that is saved lies behind all checkpoints of a group's queue."""
+        return not any(
+            checkpoint is not None and checkpoint.group_queue == queue
+            for ours in self._ours
+            for checkpoint in ours.values()
+        )
 
     def _read_needed(self, queue_id: int) -> Iterator[Record]:
         """Yield the records of a revive queue that are needed; then its end is known."""
@@ -367,3 +381,18 @@ class ReviveJournal:
     async def close(self) -> None:
         """Stop following; idempotent."""
         await self._tasks.close()
+
+
+def _is_changed(new: Checkpoint, end: Checkpoint | Acknowledgement | None) -> bool:
+    """Return whether a checkpoint is not of a pop, but of a message that has another one.
+
+    The record that ends the other one is the next: the group may have been set back since it
+    popped that message, and is not where the checkpoint says.
+    """
+    return (
+        isinstance(end, Acknowledgement)
+        and end.key != new.key
+        and end.key[:3] == new.key[:3]
+        and [*end.queue_offsets] == [new.start_offset]
+        and len(new.differences) == 1
+    )
