@@ -63,7 +63,7 @@ RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("*",),
         ("handlers",),
         ("parts",),
-        ("features", "pop_feature", "timer_feature", "transaction_feature"),
+        ("features", "light_queue_feature", "pop_feature", "timer_feature", "transaction_feature"),
         ("assembly",),
         ("broker",),
     ),

@@ -99,9 +99,10 @@ def _all(lists: Iterable[Sequence[_Item]]) -> list[_Item]:
 
 def _make_tables(site: Site) -> Tables:
     config, clock = site.config, site.clock
+    has_light = site.store_config.light_queues
     return Tables(
-        topics=TopicTable(config, clock),
-        groups=GroupTable(config, clock),
+        topics=TopicTable(config, clock, has_light_queues=has_light),
+        groups=GroupTable(config, clock, has_light_queues=has_light),
         offsets=OffsetTable(),
         locks=QueueLocks(clock),
         clients=ClientTable(clock, expiry_s=config.client_expiry_ms / 1000),

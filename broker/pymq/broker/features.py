@@ -14,6 +14,7 @@ from pymq.broker.handlers.runtime import RuntimeHandlers
 from pymq.broker.handlers.settings import SettingsHandlers
 from pymq.broker.handlers.statistics import StatisticsHandlers
 from pymq.broker.handlers.store_state import StoreStateHandlers
+from pymq.broker.light_queue_feature import make_light_queues
 from pymq.broker.live_settings import LiveSettings
 from pymq.broker.parts import Core, Feature, MakeFeature, Site, Tables
 from pymq.broker.pop_feature import make_assignments, make_pop
@@ -123,6 +124,7 @@ FEATURES: Sequence[MakeFeature] = (
     _steering_of_consumers,
     make_pop,
     make_timers,
+    make_light_queues,
     make_assignments,
     _reports,
 )

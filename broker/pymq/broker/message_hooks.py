@@ -5,6 +5,8 @@ it is one half of a transaction. Each such property has a hook, which returns th
 instead. Without a hook the message is refused: stored as an ordinary message it would be delivered
 too early, or although it was never committed.
 
+A property may also name something that has to be checked before any of this; see ``add_check``.
+
 A batch cannot contain such messages. RocketMQ refuses a batch that as a whole asks for a delay or a
 transaction, but stores such messages inside of it as ordinary ones; its clients never send that.
 Here it is refused, too.
@@ -35,6 +37,9 @@ Hook = Callable[[NewRecord, Mapping[str, str]], NewRecord]
 #: Gets messages that all have a property, and no other special one; returns what to store instead,
 #: or None: each of them has to be looked at by itself.
 HookForMany = Callable[[PlainRecords], PlainRecords | None]
+
+#: Gets the topic of a message and the value of its property; raises a refusal.
+Check = Callable[[str, str], None]
 
 #: Bits of the system flag that an ordinary message does not have.
 _SPECIAL_FLAGS = TRANSACTION_MASK | int(MessageFlag.INNER_BATCH)
@@ -85,6 +90,9 @@ class MessageHooks:
     def __init__(self) -> None:
         self._hooks: dict[str, Hook] = {}
         self._hooks_for_many: dict[str, HookForMany] = {}
+        self._checks: dict[str, Check] = {}
+        self._checked_marks: tuple[bytes, ...] = ()
+        self._names = _NAMES
 
     def add(self, name: str, hook: Hook, for_many: HookForMany | None = None) -> None:
         """Have messages with a property transformed by a hook."""
@@ -94,6 +102,12 @@ class MessageHooks:
         if for_many is not None:
             self._hooks_for_many[name] = for_many
 
+    def add_check(self, name: str, check: Check) -> None:
+        """Have the value of a property checked, of messages sent one by one; batches have none."""
+        self._checks[name] = check
+        self._checked_marks += (f"\x02{name}\x01".encode(),)
+        self._names |= {name}
+
     def apply_to_many(self, records: PlainRecords, properties: bytes) -> PlainRecords | None:
         """Return what to store instead of messages; None: each has to be looked at by itself.
 
@@ -101,6 +115,9 @@ class MessageHooks:
             records: messages that a producer sent.
             properties: of all of them, encoded, each name with U+0002 in front.
         """
+        for mark in self._checked_marks:
+            if mark in properties:
+                return None
         names = asked_for(properties)
         if not names:
             return records
@@ -117,8 +134,11 @@ class MessageHooks:
         Raises:
             BrokerError: it asks for something that this broker does not support.
         """
-        if _NAMES.isdisjoint(properties) and not record.sys_flag & _SPECIAL_FLAGS:
+        if self._names.isdisjoint(properties) and not record.sys_flag & _SPECIAL_FLAGS:
             return record
+        for checked, check in self._checks.items():
+            if checked in properties:
+                check(record.topic, properties[checked])
         name = next(iter(_meant(properties)), None)
         hook = None
         if name is not None and (hook := self._hooks.get(name)) is None:
@@ -150,6 +170,13 @@ class MessageHooks:
             )
         if batch.sys_flag & _SPECIAL_FLAGS:
             raise refusal(ResponseCode.MESSAGE_ILLEGAL, _flags_remark(batch.sys_flag))
+        for name in self._checks:
+            if name in properties or batch.has_property(name.encode()):
+                raise refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"messages with property {name} cannot be sent in a batch; send them one by "
+                    "one",
+                )
         for number, inner in batch.records_with(_NAMES_IN_BATCHES):
             for name in _meant(inner):
                 raise refusal(

@@ -2,7 +2,7 @@
 
 Region, trace switch and cluster are the broker's, whatever the sender says of them: consumers trace
 with them, and who replies to a request has to know the cluster. A message without an id gets one.
-Of what only brokers may say, the handle of a POP is dropped.
+Of what only brokers may say, the handle of a POP and places in light queues are dropped.
 
 Source: RocketMQ 5.x AbstractSendMessageProcessor.buildMsgContext, SendMessageProcessor.sendMessage.
 (4.9 adds nothing but the cluster.)
@@ -23,9 +23,10 @@ from pymq.protocol.message import (
     encode_properties,
     without_property,
 )
+from pymq.protocol.multi_dispatch import OFFSETS as LIGHT_OFFSETS
 from pymq.protocol.unique_keys import UniqueKeys, month_around
 
-_DROPPED = (POP_CHECK_POINT, REGION, TRACE_ON, CLUSTER)
+_DROPPED = (POP_CHECK_POINT, LIGHT_OFFSETS, REGION, TRACE_ON, CLUSTER)
 _DROPPED_MARKS = tuple(f"\x02{name}\x01".encode() for name in _DROPPED)
 _UNIQUE_KEY_MARK = f"\x02{UNIQUE_KEY}\x01".encode()
 _NO_UNIQUE_KEY = _UNIQUE_KEY_MARK + b"\x02"

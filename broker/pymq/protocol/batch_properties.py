@@ -75,6 +75,18 @@ class BatchProperties:
         found: Longs = np.flatnonzero(self.data == _BETWEEN)
         return found
 
+    def has(self, name: bytes) -> bool:
+        """Does any message have a property of this name?"""
+        data, mark = self.data.tobytes(), name + bytes((_BETWEEN,))
+        at = data.find(mark)
+        while at >= 0:
+            row = int(self._rows_at(np.array([at]))[0])
+            start = self.starts[row]
+            if start == at or (start < at < self.ends[row] and data[at - 1] == _BEHIND):
+                return True
+            at = data.find(mark, at + 1)
+        return False
+
     def values_of(self, name: bytes) -> tuple[Longs, Longs, Longs]:
         """Return (row, start, end) of each non-empty value, in order.
 

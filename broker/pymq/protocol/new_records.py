@@ -114,6 +114,10 @@ class NewRecords:
         """
         return self._properties.rows_with(names)
 
+    def has_property(self, name: bytes) -> bool:
+        """Does any record have a property? Cheap if not: one search of the whole input."""
+        return self._properties.has(name)
+
     def _find_properties(self, data: Bytes, starts: Longs, ends: Longs) -> None:
         """Record where the properties are in the input, and compute the tag codes."""
         self._properties = BatchProperties(data, starts, ends)

@@ -11,12 +11,11 @@ Source: RocketMQ CommitLog.asyncPutMessage, MessageExtEncoder, HookUtils.
 import struct
 from collections.abc import Sequence
 
-import numpy as np
-
 from pymq.errors import PymqError
 from pymq.protocol.codes import HOST_IPV6_MASK, MessageFlag
 from pymq.protocol.copied_records import CopiedRecords
 from pymq.protocol.hashes import crc32
+from pymq.protocol.multi_dispatch import DISPATCH_MARK
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.plain_records import PlainRecords
@@ -37,13 +36,15 @@ from pymq.protocol.record_crc import (
     with_record_crc_room,
 )
 from pymq.protocol.tag_codes import delayed_tag_code
+from pymq.store.append_batch import place_batch
 from pymq.store.append_plain import add_together
 from pymq.store.config import StoreConfig
 from pymq.store.dispatch import PendingDispatch
 from pymq.store.log.commit_log import CommitLog
+from pymq.store.multi_dispatch import MultiDispatch
 from pymq.store.put_result import PutResult, PutStatus
 from pymq.store.puts import Put, RecordGroup
-from pymq.store.queues.consume_queue import ENTRY, ENTRY_STRUCT, ConsumeQueue
+from pymq.store.queues.consume_queue import ENTRY_STRUCT, ConsumeQueue
 from pymq.store.queues.queue_table import QueueTable, illegal_name
 
 _PREPARED = int(MessageFlag.TRANSACTION_PREPARED)  # Also set in ROLLBACK, not in COMMIT.
@@ -56,11 +57,22 @@ _pack_entry = ENTRY_STRUCT.pack
 
 
 class Appender:
-    """Writes lists of new records to the log."""
+    """Writes lists of new records to the log.
 
-    def __init__(self, config: StoreConfig, log: CommitLog, queues: QueueTable) -> None:
+    Args:
+        light: lists messages in light queues; None: none are.
+    """
+
+    def __init__(
+        self,
+        config: StoreConfig,
+        log: CommitLog,
+        queues: QueueTable,
+        light: MultiDispatch | None = None,
+    ) -> None:
         self._log = log
         self._queues = queues
+        self._light = light
         self._body_max = config.message_bytes_max
         self._record_max = config.record_bytes_max
         self._segment_room = config.segment_bytes - BLANK_BYTES
@@ -93,7 +105,7 @@ class Appender:
         run = PendingDispatch(log.end, now, {})
         pieces: list[bytes | memoryview] = []
         try:
-            self._fill(run, pieces, puts, results, store_host, log.end + log.room)
+            self._fill(run, pieces, puts, results, store_host, log.end + log.room, self._light)
             if not pieces:
                 return None
             log.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
@@ -113,12 +125,12 @@ class Appender:
         results: list[PutResult],
         store_host: bytes,
         limit: int,
+        light: MultiDispatch | None,
     ) -> None:
         """Add puts that have no result yet until one does not fit below ``limit``."""
         # No function calls for the checks of single records: one costs as much as all checks.
         position, now, groups = run.end, run.store_timestamp, run.groups
-        host_bytes = len(store_host)
-        overhead = OVERHEAD_BYTES - 16 + host_bytes
+        overhead = OVERHEAD_BYTES - 16 + (host_bytes := len(store_host))
         by_key = self._queues.by_key
         body_max, record_max, record_crc = self._body_max, self._record_max, self._record_crc
         for index in range(len(results), len(puts)):
@@ -126,7 +138,7 @@ class Appender:
             queue = by_key.get((put.topic, put.queue_id)) or self._new_queue(put, results)
             if queue is None:
                 continue
-            if not isinstance(put, NewRecord):
+            if not isinstance(put, NewRecord) or (light and DISPATCH_MARK in put.properties):
                 run.end = position
                 if not self._add_many(run, pieces, put, queue, results, store_host, limit=limit):
                     break
@@ -250,18 +262,23 @@ class Appender:
         self,
         run: PendingDispatch,
         pieces: list[bytes | memoryview],
-        put: NewRecords | PlainRecords | CopiedRecords | RecordGroup,
+        put: Put,
         queue: ConsumeQueue,
         results: list[PutResult],
         store_host: bytes,
         *,
         limit: int,
     ) -> bool:
-        """Add several records, or their refusal; return False, and do nothing, if they do not fit.
+        """Add several records, or one with several places, or the refusal.
 
         Args:
             queue: the one of a batch, or of the first record.
+
+        Returns:
+            False, and nothing was done, if they do not fit.
         """
+        if isinstance(put, NewRecord):
+            return self._add_listed(run, pieces, put, results, store_host, limit)
         if isinstance(put, (PlainRecords, CopiedRecords)):
             if run.end + put.record_bytes > limit:
                 return False
@@ -270,6 +287,26 @@ class Appender:
         if isinstance(put, RecordGroup):
             return self._add_group(run, pieces, put, results, store_host, limit=limit)
         return self._add_batch(run, pieces, put, queue, results, store_host, limit=limit)
+
+    def _add_listed(
+        self,
+        run: PendingDispatch,
+        pieces: list[bytes | memoryview],
+        put: NewRecord,
+        results: list[PutResult],
+        store_host: bytes,
+        limit: int,
+    ) -> bool:
+        """Add a record that light queues may list as ``_add_many`` does."""
+        assert self._light is not None
+        record, queues = self._light.place(put)
+        places: list[PutResult] = []
+        self._fill(run, pieces, (record,), places, store_host, limit, None)
+        if places and places[0].status is _OK and queues:
+            entry = run.groups[self._queues.by_key[record.topic, record.queue_id]][1][-1]
+            self._light.add(run, queues, entry)
+        results += places
+        return bool(places)
 
     def _add_group(
         self,
@@ -283,7 +320,8 @@ class Appender:
     ) -> bool:
         """Add a group as ``_add_many`` does."""
         start, pieces_before, places = run.end, len(pieces), list[PutResult]()
-        self._fill(run, pieces, group.records, places, store_host, limit)
+        before = run.counts()
+        self._fill(run, pieces, group.records, places, store_host, limit, self._light)
         refusal = next((place for place in places if place.status is not _OK), None)
         if refusal is None and len(places) == len(group.records):
             group.places = places
@@ -294,9 +332,7 @@ class Appender:
                 )
             )
             return True
-        for record, place in zip(group.records, places, strict=False):
-            if place.status is _OK and not record.sys_flag & _PREPARED:
-                self._take_back(run, record)
+        run.take_back(before)
         del pieces[pieces_before:]
         run.end = start
         if refusal is None and _bytes_at_most(group) <= self._segment_room:
@@ -305,15 +341,6 @@ class Appender:
             refusal or _illegal(f"a group of records that fills more than {self._segment_room} B")
         )
         return True
-
-    def _take_back(self, run: PendingDispatch, record: NewRecord) -> None:
-        """Remove the last entry of a record's queue from a run."""
-        queue = self._queues.by_key[record.topic, record.queue_id]
-        entries = run.groups[queue][1]
-        entries.pop()
-        queue.next_offset -= 1
-        if not entries:
-            del run.groups[queue]
 
     def _add_batch(
         self,
@@ -335,7 +362,7 @@ class Appender:
         if end > limit:
             return False
         try:
-            queue_offset = _place_batch(run, pieces, batch, queue, store_host)
+            queue_offset = place_batch(run, pieces, batch, queue, store_host)
         except (PymqError, struct.error, ValueError, OverflowError) as error:
             results.append(_illegal(f"batch cannot be stored: {error}"))
             return True
@@ -343,37 +370,6 @@ class Appender:
         now = run.store_timestamp
         results.append(PutResult(_OK, start, queue_offset, batch.count, end, now))
         return True
-
-
-def _place_batch(
-    run: PendingDispatch,
-    pieces: list[bytes | memoryview],
-    batch: NewRecords,
-    queue: ConsumeQueue,
-    store_host: bytes,
-) -> int:
-    """Encode a batch to the end of a run; return the queue offset of its first record."""
-    queue_offset = queue.next_offset
-    data = batch.encode(
-        physical_offset=run.end,
-        queue_offset=queue_offset,
-        store_timestamp=run.store_timestamp,
-        store_host=store_host,
-    )
-    if len(data) != batch.record_bytes:
-        raise ValueError(f"encoded to {len(data)} B, expected {batch.record_bytes}")
-    entries = np.empty(batch.count, ENTRY)
-    entries["physical_offset"] = batch.starts + run.end
-    entries["size"] = batch.sizes
-    entries["tag_code"] = batch.tag_codes
-    pieces.append(data)
-    group = run.groups.get(queue)
-    if group is None:
-        run.groups[queue] = (queue_offset, [entries.tobytes()])
-    else:
-        group[1].append(entries.tobytes())
-    queue.next_offset = queue_offset + batch.count
-    return queue_offset
 
 
 def _with_record_crc(

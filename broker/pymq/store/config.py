@@ -105,9 +105,7 @@ def _key(key: str, *aliases: str, **more: Any) -> dict[str, Any]:
     return {"key": key, "aliases": aliases, **more}
 
 
-_FLUSH_KEY = _key(
-    "flushDiskType", parse=_parse_flush, format=lambda mode: f"{mode.name}_FLUSH"
-)
+_FLUSH_KEY = _key("flushDiskType", parse=_parse_flush, format=lambda mode: f"{mode.name}_FLUSH")
 _LOG_KEY = _key("storePathCommitLog", parse=_parse_paths, format=_format_paths)
 _READ_ONLY_KEY = _key("readOnlyCommitLogStorePaths", parse=_parse_paths, format=_format_paths)
 _HOURS_KEY = _key(
@@ -147,9 +145,7 @@ class StoreConfig:
     #: that no append waits for a page.
     warm_segments: bool = field(default=False, metadata=_key("warmMapedFileEnable"))
     #: With SYNC_FLUSH, a flush follows after every this many pages of 4 KiB.
-    warm_flush_pages: int = field(
-        default=4096, metadata=_key("flushLeastPagesWhenWarmMapedFile")
-    )
+    warm_flush_pages: int = field(default=4096, metadata=_key("flushLeastPagesWhenWarmMapedFile"))
     #: Collect records in memory and write them to the file when ``commit_pages_least`` pages of
     #: 4 KiB are full, or ``commit_interval_ms`` after the last time. A weaker promise: with
     #: ASYNC_FLUSH, acknowledged messages that are not written yet, by default those of up to
@@ -194,14 +190,17 @@ class StoreConfig:
     #: Whether messages can wait for a time of their own.
     timer_wheel: bool = field(default=True, metadata=_key("timerWheelEnable"))
     #: Size of a file of the timer log.
-    timer_log_file_bytes: int = field(
-        default=100 << 20, metadata=_key("mappedFileSizeTimerLog")
-    )
+    timer_log_file_bytes: int = field(default=100 << 20, metadata=_key("mappedFileSizeTimerLog"))
     #: How exact the times of timer messages are: 100, 200, 500 or 1000 ms.
     timer_precision_ms: int = field(default=1000, metadata=_key("timerPrecisionMs"))
     #: Timer messages that are due later than this many slots from now are put back for another
     #: round before, so that the commit log still holds them when they are due.
     timer_roll_window_slots: int = field(default=172_800, metadata=_key("timerRollWindowSlot"))
+    #: Whether messages are listed in the light queues that they name (LMQ); needs both.
+    light_queues: bool = field(default=False, metadata=_key("enableLmq"))
+    multi_dispatch: bool = field(default=False, metadata=_key("enableMultiDispatch"))
+    #: Messages that name further light queues are refused.
+    light_queue_count_max: int = field(default=20_000, metadata=_key("maxLmqConsumeQueueNum"))
     #: Whether messages can be found by their keys.
     key_index: bool = field(default=True, metadata=_key("messageIndexEnable"))
     #: Determines, with ``index_item_limit``, the size of index files: 40 + 4 * slots + 20 * limit
@@ -258,15 +257,14 @@ class StoreConfig:
         _check("message_bytes_max", self.message_bytes_max, 1, SEGMENT_BYTES_LIMIT)
         _check("flush_interval_ms", self.flush_interval_ms, 1, 86_400_000)
         _check("flush_pages_least", self.flush_pages_least, 0, 1 << 20)
-        _check(
-            "flush_thorough_interval_ms", self.flush_thorough_interval_ms, 1, 86_400_000
-        )
+        _check("flush_thorough_interval_ms", self.flush_thorough_interval_ms, 1, 86_400_000)
         _check("queue_flush_interval_ms", self.queue_flush_interval_ms, 1, 86_400_000)
         _check("checkpoint_interval_ms", self.checkpoint_interval_ms, 0, 86_400_000)
         _check("timer_log_file_bytes", self.timer_log_file_bytes, 1 << 7, SEGMENT_BYTES_LIMIT)
         _check("timer_roll_window_slots", self.timer_roll_window_slots, 0, 1 << 31)
         _check("index_slot_count", self.index_slot_count, 1, 1 << 28)
         _check("index_item_limit", self.index_item_limit, 2, 1 << 28)
+        _check("light_queue_count_max", self.light_queue_count_max, 0, 1 << 31)
         _check("queue_files_open_max", self.queue_files_open_max, 1, 1 << 20)
         _check("recovered_bytes_max", self.recovered_bytes_max, 0, 1 << 40)
         _check("retry_after_ms", self.retry_after_ms, 0, 86_400_000)
@@ -304,6 +302,11 @@ class StoreConfig:
                 f"read_only_log_paths={_format_paths(self.read_only_log_paths)} "
                 "(readOnlyCommitLogStorePaths): no directory of the commit log is left to write to"
             )
+
+    @property
+    def lists_messages(self) -> bool:
+        """Whether light queues list the messages that name them."""
+        return self.light_queues and self.multi_dispatch
 
     @property
     def log_paths(self) -> tuple[Path, ...]:

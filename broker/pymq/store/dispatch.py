@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import StoreError
+from pymq.protocol.multi_dispatch import is_light
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import ENTRY, ConsumeQueue
@@ -63,6 +64,19 @@ class PendingDispatch:
     store_timestamp: int
     groups: dict[ConsumeQueue, tuple[int, list[bytes]]]
 
+    def counts(self) -> dict[ConsumeQueue, int]:
+        """Return how many pieces of entries each queue has."""
+        return {queue: len(pieces) for queue, (_, pieces) in self.groups.items()}
+
+    def take_back(self, counts: dict[ConsumeQueue, int]) -> None:
+        """Remove the entries of single records that were added since ``counts``."""
+        for queue, (_, pieces) in list(self.groups.items()):
+            count = counts.get(queue, 0)
+            queue.next_offset -= len(pieces) - count
+            del pieces[count:]
+            if not pieces:
+                del self.groups[queue]
+
 
 class ExtendedEntries:
     """Writes entries whose tag codes are in units of the queue's extension.
@@ -78,12 +92,17 @@ class ExtendedEntries:
     def write(self, queue: ConsumeQueue, first: int, entries: bytes) -> BitMaps | None:
         """Write units and entries; ``entries`` hold tag codes, their records are in the log.
 
+        Light queues have no extensions, as in RocketMQ.
+
         Returns:
             The bit maps.
 
         Raises:
             DiskFull, FlushFailed, StoreError: as ``ConsumeQueue.write``; it can be repeated.
         """
+        if is_light(queue.topic):
+            queue.write(first, entries)
+            return None
         rows = np.frombuffer(bytearray(entries), ENTRY)
         physical = rows["physical_offset"].astype(np.int64)
         bit_maps = None

@@ -15,6 +15,7 @@ from pymq.store.entry_read import EntryReader
 from pymq.store.files import Files
 from pymq.store.keys import Keys
 from pymq.store.log.segment import NORMAL_READS, RANDOM_READS
+from pymq.store.multi_dispatch import MultiDispatch
 from pymq.store.opening import StoreParts
 from pymq.store.progress import OnProgress
 from pymq.store.put_result import PutResult, PutStatus
@@ -44,6 +45,7 @@ class MessageStore:
         durability: commits and flushes.
         entries: reads entries of queues without their records.
         keys: indexing messages by their keys, and finding them.
+        light_queues: lists messages in light queues; None if that is not enabled.
         retention: deletes what is old or belonged to a deleted topic, and checks how full the
             disks are.
         reads: reads queues; ``read`` is its method.
@@ -62,10 +64,9 @@ class MessageStore:
         self._queues = queues = parts.queues
         self._index = index = parts.index
         self.timers = parts.timers
-        self._appender = Appender(config, log, queues)
-        self.statistics = StoreStatistics(
-            wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s()
-        )
+        self.light_queues = MultiDispatch(queues) if config.lists_messages else None
+        self._appender = Appender(config, log, queues, self.light_queues)
+        self.statistics = StoreStatistics(wall_ms=clock.wall_ms(), monotonic_s=clock.monotonic_s())
         self._gate = gate = WriteGate(
             config.root_path, clock, self.statistics, retry_after_ms=config.retry_after_ms
         )
@@ -189,9 +190,7 @@ class MessageStore:
         try:
             while True:
                 start = log.end
-                pending = self._appender.append_run(
-                    puts, results, now=now, store_host=store_host
-                )
+                pending = self._appender.append_run(puts, results, now=now, store_host=store_host)
                 if pending is not None:
                     self.dispatch.add(pending)
                     put_bytes += pending.end - start
@@ -259,9 +258,7 @@ class MessageStore:
         """Have the system read more of the log than is asked for, or not."""
         self._log.segments.advise(NORMAL_READS if is_wanted else RANDOM_READS)
 
-    def begin_prefetch(
-        self, buffers: Sequence[memoryview], starts: Sequence[int]
-    ) -> PrefetchJob:
+    def begin_prefetch(self, buffers: Sequence[memoryview], starts: Sequence[int]) -> PrefetchJob:
         """Return a job that reads the mapped records of a result from the disk.
 
         It does not have to be finished.

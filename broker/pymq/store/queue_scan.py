@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import OffsetOutOfRange
+from pymq.protocol.multi_dispatch import is_light
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import BLANK_SIZE, ConsumeQueue
 from pymq.store.read_result import ReadResult, ReadStatus, damaged
@@ -121,7 +122,7 @@ def found_result(
         sizes,
         _heads(firsts, sizes, offsets),
         queue.path,
-        queue.queue_id,
+        -1 if is_light(queue.topic) else queue.queue_id,
     )
 
 

@@ -50,7 +50,8 @@ class ReadResult:
         count: number of records in all buffers.
         sizes: int64, shape (count,): the size of each record; None without records.
         heads: of each buffer, the queue offset of its first record and the size of its last one.
-        path, queue_id: the queue's directory and its number.
+        path, queue_id: the queue's directory and its number; -1: a light queue, which lists records
+            of other queues.
     """
 
     status: ReadStatus
@@ -97,8 +98,7 @@ class ReadResult:
                 raise damaged(self.path, f"entry {offset} or one next to it has another size")
             size, magic, queue_id, found = unpack(buffer)
             if (
-                found != offset
-                or queue_id != wanted_id
+                (wanted_id >= 0 and (found != offset or queue_id != wanted_id))
                 or (magic != MAGIC_V1 and magic != MAGIC_V2)
                 or (size != last_size if last_at == 0 else size > last_at)
                 or (last_at and _SIZE.unpack_from(buffer, last_at)[0] != last_size)

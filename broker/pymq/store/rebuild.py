@@ -10,8 +10,7 @@
    what is missing. The old files are deleted when everything is in place and on the disk.
 
 Queues whose records have all expired stay as they are: the log does not contain their ends, and
-without these, offsets would start from 0 again. So do light queues, whose messages are in other
-topics.
+without these, offsets would start from 0 again.
 """
 
 import logging
@@ -24,7 +23,7 @@ from pymq.store.config import StoreConfig
 from pymq.store.files import Files, ReadOnlyFiles
 from pymq.store.inspection import Summary, summarize
 from pymq.store.inspection.findings import Findings, Kind, Severity
-from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout, read_layout
+from pymq.store.inspection.layout import StoreLayout, read_layout
 from pymq.store.message_store import MessageStore
 from pymq.store.progress import OnProgress
 from pymq.store.queues.queue_table import QueueKey, queue_directories
@@ -222,10 +221,7 @@ class _Rebuild:
             return {
                 key: queue.end_offset
                 for key, queue in layout.queues.by_key.items()
-                if key not in built
-                and (
-                    queue.physical_end <= layout.log_first or queue.topic.startswith(LIGHT_QUEUE)
-                )
+                if key not in built and queue.physical_end <= layout.log_first
             }
         finally:
             layout.close()

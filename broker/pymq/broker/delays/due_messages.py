@@ -18,6 +18,7 @@ from pymq.protocol.codes import HOST_IPV6_MASK, MessageFlag
 from pymq.protocol.copied_records import CopiedRecords
 from pymq.protocol.hashes import crc32
 from pymq.protocol.message import REAL_TOPIC, TAGS
+from pymq.protocol.multi_dispatch import DISPATCH_MARK
 from pymq.protocol.names import HALF_TOPIC, TOPIC_BYTES_MAX, is_legal
 from pymq.protocol.parking import copy_of, real_place
 from pymq.protocol.record import NewRecord, Record, decode_record, record_place
@@ -84,7 +85,7 @@ def _copies_of_many(result: ReadResult) -> list[tuple[list[int], CopiedRecords]]
     Those of one topic that follow one another are together.
     """
     data = b"".join(result.buffers)
-    if RECORD_CRC_PREFIX in data:
+    if RECORD_CRC_PREFIX in data or DISPATCH_MARK in data:
         return None
     try:
         columns = read_columns(data, result.sizes)

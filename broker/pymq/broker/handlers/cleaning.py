@@ -13,6 +13,7 @@ from pymq.net.dispatcher import Handler, Request
 from pymq.protocol import names
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
+from pymq.protocol.multi_dispatch import is_light
 from pymq.store import MessageStore
 
 _log = logging.getLogger(__name__)
@@ -67,7 +68,7 @@ class CleaningHandlers:
 
         RocketMQ also deletes those of existing topics that are merely idle. Their offsets then
         start from 0 again, and a group with a higher offset misses what comes next: so here they
-        stay, at one file each.
+        stay, at one file each. Light queues belong to no topic, and go.
         """
         try:
             while found := self._store.retention.delete_expired_queues(
@@ -94,12 +95,14 @@ class CleaningHandlers:
     def _is_unused(self, topic: str) -> bool:
         return not (
             topic in self._topics
-            or topic.startswith(names.LMQ_PREFIX)
+            or is_light(topic)
             or names.is_system_topic(topic, cluster=self._config.cluster, broker=self._config.name)
         )
 
     def _is_left_over(self, topic: str, queue_id: int) -> bool:
         if names.is_system_topic(topic, cluster=self._config.cluster, broker=self._config.name):
             return False
+        if is_light(topic):  # nobody deletes them one by one
+            return True
         known = self._topics.find(topic)
         return known is None or queue_id >= max(known.read_queue_count, known.write_queue_count)

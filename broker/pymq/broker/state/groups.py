@@ -13,6 +13,7 @@ from pymq.protocol import fastjson, names
 from pymq.protocol.bodies import DataVersion, GroupConfig
 from pymq.protocol.bodies import GroupTable as GroupTableBody
 from pymq.protocol.codes import ResponseCode
+from pymq.protocol.multi_dispatch import is_light
 
 _log = logging.getLogger(__name__)
 
@@ -23,11 +24,19 @@ _READ_FORBIDDEN = 1 << 2
 class GroupTable:
     """Group name -> settings.
 
+    Every light group exists, and is not in the table.
+
+    Args:
+        has_light_queues: whether there are such groups.
+
     Attributes:
         on_change: called after every change; to be set by whoever needs to know.
     """
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, *, has_light_queues: bool = False
+    ) -> None:
+        self._has_light_queues = has_light_queues
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
         self._config = config
@@ -39,15 +48,20 @@ class GroupTable:
         }
 
     def __contains__(self, group: str) -> bool:
-        return group in self._groups
+        return self.known(group) is not None
 
     def known(self, group: str) -> GroupConfig | None:
         """Return a group's settings; None if there is no such group."""
-        return self._groups.get(group)
+        return self._groups.get(group) or self._light(group)
+
+    def _light(self, group: str) -> GroupConfig | None:
+        """Return the settings of a light group; None for others."""
+        is_one = self._has_light_queues and is_light(group)
+        return GroupConfig(group=group) if is_one else None
 
     def find(self, group: str) -> GroupConfig | None:
         """Return a group's settings, creating it if that is allowed; otherwise None."""
-        config = self._groups.get(group)
+        config = self._groups.get(group) or self._light(group)
         if (
             config is None
             and self._config.auto_create_group
@@ -92,7 +106,9 @@ class GroupTable:
         return config
 
     def put(self, config: GroupConfig) -> None:
-        """Create a group, or replace its settings."""
+        """Create a group, or replace its settings; those of a light group cannot be changed."""
+        if self._light(config.group) is not None:
+            return
         self._groups[config.group] = config
         self._changed()
 
@@ -105,9 +121,7 @@ class GroupTable:
 
     def body(self) -> GroupTableBody:
         """Return the table as sent to slaves and tools."""
-        return GroupTableBody(
-            version=self.version, groups=self._groups, forbidden=self._forbidden
-        )
+        return GroupTableBody(version=self.version, groups=self._groups, forbidden=self._forbidden)
 
     def to_text(self) -> str:
         """Return the text of ``subscriptionGroup.json``."""

@@ -3,11 +3,12 @@
 Source: RocketMQ ConsumerOffsetManager.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import ConsumerOffsetTable
+from pymq.protocol.multi_dispatch import LIGHT_QUEUE_ID, is_light
 
 _SEPARATOR = "@"
 #: (topic, group) -> queue id -> queue offset.
@@ -31,6 +32,9 @@ class OffsetTable:
         #: would be lost to members that go on with what they know.
         self._resets: _Table = {}
         self.is_changed = False
+        #: The same for a second file, which also holds the offsets of light groups in light queues.
+        self.is_light_changed = False
+        self.has_light_file = False
         #: What the file says of each (topic, group), as long as that is true. Every few seconds
         #: some of ten thousand groups have moved: only they are written again.
         self._texts: dict[tuple[str, str], str] = {}
@@ -41,7 +45,7 @@ class OffsetTable:
         queues = self._offsets.setdefault(key, {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self.is_changed = True
+            self._touch()
             self._texts.pop(key, None)
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -65,7 +69,7 @@ class OffsetTable:
         """Set a group back or forward, whatever its members do."""
         self.commit(group, topic, queue_id, offset)
         self._resets.setdefault((topic, group), {})[queue_id] = offset
-        self.is_changed = True
+        self._touch()
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Is a reset pending?"""
@@ -78,7 +82,7 @@ class OffsetTable:
         queues = self._resets.get((topic, group), {})
         offset = queues.pop(queue_id, None)
         if offset is not None:
-            self.is_changed = True
+            self._touch()
             if not queues:
                 del self._resets[topic, group]
         return offset
@@ -88,7 +92,7 @@ class OffsetTable:
         queues = self._offsets.get((topic, source))
         if queues:
             self._offsets[topic, target] = dict(queues)
-            self.is_changed = True
+            self._touch()
             self._texts.pop((topic, target), None)
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
@@ -112,7 +116,7 @@ class OffsetTable:
         for table in self._tables():
             for (owner, _), queues in table.items():
                 if owner == topic and queues.pop(queue_id, None) is not None:
-                    self.is_changed = True
+                    self._touch()
         self._texts.clear()
 
     def delete_group(self, group: str) -> None:
@@ -123,7 +127,7 @@ class OffsetTable:
         for table in self._tables():
             for key in filter(is_gone, list(table)):
                 del table[key]
-                self.is_changed = True
+                self._touch()
         self._texts.clear()
 
     def _tables(self) -> tuple[_Table, ...]:
@@ -138,17 +142,23 @@ class OffsetTable:
             offsets=_joined(offsets), resets=_joined(self._resets) if self._resets else None
         )
 
+    def _touch(self) -> None:
+        self.is_changed = self.is_light_changed = True
+
     def to_text(self) -> str:
         """Return the text of ``consumerOffset.json``."""
         rest = fastjson.dump_pretty(self._body({}).to_json())
-        if not self._offsets:
+        keys: Collection[tuple[str, str]] = self._offsets
+        if self.has_light_file:
+            keys = [key for key in keys if not _is_light(key)]
+        if not keys:
             return rest
         texts = self._texts
-        for key, queues in self._offsets.items():
+        for key in keys:
             if key not in texts:
-                text = fastjson.dump_pretty(_joined({key: queues}))
+                text = fastjson.dump_pretty(_joined({key: self._offsets[key]}))
                 texts[key] = text[2:-2].replace("\n", "\n\t")  # without its own braces
-        whole = ",\n\t".join([texts[key] for key in self._offsets])
+        whole = ",\n\t".join([texts[key] for key in keys])
         return rest.replace("{}", f"{{\n\t{whole}\n\t}}", 1)
 
     def restore(self, value: object) -> None:
@@ -156,6 +166,22 @@ class OffsetTable:
         body = ConsumerOffsetTable.from_json(value)
         self._offsets |= _split(body.offsets)
         self._resets |= _split(body.resets or {})
+
+    def light_offsets(self) -> dict[str, int]:
+        """Return the offsets of light groups in light queues, by ``topic@group``."""
+        return {
+            f"{topic}{_SEPARATOR}{group}": queues[LIGHT_QUEUE_ID]
+            for (topic, group), queues in self._offsets.items()
+            if _is_light((topic, group)) and LIGHT_QUEUE_ID in queues
+        }
+
+    def restore_light(self, offsets: Mapping[str, int]) -> None:
+        """Take over what ``light_offsets`` returned."""
+        self._offsets |= _split({key: {LIGHT_QUEUE_ID: one} for key, one in offsets.items()})
+
+
+def _is_light(key: tuple[str, str]) -> bool:
+    return is_light(key[1]) and is_light(key[0])
 
 
 def _joined(table: _Table) -> dict[str, dict[int, int]]:

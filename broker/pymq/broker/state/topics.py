@@ -14,6 +14,7 @@ from pymq.protocol import fastjson, names
 from pymq.protocol.bodies import DataVersion, TopicConfig
 from pymq.protocol.bodies import TopicTable as TopicTableBody
 from pymq.protocol.codes import Permission, ResponseCode
+from pymq.protocol.multi_dispatch import is_light
 from pymq.store import QueueKey
 
 _log = logging.getLogger(__name__)
@@ -25,11 +26,19 @@ _INHERIT = int(Permission.INHERIT)
 class TopicTable:
     """Topic name -> settings, with a version that tells name servers when they have changed.
 
+    A light queue is a topic with one queue that is not in the table.
+
+    Args:
+        has_light_queues: whether there are such.
+
     Attributes:
         on_change: called after every change; to be set by whoever needs to know.
     """
 
-    def __init__(self, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock, *, has_light_queues: bool = False
+    ) -> None:
+        self._has_light_queues = has_light_queues
         self._config = config
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
@@ -38,11 +47,17 @@ class TopicTable:
         self.system_topics = self._create_system_topics()
 
     def __contains__(self, topic: str) -> bool:
-        return topic in self._topics
+        return topic in self._topics or self._light(topic) is not None
+
+    def _light(self, topic: str) -> TopicConfig | None:
+        """Return the settings of a light queue; None for other topics."""
+        if not self._has_light_queues or not is_light(topic):
+            return None
+        return TopicConfig(topic=topic, read_queue_count=1, write_queue_count=1, perm=_READ_WRITE)
 
     def find(self, topic: str) -> TopicConfig | None:
         """Return a topic's settings, or None if there is no such topic."""
-        return self._topics.get(topic)
+        return self._topics.get(topic) or self._light(topic)
 
     def require(self, topic: str) -> TopicConfig:
         """Return a topic's settings.
@@ -50,7 +65,7 @@ class TopicTable:
         Raises:
             TopicNotExist: there is no such topic on this broker.
         """
-        config = self._topics.get(topic)
+        config = self.find(topic)
         if config is None:
             raise refusal(
                 ResponseCode.TOPIC_NOT_EXIST,
@@ -60,7 +75,9 @@ class TopicTable:
         return config
 
     def put(self, config: TopicConfig) -> None:
-        """Create a topic, or replace its settings."""
+        """Create a topic, or replace its settings; those of a light queue cannot be changed."""
+        if self._light(config.topic) is not None:
+            return
         self._topics[config.topic] = config
         self._changed()
 
@@ -136,7 +153,7 @@ class TopicTable:
         for topic, queue_id in queues:
             counts[topic] = max(counts.get(topic, 0), queue_id + 1)
         for topic, count in counts.items():
-            if topic not in self._topics:
+            if topic not in self._topics and not is_light(topic):
                 _log.warning("topic %s has messages but no settings; created again", topic)
                 self.create(topic, queue_count=count)
 

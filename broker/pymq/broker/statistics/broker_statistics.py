@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 
 from pymq.broker.statistics.windows import DAY, HOUR, MINUTE, WINDOWS, Counters, WindowTotals
-from pymq.protocol.names import is_system_topic
+from pymq.protocol.multi_dispatch import is_light
+from pymq.protocol.names import LMQ_PREFIX, is_system_topic
 from pymq.store import Arrival
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.queues.consume_queue import ENTRY, ENTRY_STRUCT
@@ -106,6 +107,8 @@ class BrokerStatistics:
         for arrival in arrivals:
             puts = known.get((arrival.topic, arrival.queue_id))
             if puts is None:
+                if is_light(arrival.topic):
+                    continue  # The same messages again, listed in a light queue.
                 puts = self._new_puts(arrival.topic, arrival.queue_id)
             if not puts.count:
                 self._changed_puts.append(puts)
@@ -134,6 +137,8 @@ class BrokerStatistics:
         Args:
             latency_ms: how long it took to get them from the disk.
         """
+        if is_light(topic):  # there are many; RocketMQ counts them as one, too
+            topic, group = LMQ_PREFIX, LMQ_PREFIX if is_light(group) else group
         reads = self._reads.get((topic, group, queue_id))
         if reads is None:
             reads = self._reads[topic, group, queue_id] = _QueueReads(

@@ -32,8 +32,6 @@ from pymq.store.state.clean_stop import CleanStop
 _UNKNOWN_DIRECTORIES = {
     "compaction": "compacted topics",
 }
-#: Prefix of the topics of light queues: their entries point to messages of other topics.
-LIGHT_QUEUE = "%LMQ%"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class StoreLayout:
     """The content of a store directory.
 
     Attributes:
-        config: the settings, with the sizes that were found.
+        config: the settings, with the sizes that were found; light queues are on if there are any.
         files: the operating system.
         in_use: a broker has the store open.
         unclean: there is an abort marker.
@@ -166,6 +164,8 @@ def read_layout(config: StoreConfig, files: ReadOnlyFiles, findings: Findings) -
             index_slot_count=index_layout.slot_count,
             index_item_limit=index_layout.item_limit,
         )
+    if queues.light_count or clean_stop.has_light_queues:
+        config = replace(config, light_queues=True, multi_dispatch=True)
     for name, what in _UNKNOWN_DIRECTORIES.items():
         if files.list_directory(root / name):
             findings.add(Kind.NOT_LOOKED_AT, Severity.NOTE, root / name, None, what)
@@ -225,9 +225,7 @@ def _log_files(
     for name, path, file_bytes in listed:
         first = parse_segment_name(name)
         if first is None:
-            findings.add(
-                Kind.LOG_FILE, severity, path, None, "another name", "a name of 20 digits"
-            )
+            findings.add(Kind.LOG_FILE, severity, path, None, "another name", "a name of 20 digits")
         elif found and first == found[-1].first:
             findings.add(
                 Kind.LOG_FILE, severity, path, None, "a second file of this name", "only one"

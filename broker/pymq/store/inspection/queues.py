@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
+from pymq.protocol.multi_dispatch import is_light
 from pymq.protocol.record_batch import Longs
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.inspection.checked_queue import CheckedQueue, Key, entry_text, read_entries
 from pymq.store.inspection.findings import Findings, Kind, Severity
-from pymq.store.inspection.layout import LIGHT_QUEUE, StoreLayout
+from pymq.store.inspection.layout import StoreLayout
 from pymq.store.inspection.log import Block, Gap
 from pymq.store.queues.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, Entries
 from pymq.store.queues.queue_entries import queue_entries
@@ -97,8 +98,10 @@ class QueueCheck:
 
     def _entries(self, block: Block) -> Iterator[tuple[CheckedQueue, Longs, Entries]]:
         """Yield (queue, queue offsets, entries) of the records that have entries."""
-        delay_levels_ms = self._layout.config.delay_levels_ms
-        for topic, queue_id, _, offsets, entries in queue_entries(block.columns, delay_levels_ms):
+        config = self._layout.config
+        for topic, queue_id, _, offsets, entries in queue_entries(
+            block.columns, config.delay_levels_ms, with_light=config.lists_messages
+        ):
             key = topic, queue_id
             if key not in self._queues:
                 self._queues[key] = self._queue_of(*key)
@@ -249,11 +252,6 @@ class QueueCheck:
                 self._deleted_count += sum(end - first for first, end in queue.seen)
                 queue.own.clear()
         for entries in self._layout.queues:
-            if entries.topic.startswith(LIGHT_QUEUE):
-                self._findings.add(
-                    Kind.NOT_LOOKED_AT, Severity.NOTE, entries.path, None, "a light queue"
-                )
-                continue
             key = entries.topic_bytes, entries.queue_id
             queue = by_key.get((entries.topic, entries.queue_id)) or CheckedQueue(
                 key, entries.topic, entries.queue_id, entries, entries.path
@@ -273,7 +271,9 @@ class QueueCheck:
             )
 
     def _is_deleted(self, topic: str) -> bool:
-        return self._listed is not None and topic not in self._listed | self._with_files
+        if self._listed is None or is_light(topic):  # these have no settings
+            return False
+        return topic not in self._listed | self._with_files
 
     def _check_rest(self, queue: CheckedQueue, entries: ConsumeQueue, spans: Longs) -> None:
         """Check the entries of a queue that were not compared."""

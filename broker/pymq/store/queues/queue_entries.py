@@ -2,20 +2,29 @@
 
 Used where queues are rebuilt from the log, or compared with it. A put makes its entries itself.
 
+A record with places in light queues belongs to those, too. It is found by its properties: by one
+search of the whole buffer, as most stores have none.
+
 Source: RocketMQ CommitLog.checkMessageAndReturnSize, CommitLogDispatcherBuildConsumeQueue.
 """
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.java_hashes import java_hashes
+from pymq.protocol.message import decode_properties
+from pymq.protocol.multi_dispatch import LIGHT_QUEUE_ID, OFFSETS, places
 from pymq.protocol.record_batch import Longs, RecordColumns, equal_at
 from pymq.protocol.tag_codes import entry_tag_codes
 from pymq.store.queues.consume_queue import ENTRY, Entries
 
+#: In the properties of records with places in light queues.
+_LIGHT_MARK = re.compile(re.escape(f"{OFFSETS}\x01").encode())
 #: Records with one of these have no entry. TRANSACTION_ROLLBACK has the bit of PREPARED, too.
 _UNLISTED = int(MessageFlag.TRANSACTION_PREPARED | MessageFlag.INNER_BATCH)
 
@@ -39,7 +48,7 @@ class QueueEntries(NamedTuple):
 
 
 def queue_entries(
-    records: RecordColumns, delay_levels_ms: tuple[int, ...]
+    records: RecordColumns, delay_levels_ms: tuple[int, ...], *, with_light: bool
 ) -> Iterator[QueueEntries]:
     """Yield the entries of all queues that records belong to.
 
@@ -48,17 +57,57 @@ def queue_entries(
     Args:
         records: consecutive ones of the log.
         delay_levels_ms: delays of levels 1, 2, ...
+        with_light: whether light queues list messages.
     """
     is_listed = (records.sys_flag & _UNLISTED) == 0
     codes = entry_tag_codes(records, delay_levels_ms)
+    light = _by_light_queue(records, is_listed) if with_light else {}
     for topic, queue_id, rows in _by_queue(records):
         rows = rows[is_listed[rows]]
+        offsets = records.queue_offset[rows]
+        if light and queue_id == LIGHT_QUEUE_ID and topic in light:
+            # Somebody sent messages to a light queue itself.
+            more_rows, more_offsets = light.pop(topic)
+            rows, offsets = np.append(rows, more_rows), np.append(offsets, more_offsets)
+            order = np.argsort(rows, kind="stable")
+            rows, offsets = rows[order], offsets[order]
         if len(rows):
-            entries = np.empty(len(rows), ENTRY)
-            entries["physical_offset"] = records.physical_offset[rows]
-            entries["size"] = records.size[rows]
-            entries["tag_code"] = codes[rows]
-            yield QueueEntries(topic, queue_id, rows, records.queue_offset[rows], entries)
+            yield QueueEntries(topic, queue_id, rows, offsets, _entries(records, codes, rows))
+    for topic, (rows, offsets) in light.items():
+        yield QueueEntries(topic, LIGHT_QUEUE_ID, rows, offsets, _entries(records, codes, rows))
+
+
+def _entries(records: RecordColumns, codes: Longs, rows: Longs) -> Entries:
+    entries = np.empty(len(rows), ENTRY)
+    entries["physical_offset"] = records.physical_offset[rows]
+    entries["size"] = records.size[rows]
+    entries["tag_code"] = codes[rows]
+    return entries
+
+
+def _by_light_queue(
+    records: RecordColumns, is_listed: npt.NDArray[np.bool_]
+) -> dict[bytes, tuple[Longs, Longs]]:
+    """Return (rows, queue offsets) of every light queue, by its name."""
+    found: dict[bytes, tuple[list[int], list[int]]] = {}
+    marks = [match.start() for match in _LIGHT_MARK.finditer(records.buffer.data)]
+    if not marks:
+        return {}
+    at = np.array(marks, np.int64)
+    candidates = records.starts.searchsorted(at, "right") - 1
+    inside = (at >= records.properties_start[candidates]) & (at < records.ends[candidates])
+    for row in np.unique(candidates[inside & is_listed[candidates]]).tolist():
+        span = records.buffer[records.properties_start[row] : records.ends[row]]
+        name = records.buffer[records.topic_start[row] : records.topic_end[row]].tobytes()
+        listed = places(name.decode("utf-8", "replace"), decode_properties(span.tobytes()))
+        for queue, offset in listed.items():
+            rows, offsets = found.setdefault(queue.encode("utf-8", "replace"), ([], []))
+            rows.append(row)
+            offsets.append(offset)
+    return {
+        queue: (np.array(rows, np.int64), np.array(offsets, np.int64))
+        for queue, (rows, offsets) in found.items()
+    }
 
 
 def _by_queue(records: RecordColumns) -> Iterator[tuple[bytes, int, Longs]]:

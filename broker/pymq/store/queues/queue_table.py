@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pymq.errors import StoreMismatch
+from pymq.protocol.multi_dispatch import is_light
 from pymq.protocol.record import TOPIC_BYTES_MAX_V1
 from pymq.store.files import Files
 from pymq.store.log.segment import parse_segment_name, segment_name
@@ -52,6 +53,8 @@ class QueueTable:
         self._extension_file_bytes = extension_file_bytes
         self._empty: list[Path] = []
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
+        #: How many of them are light queues.
+        self.light_count = 0
         self.files = QueueFiles(files, min(open_max, max(16, files.open_files_limit() // 2)))
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -76,6 +79,7 @@ class QueueTable:
             path = self._path / topic / str(queue_id)
             queue = ConsumeQueue(self.files, path, topic, queue_id, self._file_bytes)
             self.by_key[topic, queue_id] = queue
+            self.light_count += is_light(topic)
         return queue
 
     def extension_of(self, queue: ConsumeQueue) -> QueueExtension:
@@ -91,6 +95,7 @@ class QueueTable:
     def remove(self, queue: ConsumeQueue) -> None:
         """Delete a queue and, with the last queue of a topic, the topic's directory."""
         del self.by_key[queue.topic, queue.queue_id]
+        self.light_count -= is_light(queue.topic)
         queue.remove()
 
     def load(self) -> None:

@@ -39,6 +39,8 @@ class QueueRepair:
         queues: all queues.
         clean_stop: says which topics were deleted when.
         delay_levels_ms: delays of levels 1, 2, ...
+        lists_messages: whether light queues list messages; they do in any case if there are or were
+            any.
         write: writes entries, and units of the extension where there is one.
         before_change: called before every change; idempotent.
     """
@@ -50,6 +52,7 @@ class QueueRepair:
         clean_stop: CleanStop,
         delay_levels_ms: tuple[int, ...],
         *,
+        lists_messages: bool,
         write: WriteEntries,
         before_change: Callable[[], None],
     ) -> None:
@@ -57,6 +60,7 @@ class QueueRepair:
         self._queues = queues
         self._clean_stop = clean_stop
         self._delay_levels_ms = delay_levels_ms
+        self._lists_messages = lists_messages
         self._write = write
         self._before_change = before_change
         self._cursors: dict[ConsumeQueue, int] = {}
@@ -153,8 +157,13 @@ class QueueRepair:
             OlderNeeded: a queue lacks entries older than the first records; begin there.
             DiskFull, FlushFailed, StoreError: the disk refused.
         """
+        with_light = (
+            self._lists_messages
+            or self._queues.light_count > 0
+            or self._clean_stop.has_light_queues
+        )
         for topic, queue_id, rows, offsets, entries in queue_entries(
-            records, self._delay_levels_ms
+            records, self._delay_levels_ms, with_light=with_light
         ):
             queue = self._queue_of(topic, queue_id)
             if queue is None:

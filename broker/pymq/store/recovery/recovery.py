@@ -21,6 +21,7 @@ import logging
 from collections.abc import Callable
 
 from pymq.errors import CorruptRecord, OffsetOutOfRange, StoreClosed
+from pymq.protocol.multi_dispatch import is_light
 from pymq.protocol.record import Record, decode_record
 from pymq.protocol.record_crc import ends_with_record_crc
 from pymq.store.config import ENTRY_BYTES, StoreConfig
@@ -74,6 +75,7 @@ class Recovery:
             queues,
             clean_stop,
             config.delay_levels_ms,
+            lists_messages=config.lists_messages,
             write=write,
             before_change=self._mark,
         )
@@ -157,6 +159,8 @@ class Recovery:
         for queue in self._queues:
             if not self._queue_as_left(queue, ends[queue.topic, queue.queue_id], end):
                 return False
+            if is_light(queue.topic):
+                continue  # Its last record belongs to another queue.
             if newest is None or queue.physical_end > newest.physical_end:
                 newest = queue
         if newest is not None and not self._last_record_whole(newest):
@@ -346,9 +350,7 @@ class Recovery:
         self._log.segments.flush_names()
         self._queues.files.flush()
         if self._repair.wrong_count:
-            _log.warning(
-                "%d runs of consume-queue entries were wrong", self._repair.wrong_count
-            )
+            _log.warning("%d runs of consume-queue entries were wrong", self._repair.wrong_count)
         log = self._log
         log.end = log.flushed = end
         log.store_timestamp = max(self._store_timestamp, self._checkpoint.log_timestamp)

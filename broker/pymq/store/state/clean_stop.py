@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pymq.errors import FlushFailed, StoreError, StoreMismatch
+from pymq.protocol.multi_dispatch import is_light
 from pymq.store.files import Files
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.queue_table import QueueKey
@@ -70,6 +71,11 @@ class CleanStop:
         self.ends: dict[QueueKey, int] = {}
         self.deleted: dict[str, int] = {}
         self.index: IndexPosition | None = None
+
+    @property
+    def has_light_queues(self) -> bool:
+        """Whether there were light queues."""
+        return any(is_light(topic) for topic, _ in self.ends)
 
     def load(self) -> None:
         """Read the file, or the backup of a damaged one; nothing is known if it is missing.
