@@ -3,7 +3,8 @@
 The clock is virtual, files are real. A process may die at any operation on a file, and the power
 may be lost. What must hold in the end: every message that was acknowledged (and, after lost power,
 flushed) was delivered, none before its time, none that was cancelled in time; and none twice,
-except those that were delivered between the last flush and a crash.
+except those that were delivered between the last flush and a crash, or were further away than the
+wheel reaches when a process died without having flushed since a long downtime.
 """
 
 import functools
@@ -120,6 +121,11 @@ class Run:
         for body, times in self.stored.items():
             # Each record since then may have been made of one that is put back once more.
             self.sent[body].times_max += max(0, times - max(1, self.safe[body]))
+        # The unit of a message beyond the ring has no room in the wheel: the message is taken up
+        # once more, and a wheel that is made again from the timer log finds both units.
+        ring_end_ms = self.waits.files.read_ms + 2 * WINDOW * self.precision_ms
+        for one in self.sent.values():
+            one.times_max += one.delivery_ms >= ring_end_ms
         self.is_safe()
 
     def lose_power(self, disk: Disk, flushed: int) -> None:
