@@ -191,7 +191,7 @@ def test_recalls_that_are_refused(tmp_path: Path) -> None:
         odd = handle_of("v1", "T", "broker-a", now_ms + 60_000, "\x01")
         answer = await peer.ask(RequestCode.RECALL_MESSAGE, topic="T", recallHandle=odd)
         assert (answer.code, answer.remark) == (1, "recall failed, execute error")
-        assert (await peer.ask(RequestCode.RECALL_MESSAGE, topic="T")).code == 1
+        assert (await peer.ask(RequestCode.RECALL_MESSAGE, topic="T")).code == 604
 
     async def forbidden(peer: Peer) -> None:
         answer = await peer.ask(RequestCode.RECALL_MESSAGE, topic="T", recallHandle="x")
