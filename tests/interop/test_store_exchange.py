@@ -341,6 +341,8 @@ def on_disk(site: Site, group: str) -> dict[tuple[str, int], int]:
         text = path.read_text()
     except FileNotFoundError:
         return {}
+    if not text:
+        return {}  # RocketMQ empties its files before it writes them
     table = fastjson.parse(text)["offsetTable"]
     return {
         (topic, int(queue_id)): offset
