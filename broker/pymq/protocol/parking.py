@@ -66,11 +66,24 @@ def park(
         changes: further properties that it gets, or loses; see ``with_properties``.
     """
     own = {REAL_TOPIC: record.topic, REAL_QUEUE_ID: str(record.queue_id)}
+    return changed(record, topic, queue_id, {**changes, **own} if changes else own)
+
+
+def changed(
+    record: NewRecord, topic: str, queue_id: int, changes: Mapping[str, str | None]
+) -> NewRecord:
+    """Return the same message for a place, with some properties changed.
+
+    Args:
+        record: what was sent.
+        topic, queue_id: where it goes.
+        changes: see ``with_properties``.
+    """
     return NewRecord(  # dataclasses.replace takes twice as long as all the rest
         topic,
         queue_id,
         record.body,
-        with_properties(record.properties, {**changes, **own} if changes else own),
+        with_properties(record.properties, changes),
         record.born_host,
         record.born_timestamp,
         record.flag,

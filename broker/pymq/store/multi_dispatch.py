@@ -21,7 +21,7 @@ from pymq.protocol.multi_dispatch import (
     split_names,
 )
 from pymq.protocol.names import HALF_TOPIC
-from pymq.protocol.parking import with_properties
+from pymq.protocol.parking import changed
 from pymq.protocol.record import NewRecord
 from pymq.store.dispatch import PendingDispatch
 from pymq.store.queues.consume_queue import ConsumeQueue
@@ -102,16 +102,4 @@ def listing_objection(topic: str, names: Sequence[str]) -> str | None:
 
 def _with_offsets(record: NewRecord, offsets: str | None) -> NewRecord:
     """Return a record that says where light queues list it; None: nowhere."""
-    return NewRecord(
-        record.topic,
-        record.queue_id,
-        record.body,
-        with_properties(record.properties, {OFFSETS: offsets}),
-        record.born_host,
-        record.born_timestamp,
-        record.flag,
-        record.sys_flag,
-        record.reconsume_times,
-        record.prepared_transaction_offset,
-        record.tag_code,
-    )
+    return changed(record, record.topic, record.queue_id, {OFFSETS: offsets})
