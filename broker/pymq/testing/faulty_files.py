@@ -240,6 +240,10 @@ class FaultyFiles(Files):
         self._check_alive()
         return super().pread(fd, size, position)
 
+    def is_cached(self, fd: int, size: int, position: int) -> bool:
+        self._check_alive()
+        return super().is_cached(fd, size, position)
+
     def map_for_reading(self, fd: int, size_bytes: int) -> memoryview:
         self._check_alive()
         return super().map_for_reading(fd, size_bytes)
@@ -262,6 +266,10 @@ class FaultyFiles(Files):
     def lock_in_memory(self, view: memoryview, *, when_used: bool = False) -> bool:
         self._check_alive()
         return super().lock_in_memory(view, when_used=when_used)
+
+    def is_resident(self, view: memoryview, first: int, end: int) -> bool:
+        self._check_alive()
+        return super().is_resident(view, first, end)
 
     def unlock_from_memory(self, view: memoryview) -> None:
         self._check_alive()
