@@ -33,7 +33,7 @@ def _echo(self: SendHandlers, request: Request) -> None:
 
 
 if __name__ == "__main__":
-    server.PlainSendReader = lambda: None  # type: ignore[attr-defined, assignment]
+    server.PlainRunReader = lambda: None  # type: ignore[attr-defined, assignment]
     framing.decode_header = _decode_unread  # type: ignore[attr-defined]
     SendHandlers.send = _echo  # type: ignore[method-assign]
     sys.exit(main())

@@ -13,9 +13,10 @@ from tests.unit.protocol.test_plain_sends import frame
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
 from pymq.broker.plain_sends import PlainSendStore
-from pymq.net.dispatcher import SendRun
+from pymq.net.dispatcher import RequestRun
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder
+from pymq.protocol.plain_sends import PlainSends
 from pymq.protocol.record import decode_records
 from pymq.protocol.unique_keys import UniqueKeys
 from pymq.store import FlushMode, StoreConfig
@@ -154,11 +155,11 @@ def test_runs_of_sends_and_single_sends_have_the_same_outcome(
     taken, delayed = [], 0
     real = PlainSendStore.take
 
-    def counting(self: PlainSendStore, run: SendRun) -> bool:
+    def counting(self: PlainSendStore, run: RequestRun[PlainSends]) -> bool:
         nonlocal delayed
         is_taken = real(self, run)
-        delayed += is_taken and b"DELAY" in (run.sends.properties or b"")
-        taken.append(len(run.sends) if is_taken else 0)
+        delayed += is_taken and b"DELAY" in (run.plain.properties or b"")
+        taken.append(len(run.plain) if is_taken else 0)
         return is_taken
 
     monkeypatch.setattr(PlainSendStore, "take", counting)

@@ -54,6 +54,7 @@ class Schedule:
             "transaction_timeout_ms": dice.choice([0, 1000, 6000]),
             "transaction_check_max": dice.choice([1, 2, 3, 15]),
         }
+        self.memory_bytes = dice.choice([3000, 1 << 20])
         self.settings: dict[str, Any] = {
             "segment_bytes": dice.choice([4096, 9000, 1 << 16]),
             "queue_file_bytes": dice.choice([400, 2000]),
@@ -143,6 +144,7 @@ class Schedule:
             files,
             saved=self.saved,
             broker=self.broker,
+            memory_bytes=self.memory_bytes,
             **self.settings,
         )
         self.is_up = True
@@ -186,7 +188,18 @@ class Schedule:
         """Several messages, among others that are no business of ours."""
         run, dice = self.run, self.dice
         told: list[tuple[Transaction, list[bool]]] = []
-        for _ in range(dice.randint(1, 4)):
+        if dice.random() < 0.6:
+            stored = list[bool]()
+            for _ in range(dice.randint(1, 4)):
+                self.clock.now_ms += 1
+                one = Transaction(self.count, self.clock.now_ms, None, is_doubtful=True)
+                self.model.all[self.count] = one
+                self.count += 1
+                told.append((one, stored))
+            numbers, born_ms = [one.number for one, _ in told], [one.born_ms for one, _ in told]
+            halves = run.prepare_together(numbers, dice.choice("AB"), born_ms)
+            run.writer.append(halves, _keep(stored))
+        for _ in range(dice.randint(0, 4)):
             self.clock.now_ms += 1
             immunity = dice.choice(IMMUNITIES)
             more = "" if immunity is None else f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{immunity}\x02"
@@ -195,7 +208,7 @@ class Schedule:
             half = run.prepare(self.count, dice.choice("AB"), more=more)
             self.model.all[self.count] = one
             self.count += 1
-            stored: list[bool] = []
+            stored = []
             run.writer.append(half, _keep(stored))
             told.append((one, stored))
             if dice.random() < 0.3:
@@ -217,6 +230,8 @@ class Schedule:
         chosen = dice.choices(known, k=dice.randint(1, 5))
         if dice.random() < 0.5 and (opened := [one for one in known if one.fate is Fate.OPEN]):
             chosen[0] = dice.choice(opened)
+            if dice.random() < 0.8:  # as a producer does: what was just prepared
+                chosen = dice.sample(opened[-4:], k=min(len(opened), dice.randint(1, 4)))
         requests, expected = [], []
         for one in chosen:
             half = dice.choice(truth.halves[one.number])
@@ -224,7 +239,10 @@ class Schedule:
             requests.append(_end(half, commit=commit, is_checked=is_checked))
             expected.append((one, half, commit, is_checked))
             one.is_doubtful = True
-        answers = run.ask(RequestCode.END_TRANSACTION, *requests)
+        if dice.random() < 0.5:
+            answers = run.end_together(*requests)
+        else:
+            answers = run.ask(RequestCode.END_TRANSACTION, *requests)
         await run.settle()
         while len(found := answers()) < len(requests):
             await run.settle()

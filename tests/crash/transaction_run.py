@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor, Future
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import BORN, HOST, FakeClock, config
@@ -29,15 +29,19 @@ from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.transactions.checks import TransactionChecks
 from pymq.broker.transactions.discarded import DiscardedTransactions
+from pymq.broker.transactions.end_runs import EndRuns
 from pymq.broker.transactions.messages import TransactionalMessages
 from pymq.broker.transactions.transactions import Transactions
 from pymq.errors import StoreError
-from pymq.net.dispatcher import Dispatcher
+from pymq.net.dispatcher import Dispatcher, RequestRun
 from pymq.protocol import fastjson
 from pymq.protocol.codes import CommandFlag, RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder
+from pymq.protocol.headers.transactions import EndTransactionRequest
 from pymq.protocol.message import TIMER_DELAY_MS, TRANSACTION_PREPARED, parse_properties
+from pymq.protocol.plain_ends import PlainEnds
+from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.store import FlushMode, MessageStore
 from pymq.testing.faulty_files import Crashed, FaultyFiles
@@ -64,6 +68,38 @@ class _Here(Executor):
         return future
 
 
+@dataclasses.dataclass(slots=True)
+class _Ends:
+    """Ends that arrived together; see ``PlainEnds``."""
+
+    header: EndTransactionRequest
+    queue_offsets: list[int]
+    physical_offsets: list[int]
+    decisions: list[int]
+
+
+class _EndRun:
+    """A run of ends whose answer is kept; see ``RequestRun``."""
+
+    def __init__(self, requests: Sequence[dict[str, object]]) -> None:
+        ends = [EndTransactionRequest.from_fields(_texts(one)) for one in requests]
+        self.plain = _Ends(
+            ends[0],
+            [one.queue_offset for one in ends],
+            [one.physical_offset for one in ends],
+            [one.decision for one in ends],
+        )
+        self.code: int | None = None
+
+    def respond_encoded(self, code: int, frames: bytes) -> None:
+        assert self.code is None and not frames
+        self.code = code
+
+
+def _texts(fields: dict[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in fields.items()}
+
+
 class TransactionRun:
     """From one start to one stop or death.
 
@@ -73,6 +109,7 @@ class TransactionRun:
         files: the disk.
         saved: the text of ``consumerOffset.json``; None: there is no file.
         broker: settings of the broker.
+        memory_bytes: how much of the end of the log counts as in memory.
         settings: of the store.
     """
 
@@ -84,6 +121,7 @@ class TransactionRun:
         *,
         saved: str | None,
         broker: dict[str, Any],
+        memory_bytes: int,
         **settings: Any,
     ) -> None:
         self.root = root
@@ -104,7 +142,7 @@ class TransactionRun:
         )
         self.hooks = MessageHooks()
         messages = TransactionalMessages(self.config, self.hooks, HOST)
-        self.hooks.add(TRANSACTION_PREPARED, messages.prepare)
+        self.hooks.add(TRANSACTION_PREPARED, messages.prepare, messages.prepare_many)
         self.hooks.add(TIMER_DELAY_MS, _later)
         indexing = KeyIndexing(store.keys)
         self.discarded = DiscardedTransactions(store.keys, indexing.wait_indexed, _Here())
@@ -112,7 +150,7 @@ class TransactionRun:
             clock, store, self.offsets, messages, self.writer, self.discarded, HOST
         )
         self.clients = ClientTable(clock, expiry_s=1e9)
-        responses = RecordResponses(store, executor=_Here(), memory_bytes=3000)
+        responses = RecordResponses(store, executor=_Here(), memory_bytes=memory_bytes)
         cold_reads = ColdReads(store, responses, _Here())
         self.checks = TransactionChecks(
             self.config,
@@ -126,8 +164,10 @@ class TransactionRun:
             store_host=HOST,
         )
         handlers = TransactionHandlers(self.config, clock, store, cold_reads, self.transactions)
+        self.end_runs = EndRuns(self.store_config, store, cold_reads, self.transactions, HOST)
         self.dispatcher = Dispatcher("test", handlers.table())
         self.producers: list[FakeConnection] = []
+        self.together_count = 0  # transactions that were ended in runs
         self.transactions.load()
 
     # --- time passes
@@ -185,26 +225,60 @@ class TransactionRun:
 
     def prepare(self, number: int, topic: str, *, more: str = "") -> NewRecord:
         """Return the half message of a new message."""
-        # Every two messages have the same unique key, as a send and its repetition do.
-        key = f"K{number // 2}"
-        text = f"TRAN_MSG\x01true\x02UNIQ_KEY\x01{key}\x02PGROUP\x01{GROUP}\x02{more}"
+        text = self._text(number) + more
         sent = NewRecord(
             topic, 0, b"%d" % number, text.encode(), BORN, self.clock.wall_ms(), sys_flag=4
         )
         return self.hooks.apply(sent, parse_properties(text))
 
+    def prepare_together(
+        self, numbers: Sequence[int], topic: str, born_ms: Sequence[int]
+    ) -> PlainRecords:
+        """Return the half messages of new messages that were sent at once."""
+        texts = [self._text(number) for number in numbers]
+        sent = PlainRecords(
+            topic,
+            [0] * len(numbers),
+            [b"%d" % number for number in numbers],
+            [text.encode() for text in texts],
+            born_host=BORN,
+            born_timestamps=born_ms,
+            flags=[0] * len(numbers),
+            sys_flag=4,
+            tag_codes=[0] * len(numbers),
+        )
+        halves = self.hooks.apply_to_many(sent, "".join(f"\x02{text}" for text in texts).encode())
+        assert halves is not None
+        return halves
+
+    @staticmethod
+    def _text(number: int) -> str:
+        # Every two messages have the same unique key, as a send and its repetition do.
+        return f"TRAN_MSG\x01true\x02UNIQ_KEY\x01K{number // 2}\x02PGROUP\x01{GROUP}\x02"
+
     def ask(self, code: int, *requests: dict[str, object]) -> Callable[[], list[Command]]:
         """Send requests that arrive together; the answers can be had when all is settled."""
         connection = FakeConnection()
         commands = [
-            Command(code, {name: str(value) for name, value in fields.items()}, opaque=number)
-            for number, fields in enumerate(requests)
+            Command(code, _texts(fields), opaque=number) for number, fields in enumerate(requests)
         ]
         self.dispatcher.on_commands(connection.as_connection(), commands)
 
         def answers() -> list[Command]:
             found = {request.opaque: answer for request, answer, _ in connection.responses}
             return [found[number] for number in range(len(requests)) if number in found]
+
+        return answers
+
+    def end_together(self, *requests: dict[str, object]) -> Callable[[], list[Command]]:
+        """Send ends that arrive as a run, as ``ask`` does."""
+        run = _EndRun(requests)
+        if not self.end_runs.take(cast(RequestRun[PlainEnds], run)):
+            return self.ask(RequestCode.END_TRANSACTION, *requests)
+        self.together_count += len(requests)
+
+        def answers() -> list[Command]:
+            return [] if run.code is None else [Command(run.code)] * len(requests)
 
         return answers
 

@@ -20,7 +20,6 @@ from pymq.net import server
 from pymq.protocol.codes import LanguageCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import Incoming, commands_of
-from pymq.protocol.plain_sends import PlainSends
 
 #: Larger bodies are of no more use.
 BODY_BYTES_MAX: Final = 2048
@@ -36,8 +35,7 @@ class Recorder:
     def take(self, commands: list[Incoming]) -> None:
         """Look at what arrived on a connection."""
         for incoming in commands:
-            for command in commands_of(incoming) if _is_run(incoming) else [incoming]:
-                assert isinstance(command, Command)
+            for command in [incoming] if isinstance(incoming, Command) else commands_of(incoming):
                 if (
                     not command.is_response
                     and command.language == LanguageCode.JAVA
@@ -59,10 +57,6 @@ class Recorder:
             json.dumps(self._found[kind], sort_keys=True) for kind in sorted(self._found)
         )
         RECORDED.write_text(f"[\n{lines}\n]\n")
-
-
-def _is_run(incoming: Incoming) -> bool:
-    return isinstance(incoming, PlainSends)
 
 
 def _kind(one: dict[str, Any]) -> tuple[int, tuple[str, ...], bool]:

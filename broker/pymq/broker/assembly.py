@@ -50,7 +50,8 @@ from pymq.broker.state_saving import StateSaving
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.broker.statistics.day_totals import DayTotals
 from pymq.broker.statistics.request_statistics import RequestStatistics
-from pymq.net.dispatcher import Dispatcher, Handler
+from pymq.net.dispatcher import Dispatcher, Handler, RunHandler
+from pymq.protocol.codes import RequestCode
 from pymq.store import FlushMode
 
 #: How long administrative requests wait until the name servers are informed.
@@ -232,13 +233,16 @@ def _make_dispatcher(
         core.log_writer,
         site.store_host,
     )
+    run_handlers: dict[int, RunHandler] = {RequestCode.SEND_MESSAGE_V2: plain_sends.take}
+    for feature in features:
+        run_handlers.update(feature.run_handlers)
     return Dispatcher(
         f"broker {site.config.name}",
         *_core_handlers(site, tables, core),
         *(feature.handlers for feature in features),
         observer=core.requests,
         admission=core.admission,
-        take_sends=plain_sends.take,
+        run_handlers=run_handlers,
     )
 
 

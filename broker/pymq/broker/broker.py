@@ -181,7 +181,7 @@ class Broker:
             port=port,
             frame_bytes_max=self.config.frame_bytes_max,
             connection_count_max=self.config.connection_count_max,
-            plain_sends=True,
+            plain_runs=True,
         )
         return Server(config, self._on_commands, self._on_ended)
 

@@ -80,6 +80,7 @@ _REQUESTS = {
     TIMER_DELIVERY_MS: _Request("timer messages", _always),
 }
 _NAMES = frozenset(_REQUESTS)
+_PREPARED = [TRANSACTION_PREPARED]
 _ENCODED_NAMES = {name: f"\x02{name}\x01".encode() for name in _REQUESTS}
 _NAMES_IN_BATCHES = frozenset(name.encode() for name in _NAMES - {INNER_COUNT})
 
@@ -119,6 +120,8 @@ class MessageHooks:
             if mark in properties:
                 return None
         names = asked_for(properties)
+        if records.sys_flag & _SPECIAL_FLAGS and names != _PREPARED:
+            return None
         if not names:
             return records
         hook = self._hooks_for_many.get(names[0]) if len(names) == 1 else None

@@ -33,7 +33,7 @@ from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.broker.statistics.day_totals import DayTotals
 from pymq.broker.statistics.request_statistics import RequestStatistics
 from pymq.clock import Clock
-from pymq.net.dispatcher import Dispatcher, Handler
+from pymq.net.dispatcher import Dispatcher, Handler, RunHandler
 from pymq.net.server import ServerConnection
 from pymq.store import MessageStore, StoreConfig
 
@@ -115,11 +115,13 @@ class Feature:
 
     Attributes:
         handlers: of its requests, by code.
+        run_handlers: of runs of them, by code.
         duties: start after those of the core, in order.
         openings, holders, on_ended: as in ``Assembly``.
     """
 
     handlers: Mapping[int, Handler] = field(default_factory=dict)
+    run_handlers: Mapping[int, RunHandler] = field(default_factory=dict)
     openings: Sequence[Callable[[], None]] = ()
     duties: Sequence[Duty] = ()
     holders: Sequence[Duty] = ()

@@ -12,11 +12,11 @@ from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.put_answer import is_in_log, send_answer
 from pymq.broker.sent_properties import SentProperties
 from pymq.broker.state.topics import TopicTable
-from pymq.net.dispatcher import SendRun
+from pymq.net.dispatcher import RequestRun
 from pymq.protocol import names
 from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag, Permission, ResponseCode
 from pymq.protocol.headers.send import REGION, SendResponse, encode_successes
-from pymq.protocol.message import TAGS, WAIT, find_property
+from pymq.protocol.message import TAGS, UNIQUE_KEY, WAIT, find_property
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.plain_sends import SEPARATOR, PlainSends
 from pymq.protocol.record import PROPERTIES_BYTES_MAX
@@ -25,10 +25,14 @@ from pymq.protocol.tag_codes import tag_code
 from pymq.store import PutResult, StoreConfig
 
 _WRITE, _OK = int(Permission.WRITE), int(ResponseCode.SUCCESS)
-#: Bits of the system flag that only say how the body is compressed, or nothing at all.
-_PLAIN_FLAGS = int(MessageFlag.COMPRESSED | MessageFlag.MULTI_TAGS) | COMPRESSION_MASK
+#: Bits of the system flag that say how the body is compressed, nothing at all, or what a hook
+#: looks at.
+_PLAIN_FLAGS = COMPRESSION_MASK | int(
+    MessageFlag.COMPRESSED | MessageFlag.MULTI_TAGS | MessageFlag.TRANSACTION_PREPARED
+)
 _IPV4_BYTES = 8
 _SEPARATOR = SEPARATOR + b"\x02"
+_UNIQUE_KEY = UNIQUE_KEY.encode()
 _TAGS = f"\x02{TAGS}\x01".encode()
 _WAIT, _WAIT_TRUE = f"\x02{WAIT}\x01".encode(), f"\x02{WAIT}\x01true".encode()
 #: A run is at most this share of a segment, so that it fits into an empty one.
@@ -58,9 +62,9 @@ class PlainSendStore:
         self._run_bytes_max = store_config.segment_bytes * _SEGMENT_SHARE
         self._is_possible = len(store_host) == _IPV4_BYTES and not store_config.append_record_crc
 
-    def take(self, run: SendRun) -> bool:
+    def take(self, run: RequestRun[PlainSends]) -> bool:
         """Store and answer a run; False, and nothing happens, if not all of it is ordinary."""
-        sends = run.sends
+        sends = run.plain
         properties = self._properties(sends)
         if (
             properties is None
@@ -84,7 +88,13 @@ class PlainSendStore:
         stored = self._hooks.apply_to_many(records, sends.properties)
         if stored is None:
             return False
-        self._log_writer.append(stored, functools.partial(self._stored, run, stored))
+        transaction_ids = None
+        if stored.topic == names.HALF_TOPIC:
+            transaction_ids = _unique_keys(properties)
+            if transaction_ids is None:
+                return False
+        done = functools.partial(self._stored, run, stored, transaction_ids)
+        self._log_writer.append(stored, done)
         return True
 
     def _is_allowed(self, sends: PlainSends) -> bool:
@@ -124,16 +134,22 @@ class PlainSendStore:
         return text + self._completion.added
 
     def _stored(
-        self, run: SendRun, records: PlainRecords, result: PutResult, outcome: Outcome
+        self,
+        run: RequestRun[PlainSends],
+        records: PlainRecords,
+        transaction_ids: list[bytes] | None,
+        result: PutResult,
+        outcome: Outcome,
     ) -> None:
         """Answer the sends of a run whose outcome is known."""
         if outcome is Outcome.STORED:
             frames = encode_successes(
                 self._id_prefix.encode(),
                 records.physical_offsets,
-                run.sends.queue_ids,
+                run.plain.queue_ids,
                 records.queue_offsets,
-                run.sends.opaques,
+                run.plain.opaques,
+                transaction_ids,
             )
             run.respond_encoded(_OK, frames)
             return
@@ -143,12 +159,19 @@ class PlainSendStore:
             if is_in_log(outcome):
                 fields = SendResponse(
                     message_id=f"{self._id_prefix}{records.physical_offsets[number]:016X}",
-                    queue_id=run.sends.queue_ids[number],
+                    queue_id=run.plain.queue_ids[number],
                     queue_offset=records.queue_offsets[number],
+                    transaction_id=transaction_ids[number].decode() if transaction_ids else None,
                     region=REGION,
                     trace_on=True,
                 ).to_fields()
             request.respond(request.response(code, remark, fields))
+
+
+def _unique_keys(properties: list[bytes]) -> list[bytes] | None:
+    """Return the unique key of each message; None if one is not usual."""
+    keys = [find_property(text, _UNIQUE_KEY) or b"" for text in properties]
+    return keys if all(key.isalnum() for key in keys) else None
 
 
 def _tag_codes(sends: PlainSends, properties: list[bytes]) -> list[int]:

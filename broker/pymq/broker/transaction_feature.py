@@ -5,8 +5,10 @@ from pymq.broker.handlers.transactions import TransactionHandlers
 from pymq.broker.parts import Core, Feature, Site, Tables
 from pymq.broker.transactions.checks import TransactionChecks
 from pymq.broker.transactions.discarded import DiscardedTransactions
+from pymq.broker.transactions.end_runs import EndRuns
 from pymq.broker.transactions.messages import TransactionalMessages
 from pymq.broker.transactions.transactions import Transactions
+from pymq.protocol.codes import RequestCode
 from pymq.protocol.message import TRANSACTION_PREPARED
 
 _CURSORS_INTERVAL_S = 1.0
@@ -20,7 +22,7 @@ def make_transactions(site: Site, tables: Tables, core: Core) -> Feature:
         site.readers,
     )
     messages = TransactionalMessages(site.config, core.hooks, site.store_host)
-    core.hooks.add(TRANSACTION_PREPARED, messages.prepare)
+    core.hooks.add(TRANSACTION_PREPARED, messages.prepare, messages.prepare_many)
     transactions = Transactions(
         site.clock,
         site.store,
@@ -32,6 +34,9 @@ def make_transactions(site: Site, tables: Tables, core: Core) -> Feature:
     )
     handlers = TransactionHandlers(
         site.config, site.clock, site.store, core.cold_reads, transactions
+    )
+    end_runs = EndRuns(
+        site.store_config, site.store, core.cold_reads, transactions, site.store_host
     )
     checks = TransactionChecks(
         site.config,
@@ -46,6 +51,7 @@ def make_transactions(site: Site, tables: Tables, core: Core) -> Feature:
     )
     return Feature(
         handlers=handlers.table(),
+        run_handlers={RequestCode.END_TRANSACTION: end_runs.take},
         openings=[transactions.load],
         duties=[
             Periodic("transaction cursors", transactions.save_cursors, _CURSORS_INTERVAL_S),

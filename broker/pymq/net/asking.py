@@ -18,7 +18,7 @@ from pymq.protocol.codes import CommandFlag, request_name
 from pymq.protocol.command import Command
 from pymq.protocol.connection import PENDING_MAX, RequestTable
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
-from pymq.protocol.plain_sends import PlainSendReader
+from pymq.protocol.plain_runs import PlainRunReader
 
 #: Precision of deadlines.
 SWEEP_S = 0.05
@@ -35,7 +35,7 @@ class AskingWire(Wire):
         buffers: where large frames are received.
         pending_max: most requests in flight at a time.
         frame_bytes_max: largest frame accepted.
-        plain_sends: recognizes runs of plain sends, if there may be any.
+        plain_runs: recognizes runs of requests, if there may be any.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class AskingWire(Wire):
         *,
         pending_max: int = PENDING_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        plain_sends: PlainSendReader | None = None,
+        plain_runs: PlainRunReader | None = None,
     ) -> None:
-        super().__init__(buffers, frame_bytes_max=frame_bytes_max, plain_sends=plain_sends)
+        super().__init__(buffers, frame_bytes_max=frame_bytes_max, plain_runs=plain_runs)
         self._table: RequestTable[tuple[OnAnswer, str, float]] = RequestTable(
             pending_max=pending_max
         )

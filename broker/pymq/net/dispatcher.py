@@ -17,20 +17,19 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from time import monotonic, perf_counter
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from pymq.errors import BrokerError, ProtocolError, PymqError, refusal
 from pymq.net.admission import Admission
 from pymq.net.server import ServerConnection
 from pymq.net.tasks import Tasks
-from pymq.protocol.codes import CommandFlag, RequestCode, ResponseCode
+from pymq.protocol.codes import CommandFlag, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import Incoming, commands_of
-from pymq.protocol.plain_sends import PlainSends
+from pymq.protocol.plain_runs import PlainRun
 
 _log = logging.getLogger(__name__)
 
-_SEND = int(RequestCode.SEND_MESSAGE_V2)
 _ONE_WAY, _RESPONSE = int(CommandFlag.ONE_WAY), int(CommandFlag.RESPONSE)
 #: Most requests whose handlers wait at the same time.
 WAITING_COUNT_MAX = 10_000
@@ -153,21 +152,24 @@ class Request:
             observer.finished(self.command.code, response_code, elapsed_s)
 
 
-class SendRun:
-    """A run of plain sends of one connection, which are handled and answered as one."""
+_Plain = TypeVar("_Plain", bound=PlainRun)
 
-    __slots__ = ("_begun_s", "_dispatcher", "connection", "sends")
+
+class RequestRun(Generic[_Plain]):
+    """A run of plain requests of one connection, which are handled and answered as one."""
+
+    __slots__ = ("_begun_s", "_dispatcher", "connection", "plain")
 
     def __init__(
         self,
         dispatcher: "Dispatcher",
         connection: ServerConnection,
-        sends: PlainSends,
+        plain: _Plain,
         begun_s: float,
     ) -> None:
         self._dispatcher = dispatcher
         self.connection = connection
-        self.sends = sends
+        self.plain = plain
         self._begun_s = begun_s
 
     def respond_encoded(self, code: int, frames: bytes) -> None:
@@ -175,30 +177,32 @@ class SendRun:
 
         Args:
             code: the response code in each.
-            frames: the responses, in order.
+            frames: the responses, in order; none if the requests are one-way.
         """
-        self.connection.send(frames)
+        if frames:
+            self.connection.send(frames)
         observer = self._dispatcher.observer
         if observer is not None:
             elapsed_s = perf_counter() - self._begun_s
-            observer.finished(_SEND, code, elapsed_s, len(self.sends))
+            observer.finished(self.plain.code, code, elapsed_s, len(self.plain))
 
     def requests(self) -> list[Request]:
         """Return them one by one, to be answered so."""
         return [
             Request(self._dispatcher, self.connection, command, self._begun_s)
-            for command in commands_of(self.sends)
+            for command in commands_of(self.plain)
         ]
 
 
 #: The code of the request whose handler waits in this task; None: no handler does.
 waiting_code: ContextVar[int | None] = ContextVar("waiting_code", default=None)
 
-#: Takes a run of plain sends; False, if something about them asks for a closer look at each.
-TakeSends: TypeAlias = Callable[[SendRun], bool]
 #: Handles a request; refuses it by raising a BrokerError (``errors.refusal``), whose code and
 #: remark become the response.
 Handler: TypeAlias = Callable[[Request], Answer]
+#: Handles a run of plain requests; False, and nothing happened, if something about them asks for a
+#: closer look at each.
+RunHandler: TypeAlias = Callable[[RequestRun[Any]], bool]
 #: Checks a request before its handler gets it; refuses it as a handler does.
 Guard: TypeAlias = Callable[[Request], None]
 
@@ -214,7 +218,8 @@ class Dispatcher:
         guard: access control; None lets everybody do everything.
         observer: told of every request.
         admission: refuses requests while there are too many.
-        take_sends: takes runs of plain sends. With a guard each send is handled by itself.
+        run_handlers: request code to handler of runs. With a guard each request is handled by
+            itself.
         waiting_count_max: most handlers that may wait at the same time; beyond it requests that
             would have to wait are refused with SYSTEM_BUSY.
     """
@@ -226,7 +231,7 @@ class Dispatcher:
         guard: Guard | None = None,
         observer: Observer | None = None,
         admission: Admission | None = None,
-        take_sends: TakeSends | None = None,
+        run_handlers: Mapping[int, RunHandler] | None = None,
         waiting_count_max: int = WAITING_COUNT_MAX,
     ) -> None:
         self._handlers: dict[int, Handler] = {}
@@ -236,7 +241,7 @@ class Dispatcher:
             self._handlers.update(table)
         self._guard = guard
         self._admission = admission
-        self._take_sends = take_sends if guard is None else None
+        self._run_handlers = (run_handlers or {}) if guard is None else {}
         self.observer = observer
         self._tasks = Tasks(f"{owner}: requests")
         self._waiting_count_max = waiting_count_max
@@ -252,8 +257,8 @@ class Dispatcher:
             if waited_s > LATE_S or admission.is_strained:
                 commands = self._admitted(connection, commands, admission, waited_s)
         for command in commands:
-            if isinstance(command, PlainSends):
-                self._on_sends(SendRun(self, connection, command, begun_s))
+            if not isinstance(command, Command):
+                self._on_run(connection, command, begun_s)
                 continue
             if command.flag & _RESPONSE:
                 connection.answered(command)  # to a request of ours
@@ -269,7 +274,7 @@ class Dispatcher:
             except Exception as error:
                 answer = _error_response(request, error)
             if answer is not None:
-                self._take(request, answer)
+                self._answer(request, answer)
 
     def _admitted(
         self,
@@ -283,7 +288,7 @@ class Dispatcher:
         singles = [
             one
             for incoming in commands
-            for one in (commands_of(incoming) if isinstance(incoming, PlainSends) else (incoming,))
+            for one in ((incoming,) if isinstance(incoming, Command) else commands_of(incoming))
         ]
         begun_s = perf_counter()
         for number, command in enumerate(singles, 1):
@@ -297,16 +302,18 @@ class Dispatcher:
             admitted.append(command)
         return admitted
 
-    def _on_sends(self, run: SendRun) -> None:
-        take = self._take_sends
-        try:
-            if take is not None and not self._is_closed and take(run):
+    def _on_run(self, connection: ServerConnection, plain: PlainRun, begun_s: float) -> None:
+        handler = self._run_handlers.get(plain.code)
+        if handler is not None and not self._is_closed:
+            run = RequestRun(self, connection, plain, begun_s)
+            try:
+                if handler(run):
+                    return
+            except Exception as error:
+                for request in run.requests():
+                    request.respond(_error_response(request, error))
                 return
-        except Exception as error:
-            for request in run.requests():
-                request.respond(_error_response(request, error))
-            return
-        self.on_commands(run.connection, commands_of(run.sends))
+        self.on_commands(connection, commands_of(plain))
 
     def run(self, request: Request, work: Callable[[], Answer]) -> None:
         """Answer a request with what ``work`` returns or raises."""
@@ -315,7 +322,7 @@ class Dispatcher:
         except Exception as error:
             answer = _error_response(request, error)
         if answer is not None:
-            self._take(request, answer)
+            self._answer(request, answer)
 
     def _refusal(self, command: Command) -> BrokerError:
         if self._is_closed:
@@ -325,7 +332,7 @@ class Dispatcher:
             f" request type {command.code} not supported",
         )
 
-    def _take(self, request: Request, answer: Answer) -> None:
+    def _answer(self, request: Request, answer: Answer) -> None:
         if isinstance(answer, (Command, PartedResponse)):
             request.respond(answer)
         elif answer is not None:

@@ -17,7 +17,7 @@ from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import ResponseCode, request_name
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FRAME_BYTES_MAX, Incoming, encode_frame, encode_head
-from pymq.protocol.plain_sends import PlainSendReader
+from pymq.protocol.plain_runs import PlainRunReader
 from pymq.protocol.record import pack_host, unpack_host
 
 _log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class ServerConfig:
     frame_s: float = 30.0  # a frame must be complete this long after its first byte
     unfinished_bytes_max: int = 512 << 20  # of incomplete frames, all connections together
     write_stuck_s: float = 30.0  # a peer that does not read is disconnected after this
-    plain_sends: bool = False  # whether runs of plain sends come as one
+    plain_runs: bool = False  # whether runs of requests come as one
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -64,7 +64,7 @@ class ServerConnection(AskingWire):
             server.buffers,
             pending_max=ASKED_COUNT_MAX,
             frame_bytes_max=server.config.frame_bytes_max,
-            plain_sends=PlainSendReader() if server.config.plain_sends else None,
+            plain_runs=PlainRunReader() if server.config.plain_runs else None,
         )
         self._server = server
         #: The client's address as a record stores it.

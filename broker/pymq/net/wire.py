@@ -10,7 +10,7 @@ from typing import cast
 from pymq.errors import ConnectionFailed, RemoteProtocolError
 from pymq.net.buffers import BufferPool
 from pymq.protocol.framing import FRAME_BYTES_MAX, FrameDecoder, Incoming
-from pymq.protocol.plain_sends import PlainSendReader
+from pymq.protocol.plain_runs import PlainRunReader
 
 _log = logging.getLogger(__name__)
 
@@ -61,11 +61,11 @@ class Wire(asyncio.BufferedProtocol):
         buffers: BufferPool,
         *,
         frame_bytes_max: int = FRAME_BYTES_MAX,
-        plain_sends: PlainSendReader | None = None,
+        plain_runs: PlainRunReader | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._decoder = FrameDecoder(
-            frame_bytes_max=frame_bytes_max, memory=buffers.take, plain_sends=plain_sends
+            frame_bytes_max=frame_bytes_max, memory=buffers.take, plain_runs=plain_runs
         )
         self._inbox = _inbox.view
         self._is_large = False  # is input received straight into the buffer of a large frame?

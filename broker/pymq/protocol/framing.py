@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from pymq.errors import LocalProtocolError, RemoteProtocolError
 from pymq.protocol.command import Command, decode_header, encode_header
-from pymq.protocol.plain_sends import PlainSendReader, PlainSends
+from pymq.protocol.plain_runs import PlainRun, PlainRunReader
 
 #: RocketMQ ``com.rocketmq.remoting.frameMaxLength``.
 FRAME_BYTES_MAX = 16 << 20
@@ -38,8 +38,8 @@ def _fresh(size: int) -> memoryview:
     return memoryview(bytearray(size))
 
 
-#: What comes in: a command, or several sends at once.
-Incoming: TypeAlias = Command | PlainSends
+#: What comes in: a command, or several that are handled as one.
+Incoming: TypeAlias = Command | PlainRun
 
 
 class FrameDecoder:
@@ -51,8 +51,8 @@ class FrameDecoder:
     Args:
         frame_bytes_max: largest frame accepted.
         memory: returns memory for a large frame; it stays in use while the body is referenced.
-        plain_sends: recognizes runs of plain sends, which then come out as one; None: each is
-            a command like all others.
+        plain_runs: recognizes runs of requests, which then come out as one; None: each is a
+            command like all others.
     """
 
     __slots__ = (
@@ -60,7 +60,7 @@ class FrameDecoder:
         "_large",
         "_memory",
         "_pending",
-        "_plain_sends",
+        "_plain_runs",
         "_wanted",
         "frame_bytes_max",
     )
@@ -70,10 +70,10 @@ class FrameDecoder:
         *,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         memory: Callable[[int], memoryview] = _fresh,
-        plain_sends: PlainSendReader | None = None,
+        plain_runs: PlainRunReader | None = None,
     ) -> None:
         self.frame_bytes_max = frame_bytes_max
-        self._plain_sends = plain_sends
+        self._plain_runs = plain_runs
         self._memory = memory
         self._pending = bytearray()
         self._wanted = 4  # nothing can be decoded before this many bytes are pending
@@ -138,14 +138,14 @@ class FrameDecoder:
             data = bytes(whole)
         commands: list[Incoming] = []
         position, end = 0, len(data)
-        plain_sends = self._plain_sends
+        plain_runs = self._plain_runs
         while end - position >= 8:
-            if plain_sends is not None:
-                sends, position = plain_sends.read(
+            if plain_runs is not None:
+                runs, position = plain_runs.read(
                     data, position, frame_bytes_max=self.frame_bytes_max
                 )
-                if sends is not None:
-                    commands.append(sends)
+                if runs:
+                    commands += runs
                     continue
             length, word = _PREFIX.unpack_from(data, position)
             frame_end = position + 4 + length
@@ -195,9 +195,9 @@ class FrameDecoder:
         )
 
 
-def commands_of(sends: PlainSends) -> list[Command]:
-    """Return the sends of a run one by one, as if it had not been recognized."""
-    found = FrameDecoder(frame_bytes_max=len(sends.frames)).feed(sends.frames)
+def commands_of(run: PlainRun) -> list[Command]:
+    """Return the requests of a run one by one, as if it had not been recognized."""
+    found = FrameDecoder(frame_bytes_max=len(run.frames)).feed(run.frames)
     return [command for command in found if isinstance(command, Command)]
 
 

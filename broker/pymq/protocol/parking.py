@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from pymq.protocol.codes import HOST_IPV6_MASK
 from pymq.protocol.message import REAL_TOPIC, TAGS, find_property
+from pymq.protocol.names import HALF_TOPIC, TOPIC_BYTES_MAX, is_legal
 from pymq.protocol.record import NewRecord, Record
 from pymq.protocol.record_crc import RECORD_CRC_NAME
 from pymq.protocol.tag_codes import tag_code
@@ -24,6 +25,8 @@ TIMER_ROLLS = "TIMER_ROLL_TIMES"
 _REAL_TOPIC, _REAL_QUEUE_ID, _TAGS = (name.encode() for name in (REAL_TOPIC, REAL_QUEUE_ID, TAGS))
 _CRC = RECORD_CRC_NAME.encode()
 _INT_DIGITS_MAX = 10
+#: Queues with higher numbers are possible, but not usual.
+_USUAL_QUEUES = 1 << 16
 
 
 def with_properties(properties: bytes, changes: Mapping[str, str | None]) -> bytes:
@@ -111,6 +114,16 @@ def real_place(properties: bytes) -> tuple[str, int] | None:
     if not queue_id.isdigit() or len(queue_id) > _INT_DIGITS_MAX:
         return None
     return topic.decode(errors="replace"), int(queue_id)
+
+
+def is_deliverable(topic: str) -> bool:
+    """Return whether parked messages can be stored in a topic once they wait no longer."""
+    return is_legal(topic) and topic != HALF_TOPIC
+
+
+def is_usual_place(topic: str, queue_id: int) -> bool:
+    """Return whether nothing about a queue for which messages wait needs a closer look."""
+    return is_deliverable(topic) and len(topic) <= TOPIC_BYTES_MAX and queue_id < _USUAL_QUEUES
 
 
 def copy_of(record: Record, topic: str, queue_id: int) -> NewRecord:

@@ -1,11 +1,62 @@
 """The records of plain messages, which one producer sent at once to queues of one topic."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from pymq.protocol.codes import HOST_IPV6_MASK
 from pymq.protocol.hashes import crc32
-from pymq.protocol.record import HEAD_V4, MAGIC_V1, OVERHEAD_BYTES
+from pymq.protocol.record import HEAD_BYTES, HEAD_V4, MAGIC_V1, OVERHEAD_BYTES
+from pymq.protocol.record_crc import RECORD_CRC_PREFIX
 
 _CRC_MASK = 0x7FFFFFFF
+
+
+class StoredPlain(NamedTuple):
+    """What a stored record says, if it is a plain one, or the half message of one.
+
+    Attributes:
+        body, properties: as stored.
+        born_host: packed, IPv4.
+    """
+
+    queue_offset: int
+    flag: int
+    sys_flag: int
+    born_timestamp: int
+    born_host: bytes
+    body: bytes
+    properties: bytes
+
+
+def read_plain(record: memoryview, topic: bytes) -> StoredPlain | None:
+    """Take a stored record apart; None if it is not plain, not of a topic, or damaged.
+
+    Args:
+        record: as stored.
+        topic: with the byte of its length in front.
+    """
+    data = bytes(record)
+    (
+        _, magic, crc, _, flag, queue_offset, _, sys_flag, born_timestamp, born_host, _, _, times,
+        _, body_bytes,
+    ) = HEAD_V4.unpack_from(data)  # fmt: skip
+    body_end = HEAD_BYTES + body_bytes
+    properties_start = body_end + len(topic) + 2
+    if (
+        magic != MAGIC_V1
+        or times
+        or sys_flag & HOST_IPV6_MASK
+        or not data.startswith(topic, body_end)
+        or int.from_bytes(data[properties_start - 2 : properties_start], "big")
+        != len(data) - properties_start
+    ):
+        return None
+    body, properties = data[HEAD_BYTES:body_end], data[properties_start:]
+    if crc32(body) & _CRC_MASK != crc or RECORD_CRC_PREFIX in properties:
+        return None
+    return StoredPlain(
+        queue_offset, flag, sys_flag, born_timestamp, born_host, body, properties
+    )
 
 
 class PlainRecords:
@@ -15,7 +66,7 @@ class PlainRecords:
     store, hosts are IPv4, and there is no checksum of the whole record.
 
     Attributes:
-        topic: of all.
+        topic, sys_flag: of all.
         queue_ids, bodies, properties: of each.
         tag_codes: of each; of delayed ones set by ``encode``.
         record_bytes: size of all records together.
@@ -27,7 +78,7 @@ class PlainRecords:
         "_born_timestamps",
         "_delays_ms",
         "_flags",
-        "_sys_flag",
+        "_prepared_offsets",
         "_topic_bytes",
         "bodies",
         "physical_offsets",
@@ -35,6 +86,7 @@ class PlainRecords:
         "queue_ids",
         "queue_offsets",
         "record_bytes",
+        "sys_flag",
         "tag_codes",
         "topic",
     )
@@ -52,8 +104,9 @@ class PlainRecords:
         sys_flag: int,
         tag_codes: Sequence[int],
         delays_ms: Sequence[int] | None = None,
+        prepared_offsets: Sequence[int] | None = None,
     ) -> None:
-        """Take messages as they are sent.
+        """Take messages as they are sent, or copied.
 
         Args:
             topic: of all.
@@ -61,6 +114,7 @@ class PlainRecords:
             born_host: of all, packed.
             sys_flag: of all.
             delays_ms: how long after they are stored they are due, instead of tag codes.
+            prepared_offsets: physical offset of each one's half message; None: there is none.
         """
         self.topic = topic
         self.queue_ids = queue_ids
@@ -69,10 +123,11 @@ class PlainRecords:
         self.bodies = bodies
         self.properties = properties
         self._delays_ms = delays_ms
+        self._prepared_offsets = prepared_offsets
         self._born_host = born_host
         self._born_timestamps = born_timestamps
         self._flags = flags
-        self._sys_flag = sys_flag
+        self.sys_flag = sys_flag
         self.physical_offsets: list[int] = []
         self.queue_offsets: list[int] = []
         count = len(bodies)
@@ -88,9 +143,17 @@ class PlainRecords:
         queue_ids: Sequence[int],
         properties: Sequence[bytes],
         *,
-        delays_ms: Sequence[int],
+        sys_flag: int,
+        delays_ms: Sequence[int] | None = None,
     ) -> "PlainRecords":
-        """Return the same messages where they wait until they are due."""
+        """Return the same messages where they wait until they are due, or committed.
+
+        Args:
+            topic: where they wait.
+            queue_ids, properties: of each, there.
+            sys_flag: of all.
+            delays_ms: as above; None: nobody knows how long.
+        """
         return PlainRecords(
             topic,
             queue_ids,
@@ -99,8 +162,8 @@ class PlainRecords:
             born_host=self._born_host,
             born_timestamps=self._born_timestamps,
             flags=self._flags,
-            sys_flag=self._sys_flag,
-            tag_codes=(),
+            sys_flag=sys_flag,
+            tag_codes=self.tag_codes if delays_ms is None else (),
             delays_ms=delays_ms,
         )
 
@@ -127,12 +190,13 @@ class PlainRecords:
         """
         pieces: list[bytes] = []
         sizes, physical_offsets = [], []
-        born_host, sys_flag, pack = self._born_host, self._sys_flag, HEAD_V4.pack
+        born_host, sys_flag, pack = self._born_host, self.sys_flag, HEAD_V4.pack
         topic = b"%c%b" % (len(self._topic_bytes), self._topic_bytes)
         overhead = OVERHEAD_BYTES + len(self._topic_bytes)
-        for queue_id, queue_offset, body, properties, born_timestamp, flag in zip(
+        prepared_offsets = self._prepared_offsets or [0] * len(queue_offsets)
+        for queue_id, queue_offset, body, properties, born_timestamp, flag, prepared_offset in zip(
             self.queue_ids, queue_offsets, self.bodies, self.properties,
-            self._born_timestamps, self._flags, strict=True,
+            self._born_timestamps, self._flags, prepared_offsets, strict=True,
         ):  # fmt: skip
             body_bytes, properties_bytes = len(body), len(properties)
             size = overhead + body_bytes + properties_bytes
@@ -140,7 +204,7 @@ class PlainRecords:
                 pack(
                     size, MAGIC_V1, crc32(body) & _CRC_MASK, queue_id, flag, queue_offset,
                     physical_offset, sys_flag, born_timestamp, born_host, store_timestamp,
-                    store_host, 0, 0, body_bytes,
+                    store_host, 0, prepared_offset, body_bytes,
                 ),
                 body,
                 topic,

@@ -17,7 +17,7 @@ Source: RocketMQ TransactionalMessageBridge, TransactionalMessageServiceImpl,
 EndTransactionProcessor.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag
@@ -33,7 +33,8 @@ from pymq.protocol.message import (
     find_property,
 )
 from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_OP_TOPIC, HALF_TOPIC
-from pymq.protocol.parking import REAL_QUEUE_ID, copy_of, park, with_properties
+from pymq.protocol.parking import REAL_QUEUE_ID, copy_of, park, place_properties, with_properties
+from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord, Record
 
 PRODUCER_GROUP = "PGROUP"
@@ -50,6 +51,11 @@ _OP_PROPERTIES = b"WAIT\x01true\x02TAGS\x01d\x02"
 _COMMIT = int(MessageFlag.TRANSACTION_COMMIT)
 #: Digits of the largest offset.
 _DIGITS_MAX = 19
+_PREPARED, _UNIQUE_KEY = TRANSACTION_PREPARED.encode(), UNIQUE_KEY.encode()
+_PRODUCER_GROUP = PRODUCER_GROUP.encode()
+_TRANSACTION_ID_MARK = f"{TRANSACTION_ID}\x01".encode()
+#: What ``half_record`` takes out before it adds it.
+_OF_HALVES = tuple(name.encode() for name in (TRANSACTION_ID, REAL_TOPIC, REAL_QUEUE_ID))
 _CHECK_TIMES = TRANSACTION_CHECK_TIMES.encode()
 #: What a message has only because it was prepared.
 OF_PREPARED = frozenset((TRANSACTION_PREPARED, REAL_TOPIC, REAL_QUEUE_ID))
@@ -93,6 +99,26 @@ def half_record(record: NewRecord, properties: Mapping[str, str]) -> NewRecord:
     return half
 
 
+def half_properties(properties: bytes, topic: str, queue_id: int) -> bytes | None:
+    """Return the properties of the half message of a message; None if it is not a usual one.
+
+    The same as ``half_record`` does, without decoding them.
+
+    Args:
+        properties: encoded, with a separator behind the last one.
+        topic, queue_id: of the message.
+    """
+    prepared = find_property(properties, _PREPARED)
+    key = find_property(properties, _UNIQUE_KEY)
+    if prepared is None or prepared.lower() != b"true" or not key:
+        return None
+    if not find_property(properties, _PRODUCER_GROUP) or any(
+        name in properties for name in _OF_HALVES
+    ):
+        return None
+    return properties + _TRANSACTION_ID_MARK + key + b"\x02" + place_properties(topic, queue_id)
+
+
 def op_record(
     half_offset: int, *, store_host: bytes, now_ms: int, key: str | None = None
 ) -> NewRecord:
@@ -112,6 +138,28 @@ def op_record(
         store_host,
         now_ms,
         tag_code=_REMOVE_CODE,
+    )
+
+
+def op_records(half_offsets: Sequence[int], *, store_host: bytes, now_ms: int) -> PlainRecords:
+    """Return the records that each close one offset of the half topic; see ``op_record``.
+
+    Args:
+        half_offsets: the offsets.
+        store_host: our packed address, IPv4.
+        now_ms: the time.
+    """
+    count = len(half_offsets)
+    return PlainRecords(
+        HALF_OP_TOPIC,
+        [QUEUE_ID] * count,
+        [b"%d" % offset for offset in half_offsets],
+        [_OP_PROPERTIES] * count,
+        born_host=store_host,
+        born_timestamps=[now_ms] * count,
+        flags=[0] * count,
+        sys_flag=0,
+        tag_codes=[_REMOVE_CODE] * count,
     )
 
 

@@ -384,7 +384,12 @@ def _with_record_crc(
 def _bytes_at_most(group: RecordGroup) -> int:
     """Return an upper bound of what a group takes in the log."""
     fixed = OVERHEAD_BYTES + 2 * _HOST_BYTES[1] + TOPIC_BYTES_MAX_V1 + RECORD_CRC_BYTES
-    return sum(fixed + len(record.body) + len(record.properties) for record in group.records)
+    return sum(
+        fixed + len(record.body) + len(record.properties)
+        if isinstance(record, NewRecord)
+        else record.record_bytes
+        for record in group.records
+    )
 
 
 def _illegal(remark: str) -> PutResult:

@@ -12,18 +12,18 @@ from pymq.store.put_result import PutResult
 
 @dataclass(slots=True)
 class RecordGroup:
-    """Records that go into the log together or not at all, each for a queue of its own.
+    """Records that go into the log together or not at all, of any queues.
 
     They lie back to back and are one write to one segment. If one of them is refused, all are, and
     a process that dies leaves all of them or none. After a loss of power the first few may be
     there alone, of a group that was not flushed.
 
     Attributes:
-        records: at least one, in the order of the log.
-        places: the results of the records; set when they are written.
+        records: at least one, or several of one topic, in the order of the log.
+        places: the results of each; set when they are written.
     """
 
-    records: tuple[NewRecord, ...]
+    records: tuple[NewRecord | PlainRecords, ...]
     places: list[PutResult] = field(default_factory=list)
 
     @property

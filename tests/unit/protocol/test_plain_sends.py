@@ -11,7 +11,8 @@ from pymq.protocol.command import Command
 from pymq.protocol.framing import FRAME_BYTES_MAX, FrameDecoder, commands_of, encode_frame
 from pymq.protocol.headers.send import SendRequest, encode_success, encode_successes
 from pymq.protocol.message import encode_properties
-from pymq.protocol.plain_sends import RUN_COUNT_MIN, PlainSendReader, PlainSends
+from pymq.protocol.plain_runs import RUN_COUNT_MIN, PlainRunReader
+from pymq.protocol.plain_sends import PlainSends
 
 FIELDS = {
     "a": "group", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000",
@@ -38,7 +39,7 @@ def frame(
 
 def taught() -> FrameDecoder:
     """Return a decoder that has seen the usual header often enough."""
-    decoder = FrameDecoder(plain_sends=PlainSendReader())
+    decoder = FrameDecoder(plain_runs=PlainRunReader())
     decoder.feed(b"".join(map(frame, range(8))))
     return decoder
 
@@ -158,7 +159,7 @@ def test_runs_end_where_something_else_comes_and_order_is_kept() -> None:
         else:
             frames.append(frame(opaque, b"other", b="Other"))
     data = b"".join(frames)
-    decoder = FrameDecoder(plain_sends=PlainSendReader())
+    decoder = FrameDecoder(plain_runs=PlainRunReader())
     found, runs, position = [], 0, 0
     while position < len(data):
         size = rng.randrange(1, 20_000)
@@ -176,7 +177,7 @@ def test_runs_end_where_something_else_comes_and_order_is_kept() -> None:
 
 def test_frames_beyond_the_limit_are_refused_as_ever() -> None:
     large = frame(1, b"x" * 5000)
-    decoder = FrameDecoder(frame_bytes_max=len(large) - 1, plain_sends=PlainSendReader())
+    decoder = FrameDecoder(frame_bytes_max=len(large) - 1, plain_runs=PlainRunReader())
     decoder.feed(frame(0) * 8)
     with pytest.raises(Exception, match="frame of"):
         decoder.feed(large * 4)
@@ -204,7 +205,7 @@ def test_our_own_clients_send_runs_too() -> None:
         template.head(n, 1, properties, sys_flag=0, born_ms=1700000000000, flag=0) + b"x"
         for n in range(20)
     )
-    decoder = FrameDecoder(plain_sends=PlainSendReader())
+    decoder = FrameDecoder(plain_runs=PlainRunReader())
     commands = decoder.feed(data)
     run = commands[-1]
     assert isinstance(run, PlainSends) and len(run) > 10

@@ -17,7 +17,7 @@ from tests.unit.store.stores import (
 )
 
 from pymq.protocol.hashes import java_hash
-from pymq.protocol.plain_records import PlainRecords
+from pymq.protocol.plain_records import PlainRecords, StoredPlain, read_plain
 from pymq.protocol.record import decode_records
 from pymq.store import PutStatus
 
@@ -57,6 +57,40 @@ def test_each_record_has_its_place_in_its_queue_and_in_the_log(tmp_path: Path) -
     assert {one.sys_flag for one in found} == {1}
     assert bodies(store, "T", 0) == [b""]
     assert store.statistics.put_count == 4
+    store.close()
+
+
+def test_copies_say_whose_half_message_they_come_from(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put = PlainRecords(
+        "T", [0, 1], [b"a", b"b"], [b"", b""], born_host=HOST, born_timestamps=[1, 2],
+        flags=[0, 0], sys_flag=8, tag_codes=[0, 0], prepared_offsets=[1 << 40, 77],
+    )  # fmt: skip
+    put_ok(store, put)
+    read = [store.read("T", queue_id, 0, count_max=1, bytes_max=1 << 20) for queue_id in (0, 1)]
+    found = [one for result in read for one in decode_records(result.buffers[0], verify=True)]
+    assert [one.prepared_transaction_offset for one in found] == [1 << 40, 77]
+    store.close()
+
+
+def test_a_stored_plain_record_is_read_as_it_was_sent(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put = plain((1, b"a"), (0, b""), (1, b"ccc"))
+    put_ok(store, put)
+    views = [store.record_view(offset) for offset in put.physical_offsets]
+    found = [read_plain(view, b"\x01T") for view in views]
+    assert found == [
+        StoredPlain(offset, n, 1, 1700000000000 + n, HOST, body, b"a\x01%d\x02" % n)
+        for n, (offset, body) in enumerate([(0, b"a"), (0, b""), (1, b"ccc")])
+    ]
+    assert read_plain(views[0], b"\x01U") is None
+    assert read_plain(views[0], b"\x02Ta") is None
+    data = bytes(views[2])
+    for position in (4, 10, 39, 62, 90, len(data) - 1):  # magic, CRC, flag, times, body, nothing
+        broken = data[:position] + bytes([data[position] ^ 0x30]) + data[position + 1 :]
+        assert (read_plain(memoryview(broken), b"\x01T") is None) == (
+            position not in (62, len(data) - 1)
+        )
     store.close()
 
 

@@ -20,6 +20,7 @@ from tests.unit.store.stores import (
     seeded,
 )
 
+from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord, decode_records
 from pymq.store import FlushMode, MessageStore, PutStatus, RecordGroup
 
@@ -103,6 +104,42 @@ def test_a_record_that_is_not_for_a_queue_may_be_part_of_a_refused_group(tmp_pat
     assert store.log_end == 0
     put_ok(store, record(b"y"))
     assert bodies(store) == [b"y"]
+    store.close()
+
+
+def plain(*queue_ids: int, topic: str) -> PlainRecords:
+    count = len(queue_ids)
+    return PlainRecords(
+        topic, list(queue_ids), [b"%d" % n for n in range(count)], [b""] * count, born_host=HOST,
+        born_timestamps=[0] * count, flags=[0] * count, sys_flag=0, tag_codes=[0] * count,
+    )  # fmt: skip
+
+
+def test_several_records_of_a_topic_may_be_part_of_a_group(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    put_ok(store, record(b"before", topic="A", queue_id=1))
+    many = group(plain(1, 0, 1, topic="A"), plain(0, 0, topic="B"), record(b"last", topic="A"))
+    result, _ = put_ok(store, many, record(b"after", topic="B"))
+    assert (result.count, result.queue_offset) == (3, 1)
+    assert [(place.queue_offset, place.count) for place in many.places] == [(1, 3), (0, 2), (1, 1)]
+    assert bodies(store, "A", 1) == [b"before", b"0", b"2"]
+    assert bodies(store, "A") == [b"1", b"last"]
+    assert bodies(store, "B") == [b"0", b"1", b"after"]
+    store.close()
+
+
+def test_a_refused_group_gives_back_the_places_of_all_its_records(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    bad = group(plain(1, 0, 1, topic="A"), record(topic="no/such"))
+    large = group(plain(0, 0, topic="A"), record_of_size(4000, topic="B"))
+    later = group(plain(0, topic="A"), record_of_size(3800, topic="B"))
+    put_ok(store, record(b"x" * 200, topic="A"))
+    refused = store.put([bad, large, later, record(b"y", topic="A")], HOST)
+    statuses = [result.status for result in refused]
+    assert statuses == [ILLEGAL, ILLEGAL, PutStatus.OK, PutStatus.OK]
+    assert later.places[0].physical_offset == 4096  # the next segment
+    assert bodies(store, "A") == [b"x" * 200, b"0", b"y"]
+    assert bodies(store, "A", 1) == []
     store.close()
 
 

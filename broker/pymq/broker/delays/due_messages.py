@@ -19,8 +19,8 @@ from pymq.protocol.copied_records import CopiedRecords
 from pymq.protocol.hashes import crc32
 from pymq.protocol.message import REAL_TOPIC, TAGS
 from pymq.protocol.multi_dispatch import DISPATCH_MARK
-from pymq.protocol.names import HALF_TOPIC, TOPIC_BYTES_MAX, is_legal
-from pymq.protocol.parking import copy_of, real_place
+from pymq.protocol.names import HALF_TOPIC
+from pymq.protocol.parking import copy_of, is_deliverable, is_usual_place, real_place
 from pymq.protocol.record import NewRecord, Record, decode_record, record_place
 from pymq.protocol.record_batch import HEAD, gather, read_columns, spans
 from pymq.protocol.record_crc import RECORD_CRC_PREFIX
@@ -32,8 +32,6 @@ _log = logging.getLogger(__name__)
 _SPECIAL_FLAGS = HOST_IPV6_MASK | int(MessageFlag.TRANSACTION_PREPARED)
 _REAL_TOPIC, _TAGS = f"\x02{REAL_TOPIC}\x01".encode(), f"{TAGS}\x01".encode()
 _CRC_MASK = 0x7FFFFFFF
-#: Queues with higher numbers are possible, but not usual.
-_USUAL_QUEUES = 1 << 16
 _IPV4_BYTES = 8
 _LENGTH_BYTES = 2
 #: What is stored together is at most this share of a segment, so that it fits into an empty one.
@@ -136,15 +134,7 @@ def _places(tails: list[bytes]) -> list[QueueKey] | None:
         if place is None:
             return None
         places.append(place)
-    return places if all(_is_usual(*place) for place in set(places)) else None
-
-
-def _is_usual(topic: str, queue_id: int) -> bool:
-    return _is_deliverable(topic) and len(topic) <= TOPIC_BYTES_MAX and queue_id < _USUAL_QUEUES
-
-
-def _is_deliverable(topic: str) -> bool:
-    return is_legal(topic) and topic != HALF_TOPIC
+    return places if all(is_usual_place(*place) for place in set(places)) else None
 
 
 def _copies_of_each(result: ReadResult, level: int) -> list[Due]:
@@ -180,7 +170,7 @@ def _records(result: ReadResult, level: int) -> Iterator[tuple[int, Record | Non
 def _copy_of(record: Record, level: int) -> NewRecord | None:
     """Return what is stored of a message that is due; None, and a line in the log, if nothing."""
     place = real_place(record.properties)
-    if place is None or not _is_deliverable(place[0]):
+    if place is None or not is_deliverable(place[0]):
         _log.error(
             "delay level %d: message %d (physical offset %d) is not delivered: %s",
             level,

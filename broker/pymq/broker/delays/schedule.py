@@ -110,7 +110,9 @@ def park_many(levels_ms: Sequence[int], records: PlainRecords) -> PlainRecords |
     if max(map(len, properties)) > PROPERTIES_BYTES_MAX:
         return None
     delays_ms = [levels_ms[queue_id] for queue_id in queue_ids]
-    return records.parked(SCHEDULE_TOPIC, queue_ids, properties, delays_ms=delays_ms)
+    return records.parked(
+        SCHEDULE_TOPIC, queue_ids, properties, sys_flag=records.sys_flag, delays_ms=delays_ms
+    )
 
 
 class Schedule:

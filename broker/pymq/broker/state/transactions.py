@@ -10,7 +10,8 @@ Transactions are not entered here when they begin: what is not closed is open.
 Source: RocketMQ TransactionalMessageServiceImpl.check, calculateOpOffset.
 """
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 from pymq.protocol.transaction_records import Identity
 
@@ -80,6 +81,24 @@ class OpenTransactions:
             del self._newest[older]
         self._forget_identity(offset)
         self.restore([offset], op_offset)
+
+    def are_open_alone(self, offsets: Sequence[int]) -> bool:
+        """Are offsets of the half topic open, and none of them one of several of a transaction?"""
+        return not any(
+            not self.is_open(one) or one in self._older or one in self._identities
+            for one in offsets
+        )
+
+    def close_many(self, offsets: Sequence[int], op_offset: int) -> None:
+        """End transactions for which ``are_open_alone`` holds.
+
+        Args:
+            offsets: of them.
+            op_offset: where in the op topic the first end is recorded; the others follow.
+        """
+        self._ops.update(zip(itertools.count(op_offset), offsets, strict=False))
+        self._closed.update(offsets)
+        self._advance()
 
     def supersede(self, offset: int, copy: int, op_offset: int | None) -> None:
         """Replace the open offset of a transaction by that of a copy.

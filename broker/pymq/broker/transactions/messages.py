@@ -11,11 +11,15 @@ from pymq.broker.message_hooks import MessageHooks, asked_for
 from pymq.errors import BrokerError, refusal
 from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag, ResponseCode
 from pymq.protocol.message import DELAY, TRANSACTION_PREPARED, decode_properties
+from pymq.protocol.names import HALF_TOPIC
 from pymq.protocol.parking import copy_of, real_place
-from pymq.protocol.record import NewRecord, Record, unpack_host
+from pymq.protocol.plain_records import PlainRecords
+from pymq.protocol.record import PROPERTIES_BYTES_MAX, NewRecord, Record, unpack_host
 from pymq.protocol.transaction_records import (
     OF_PREPARED,
     PRODUCER_GROUP,
+    QUEUE_ID,
+    half_properties,
     half_record,
     mark_committed,
     without_prepared,
@@ -64,6 +68,24 @@ class TransactionalMessages:
                 ResponseCode.MESSAGE_ILLEGAL, "an inner batch cannot be a transactional message"
             )
         return half_record(record, properties)
+
+    def prepare_many(self, records: PlainRecords) -> PlainRecords | None:
+        """Return the half messages of transactional messages; see ``MessageHooks``.
+
+        None if anything about one of them is not usual.
+        """
+        if self._config.reject_transactions:
+            return None
+        halves = []
+        for queue_id, text in zip(records.queue_ids, records.properties, strict=True):
+            half = half_properties(text, records.topic, queue_id)
+            if half is None:
+                return None
+            halves.append(half)
+        if max(map(len, halves)) > PROPERTIES_BYTES_MAX:
+            return None
+        sys_flag = records.sys_flag & ~TRANSACTION_MASK
+        return records.parked(HALF_TOPIC, [QUEUE_ID] * len(halves), halves, sys_flag=sys_flag)
 
     def committed(self, half: Record) -> NewRecord:
         """Return what is stored when the transaction of a half message is committed.

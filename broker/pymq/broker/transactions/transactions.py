@@ -14,7 +14,8 @@ EndTransactionProcessor.
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from pymq.broker.log_writer import Done, LogWriter, Outcome
@@ -28,6 +29,7 @@ from pymq.clock import Clock
 from pymq.errors import BrokerError, StoreError
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
+from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord, Record
 from pymq.protocol.transaction_records import (
     QUEUE_ID,
@@ -36,6 +38,7 @@ from pymq.protocol.transaction_records import (
     decision_key,
     identity,
     op_record,
+    op_records,
     resumed_copy,
 )
 from pymq.store import MessageStore, PutResult, PutStatus, RecordGroup
@@ -91,7 +94,7 @@ class Transactions:
         #: What has to wait until the outcome of a write about an open half message is known.
         self._busy: dict[int, list[Callable[[], None]]] = {}
         #: Transactions that are known to have ended, the latest last.
-        self._ended: dict[Identity, None] = {}
+        self._ended: OrderedDict[Identity, None] = OrderedDict()
         #: Cursors to be saved once the log is flushed up to a physical offset.
         self._cursors: tuple[int, int, int] | None = None
 
@@ -169,7 +172,48 @@ class Transactions:
                 _log.error("the end of transaction %d is not stored: %s", offset, result.remark)
             ended(*send_answer(result, outcome))
 
-        self._write(offset, group, written)
+        self._write((offset,), group, written)
+
+    def end_many(
+        self,
+        offsets: Sequence[int],
+        owners: Sequence[Identity],
+        committed: Sequence[PlainRecords],
+        ended: Ended,
+    ) -> bool:
+        """End transactions that were never checked, all with one write.
+
+        Args:
+            offsets: of their half messages.
+            owners: identity of each.
+            committed: the messages of those that are committed.
+            ended: called once, for all of them, as for ``end``.
+
+        Returns:
+            False, and nothing happens, if one of them has to be looked at by itself.
+        """
+        if (
+            len(set(offsets)) < len(offsets)
+            or not self._busy.keys().isdisjoint(offsets)
+            or not self.table.are_open_alone(offsets)
+        ):
+            return False
+        ops = op_records(offsets, store_host=self._store_host, now_ms=self._clock.wall_ms())
+        group = RecordGroup((*committed, ops))
+
+        def written(result: PutResult, outcome: Outcome) -> None:
+            if is_in_log(outcome):
+                self.table.close_many(offsets, group.places[-1].queue_offset)
+                for own in owners:
+                    self._remember(own)
+            else:
+                _log.error(
+                    "the ends of %d transactions are not stored: %s", len(offsets), result.remark
+                )
+            ended(*send_answer(result, outcome))
+
+        self._write(offsets, group, written)
+        return True
 
     def _end_closed(self, half: Record, own: Identity | None, commit: bool, ended: Ended) -> None:
         """Carry out a decision about a transaction that is not open only if it was discarded."""
@@ -199,16 +243,16 @@ class Transactions:
         if own is not None:
             self._ended[own] = None
         if len(self._ended) > _ENDED_COUNT:
-            del self._ended[next(iter(self._ended))]
+            self._ended.popitem(last=False)
 
-    def _write(self, offset: int, group: RecordGroup, written: Done) -> None:
-        """Write what changes the state of a transaction; others wait until that is known."""
-        waiting = self._busy[offset] = []
+    def _write(self, offsets: Sequence[int], group: RecordGroup, written: Done) -> None:
+        """Write what changes the state of transactions; others wait until that is known."""
+        self._busy.update((offset, []) for offset in offsets)
 
         def done(result: PutResult, outcome: Outcome) -> None:
             written(result, outcome)
-            del self._busy[offset]
-            for again in waiting:
+            waiting = [(offset, self._busy.pop(offset)) for offset in offsets]
+            for offset, again in ((offset, one) for offset, many in waiting for one in many):
                 try:
                     again()
                 except Exception:
@@ -244,7 +288,7 @@ class Transactions:
             else:
                 copied(None, result.remark)
 
-        self._write(offset, group, written)
+        self._write((offset,), group, written)
 
     def discard(self, half: Record, discarded: NewRecord, moved: Copied) -> None:
         """End a transaction without a decision; only after ``may_write``.
@@ -265,7 +309,7 @@ class Transactions:
             else:
                 moved(None, result.remark)
 
-        self._write(offset, group, written)
+        self._write((offset,), group, written)
 
     def resume(self, half: Record, resumed: Ended) -> None:
         """Count the checks of a transaction from 0 again, also if it was discarded.

@@ -188,10 +188,15 @@ _SUCCESS_HEAD = f'{{"code":0,"extFields":{{"MSG_REGION":"{REGION}","TRACE_ON":"t
 _SUCCESS_TAIL = f',"serializeTypeCurrentRPC":"JSON","version":{MQ_VERSION}}}'
 
 
-_SUCCESS_FORMAT = (
-    f'{_SUCCESS_HEAD}%b%016X","queueId":"%d","queueOffset":"%d"}},"flag":1,"language":"JAVA",'
-    f'"opaque":%b{_SUCCESS_TAIL}'
-).encode()
+def _success_format(more: str) -> bytes:
+    return (
+        f'{_SUCCESS_HEAD}%b%016X","queueId":"%d","queueOffset":"%d"{more}}},"flag":1,'
+        f'"language":"JAVA","opaque":%b{_SUCCESS_TAIL}'
+    ).encode()
+
+
+_SUCCESS_FORMAT = _success_format("")
+_HALF_SUCCESS_FORMAT = _success_format(',"transactionId":"%b"')
 
 
 def encode_success(opaque: int, message_id: str, queue_id: int, queue_offset: int) -> bytes:
@@ -213,6 +218,7 @@ def encode_successes(
     queue_ids: Iterable[int],
     queue_offsets: Iterable[int],
     opaques: Iterable[bytes],
+    transaction_ids: Iterable[bytes] | None = None,
 ) -> bytes:
     """Return what ``encode_success`` does for each of many sends, one after another.
 
@@ -220,12 +226,15 @@ def encode_successes(
         id_prefix: the packed address of the broker as upper-case digits.
         physical_offsets, queue_ids, queue_offsets: of each message.
         opaques: of each request, as digits.
+        transaction_ids: of each half message, ASCII letters and digits; None: they are not halves.
     """
     frames: list[bytes] = []
     pack, layout = _PREFIX.pack, _SUCCESS_FORMAT
-    for physical_offset, queue_id, queue_offset, opaque in zip(
-        physical_offsets, queue_ids, queue_offsets, opaques, strict=True
-    ):
-        header = layout % (id_prefix, physical_offset, queue_id, queue_offset, opaque)
+    columns: tuple[Iterable[int | bytes], ...] = (physical_offsets, queue_ids, queue_offsets)
+    if transaction_ids is not None:
+        layout = _HALF_SUCCESS_FORMAT
+        columns += (transaction_ids,)
+    for values in zip(*columns, opaques, strict=True):
+        header = layout % (id_prefix, *values)
         frames += (pack(4 + len(header), len(header)), header)
     return b"".join(frames)
