@@ -105,11 +105,17 @@ def main() -> None:
     """Run the parts that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
+    parser.add_argument(
+        "--only", default="", help="of the part 'java': kinds of load whose titles contain this"
+    )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual counts")
     options = parser.parse_args()
     print(machine.describe(), flush=True)
     for name in options.parts or PARTS:
-        PARTS[name](options.scale)
+        if name == "java":
+            beside_java.run(options.scale, options.only)
+        else:
+            PARTS[name](options.scale)
 
 
 if __name__ == "__main__":
