@@ -4,21 +4,22 @@ Source: RocketMQ PullMessageProcessor, ExpressionMessageFilter, FilterAPI.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.filters import SQL92, TAG_TYPES, FilterTable
+from pymq.broker.state.message_filter import MessageFilter
 from pymq.errors import LocalProtocolError, refusal
 from pymq.filter.evaluate import SqlFilter, find_sql92
 from pymq.protocol import names
 from pymq.protocol.bodies import GroupConfig, Subscription
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden
-from pymq.protocol.message import RETRY_TOPIC, find_properties, find_property
-from pymq.store import EVERYTHING, BitMapTest, Selection
+from pymq.protocol.message import RETRY_TOPIC, find_property
+from pymq.store import EVERYTHING, BitMapTest, Matches, Selection
 
 
 class Selections:
@@ -133,7 +134,7 @@ class Selections:
     def _selection(
         self,
         topic: str,
-        matches: Callable[[bytes], bool],
+        matches: Matches,
         bit_maps: BitMapTest | None = None,
     ) -> Selection:
         if self._config.filter_retries and names.is_retry_topic(topic):
@@ -141,22 +142,24 @@ class Selections:
             return Selection(matches=functools.partial(self._matches_retried, group))
         return Selection(bit_maps=bit_maps, matches=matches)
 
-    def _matches_retried(self, group: str, properties: bytes) -> bool:
-        """Apply the group's filter for the topic from which a message came to be retried."""
-        topic = find_property(properties, RETRY_TOPIC.encode())
-        found = None if topic is None else self._filters.find(str(topic, "utf-8", "replace"), group)
-        return found is None or found.matches(properties)
+    def _matches_retried(self, group: str, messages: Sequence[bytes]) -> list[bool]:
+        """Apply the group's filter for the topic from which each message came to be retried."""
+        outcomes = []
+        for properties in messages:
+            topic = find_property(properties, RETRY_TOPIC.encode())
+            name = None if topic is None else str(topic, "utf-8", "replace")
+            found = None if name is None else self._filters.find(name, group)
+            outcomes.append(found is None or found.matches((properties,))[0])
+        return outcomes
 
     def _check_supported(self, kind: str) -> None:
         if not self._config.property_filter:
             raise _not_supported(kind)
 
 
-def _matcher(compiled: SqlFilter) -> Callable[[bytes], bool]:
-    def matches(properties: bytes) -> bool:
-        return compiled.matches(find_properties(properties, compiled.names))
-
-    return matches
+@functools.lru_cache(100)
+def _matcher(compiled: SqlFilter) -> MessageFilter:
+    return MessageFilter(compiled)
 
 
 @functools.lru_cache(1024)

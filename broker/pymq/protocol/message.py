@@ -136,22 +136,6 @@ def find_property(properties: bytes, name: bytes) -> bytes | None:
     return None
 
 
-def find_properties(properties: bytes, names: Mapping[bytes, str]) -> dict[str, str]:
-    """Decode some properties, as ``decode_properties`` does all of them.
-
-    Args:
-        properties: encoded.
-        names: name as it is stored -> name in the result.
-    """
-    found = {}
-    for name, text in names.items():
-        if name in properties:
-            value = find_property(properties, name)
-            if value is not None:
-                found[text] = str(value, "utf-8", "replace")
-    return found
-
-
 def _value_at(properties: bytes, start: int) -> bytes:
     end = properties.find(b"\x02", start)
     return properties[start:end] if end >= 0 else properties[start:]

@@ -22,7 +22,7 @@ from pymq.store.queues.queue_extension import BitMapTest
 from pymq.store.queues.queue_table import QueueKey
 from pymq.store.read_result import ReadResult, ReadStatus
 from pymq.store.retention.cleaning import Retention
-from pymq.store.selection import EVERYTHING, Selection
+from pymq.store.selection import EVERYTHING, Matches, Selection
 from pymq.store.statistics import Rates, StatisticsSnapshot
 from pymq.store.timer.timer_log import TimerMagic
 from pymq.store.timer.timer_log import Units as TimerUnits
@@ -41,6 +41,7 @@ __all__ = [
     "FlushMode",
     "KeyQuery",
     "Keys",
+    "Matches",
     "MatchingRead",
     "MessageStore",
     "Put",

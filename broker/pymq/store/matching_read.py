@@ -3,7 +3,7 @@
 Source: RocketMQ MessageFilter.isMatchedByCommitLog.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from pymq.errors import CorruptRecord
 from pymq.protocol.record import record_properties
 from pymq.store.queue_scan import QueueScan, Runs
 from pymq.store.read_result import ReadResult, damaged
+from pymq.store.selection import Matches
 
 #: Records looked at by one ``advance``.
 _COUNT_MIN, _COUNT_MAX = 16, 64
@@ -28,7 +29,7 @@ class MatchingRead:
     may be trimmed meanwhile: the records of these places stay readable.
     """
 
-    def __init__(self, scan: QueueScan, matches: Callable[[bytes], bool]) -> None:
+    def __init__(self, scan: QueueScan, matches: Matches) -> None:
         self._scan = scan
         self._matches = matches
         self._rows = scan.present.nonzero()[0]
@@ -62,15 +63,20 @@ class MatchingRead:
             CorruptRecord: an entry or a record is damaged.
         """
         scan = self._scan
-        for row, size, buffer, position in self._records():
-            if self._matches(self._properties(row, buffer, position, position + size)):
-                self._kept[row] = True
-                self._kept_count += 1
+        texts = [
+            self._properties(row, buffer, position, position + size)
+            for row, size, buffer, position in self._records()
+        ]
+        if texts:
+            matched = self._piece[np.array(self._matches(texts), np.bool_)]
+            self._kept[matched] = True
+            self._kept_count += len(matched)
         self._at += len(self._piece)
         # Entries before the next one to be looked at are decided.
         decided = int(self._rows[self._at]) if self._at < len(self._rows) else len(scan.sizes)
-        if scan.end(self._kept) <= decided:
-            return scan.result(self._kept)
+        end = scan.end(self._kept, decided)
+        if end is not None:
+            return scan.result(self._kept, end)
         self._take_piece()
         return None
 

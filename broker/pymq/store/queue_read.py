@@ -69,7 +69,9 @@ def read_queue(
         bytes_max=bytes_max,
     )
     if selection.matches is None:
-        return scan.result(scan.present)
+        consumed = scan.end(scan.present, len(sizes))
+        assert consumed is not None
+        return scan.result(scan.present, consumed)
     return MatchingRead(scan, selection.matches)
 
 

@@ -50,31 +50,43 @@ class QueueScan:
         self._bytes_max = bytes_max
         self.present = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
 
-    def end(self, kept: Mask) -> int:
-        """Return how many entries are consumed when these are returned, as far as they fit."""
-        return _scan_end(self.sizes, kept, self.count_max, self._bytes_max)
+    def end(self, kept: Mask, decided: int) -> int | None:
+        """Return how many entries are consumed when these are returned, as far as they fit.
 
-    def result(self, kept: Mask) -> ReadResult:
-        """Return the result with some of those present, as far as they fit.
+        Args:
+            kept: which are returned, shape (n,).
+            decided: how many of the first entries ``kept`` says that of; the others come later.
+
+        Returns:
+            None if that depends on the others.
+        """
+        rows = slice(decided + 1)
+        end = _scan_end(self.sizes[rows], kept[rows], self.count_max, self._bytes_max)
+        return end if end <= decided else None
+
+    def result(self, kept: Mask, end: int) -> ReadResult:
+        """Return the result with some of those present.
+
+        Args:
+            kept: which.
+            end: how many entries are consumed.
 
         Raises:
             CorruptRecord: an entry is damaged.
         """
         queue, queue_offset, first = self.queue, self.queue_offset, self._log.first
-        scanned = self.end(kept)
-        following = queue_offset + scanned
+        following = queue_offset + end
+        sizes, matched = self.sizes[:end], self._matched[:end]
         # Blank entries, which fill a gap, have no record and are not damage.
-        expired = self._matched & (self.physical < first) & (self.sizes != BLANK_SIZE)
-        if expired[:scanned].any() and (
-            queue.first_kept(first) <= queue_offset + int(expired.argmax())
-        ):
+        expired = matched & (self.physical[:end] < first) & (sizes != BLANK_SIZE)
+        if expired.any() and queue.first_kept(first) <= queue_offset + int(expired.argmax()):
             raise damaged(
                 queue.path,
                 f"an entry in {queue_offset}..{following} points to before the start of the log",
             )
-        picked = kept[:scanned].nonzero()[0]
+        picked = kept[:end].nonzero()[0]
         if not len(picked):
-            is_removed = bool((self._matched & ~self.present)[:scanned].any())
+            is_removed = bool((matched & ~self.present[:end]).any())
             status = (
                 ReadStatus.MESSAGE_WAS_REMOVING if is_removed else ReadStatus.NO_MATCHED_MESSAGE
             )

@@ -201,7 +201,7 @@ class Reads:
         try:
             for physical, size, _ in entries.tolist():
                 _, _, properties = record_properties(self._log.slice(physical, size), 0, size)
-                if selection.matches(properties):
+                if selection.matches((properties,))[0]:
                     return True
         except (CorruptRecord, OffsetOutOfRange) as error:
             _log.debug("not read when it arrived: %s", error)

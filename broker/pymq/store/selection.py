@@ -1,12 +1,16 @@
 """Which messages of a queue a read returns."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from pymq.store.queues.queue_extension import BitMapTest
+
+#: Gets the encoded properties of messages; says of each whether it is selected.
+Matches: TypeAlias = Callable[[Sequence[bytes]], Sequence[bool]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -15,14 +19,15 @@ class Selection:
 
     Attributes:
         tag_codes: int64, sorted: the codes of the tags that are wanted; None: any.
-        matches: decides by the encoded properties of a message; None: all pass. It must not raise.
+        matches: decides for each of some messages by its encoded properties; None: all pass. It
+            must not raise.
         bit_maps: by the bit maps in the queue's extension, where there are some; None: all pass.
 
     Source: RocketMQ MessageFilter.
     """
 
     tag_codes: npt.NDArray[np.int64] | None = None
-    matches: Callable[[bytes], bool] | None = None
+    matches: Matches | None = None
     bit_maps: BitMapTest | None = None
 
     @property

@@ -12,7 +12,6 @@ from pymq.protocol.message import (
     ReceivedMessage,
     decode_properties,
     encode_properties,
-    find_properties,
     find_property,
 )
 from pymq.protocol.record import Record, pack_host
@@ -87,10 +86,6 @@ def test_find_agrees_with_decode(raw: bytes) -> None:
     for name in ("a", "b", "ab", "TAGS", "aTAGS"):
         value = found.get(name)
         assert find_property(raw, name.encode()) == (value and value.encode())
-    wanted = {b"a": "a", b"aTAGS": "aTAGS"}
-    assert find_properties(raw, wanted) == {
-        name: value for name, value in found.items() if name in wanted.values()
-    }
 
 
 @given(st.binary(max_size=80))

@@ -1,5 +1,6 @@
 """Reads and arrivals that are filtered by the bit maps in the extensions of queues."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,10 @@ def test_only_those_that_may_match_are_looked_at(tmp_path: Path) -> None:
     put_ok(store, *[record(b"\x01" if number % 3 else b"\x00") for number in range(9)])
     looked_at = []
 
-    def matches(properties: bytes) -> bool:
-        looked_at.append(properties)
-        return len(looked_at) % 2 == 0
+    def matches(messages: Sequence[bytes]) -> list[bool]:
+        first = len(looked_at) + 1
+        looked_at.extend(messages)
+        return [number % 2 == 0 for number in range(first, len(looked_at) + 1)]
 
     result = read(store, BitMapTest((0,), 1, NOW - 1), matches=matches)
     assert (result.count, result.next_queue_offset, len(looked_at)) == (3, 9, 6)

@@ -2,7 +2,7 @@
 
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,15 @@ from pymq.errors import CorruptRecord, StoreClosed
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import encode_properties
 from pymq.protocol.record import NewRecord, decode_records
-from pymq.store import Arrival, MatchingRead, MessageStore, ReadResult, ReadStatus, Selection
+from pymq.store import (
+    Arrival,
+    Matches,
+    MatchingRead,
+    MessageStore,
+    ReadResult,
+    ReadStatus,
+    Selection,
+)
 
 
 def numbered(number: int, *, body_bytes: int = 9, tag: str | None = None) -> NewRecord:
@@ -24,12 +32,12 @@ def numbered(number: int, *, body_bytes: int = 9, tag: str | None = None) -> New
     )
 
 
-def divisible_by(divisor: int, seen: list[int] | None = None) -> Callable[[bytes], bool]:
-    def matches(properties: bytes) -> bool:
-        number = int(properties.split(b"n\x01")[1].split(b"\x02")[0])
+def divisible_by(divisor: int, seen: list[int] | None = None) -> Matches:
+    def matches(messages: Sequence[bytes]) -> list[bool]:
+        numbers = [int(text.split(b"n\x01")[1].split(b"\x02")[0]) for text in messages]
         if seen is not None:
-            seen.append(number)
-        return number % divisor == 0
+            seen.extend(numbers)
+        return [number % divisor == 0 for number in numbers]
 
     return matches
 
@@ -138,16 +146,20 @@ def test_blank_entries_and_lost_records_are_passed_over(tmp_path: Path) -> None:
     for offset, expected in ((0, [0, 2]), (4, [8])):  # a blank entry is too large for a second one
         assert offsets(read(store, Selection(matches=divisible_by(2)), offset)) == expected
     none = store.read(
-        TOPIC, 0, 4, count_max=1, bytes_max=1, selection=Selection(matches=bool), scan_max=3
+        TOPIC,
+        0,
+        4,
+        count_max=1,
+        bytes_max=1,
+        selection=Selection(matches=lambda messages: [True] * len(messages)),
+        scan_max=3,
     )
     assert none.status is ReadStatus.MESSAGE_WAS_REMOVING and none.next_queue_offset == 7
     store.close()
 
 
 @pytest.mark.parametrize(("at", "size"), [(0, 8), (8, 4)])
-def test_an_entry_that_does_not_fit_its_record_is_named(
-    tmp_path: Path, at: int, size: int
-) -> None:
+def test_an_entry_that_does_not_fit_its_record_is_named(tmp_path: Path, at: int, size: int) -> None:
     store = open_store(tmp_path, queue_file_bytes=6000)
     put_ok(store, *map(numbered, range(3)))
     (path,) = queue_path(tmp_path).iterdir()

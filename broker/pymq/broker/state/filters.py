@@ -8,10 +8,11 @@ Source: RocketMQ ConsumerFilterManager, ConsumerFilterData.
 """
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.state.message_filter import MessageFilter
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord
 from pymq.filter.bloom import BloomFilter
@@ -24,7 +25,7 @@ from pymq.protocol.filter_body import (
     ConsumerFilterTable,
     TopicFilters,
 )
-from pymq.protocol.message import decode_properties, find_properties
+from pymq.protocol.message import decode_properties
 from pymq.protocol.record import record_properties
 from pymq.store import BitMapTest
 
@@ -51,6 +52,10 @@ class GroupFilter:
     compiled: SqlFilter
     bit_maps: BitMapTest
     has_warned: bool = False
+    _filter: MessageFilter = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._filter = MessageFilter(self.compiled, self._warn)
 
     @property
     def version(self) -> int:
@@ -62,19 +67,15 @@ class GroupFilter:
         """Has its group left, or given up the topic?"""
         return self.entry.dead_ms >= self.entry.born_ms
 
-    def matches(self, properties: bytes) -> bool:
-        """Tell whether the group wants a message with these properties, encoded."""
-        compiled = self.compiled
-        try:
-            return compiled.select(find_properties(properties, compiled.names))
-        except ValueError as error:
-            if not self.has_warned:
-                self.has_warned = True
-                self._warn(error)
-            return False
+    def matches(self, messages: Sequence[bytes]) -> list[bool]:
+        """Tell of messages with these properties, encoded, whether the group wants them."""
+        return self._filter(messages)
 
     def _warn(self, error: ValueError) -> None:
         """Say what would be hard to find out: messages that are there, and never arrive."""
+        if self.has_warned:
+            return
+        self.has_warned = True
         _log.warning(
             "group %s never gets messages of topic %s that its filter cannot compare, as in "
             "RocketMQ: %.200r: %s. Compare text with text (a = '5'), write 5.0 for 5 where a value "
