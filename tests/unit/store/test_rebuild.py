@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.unit.store.inspection.test_inspection import (
+from tests.unit.store.inspection.inspected import (
     SIZES,
     assert_whole,
     fill,
