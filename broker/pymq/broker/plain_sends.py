@@ -35,8 +35,6 @@ _SEPARATOR = SEPARATOR + b"\x02"
 _UNIQUE_KEY = UNIQUE_KEY.encode()
 _TAGS = f"\x02{TAGS}\x01".encode()
 _WAIT, _WAIT_TRUE = f"\x02{WAIT}\x01".encode(), f"\x02{WAIT}\x01true".encode()
-#: A run is at most this share of a segment, so that it fits into an empty one.
-_SEGMENT_SHARE = 1 / 8
 
 
 class PlainSendStore:
@@ -59,8 +57,8 @@ class PlainSendStore:
         self._log_writer = log_writer
         self._id_prefix = store_host.hex().upper()
         self._body_bytes_max = store_config.message_bytes_max
-        self._run_bytes_max = store_config.segment_bytes * _SEGMENT_SHARE
-        self._is_possible = len(store_host) == _IPV4_BYTES and not store_config.append_record_crc
+        self._run_bytes_max = store_config.together_bytes_max
+        self._is_possible = store_config.takes_plain(store_host)
 
     def take(self, run: RequestRun[PlainSends]) -> bool:
         """Store and answer a run; False, and nothing happens, if not all of it is ordinary."""

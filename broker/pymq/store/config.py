@@ -117,6 +117,10 @@ _HOURS_KEY = _key(
 _LEVELS_KEY = _key("messageDelayLevel", parse=parse_delay_levels, format=format_delay_levels)
 
 
+#: A packed address and its port.
+_IPV4_BYTES = 8
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Settings of one ``MessageStore``, under RocketMQ's keys."""
@@ -332,6 +336,18 @@ class StoreConfig:
     def record_bytes_max(self) -> int:
         """The largest record that can be stored."""
         return min(self.message_bytes_max + RECORD_EXTRA_BYTES, self.segment_bytes - 8)
+
+    @property
+    def together_bytes_max(self) -> int:
+        """Bytes of many records that are put as one, at most: they always fit into a segment."""
+        return self.segment_bytes // 8
+
+    def takes_plain(self, store_host: bytes) -> bool:
+        """Whether a broker with this packed address can put ``PlainRecords`` or ``CopiedRecords``.
+
+        Their hosts are IPv4, and there is no checksum of the whole record.
+        """
+        return len(store_host) == _IPV4_BYTES and not self.append_record_crc
 
 
 def _check(name: str, value: int, least: int, most: int) -> None:

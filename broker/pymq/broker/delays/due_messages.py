@@ -32,10 +32,7 @@ _log = logging.getLogger(__name__)
 _SPECIAL_FLAGS = HOST_IPV6_MASK | int(MessageFlag.TRANSACTION_PREPARED)
 _REAL_TOPIC, _TAGS = f"\x02{REAL_TOPIC}\x01".encode(), f"{TAGS}\x01".encode()
 _CRC_MASK = 0x7FFFFFFF
-_IPV4_BYTES = 8
 _LENGTH_BYTES = 2
-#: What is stored together is at most this share of a segment, so that it fits into an empty one.
-_SEGMENT_SHARE = 1 / 8
 
 
 @dataclass(slots=True)
@@ -59,8 +56,8 @@ class DueMessages:
     """
 
     def __init__(self, store_config: StoreConfig, store_host: bytes) -> None:
-        self._copies_many = len(store_host) == _IPV4_BYTES and not store_config.append_record_crc
-        self._bytes_max = store_config.segment_bytes * _SEGMENT_SHARE
+        self._copies_many = store_config.takes_plain(store_host)
+        self._bytes_max = store_config.together_bytes_max
 
     def of(self, result: ReadResult, level: int, *, one_by_one: bool) -> list[Due]:
         """Return what is stored of the messages of a result, all of which are due.

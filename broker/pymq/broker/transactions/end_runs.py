@@ -39,9 +39,6 @@ _PRODUCER_GROUP, _UNIQUE_KEY = PRODUCER_GROUP.encode(), UNIQUE_KEY.encode()
 _REAL_TOPIC, _TAGS = f"\x02{REAL_TOPIC}\x01".encode(), TAGS.encode()
 #: Of half messages that are looked at one by one.
 _UNUSUAL = TRANSACTION_CHECK_TIMES.encode(), CHECK_IMMUNITY_S.encode(), DISPATCH_MARK
-_IPV4_BYTES = 8
-#: What is stored together is at most this share of a segment, so that it fits into an empty one.
-_SEGMENT_SHARE = 1 / 8
 
 
 class EndRuns:
@@ -64,8 +61,8 @@ class EndRuns:
         self._store = store
         self._cold_reads = cold_reads
         self._transactions = transactions
-        self._is_possible = len(store_host) == _IPV4_BYTES and not store_config.append_record_crc
-        self._bytes_max = store_config.segment_bytes * _SEGMENT_SHARE
+        self._is_possible = store_config.takes_plain(store_host)
+        self._bytes_max = store_config.together_bytes_max
 
     def take(self, run: RequestRun[PlainEnds]) -> bool:
         """End the transactions of a run; False, and nothing happens, if one is not usual."""
