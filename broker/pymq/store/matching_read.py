@@ -33,9 +33,10 @@ class MatchingRead:
         self._scan = scan
         self._matches = matches
         self._rows = scan.present.nonzero()[0]
-        self._kept = np.zeros(len(scan.sizes), np.bool_)
-        self._kept_count = 0
-        self._at = 0  # rows before it were looked at
+        self._kept: list[int] = []  # rows that are selected, as far as they fit
+        self._kept_bytes = 0
+        self._decided = 0  # rows before it are kept, or not
+        self._at = 0  # those of ``_rows`` before it were looked at
         self._piece = self._rows[:0]
         self._runs: Runs = ([], [], [])
         self._take_piece()
@@ -67,21 +68,40 @@ class MatchingRead:
             self._properties(row, buffer, position, position + size)
             for row, size, buffer, position in self._records()
         ]
-        if texts:
-            matched = self._piece[np.array(self._matches(texts), np.bool_)]
-            self._kept[matched] = True
-            self._kept_count += len(matched)
+        verdicts = self._matches(texts) if texts else ()
+        rows = zip(self._piece.tolist(), verdicts, strict=True)
         self._at += len(self._piece)
-        # Entries before the next one to be looked at are decided.
-        decided = int(self._rows[self._at]) if self._at < len(self._rows) else len(scan.sizes)
-        end = scan.end(self._kept, decided)
+        end = self._end({row for row, is_selected in rows if is_selected})
         if end is not None:
-            return scan.result(self._kept, end)
+            return scan.result(np.array(self._kept, np.int64), end)
         self._take_piece()
         return None
 
+    def _end(self, selected: set[int]) -> int | None:
+        """Keep selected ones of the rows that were looked at, as far as they fit.
+
+        Before every entry, selected or not, RocketMQ checks whether the result is full.
+
+        Returns:
+            How many entries are consumed; None: that depends on the following ones.
+        """
+        scan = self._scan
+        is_last = self._at == len(self._rows)
+        # Entries before the next one to be looked at are decided.
+        end = len(scan.sizes) if is_last else int(self._rows[self._at])
+        count_max, bytes_max = scan.count_max, scan.bytes_max
+        kept, kept_bytes = self._kept, self._kept_bytes
+        for row, size in enumerate(scan.sizes[self._decided : end + 1].tolist(), self._decided):
+            if kept and (kept_bytes + size > bytes_max or len(kept) >= count_max):
+                return row
+            if row in selected:
+                kept.append(row)
+                kept_bytes += size
+        self._decided, self._kept_bytes = end, kept_bytes
+        return end if is_last else None
+
     def _take_piece(self) -> None:
-        missing = self._scan.count_max - self._kept_count
+        missing = self._scan.count_max - len(self._kept)
         count = min(_COUNT_MAX, max(missing, _COUNT_MIN))
         rows = self._rows[self._at : self._at + count]
         looked_at = np.minimum(self._scan.sizes[rows], _LOOKED_AT_BYTES).cumsum()

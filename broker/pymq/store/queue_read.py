@@ -69,9 +69,7 @@ def read_queue(
         bytes_max=bytes_max,
     )
     if selection.matches is None:
-        consumed = scan.end(scan.present, len(sizes))
-        assert consumed is not None
-        return scan.result(scan.present, consumed)
+        return scan.result_of_all()
     return MatchingRead(scan, selection.matches)
 
 

@@ -23,7 +23,7 @@ class QueueScan:
 
     Attributes:
         physical, sizes: of the entries' records; int64, shape (n,).
-        count_max: messages wanted at most.
+        count_max, bytes_max: how many messages are wanted at most, and bytes of them.
         present: those of which the queue knows that they match, or does not know, and whose
             records the log has; shape (n,).
     """
@@ -47,28 +47,23 @@ class QueueScan:
         self.sizes = sizes
         self.count_max = count_max
         self._matched = matched
-        self._bytes_max = bytes_max
+        self.bytes_max = bytes_max
         self.present = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
 
-    def end(self, kept: Mask, decided: int) -> int | None:
-        """Return how many entries are consumed when these are returned, as far as they fit.
+    def result_of_all(self) -> ReadResult:
+        """Return the result with all of those present, as far as they fit.
 
-        Args:
-            kept: which are returned, shape (n,).
-            decided: how many of the first entries ``kept`` says that of; the others come later.
-
-        Returns:
-            None if that depends on the others.
+        Raises:
+            CorruptRecord: an entry is damaged.
         """
-        rows = slice(decided + 1)
-        end = _scan_end(self.sizes[rows], kept[rows], self.count_max, self._bytes_max)
-        return end if end <= decided else None
+        end = _scan_end(self.sizes, self.present, self.count_max, self.bytes_max)
+        return self.result(self.present[:end].nonzero()[0], end)
 
-    def result(self, kept: Mask, end: int) -> ReadResult:
+    def result(self, picked: Longs, end: int) -> ReadResult:
         """Return the result with some of those present.
 
         Args:
-            kept: which.
+            picked: which, ascending; they fit.
             end: how many entries are consumed.
 
         Raises:
@@ -76,15 +71,14 @@ class QueueScan:
         """
         queue, queue_offset, first = self.queue, self.queue_offset, self._log.first
         following = queue_offset + end
-        sizes, matched = self.sizes[:end], self._matched[:end]
+        physical, matched = self.physical[:end], self._matched[:end]
         # Blank entries, which fill a gap, have no record and are not damage.
-        expired = matched & (self.physical[:end] < first) & (sizes != BLANK_SIZE)
+        expired = matched & (physical < first) & (self.sizes[:end] != BLANK_SIZE)
         if expired.any() and queue.first_kept(first) <= queue_offset + int(expired.argmax()):
             raise damaged(
                 queue.path,
                 f"an entry in {queue_offset}..{following} points to before the start of the log",
             )
-        picked = kept[:end].nonzero()[0]
         if not len(picked):
             is_removed = bool((matched & ~self.present[:end]).any())
             status = (
