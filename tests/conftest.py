@@ -15,6 +15,7 @@ import logging
 import os
 import random
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,14 @@ SEED = int(os.environ.get("PYMQ_TEST_SEED") or random.SystemRandom().randrange(1
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+# Whoever starts the tests in the background has signals ignored that tests send to children.
+for _ignored, _handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(_ignored) is signal.SIG_IGN:
+        signal.signal(_ignored, _handler)
 
 # A shared machine stalls now and then; a deadline would make a failure of it.
 SLOW = [hypothesis.HealthCheck.too_slow]

@@ -43,18 +43,20 @@ class Schedule:
 
     Args:
         home: an empty directory.
-        dice: of everything.
+        dice: of everything else.
+        run_dice: of runs: half messages and ends that are handled many at a time; None: none are.
     """
 
-    def __init__(self, home: Path, dice: random.Random) -> None:
+    def __init__(self, home: Path, dice: random.Random, run_dice: random.Random | None) -> None:
         self.home = home
         self.dice = dice
+        self.run_dice = run_dice
         self.clock = FakeClock()
         self.broker: dict[str, Any] = {
             "transaction_timeout_ms": dice.choice([0, 1000, 6000]),
             "transaction_check_max": dice.choice([1, 2, 3, 15]),
         }
-        self.memory_bytes = dice.choice([3000, 1 << 20])
+        self.memory_bytes = 3000 if run_dice is None else run_dice.choice([3000, 1 << 20])
         self.settings: dict[str, Any] = {
             "segment_bytes": dice.choice([4096, 9000, 1 << 16]),
             "queue_file_bytes": dice.choice([400, 2000]),
@@ -188,18 +190,18 @@ class Schedule:
         """Several messages, among others that are no business of ours."""
         run, dice = self.run, self.dice
         told: list[tuple[Transaction, list[bool]]] = []
-        if dice.random() < 0.6:
+        if self.run_dice is not None and self.run_dice.random() < 0.6:
             stored = list[bool]()
-            for _ in range(dice.randint(1, 4)):
+            for _ in range(self.run_dice.randint(1, 4)):
                 self.clock.now_ms += 1
                 one = Transaction(self.count, self.clock.now_ms, None, is_doubtful=True)
                 self.model.all[self.count] = one
                 self.count += 1
                 told.append((one, stored))
             numbers, born_ms = [one.number for one, _ in told], [one.born_ms for one, _ in told]
-            halves = run.prepare_together(numbers, dice.choice("AB"), born_ms)
+            halves = run.prepare_together(numbers, self.run_dice.choice("AB"), born_ms)
             run.writer.append(halves, _keep(stored))
-        for _ in range(dice.randint(0, 4)):
+        for _ in range(dice.randint(1, 4)):
             self.clock.now_ms += 1
             immunity = dice.choice(IMMUNITIES)
             more = "" if immunity is None else f"CHECK_IMMUNITY_TIME_IN_SECONDS\x01{immunity}\x02"
@@ -230,8 +232,10 @@ class Schedule:
         chosen = dice.choices(known, k=dice.randint(1, 5))
         if dice.random() < 0.5 and (opened := [one for one in known if one.fate is Fate.OPEN]):
             chosen[0] = dice.choice(opened)
-            if dice.random() < 0.8:  # as a producer does: what was just prepared
-                chosen = dice.sample(opened[-4:], k=min(len(opened), dice.randint(1, 4)))
+            if self.run_dice is not None and self.run_dice.random() < 0.8:
+                # As a producer does: what was just prepared.
+                count = min(len(opened), self.run_dice.randint(1, 4))
+                chosen = self.run_dice.sample(opened[-4:], k=count)
         requests, expected = [], []
         for one in chosen:
             half = dice.choice(truth.halves[one.number])
@@ -239,7 +243,7 @@ class Schedule:
             requests.append(_end(half, commit=commit, is_checked=is_checked))
             expected.append((one, half, commit, is_checked))
             one.is_doubtful = True
-        if dice.random() < 0.5:
+        if self.run_dice is not None and self.run_dice.random() < 0.5:
             answers = run.end_together(*requests)
         else:
             answers = run.ask(RequestCode.END_TRANSACTION, *requests)
@@ -370,12 +374,12 @@ def _end(half: Record, *, commit: bool, is_checked: bool) -> dict[str, object]:
     }
 
 
-def play(home: Path, seed: int) -> None:
+def play(home: Path, seed: int, *, runs: bool = True) -> None:
     """Play one schedule."""
-    dice = random.Random(seed)
+    dice, run_dice = random.Random(seed), random.Random(f"runs {seed}") if runs else None
     with asyncio.Runner() as runner:
         runner.get_loop().set_exception_handler(_only_deaths)
-        runner.run(Schedule(home, dice).live(dice.randint(1, 4)))
+        runner.run(Schedule(home, dice, run_dice).live(dice.randint(1, 4)))
 
 
 def _only_deaths(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -404,4 +408,4 @@ def test_schedules_that_have_failed(
 ) -> None:
     """A commit is in the log of a full disk, but is not found yet: the next one was done, too."""
     caplog.set_level(logging.CRITICAL)
-    play(memory_path, number)
+    play(memory_path, number, runs=False)
