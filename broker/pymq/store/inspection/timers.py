@@ -188,6 +188,8 @@ class TimerCheck:
                 return
         precision = self._precision_ms
         first = known.read_ms // precision
+        # That is 0 until the log is flushed; the last slot in use says where the ring is.
+        first = max(first, int(wheel.in_use(first)[0].max(initial=0)) - wheel.length + 1)
         expected = TimerWheel(self._layout.files, path, wheel.length // 2)
         for positions, rows in units.waiting:
             moments = due_times(rows) // precision

@@ -81,6 +81,20 @@ def test_a_store_in_use_and_a_killed_one_have_no_damage(tmp_path: Path) -> None:
     assert found(check(tmp_path / "store")) == {}
 
 
+def test_timers_flushed_before_the_log_was_have_no_damage(tmp_path: Path) -> None:
+    clock = FakeClock(NOW_MS)
+    waits = Waits(tmp_path / "store", clock)
+    for number in range(3):
+        waits.delay(b"%d" % number, 4000 + 1000 * number)
+    waits.deliver()
+    # No record is flushed, so that the checkpoint has no read time that it could promise.
+    waits.run(waits.timers.flush)
+    copy = crashed_copy(tmp_path / "store", tmp_path / "copy")
+    assert waits.files.checkpoint.read_ms == 0 and waits.files.checkpoint.wheel_digest is not None
+    assert check(copy).is_whole
+    assert len(Waits(copy, clock).deliver(6000)) == 3
+
+
 def cut_log(root: Path) -> None:
     files(root)[-1].unlink()
 
