@@ -1,13 +1,12 @@
 """Runs of ends of transactions, alone and between sends: they say the same as the headers do."""
 
-import json
 import random
 import struct
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.unit.protocol.test_plain_sends import frame
+from tests.unit.protocol.test_plain_sends import fastjson_frame, frame
 
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder, Incoming, commands_of, encode_frame
@@ -26,16 +25,8 @@ FIELDS = {
 def end_frame(
     opaque: int, body: bytes = b"", *, flag: int = 2, code: int = 37, **fields: str | None
 ) -> bytes:
-    """Return an end of a transaction as fastjson writes it."""
-    merged = {name: value for name, value in {**FIELDS, **fields}.items() if value is not None}
-    header = json.dumps(
-        {
-            "code": code, "extFields": merged, "flag": flag, "language": "JAVA", "opaque": opaque,
-            "serializeTypeCurrentRPC": "JSON", "version": 479,
-        },
-        separators=(",", ":"), ensure_ascii=False,
-    ).encode("utf-8", "surrogatepass")  # fmt: skip
-    return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+    """Return an end of a transaction."""
+    return fastjson_frame(code, flag, opaque, {**FIELDS, **fields}, body)
 
 
 def taught() -> FrameDecoder:

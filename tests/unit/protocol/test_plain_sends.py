@@ -21,20 +21,26 @@ FIELDS = {
 }  # fmt: skip
 
 
-def frame(
-    opaque: int, body: bytes = b"x", *, flag: int = 0, code: int = 310, **fields: str | None
+def fastjson_frame(
+    code: int, flag: int, opaque: int, fields: dict[str, str | None], body: bytes
 ) -> bytes:
-    """Return a send as fastjson writes it."""
-    merged = {name: value for name, value in {**FIELDS, **fields}.items() if value is not None}
+    """Return a request as fastjson writes it, without the fields that are None."""
+    given = {name: value for name, value in fields.items() if value is not None}
     header = json.dumps(
         {
-            "code": code, "extFields": dict(sorted(merged.items())), "flag": flag,
-            "language": "JAVA", "opaque": opaque, "serializeTypeCurrentRPC": "JSON",
-            "version": 479,
+            "code": code, "extFields": given, "flag": flag, "language": "JAVA", "opaque": opaque,
+            "serializeTypeCurrentRPC": "JSON", "version": 479,
         },
         separators=(",", ":"), ensure_ascii=False,
     ).encode("utf-8", "surrogatepass")  # fmt: skip
     return struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body
+
+
+def frame(
+    opaque: int, body: bytes = b"x", *, flag: int = 0, code: int = 310, **fields: str | None
+) -> bytes:
+    """Return a send."""
+    return fastjson_frame(code, flag, opaque, dict(sorted({**FIELDS, **fields}.items())), body)
 
 
 def taught() -> FrameDecoder:

@@ -13,7 +13,7 @@ from tests.unit.store.inspection.inspected import (
     assert_whole,
     fill,
     records,
-    write_tables,
+    stopped_store,
 )
 from tests.unit.store.stores import (
     FakeClock,
@@ -37,13 +37,7 @@ from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("rebuild") / "store"
-    clock = FakeClock()
-    store = open_store(root, clock, **SIZES)
-    fill(store, clock, seeded(11), 150)
-    store.close()
-    write_tables(root)
-    return root
+    return stopped_store(tmp_path_factory.mktemp("rebuild") / "store", seed=11, count=150)
 
 
 @pytest.fixture

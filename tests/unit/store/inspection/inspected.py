@@ -8,8 +8,10 @@ from tests.unit.store.stores import (
     FakeClock,
     batch,
     log_files,
+    open_store,
     put_ok,
     record,
+    seeded,
 )
 
 from pymq.protocol.hashes import java_hash
@@ -56,6 +58,16 @@ def write_tables(root: Path) -> None:
     (config / "topics.json").write_text(json.dumps({"topicConfigTable": topics}))
     (config / "consumerOffset.json").write_text('{"offsetTable":{"Alpha@group":{0:3,1:2}}}')
     (config / "delayOffset.json").write_text('{"offsetTable":{3:1}}')
+
+
+def stopped_store(root: Path, seed: int, count: int = 300) -> Path:
+    """Make a cleanly stopped store of everything; return ``root``."""
+    clock = FakeClock()
+    store = open_store(root, clock, **SIZES)
+    fill(store, clock, seeded(seed), count)
+    store.close()
+    write_tables(root)
+    return root
 
 
 def check(root: Path) -> Report:
