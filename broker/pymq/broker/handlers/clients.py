@@ -3,6 +3,7 @@
 Source: RocketMQ ClientManageProcessor, ConsumerManageProcessor.
 """
 
+import functools
 from collections.abc import Mapping
 
 from pymq.broker.config import BrokerConfig
@@ -28,6 +29,8 @@ _HEARTBEAT_FIELDS = [
     HeartbeatResponse(supports_v2=True, subscription_changed=changed).to_fields()
     for changed in (False, True)
 ]
+#: Clients repeat their heartbeats to the byte: so many are remembered, if they are no longer.
+_REMEMBERED_COUNT, _REMEMBERED_BYTES = 20_000, 1024
 
 
 class ClientHandlers:
@@ -64,7 +67,8 @@ class ClientHandlers:
         A client that leaves out subscriptions (V2) sends them again after it has heard that they
         changed: also when we do not know them, because we were restarted meanwhile.
         """
-        body = Heartbeat.decode(request.body)
+        data = bytes(request.body)
+        body = (Heartbeat.decode if len(data) > _REMEMBERED_BYTES else _remembered)(data)
         client = Client(
             body.client_id,
             request.command.language,
@@ -135,3 +139,9 @@ class ClientHandlers:
         if check.subscription is not None:
             self._selections.check(check.subscription)
         return request.response(ResponseCode.SUCCESS)
+
+
+@functools.lru_cache(_REMEMBERED_COUNT)
+def _remembered(data: bytes) -> Heartbeat:
+    """Return a heartbeat, which must not be changed."""
+    return Heartbeat.decode(data)
