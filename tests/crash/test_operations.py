@@ -56,9 +56,14 @@ def crashed_session(root: Path, mode: FlushMode, extended: bool, fault: Fault) -
 
 
 @pytest.mark.parametrize(("mode", "extended"), KINDS)
-def test_dies_at_every_operation(memory_path: Path, mode: FlushMode, extended: bool) -> None:
+def test_dies_at_every_operation(
+    memory_path: Path, mode: FlushMode, extended: bool, seed: int, crash_rounds: int
+) -> None:
+    """With extensions, there are twice as many: at a third of them by chance, or at all."""
     every = list(faults(operations_of_script(memory_path / "store", mode, extended)))
     assert len(every) > 250
+    if extended and crash_rounds < THOROUGH_ROUNDS:
+        every = random.Random(seed).sample(every, len(every) // 3)
     for fault in every:
         root = memory_path / "store"
         session = crashed_session(root, mode, extended, fault)

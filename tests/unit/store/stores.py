@@ -191,14 +191,22 @@ def put_ok(store: MessageStore, *entries: Any) -> list[Any]:
 
 
 def read_all(
-    store: MessageStore, topic: str = TOPIC, queue_id: int = 0, tags: Sequence[str] | None = None
+    store: MessageStore,
+    topic: str = TOPIC,
+    queue_id: int = 0,
+    tags: Sequence[str] | None = None,
+    *,
+    first: int = 0,
 ) -> list[Record]:
-    """Return every visible record of a queue, of some tags, read the way a consumer does."""
+    """Return every visible record of a queue from an offset on, or all of some tags.
+
+    They are read the way a consumer does.
+    """
     if tags is not None:
         return _read_tagged(store, topic, queue_id, sorted(map(java_hash, tags)))
     low, end = store.queue_bounds(topic, queue_id)
     found: list[Record] = []
-    offset = low
+    offset = max(low, first)
     while offset < end:
         result = store.read(topic, queue_id, offset, count_max=7, bytes_max=1000)
         assert result.count and result.next_queue_offset == offset + result.count, result

@@ -139,8 +139,8 @@ class Delays:
     def save(self) -> None:
         asyncio.run(self.schedule.save())
 
-    def records(self, topic: str = "T", queue_id: int = 0) -> list[Record]:
-        return read_all(self.store, topic, queue_id)
+    def records(self, topic: str = "T", queue_id: int = 0, first: int = 0) -> list[Record]:
+        return read_all(self.store, topic, queue_id, first=first)
 
     def bodies(self, topic: str = "T", queue_id: int = 0) -> list[bytes]:
         return [record.body for record in self.records(topic, queue_id)]

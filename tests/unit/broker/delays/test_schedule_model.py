@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.disks import in_memory
 from tests.unit.broker.delays.delays import Delays
 from tests.unit.store.stores import FailingFiles, FakeClock, crashed_copy, failing_in, never
 
@@ -82,12 +83,17 @@ class Run:
         }
         #: After a crash, recovery may work out delivery times again, by the table of that time.
         self.changes_levels = dice.random() < 0.3
+        #: What was found delivered since the last start, and up to which offset of each queue.
+        self.found: Counter[bytes] = Counter()
+        self.read_to: dict[tuple[str, int], int] = {}
         self.count = self.crashes = 0
         self.root = path / "0"
         self.files = FailingFiles()
         self.delays = self.open(None)
 
     def open(self, saved: str | None) -> Delays:
+        # What was delivered is there after every start: it is read again.
+        self.found, self.read_to = Counter(), {}
         return Delays(
             self.root,
             self.clock,
@@ -195,32 +201,39 @@ class Run:
         assert self.delivered() == self.model.delivered
 
     def delivered(self) -> Counter[bytes]:
-        found: Counter[bytes] = Counter()
         for topic, queue_id in self.delays.store.queues():
             if topic == SCHEDULE_TOPIC:
                 continue
-            for record in self.delays.records(topic, queue_id):
-                found[record.body] += 1
+            first = self.read_to.get((topic, queue_id), 0)
+            records = self.delays.records(topic, queue_id, first)
+            self.read_to[topic, queue_id] = first + len(records)
+            for record in records:
+                self.found[record.body] += 1
                 properties = decode_properties(record.properties)
                 assert properties["REAL_TOPIC"] == topic
                 assert properties["REAL_QID"] == str(queue_id)
-        return found
+        return self.found
+
+    def whole(self) -> None:
+        """Do some steps at random; in the end all that waits is delivered."""
+        for _ in range(15):
+            self.step()
+        self.clock.now_ms += 10_000_000
+        self.settle()
+        waiting = sum(
+            len(queue) for level, queue in self.model.queues.items() if level <= len(self.levels_ms)
+        )
+        assert len(self.model.delivered) >= waiting
+        self.delays.store.close()
 
 
 def test_random_schedules(
     tmp_path: Path, seed: int, crash_rounds: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
-    for number in range(20 * crash_rounds):
-        print(f"schedule {number} of seed {seed}")
-        run = Run(tmp_path / str(number), random.Random(seed * 1_000_003 + number))
-        for _ in range(15):
-            run.step()
-        run.clock.now_ms += 10_000_000
-        run.settle()
-        waiting = sum(
-            len(queue) for level, queue in run.model.queues.items() if level <= len(run.levels_ms)
-        )
-        assert len(run.model.delivered) >= waiting
-        run.delays.store.close()
-        shutil.rmtree(run.path)
+    with in_memory("pymq-delays-", tmp_path) as memory:
+        for number in range(20 * crash_rounds):
+            print(f"schedule {number} of seed {seed}")
+            run = Run(memory / str(number), random.Random(seed * 1_000_003 + number))
+            run.whole()
+            shutil.rmtree(run.path)
