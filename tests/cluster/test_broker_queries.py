@@ -178,6 +178,9 @@ def test_nothing_found_says_what_was_looked_for(tmp_path: Path) -> None:
                 f"can not find message, maybe time range not correct: key {key!r} of topic "
                 f"{topic!r}, stored at {begin}..{end} ms"
             )
+        answer = await query(peer, "T", "k", maxNum=0)
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
+        assert "at most 0 messages" in str(answer.remark)
         answer = await peer.ask(RequestCode.QUERY_MESSAGE, topic="T")
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "field 'maxNum' is missing" in str(answer.remark)

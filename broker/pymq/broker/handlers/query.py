@@ -109,6 +109,11 @@ class QueryHandlers:
 
 def _not_found(header: QueryMessageRequest, behind_bytes: int) -> BrokerError:
     key = f"key {header.key!r} of topic {header.topic!r}"
+    if header.count_max <= 0 and not header.is_unique_key:
+        return refusal(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"{key}: at most {header.count_max} messages were asked for",
+        )
     if behind_bytes:
         return refusal(
             ResponseCode.SYSTEM_BUSY,

@@ -47,6 +47,8 @@ class ConsumerGroup:
     fingerprint: int | None = None
     #: Do members subscribe differently, and has this been logged?
     is_divided: bool = False
+    #: Client ids with several connections: of a client that came back, or of two with one id.
+    doubled: set[str] = field(default_factory=set)
     #: The answer to GET_CONSUMER_LIST_BY_GROUP, for which every member asks after every change.
     _ids_body: bytes | None = None
 
@@ -68,9 +70,12 @@ class ConsumerGroup:
     def add(self, connection: ServerConnection, client: Client) -> bool:
         """Add a member, or note that it is still there; return whether the ids may have changed."""
         known = self.members.get(connection)
-        self.members[connection] = client
         if known is not None and known.client_id == client.client_id:
+            self.members[connection] = client
             return False
+        if self.find(client.client_id) is not None:
+            self.doubled.add(client.client_id)
+        self.members[connection] = client
         self._ids_body = None
         return True
 
@@ -90,6 +95,27 @@ class ConsumerGroup:
             if client.client_id == client_id:
                 found = connection, client
         return found
+
+    def warn_of_shared_id(self, name: str, connection: ServerConnection, client_id: str) -> None:
+        """Warn once when an older connection of a client is heard of again: these are two.
+
+        RocketMQ lists the id twice: each of the two takes the first half of the queues, and nobody
+        the other half. Here they are one member, as is a client that came back before its old
+        connection ended: nothing is left out.
+        """
+        latest = self.find(client_id)
+        if latest is None or latest[0] is connection or self.is_broadcasting:
+            return
+        self.doubled.discard(client_id)
+        _log.warning(
+            "group %s: two consumers, at %s and %s, have the same client id %s. Each of them takes "
+            "the same queues, so that what is in those is consumed twice; give each an instance "
+            "name of its own",
+            name,
+            connection.peer,
+            latest[0].peer,
+            client_id,
+        )
 
     def compare(self, name: str, connection: ServerConnection, wanted: Wanted) -> None:
         """Warn once when members that share the queues subscribe differently."""
@@ -217,6 +243,8 @@ class ClientTable:
         differs = group.fingerprint not in (None, fingerprint)
         group.fingerprint = fingerprint
         changed = group.add(connection, client)
+        if client.client_id in group.doubled:
+            group.warn_of_shared_id(data.group, connection, client.client_id)
         self._consumer_groups.setdefault(connection, set()).add(data.group)
         if not keep_subscriptions:
             group.compare(data.group, connection, _wanted(data.subscriptions))

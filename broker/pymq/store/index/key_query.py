@@ -67,7 +67,7 @@ class KeyQuery:
         self._chains = index.chains(self._hash, begin_ms=begin_ms, end_ms=end_ms)
         self._topic = topic
         self._key = key.encode("utf-8", "replace")  # no message has half of a surrogate pair
-        self._count_max = max(1, min(count_max, QUERY_COUNT_MAX))
+        self._count_max = min(count_max, QUERY_COUNT_MAX)
         self._begin_ms = begin_ms
         self._end_ms = end_ms
         #: (physical offset, size) of the messages found, newest first.
@@ -81,6 +81,8 @@ class KeyQuery:
 
     def run(self) -> None:
         """Search. Never raises: ``finish_query`` does."""
+        if self._count_max <= 0:  # finds nothing, as in RocketMQ
+            return
         opened: dict[Path, int] = {}
         try:
             self._run(opened)

@@ -132,6 +132,19 @@ def test_a_client_with_two_connections_is_one_member_until_both_are_gone(table: 
     assert table.ids() == [] and group.find("one") is None
 
 
+def test_two_consumers_with_one_client_id_are_told_apart_from_one_that_came_back(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = FakeConnection(), FakeConnection()
+    for connection in (old, old, new, new):
+        table.beat(connection, "one", "T")
+    assert caplog.messages == []  # the old connection may be a dead one
+    for connection in (old, new, old):
+        table.beat(connection, "one", "T")
+    (warning,) = caplog.messages
+    assert "group g: two consumers" in warning and "the same client id one" in warning
+
+
 def test_a_connection_that_changes_its_client_id(table: Table) -> None:
     one = FakeConnection()
     table.beat(one, "one", "T")
