@@ -5,7 +5,7 @@ import json
 import time
 from pathlib import Path
 
-from tests.cluster.broker_peer import Peer, create_topic, fields, serve
+from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 from tests.cluster.pops import LONG_MS, PopConsumer, PoppedMessage
 
 from pymq.protocol.codes import RequestCode, ResponseCode
@@ -38,6 +38,49 @@ def test_popped_messages_are_nobody_elses_and_acknowledged_ones_never_return(
         assert await one.pop() == []
 
     serve(tmp_path, check)
+
+
+def test_a_group_and_a_topic_with_long_names(tmp_path: Path) -> None:
+    """The name of their retry topic takes two bytes to tell its length."""
+    topic, group = "t" * 60, "g" * 100
+    retry_topic = f"%RETRY%{group}_{topic}"
+    retried: list[PoppedMessage] = []
+
+    async def fail_once(peer: Peer) -> None:
+        await create_topic(peer, topic, queues=1)
+        for n in range(3):
+            await peer.send(topic, b"%d" % n, properties="TAGS\x01a\x02KEYS\x01k\x02")
+        consumer = PopConsumer(peer, topic, group)
+        assert len(await consumer.pop(invisibleTime=300)) == 3
+        while len(retried) < 3:
+            retried.extend(await consumer.pop(pollTime=4_000, invisibleTime=2_000))
+
+    async def fail_again(peer: Peer) -> None:
+        assert sorted(one.body for one in retried) == [b"0", b"1", b"2"]
+        assert {(one.record.topic, one.record.reconsume_times) for one in retried} == {(topic, 1)}
+        stored = records(await peer.pull(retry_topic, 0, consumerGroup=group))
+        assert [one.topic for one in stored] == [retry_topic] * 3
+        consumer = PopConsumer(peer, topic, group)
+        found: list[PoppedMessage] = []
+        while len(found) < 3:
+            found += await consumer.pop(pollTime=4_000)
+        assert {one.record.reconsume_times for one in found} == {2}
+        for message in found:
+            answer = await peer.ask(
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+                offset=message.record.physical_offset,
+                group=group,
+                delayLevel=-1,
+                originTopic=retry_topic,
+            )
+            assert answer.code == ResponseCode.SUCCESS
+            assert (await consumer.ack(message)).code == ResponseCode.SUCCESS
+        dead = records(await peer.pull(f"%DLQ%{group}", 0, consumerGroup=group))
+        assert sorted(one.body for one in dead) == [b"0", b"1", b"2"]
+        assert await consumer.pop() == []
+
+    serve(tmp_path, fail_once)
+    serve(tmp_path, fail_again)
 
 
 def test_the_fields_of_an_answer(tmp_path: Path) -> None:

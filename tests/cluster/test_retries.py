@@ -53,15 +53,19 @@ async def first_message(peer: Peer) -> Record:
     return await next_of(peer, "T")
 
 
-@pytest.mark.parametrize("flush", FlushMode)
+@pytest.mark.parametrize(
+    ("flush", "group"),
+    [(FlushMode.ASYNC, "g"), (FlushMode.SYNC, "g"), (FlushMode.ASYNC, "g" * 248)],
+    ids=["async", "sync", "long-group"],
+)
 def test_a_message_is_tried_again_until_it_is_a_dead_letter(
-    tmp_path: Path, flush: FlushMode
+    tmp_path: Path, flush: FlushMode, group: str
 ) -> None:
     async def check(peer: Peer) -> None:
         first = record = await first_message(peer)
         for times in range(2):
-            assert (await send_back(peer, record)).code == ResponseCode.SUCCESS
-            again = await next_of(peer, "%RETRY%g", times)
+            assert (await send_back(peer, record, group=group)).code == ResponseCode.SUCCESS
+            again = await next_of(peer, f"%RETRY%{group}", times)
             properties = decode_properties(again.properties)
             assert again.store_timestamp - record.store_timestamp >= 150 + 50 * times
             assert (again.body, again.reconsume_times) == (b"body", times + 1)
@@ -69,8 +73,8 @@ def test_a_message_is_tried_again_until_it_is_a_dead_letter(
             assert (properties["TAGS"], properties["DELAY"]) == ("t", str(3 + times))
             assert again.born_timestamp == first.born_timestamp
             record = again
-        assert (await send_back(peer, record)).code == ResponseCode.SUCCESS
-        dead = await next_of(peer, "%DLQ%g")
+        assert (await send_back(peer, record, group=group)).code == ResponseCode.SUCCESS
+        dead = await next_of(peer, f"%DLQ%{group}")
         assert (dead.body, dead.reconsume_times) == (b"body", 3)
         assert decode_properties(dead.properties)["ORIGIN_MESSAGE_ID"] == (
             decode_properties(record.properties)["ORIGIN_MESSAGE_ID"]

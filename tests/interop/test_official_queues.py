@@ -14,11 +14,13 @@ from tests.interop.peers import free_port
 from tests.unit.store.stores import (
     TOPIC,
     FakeClock,
+    batch,
     bodies,
     log_files,
     open_store,
     put_ok,
     queue_path,
+    record,
     record_of_size,
 )
 
@@ -133,7 +135,7 @@ def test_queue_ids_that_are_no_numbers(
 def test_topics_above_127_bytes(
     tmp_path: Path, java_client: Callable[[str], JavaClient]
 ) -> None:
-    """The official store writes V2 records for them; ours reads and rebuilds, Java again."""
+    """Either store writes V2 records for them, which both read; ours rebuilds their queue."""
     require_peers(VERSION)
     java = java_client(VERSION)
     message_class = java.jvm.org.apache.rocketmq.common.message.MessageExtBrokerInner
@@ -164,5 +166,13 @@ def test_topics_above_127_bytes(
         assert queue_files(tmp_path / "store") == files
         if turn == 0:
             shutil.rmtree(tmp_path / "store" / "consumequeue" / LONG_TOPIC)
+    store = open_store(tmp_path / "store", segment_bytes=1 << 16)
+    results = put_ok(
+        store, record(b"ours", topic=LONG_TOPIC), batch([b"batch"], topic=LONG_TOPIC)
+    )
+    store.close()
     with official_store(java, tmp_path / "store", **sizes) as official:
-        assert official.getMaxOffsetInQueue(LONG_TOPIC, 0) == 6
+        assert official.getMaxOffsetInQueue(LONG_TOPIC, 0) == 8
+        for result, body in zip(results, (b"ours", b"batch"), strict=True):
+            found = official.lookMessageByOffset(result.physical_offset)
+            assert (found.getTopic(), bytes(found.getBody())) == (LONG_TOPIC, body)

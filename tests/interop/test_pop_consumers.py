@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -50,6 +51,9 @@ def site(
         broker_name=broker_name,
         broker_address=broker_address,
     )
+    # The name of the retry topic, of group and topic, takes two bytes to tell its length.
+    site = dataclasses.replace(site, group=f"{site.group}-{'g' * 90}")
+    assert len(f"%RETRY%{site.group}_{site.topic}") > 127
     modes = site.client.jvm.org.apache.rocketmq.common.message.MessageRequestMode
     call(
         site.admin.java.setMessageRequestMode,

@@ -112,11 +112,11 @@ class Retries:
             BrokerError: the group does not exist, or its retry topic must not be written.
         """
         config = self.check_group(group)
-        if len(names.retry_topic(group)) > names.TOPIC_BYTES_MAX:  # no record can say so
+        if len(names.retry_topic(group)) > names.DERIVED_TOPIC_BYTES_MAX:
             raise refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the name of group {group:.40}... has {len(group)} characters, expected at most "
-                f"{names.GROUP_BYTES_MAX}",
+                f"{names.DERIVED_TOPIC_BYTES_MAX - len(names.RETRY_PREFIX)}",
             )
         if config.retry_queue_count <= 0:
             if group not in self._said:

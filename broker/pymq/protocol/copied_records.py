@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pymq.protocol.record import HEAD_BYTES, OVERHEAD_BYTES
+from pymq.protocol.record import FIXED_BYTES, HEAD_BYTES, record_magic, topic_field
 from pymq.protocol.record_batch import Longs
 
 
@@ -19,8 +19,8 @@ class CopiedRecords:
     """Copies of stored records for queues of one topic, which go into the log back to back.
 
     They keep their body, flags and properties, and when, where and how often they were sent; that
-    they belonged to a transaction is forgotten. The records are of version 1 with IPv4 hosts, and
-    there is no checksum of the whole record.
+    they belonged to a transaction is forgotten. The records have IPv4 hosts and no checksum of the
+    whole record.
 
     Attributes:
         topic: of all.
@@ -33,7 +33,7 @@ class CopiedRecords:
         "_bodies",
         "_heads",
         "_tails",
-        "_topic_bytes",
+        "_topic_field",
         "physical_offsets",
         "queue_ids",
         "record_bytes",
@@ -65,12 +65,12 @@ class CopiedRecords:
         self.topic = topic
         self.queue_ids = queue_ids
         self.tag_codes = tag_codes
-        self._topic_bytes = topic.encode()
+        self._topic_field = topic_field(topic.encode())
         self._heads = heads
         self._bodies = bodies
         self._tails = tails
         tail_bytes = np.fromiter(map(len, tails), np.int64, len(tails))
-        fixed_bytes = OVERHEAD_BYTES - 2 + len(self._topic_bytes)
+        fixed_bytes = FIXED_BYTES - 2 + len(self._topic_field)
         self.sizes: Longs = heads["body_bytes"].astype(np.int64) + tail_bytes + fixed_bytes
         self.record_bytes = int(self.sizes.sum())
         self.physical_offsets: Longs = np.empty(0, np.int64)
@@ -99,6 +99,7 @@ class CopiedRecords:
         self.physical_offsets = self.sizes.cumsum() - self.sizes + physical_offset
         heads = self._heads
         heads["size"] = self.sizes
+        heads["magic"] = record_magic(self._topic_field)
         heads["queue_id"] = self.queue_ids
         heads["queue_offset"] = queue_offsets
         heads["physical_offset"] = self.physical_offsets
@@ -106,10 +107,9 @@ class CopiedRecords:
         heads["store_host"] = np.void(store_host)
         heads["prepared_transaction_offset"] = 0
         text = heads.tobytes()
-        topic = b"%c%b" % (len(self._topic_bytes), self._topic_bytes)
         pieces: list[bytes] = []
         at = 0
         for body, tail in zip(self._bodies, self._tails, strict=True):
-            pieces += (text[at : at + HEAD_BYTES], body, topic, tail)
+            pieces += (text[at : at + HEAD_BYTES], body, self._topic_field, tail)
             at += HEAD_BYTES
         return pieces

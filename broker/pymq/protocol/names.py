@@ -99,8 +99,7 @@ def check_topic(name: str) -> None:
     Raises:
         LocalProtocolError: the name is empty, too long, or has an illegal character.
     """
-    derived = isinstance(name, str) and name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    _check("topic", name, DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX)
+    _check("topic", name, topic_bytes_max(name) if isinstance(name, str) else TOPIC_BYTES_MAX)
 
 
 def topic_objection(name: str) -> str | None:
@@ -111,10 +110,15 @@ def topic_objection(name: str) -> str | None:
         return (
             "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
         )
-    derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
-    if len(name) > (DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX):
+    if len(name) > topic_bytes_max(name):
         return "The specified topic is longer than topic max length."
     return None
+
+
+def topic_bytes_max(name: str) -> int:
+    """Return how long a topic with such a name can be."""
+    derived = name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+    return DERIVED_TOPIC_BYTES_MAX if derived else TOPIC_BYTES_MAX
 
 
 def check_group(name: str) -> None:

@@ -19,7 +19,7 @@ from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
 from pymq.protocol.message import TAGS, find_property
 from pymq.protocol.new_records import NewRecords, SharedFields, cells, cut, items
-from pymq.protocol.record import OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
+from pymq.protocol.record import FIXED_BYTES, PROPERTIES_BYTES_MAX
 from pymq.protocol.record_batch import Bytes, Longs, gather, item_starts
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
 from pymq.protocol.record_crc_batch import cut_record_crcs
@@ -125,7 +125,7 @@ class NewBatch(NewRecords):
             )
         self._properties_lengths = properties_lengths
         sizes = self._body_lengths + properties_lengths
-        sizes += OVERHEAD_BYTES - 16 + self.host_bytes + len(self.topic.encode())
+        sizes += FIXED_BYTES - 16 + self.host_bytes + len(self._topic_field)
         self.sizes = sizes.astype(np.int32)
         record_ends = np.cumsum(sizes)
         self.starts = record_ends - sizes
@@ -158,8 +158,7 @@ class NewBatch(NewRecords):
             store_timestamp=store_timestamp,
             store_host=store_host,
         )
-        topic = self.topic.encode()
-        data = self._layout.join(heads, bytes((len(topic),)) + topic, self._properties_lengths)
+        data = self._layout.join(heads, self._topic_field, self._properties_lengths)
         return self._with_record_crcs(data) if self.record_crc else data.data
 
 

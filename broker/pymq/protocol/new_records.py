@@ -14,7 +14,7 @@ from pymq.errors import RemoteProtocolError
 from pymq.protocol.batch_properties import BatchProperties
 from pymq.protocol.codes import HOST_IPV6_MASK
 from pymq.protocol.hashes import crc32
-from pymq.protocol.record import MAGIC_V1, host_flags
+from pymq.protocol.record import host_flags, record_magic, topic_field
 from pymq.protocol.record_batch import HEAD, Bytes, Longs, head_layout, spans
 from pymq.protocol.record_crc_batch import write_record_crcs
 from pymq.protocol.tag_codes import tag_codes
@@ -67,6 +67,7 @@ class NewRecords:
         "_flags",
         "_properties",
         "_shared",
+        "_topic_field",
         "count",
         "host_bytes",
         "queue_id",
@@ -96,6 +97,7 @@ class NewRecords:
         """
         self._shared = shared
         self.topic = shared.topic
+        self._topic_field = topic_field(shared.topic.encode())
         self.queue_id = shared.queue_id
         flags = host_flags(shared.born_host, shared.store_host)
         if shared.sys_flag & HOST_IPV6_MASK & ~flags:  # readers would look for a longer host
@@ -149,7 +151,7 @@ class NewRecords:
         born_host = self._shared.born_host
         head = HEAD if self.host_bytes == 16 else head_layout(len(born_host), len(store_host))
         same = np.zeros(1, head)
-        same["magic"] = MAGIC_V1
+        same["magic"] = record_magic(self._topic_field)
         same["queue_id"] = self.queue_id
         same["sys_flag"] = self.sys_flag
         same["born_timestamp"] = self._shared.born_timestamp

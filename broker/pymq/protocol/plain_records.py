@@ -5,7 +5,14 @@ from typing import NamedTuple
 
 from pymq.protocol.codes import HOST_IPV6_MASK
 from pymq.protocol.hashes import crc32
-from pymq.protocol.record import HEAD_BYTES, HEAD_V4, MAGIC_V1, OVERHEAD_BYTES
+from pymq.protocol.record import (
+    FIXED_BYTES,
+    HEAD_BYTES,
+    HEAD_V4,
+    MAGIC_V1,
+    record_magic,
+    topic_field,
+)
 from pymq.protocol.record_crc import RECORD_CRC_PREFIX
 
 _CRC_MASK = 0x7FFFFFFF
@@ -33,7 +40,7 @@ def read_plain(record: memoryview, topic: bytes) -> StoredPlain | None:
 
     Args:
         record: as stored.
-        topic: with the byte of its length in front.
+        topic: ``topic_field`` of the topic.
     """
     data = bytes(record)
     (
@@ -79,7 +86,7 @@ class PlainRecords:
         "_delays_ms",
         "_flags",
         "_prepared_offsets",
-        "_topic_bytes",
+        "_topic_field",
         "bodies",
         "physical_offsets",
         "properties",
@@ -119,7 +126,7 @@ class PlainRecords:
         self.topic = topic
         self.queue_ids = queue_ids
         self.tag_codes = tag_codes
-        self._topic_bytes = topic.encode()
+        self._topic_field = topic_field(topic.encode())
         self.bodies = bodies
         self.properties = properties
         self._delays_ms = delays_ms
@@ -132,7 +139,7 @@ class PlainRecords:
         self.queue_offsets: list[int] = []
         count = len(bodies)
         self.record_bytes = (
-            count * (OVERHEAD_BYTES + len(self._topic_bytes))
+            count * (FIXED_BYTES + len(self._topic_field))
             + sum(map(len, bodies))
             + sum(map(len, properties))
         )
@@ -191,8 +198,8 @@ class PlainRecords:
         pieces: list[bytes] = []
         sizes, physical_offsets = [], []
         born_host, sys_flag, pack = self._born_host, self.sys_flag, HEAD_V4.pack
-        topic = b"%c%b" % (len(self._topic_bytes), self._topic_bytes)
-        overhead = OVERHEAD_BYTES + len(self._topic_bytes)
+        topic = self._topic_field
+        magic, overhead = record_magic(topic), FIXED_BYTES + len(topic)
         prepared_offsets = self._prepared_offsets or [0] * len(queue_offsets)
         for queue_id, queue_offset, body, properties, born_timestamp, flag, prepared_offset in zip(
             self.queue_ids, queue_offsets, self.bodies, self.properties,
@@ -202,7 +209,7 @@ class PlainRecords:
             size = overhead + body_bytes + properties_bytes
             pieces += (
                 pack(
-                    size, MAGIC_V1, crc32(body) & _CRC_MASK, queue_id, flag, queue_offset,
+                    size, magic, crc32(body) & _CRC_MASK, queue_id, flag, queue_offset,
                     physical_offset, sys_flag, born_timestamp, born_host, store_timestamp,
                     store_host, 0, prepared_offset, body_bytes,
                 ),

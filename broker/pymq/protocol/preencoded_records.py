@@ -24,7 +24,13 @@ import numpy.typing as npt
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.new_records import NewRecords, SharedFields, cells, cut, is_constant
-from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
+from pymq.protocol.record import (
+    FIXED_BYTES,
+    HEAD_BYTES,
+    OVERHEAD_BYTES,
+    PROPERTIES_BYTES_MAX,
+    record_magic,
+)
 from pymq.protocol.record_batch import HEAD, Longs, gather, windows
 from pymq.protocol.record_crc import RECORD_CRC_ROOM
 from pymq.protocol.record_crc_batch import cut_record_crcs
@@ -88,8 +94,7 @@ class PreencodedRecords(NewRecords):
             raise RemoteProtocolError("pre-encoded records have IPv4 hosts; send a batch instead")
         self.count = len(sizes)
         self.sizes = sizes
-        topic_bytes = self.topic.encode()
-        fixed_bytes = OVERHEAD_BYTES + len(topic_bytes)
+        fixed_bytes = FIXED_BYTES + len(self._topic_field)
         ends = np.cumsum(sizes, dtype=np.int64)
         if not len(sizes) or sizes.min() < fixed_bytes or ends[-1] != len(body):
             raise RemoteProtocolError(
@@ -100,7 +105,7 @@ class PreencodedRecords(NewRecords):
         self.starts = ends - sizes
         self._data = np.frombuffer(body, np.uint8)
         body_starts, body_ends = self._check_heads(ends)
-        properties_starts = self._check_tails(body_ends, ends, topic_bytes)
+        properties_starts = self._check_tails(body_ends, ends)
         stops = cut_record_crcs(self._data, properties_starts, ends)
         self._find_properties(self._data, properties_starts, stops)
         if is_constant(self._body_lengths) and (width := int(self._body_lengths[0])):
@@ -115,8 +120,9 @@ class PreencodedRecords(NewRecords):
     def _check_heads(self, ends: Longs) -> tuple[Longs, Longs]:
         """Return where bodies begin and end."""
         heads = gather(self._data, self.starts, HEAD)
-        if not ((heads["magic"] == MAGIC_V1) & (heads["size"] == self.sizes)).all():
-            raise RemoteProtocolError("a record begins with a wrong size, or is not of version 1")
+        magic = record_magic(self._topic_field)
+        if not ((heads["magic"] == magic) & (heads["size"] == self.sizes)).all():
+            raise RemoteProtocolError(f"a record begins with a wrong size, or not with {magic:08x}")
         self._flags = heads["flag"]
         self._body_lengths = heads["body_bytes"].astype(np.int64)
         body_starts = self.starts + HEAD_BYTES
@@ -125,17 +131,17 @@ class PreencodedRecords(NewRecords):
             raise RemoteProtocolError("a record's body runs past its end")
         return body_starts, body_ends
 
-    def _check_tails(self, body_ends: Longs, ends: Longs, topic: bytes) -> Longs:
+    def _check_tails(self, body_ends: Longs, ends: Longs) -> Longs:
         """Return where properties begin."""
         data = self._data
-        properties_starts = body_ends + (1 + len(topic) + 2)
+        properties_starts = body_ends + (len(self._topic_field) + 2)
         if (properties_starts > ends).any():
             raise RemoteProtocolError("a record's topic runs past its end")
-        expected = np.frombuffer(bytes((len(topic),)) + topic, np.uint8)
+        expected = np.frombuffer(self._topic_field, np.uint8)
         width = len(expected) + 2
         tails = gather(data, body_ends, f"V{width}").view(np.uint8).reshape(-1, width)
         if not (tails[:, :-2] == expected).all():
-            raise RemoteProtocolError(f"a record's topic is not {topic.decode()}")
+            raise RemoteProtocolError(f"a record's topic is not {self.topic}")
         lengths = tails[:, -2].astype(np.int64) << 8 | tails[:, -1]
         too_long = lengths > PROPERTIES_BYTES_MAX
         if too_long.any() or not (properties_starts + lengths == ends).all():

@@ -15,10 +15,10 @@ Big-endian, no padding, no trailer::
     40      8       born timestamp, ms
 
 B and S are 8 for IPv4, 20 for IPv6 (bits 0x10 and 0x20 of the system flag). With two IPv4
-hosts everything before the body takes 88 bytes, and a record 91 + body + topic + properties. V2
-only exists for topics above 127 bytes; 4.x peers cannot read it, so we write V1. The body's CRC
-covers only the body as stored (compressed or not); a checksum of the whole record is one of its
-properties, see ``record_crc.py``.
+hosts everything before the body takes 88 bytes, and a record 90 + body + topic with its length +
+properties. The topic decides the version, see ``topic_field``. The body's CRC covers only the body
+as stored (compressed or not); a checksum of the whole record is one of its properties, see
+``record_crc.py``.
 
 Source: RocketMQ CommitLog, MessageDecoder, MessageExtEncoder.
 """
@@ -46,10 +46,14 @@ BLANK_BYTES = 8
 
 #: Bytes before the body if both hosts are IPv4.
 HEAD_BYTES = 88
-#: Size of a V1 record with IPv4 hosts without body, topic and properties.
-OVERHEAD_BYTES = 91
+#: Size of a record with IPv4 hosts without body, ``topic_field`` and properties.
+FIXED_BYTES = 90
+#: Size of the smallest record: of version 1, and all of these empty.
+OVERHEAD_BYTES = FIXED_BYTES + 1
 PROPERTIES_BYTES_MAX = 32767
+#: RocketMQ reads the length of a V1 record's topic as a signed byte.
 TOPIC_BYTES_MAX_V1 = 127
+_FIELD_BYTES_MAX_V1 = 1 + TOPIC_BYTES_MAX_V1
 
 _FIXED = struct.Struct(">IIIiiqqiq")
 #: Everything before the body of a record with IPv4 hosts.
@@ -151,14 +155,35 @@ def host_flags(born_host: bytes, store_host: bytes) -> int:
     return (len(born_host) == 20 and _BORN_V6) | (len(store_host) == 20 and _STORE_V6)
 
 
-def record_size(body_bytes: int, topic_bytes: int, properties_bytes: int, host_bytes: int) -> int:
-    """Return the size of a V1 record; ``host_bytes`` is both hosts together (16, 28 or 40)."""
-    return OVERHEAD_BYTES - 16 + host_bytes + body_bytes + topic_bytes + properties_bytes
+def topic_field(topic: bytes) -> bytes:
+    """Return an encoded topic with its length in front, as a record has it between its body and
+    the length of its properties.
+
+    The length has one byte in a record of version 1 and two in one of version 2, which is for
+    longer topics only: 4.x peers cannot read it. ``record_magic`` tells the version of a field.
+    """
+    return len(topic).to_bytes(1 if len(topic) <= TOPIC_BYTES_MAX_V1 else 2, "big") + topic
+
+
+def record_magic(field: bytes) -> int:
+    """Return the magic of a record with this ``topic_field``."""
+    return MAGIC_V1 if len(field) <= _FIELD_BYTES_MAX_V1 else MAGIC_V2
+
+
+def record_size(body_bytes: int, field_bytes: int, properties_bytes: int, host_bytes: int) -> int:
+    """Return the size of a record.
+
+    Args:
+        body_bytes, properties_bytes: of these.
+        field_bytes: of its ``topic_field``.
+        host_bytes: of both hosts together: 16, 28 or 40.
+    """
+    return FIXED_BYTES - 16 + host_bytes + body_bytes + field_bytes + properties_bytes
 
 
 def encode_record(
     new: NewRecord,
-    topic: bytes,
+    field: bytes,
     *,
     size: int,
     queue_offset: int,
@@ -166,11 +191,11 @@ def encode_record(
     store_timestamp: int,
     store_host: bytes,
 ) -> tuple[bytes, bytes | memoryview, bytes]:
-    """Return a V1 record as (head, body, tail) without copying the body.
+    """Return a record as (head, body, tail) without copying the body.
 
     Args:
         new: the message; its limits were checked.
-        topic: its topic, encoded, at most 127 bytes.
+        field: ``topic_field`` of its topic.
         size: ``record_size`` of it.
         queue_offset: its position in its queue.
         physical_offset: its position in the log.
@@ -179,11 +204,12 @@ def encode_record(
     """
     born_host = new.born_host
     body = new.body
-    tail = b"%c%b%b%b" % (len(topic), topic, _SHORT.pack(len(new.properties)), new.properties)
+    tail = b"%b%b%b" % (field, _SHORT.pack(len(new.properties)), new.properties)
+    magic = MAGIC_V1 if len(field) <= _FIELD_BYTES_MAX_V1 else MAGIC_V2  # no call: it is hot
     if len(born_host) + len(store_host) == 16:
         head = HEAD_V4.pack(
             size,
-            MAGIC_V1,
+            magic,
             crc31(body),
             new.queue_id,
             new.flag,
@@ -201,7 +227,7 @@ def encode_record(
         return head, body, tail
     fixed = _FIXED.pack(
         size,
-        MAGIC_V1,
+        magic,
         crc31(body),
         new.queue_id,
         new.flag,

@@ -21,12 +21,12 @@ from pymq.protocol.new_records import NewRecords
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import (
     BLANK_BYTES,
-    OVERHEAD_BYTES,
+    FIXED_BYTES,
     PROPERTIES_BYTES_MAX,
-    TOPIC_BYTES_MAX_V1,
     NewRecord,
     encode_record,
     host_flags,
+    topic_field,
 )
 from pymq.protocol.record_crc import (
     RECORD_CRC_BYTES,
@@ -130,7 +130,7 @@ class Appender:
         """Add puts that have no result yet until one does not fit below ``limit``."""
         # No function calls for the checks of single records: one costs as much as all checks.
         position, now, groups = run.end, run.store_timestamp, run.groups
-        overhead = OVERHEAD_BYTES - 16 + (host_bytes := len(store_host))
+        overhead = FIXED_BYTES - 16 + (host_bytes := len(store_host))
         by_key = self._queues.by_key
         body_max, record_max, record_crc = self._body_max, self._record_max, self._record_crc
         for index in range(len(results), len(puts)):
@@ -151,7 +151,7 @@ class Appender:
                 put = self._with_room(put)
             body_bytes, born_bytes = len(put.body), len(put.born_host)
             properties_bytes = len(put.properties)
-            size = overhead + born_bytes + body_bytes + len(queue.topic_bytes) + properties_bytes
+            size = overhead + born_bytes + body_bytes + len(queue.topic_field) + properties_bytes
             if (
                 body_bytes > body_max
                 or properties_bytes > PROPERTIES_BYTES_MAX
@@ -169,7 +169,7 @@ class Appender:
                 code = self._delayed_code(put, now) if put.topic == SCHEDULE_TOPIC else put.tag_code
                 packed = _pack_entry(position, size, code)
                 pieces += encode_record(
-                    put, queue.topic_bytes, size=size, queue_offset=queue_offset,
+                    put, queue.topic_field, size=size, queue_offset=queue_offset,
                     physical_offset=position, store_timestamp=now, store_host=store_host,
                 )  # fmt: skip
                 if record_crc:
@@ -383,9 +383,9 @@ def _with_record_crc(
 
 def _bytes_at_most(group: RecordGroup) -> int:
     """Return an upper bound of what a group takes in the log."""
-    fixed = OVERHEAD_BYTES + 2 * _HOST_BYTES[1] + TOPIC_BYTES_MAX_V1 + RECORD_CRC_BYTES
+    fixed = FIXED_BYTES + 2 * _HOST_BYTES[1] + RECORD_CRC_BYTES
     return sum(
-        fixed + len(record.body) + len(record.properties)
+        fixed + len(topic_field(record.topic.encode())) + len(record.body) + len(record.properties)
         if isinstance(record, NewRecord)
         else record.record_bytes
         for record in group.records

@@ -94,7 +94,7 @@ def listing_objection(topic: str, names: Sequence[str]) -> str | None:
                 f"{name[:64]!r} is not the name of a light queue, expected names that begin "
                 "with %LMQ%"
             )
-        reason = illegal_name(name, LIGHT_QUEUE_ID, topic_bytes_max=TOPIC_BYTES_MAX)
+        reason = illegal_name(name, LIGHT_QUEUE_ID, bytes_max=TOPIC_BYTES_MAX)
         if reason is not None:
             return reason
     return None

@@ -35,7 +35,7 @@ from pymq.protocol.bodies import (
 from pymq.protocol.codes import PULL_BYTES_FIELD, RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import ReceivedMessage
-from pymq.protocol.record import NewRecord, decode_record, encode_record
+from pymq.protocol.record import NewRecord, decode_record, encode_record, topic_field
 
 QUEUE = MessageQueue("TopicA", "broker-a", 3)
 RECEIVED = ReceivedMessage(
@@ -53,7 +53,7 @@ PULLED = {
 HELLO = b"".join(
     encode_record(
         NewRecord("T", 0, b"hello", b"KEYS\x01k", bytes(8), 5),
-        b"T",
+        topic_field(b"T"),
         size=91 + 5 + 1 + 6,
         queue_offset=1,
         physical_offset=9,

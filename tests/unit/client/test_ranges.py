@@ -26,6 +26,7 @@ from pymq.protocol.record import (
     encode_record,
     pack_host,
     record_size,
+    topic_field,
 )
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -37,8 +38,8 @@ def record(offset: int) -> bytes:
     return b"".join(
         encode_record(
             new,
-            b"T",
-            size=record_size(len(new.body), 1, 0, 2 * len(HOST)),
+            topic_field(b"T"),
+            size=record_size(len(new.body), 2, 0, 2 * len(HOST)),
             queue_offset=offset,
             physical_offset=offset * 1000,
             store_timestamp=2,

@@ -17,7 +17,14 @@ from pymq.protocol.message import encode_properties, find_property
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords, SharedFields
 from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
-from pymq.protocol.record import NewRecord, decode_record, encode_record, pack_host, record_size
+from pymq.protocol.record import (
+    NewRecord,
+    decode_record,
+    encode_record,
+    pack_host,
+    record_size,
+    topic_field,
+)
 
 BORN_HOST = pack_host("10.0.0.1", 50000)
 STORE_HOST = pack_host("10.0.0.2", 10911)
@@ -38,12 +45,12 @@ def record(
     """Return one stored record."""
     text = encode_properties(properties) if isinstance(properties, dict) else properties
     new = NewRecord(topic, queue_id, body, text, born_host, 1_700_000_000_123, flag, sys_flag)
-    name = topic.encode()
+    field = topic_field(topic.encode())
     hosts = len(born_host) + len(store_host)
     parts = encode_record(
         new,
-        name,
-        size=record_size(len(body), len(name), len(text), hosts),
+        field,
+        size=record_size(len(body), len(field), len(text), hosts),
         queue_offset=queue_offset,
         physical_offset=4096 + 1000 * queue_offset,
         store_timestamp=1_700_000_000_456,

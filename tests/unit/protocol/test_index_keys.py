@@ -9,7 +9,7 @@ from pymq.protocol.hashes import java_hash
 from pymq.protocol.index_keys import index_keys, key_hash
 from pymq.protocol.java_hashes import java_hashes, powers_of_31, unit_counts
 from pymq.protocol.message import find_property
-from pymq.protocol.record import NewRecord, encode_record
+from pymq.protocol.record import FIXED_BYTES, NewRecord, encode_record, topic_field
 from pymq.protocol.record_batch import RecordColumns, read_columns
 
 HOST = bytes(8)
@@ -20,12 +20,12 @@ def columns(messages: list[tuple[str, bytes]], sys_flag: int = 0) -> RecordColum
     data = b""
     for topic, properties in messages:
         new = NewRecord(topic, 0, b"UNIQ_KEY\x01in a body", properties, HOST, 0, sys_flag=sys_flag)
-        name = topic.encode()
+        field = topic_field(topic.encode())
         data += b"".join(
             encode_record(
                 new,
-                name,
-                size=91 + len(new.body) + len(name) + len(properties),
+                field,
+                size=FIXED_BYTES + len(new.body) + len(field) + len(properties),
                 queue_offset=0,
                 physical_offset=len(data),
                 store_timestamp=0,

@@ -7,7 +7,14 @@ import pytest
 
 from pymq.protocol.message import decode_properties
 from pymq.protocol.parking import copy_of, park, real_place, with_properties
-from pymq.protocol.record import NewRecord, decode_record, encode_record, pack_host, record_size
+from pymq.protocol.record import (
+    NewRecord,
+    decode_record,
+    encode_record,
+    pack_host,
+    record_size,
+    topic_field,
+)
 from pymq.protocol.tag_codes import tag_code
 
 V4 = pack_host("10.0.0.1", 5000)
@@ -86,12 +93,12 @@ def test_a_message_that_was_not_parked_has_no_other_place(properties: bytes) -> 
 @pytest.mark.parametrize("store", [V4, V6])
 def test_a_copy_is_the_same_message_elsewhere(born: bytes, store: bytes) -> None:
     sent = NewRecord("A", 1, b"\0\1body", b"TAGS\x01t\x02", born, 17, 5, 0x9, 4, 99, tag_code("t"))
-    size = record_size(len(sent.body), 1, len(sent.properties), len(born) + len(store))
+    size = record_size(len(sent.body), 2, len(sent.properties), len(born) + len(store))
     stored = decode_record(
         b"".join(
             encode_record(
                 sent,
-                b"A",
+                topic_field(b"A"),
                 size=size,
                 queue_offset=1,
                 physical_offset=2,

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pymq.errors import CorruptRecord, LocalProtocolError
 from pymq.protocol.hashes import crc31
 from pymq.protocol.record import (
+    MAGIC_V1,
     MAGIC_V2,
     OVERHEAD_BYTES,
     NewRecord,
@@ -25,6 +26,7 @@ from pymq.protocol.record import (
     record_place,
     record_properties,
     record_size,
+    topic_field,
     unpack_host,
 )
 
@@ -83,10 +85,10 @@ VECTORS = [
 
 
 def encoded(new: NewRecord, **place: object) -> bytes:
-    topic = new.topic.encode()
+    field = topic_field(new.topic.encode())
     hosts = len(new.born_host) + len(place["store_host"])  # type: ignore[arg-type]
-    size = record_size(len(new.body), len(topic), len(new.properties), hosts)
-    parts = encode_record(new, topic, size=size, **place)  # type: ignore[arg-type]
+    size = record_size(len(new.body), len(field), len(new.properties), hosts)
+    parts = encode_record(new, field, size=size, **place)  # type: ignore[arg-type]
     assert sum(map(len, parts)) == size
     return b"".join(parts)
 
@@ -138,13 +140,21 @@ def test_run_of_records() -> None:
         list(decode_records(HELLO + b"\0" * 8))
 
 
-def test_v2_has_two_bytes_of_topic_length() -> None:
-    topic = b"%RETRY%" + b"g" * 200
+@pytest.mark.parametrize("more", [None, "::1"])
+@pytest.mark.parametrize("topic_bytes", [126, 127, 128, 255])
+def test_topics_above_127_bytes_have_two_bytes_of_length(
+    topic_bytes: int, more: str | None
+) -> None:
+    topic = b"%RETRY%" + b"g" * (topic_bytes - 7)
     new, place = VECTORS[0][:2]
-    v1 = encoded(new, **place)
-    at = v1.index(b"\x06TopicA")
-    raw = v1[:at] + len(topic).to_bytes(2, "big") + topic + v1[at + 7 :]
-    raw = len(raw).to_bytes(4, "big") + MAGIC_V2.to_bytes(4, "big") + raw[8:]
+    born_host = new.born_host if more is None else pack_host(more, 9)
+    short = encoded(replace(new, born_host=born_host), **place)
+    at = short.index(b"\x06TopicA")
+    length = topic_bytes.to_bytes(2 if topic_bytes > 127 else 1, "big")
+    raw = short[:at] + length + topic + short[at + 7 :]
+    magic = MAGIC_V2 if topic_bytes > 127 else MAGIC_V1
+    raw = len(raw).to_bytes(4, "big") + magic.to_bytes(4, "big") + raw[8:]
+    assert encoded(replace(new, topic=topic.decode(), born_host=born_host), **place) == raw
     record = decode_record(raw, verify=True)
     assert record.topic == topic.decode()
     assert record.properties == new.properties == record_properties(raw, 0, len(raw))[2]
@@ -154,7 +164,7 @@ addresses = st.ip_addresses().map(str)
 hosts = st.builds(pack_host, addresses, st.integers(0, 65535))
 int32 = st.integers(-(1 << 31), (1 << 31) - 1)
 int64 = st.integers(-(1 << 63), (1 << 63) - 1)
-topics = st.text("abcXYZ019%|_-", min_size=1, max_size=127)
+topics = st.text("abcXYZ019%|_-", min_size=1, max_size=255)
 FREE_FLAGS = ~0x30  # the address bits follow from the hosts
 
 

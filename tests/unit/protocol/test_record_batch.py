@@ -26,6 +26,7 @@ from pymq.protocol.record import (
     encode_record,
     pack_host,
     record_size,
+    topic_field,
 )
 from pymq.protocol.record_batch import (
     RecordColumns,
@@ -63,14 +64,14 @@ entries = st.lists(
 
 
 def encode(new: NewRecord, queue_offset: int, physical_offset: int) -> bytes:
-    topic = new.topic.encode()
+    field = topic_field(new.topic.encode())
     size = record_size(
-        len(new.body), len(topic), len(new.properties), len(new.born_host) + len(STORE_HOST)
+        len(new.body), len(field), len(new.properties), len(new.born_host) + len(STORE_HOST)
     )
     return b"".join(
         encode_record(
             new,
-            topic,
+            field,
             size=size,
             queue_offset=queue_offset,
             physical_offset=physical_offset,

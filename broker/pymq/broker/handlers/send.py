@@ -55,7 +55,7 @@ from pymq.protocol.new_records import NewRecords, SharedFields
 from pymq.protocol.parking import TIMER_DUE_MS, with_properties
 from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
 from pymq.protocol.recall_handles import RecallHandle
-from pymq.protocol.record import TOPIC_BYTES_MAX_V1, NewRecord
+from pymq.protocol.record import NewRecord
 from pymq.protocol.tag_codes import tag_code
 from pymq.store import Put, PutResult
 
@@ -216,11 +216,6 @@ class SendHandlers:
         objection = names.topic_objection(topic)
         if objection is not None:
             raise refusal(ResponseCode.INVALID_PARAMETER, objection)
-        if len(topic) > TOPIC_BYTES_MAX_V1:
-            raise refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"topic of {len(topic)} B, expected at most {TOPIC_BYTES_MAX_V1}",
-            )
         config = self._topics.create_for_send(
             topic, header.default_topic, header.default_topic_queue_count
         )

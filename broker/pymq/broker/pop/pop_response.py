@@ -30,6 +30,7 @@ from pymq.protocol.record import (
     decode_records,
     encode_record,
     record_size,
+    topic_field,
 )
 from pymq.protocol.record_crc import cut_record_crc
 
@@ -126,13 +127,13 @@ def _renamed(record: Record, topic: str, handle: ReceiptHandle, queue_offset: in
         record.reconsume_times,
         record.prepared_transaction_offset,
     )
-    name = topic.encode()
+    field = topic_field(topic.encode())
     hosts = len(record.born_host) + len(record.store_host)
     return b"".join(
         encode_record(
             new,
-            name,
-            size=record_size(len(record.body), len(name), len(properties), hosts),
+            field,
+            size=record_size(len(record.body), len(field), len(properties), hosts),
             queue_offset=record.queue_offset,
             physical_offset=record.physical_offset,
             store_timestamp=record.store_timestamp,

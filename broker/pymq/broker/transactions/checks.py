@@ -32,16 +32,16 @@ from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
 from pymq.protocol.headers.transactions import CheckTransactionRequest
 from pymq.protocol.message import UNIQUE_KEY, WAIT, find_property
-from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
+from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, topic_bytes_max
 from pymq.protocol.parking import copy_of, real_place, with_properties
 from pymq.protocol.record import (
-    TOPIC_BYTES_MAX_V1,
     NewRecord,
     Record,
     decode_records,
     encode_record,
     offset_message_id,
     record_size,
+    topic_field,
 )
 from pymq.protocol.transaction_records import (
     CHECK_IMMUNITY_S,
@@ -293,18 +293,18 @@ class TransactionChecks:
         """Return a request with a half message as it was sent, and the place of its copy."""
         half, copy, place = question.half, question.copy, question.place
         real = real_place(half.properties)
-        if real is None or len(real[0].encode()) > TOPIC_BYTES_MAX_V1:
+        if real is None or len(real[0].encode()) > topic_bytes_max(real[0]):
             return None  # Whoever wrote this; it is discarded in the end.
         message = copy_of(half, *real)
         message.properties = with_properties(copy.properties, {WAIT: "false"})
-        topic = message.topic.encode()
+        field = topic_field(message.topic.encode())
         hosts_bytes = len(message.born_host) + len(self._store_host)
         body = b"".join(
             encode_record(
                 message,
-                topic,
+                field,
                 size=record_size(
-                    len(message.body), len(topic), len(message.properties), hosts_bytes
+                    len(message.body), len(field), len(message.properties), hosts_bytes
                 ),
                 queue_offset=place.queue_offset,
                 physical_offset=place.physical_offset,

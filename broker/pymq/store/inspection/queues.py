@@ -118,7 +118,7 @@ class QueueCheck:
 
     def _queue_of(self, topic_bytes: bytes, queue_id: int) -> CheckedQueue | None:
         topic = topic_bytes.decode("utf-8", "replace")
-        reason = illegal_name(topic, queue_id, topic_bytes_max=TOPIC_BYTES_MAX)
+        reason = illegal_name(topic, queue_id, bytes_max=TOPIC_BYTES_MAX)
         config = self._layout.config
         if reason is not None:
             self._findings.add(Kind.NOT_LOOKED_AT, Severity.NOTE, config.log_paths[0], None, reason)
@@ -252,7 +252,7 @@ class QueueCheck:
                 self._deleted_count += sum(end - first for first, end in queue.seen)
                 queue.own.clear()
         for entries in self._layout.queues:
-            key = entries.topic_bytes, entries.queue_id
+            key = entries.topic.encode(), entries.queue_id
             queue = by_key.get((entries.topic, entries.queue_id)) or CheckedQueue(
                 key, entries.topic, entries.queue_id, entries, entries.path
             )

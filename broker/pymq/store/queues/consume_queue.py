@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
+from pymq.protocol.record import topic_field
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.log.segment import segment_name
 from pymq.store.queues.queue_extension import ADDRESS_MAX, QueueExtension
@@ -44,7 +45,6 @@ BLANK_SIZE = 0x7FFFFFFF
 BLANK_ENTRY = ENTRY_STRUCT.pack(0, BLANK_SIZE, 0)
 #: Entries read at once when an address is searched for.
 _BLOCK = 1024
-
 assert ENTRY.itemsize == ENTRY_STRUCT.size == ENTRY_BYTES  # on-disk contract
 
 Entries = npt.NDArray[Any]
@@ -77,7 +77,7 @@ class ConsumeQueue:
         "queue_id",
         "removed",
         "topic",
-        "topic_bytes",
+        "topic_field",
     )
 
     def __init__(
@@ -88,7 +88,7 @@ class ConsumeQueue:
         self._paths: dict[int, str] = {}
         self.path = path
         self.topic = topic
-        self.topic_bytes = topic.encode()
+        self.topic_field = topic_field(topic.encode())
         self.queue_id = queue_id
         self.file_bytes = file_bytes
         #: The units that entries refer to; None if there are none.

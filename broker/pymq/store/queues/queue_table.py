@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from pymq.errors import StoreMismatch
 from pymq.protocol.multi_dispatch import is_light
-from pymq.protocol.record import TOPIC_BYTES_MAX_V1
+from pymq.protocol.names import topic_bytes_max
 from pymq.store.files import Files
 from pymq.store.log.segment import parse_segment_name, segment_name
 from pymq.store.queues.consume_queue import ConsumeQueue
@@ -15,7 +15,7 @@ from pymq.store.queues.queue_extension import QueueExtension
 from pymq.store.queues.queue_files import QueueFiles
 
 _QUEUE_ID_MAX = (1 << 31) - 1
-#: The longest name a directory can have; only RocketMQ writes topics above 127 bytes.
+#: The longest name a directory can have.
 TOPIC_BYTES_MAX = 255
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
@@ -203,12 +203,15 @@ def queue_directories(files: Files, path: Path) -> list[tuple[str, int, Path]]:
     ]
 
 
-def illegal_name(
-    topic: str, queue_id: int, *, topic_bytes_max: int = TOPIC_BYTES_MAX_V1
-) -> str | None:
+def illegal_name(topic: str, queue_id: int, *, bytes_max: int | None = None) -> str | None:
     """Return why a queue cannot exist; None if it can.
 
     Topic names become directory names, and must not lead out of the store.
+
+    Args:
+        topic: of the queue.
+        queue_id: of the queue.
+        bytes_max: how long the topic may be; None: as long as one with such a name.
     """
     if not topic or topic in (".", "..") or "/" in topic or "\0" in topic:
         return f"topic {topic[:64]!r} cannot be stored: it would not be a directory name"
@@ -216,8 +219,9 @@ def illegal_name(
         size = len(topic.encode())
     except UnicodeEncodeError:
         return f"topic {topic[:64]!r} cannot be stored: not encodable as UTF-8"
-    if size > topic_bytes_max:
-        return f"topic of {size} B, expected 1..{topic_bytes_max}"
+    most = topic_bytes_max(topic) if bytes_max is None else bytes_max
+    if size > most:
+        return f"topic of {size} B, expected 1..{most}"
     if not 0 <= queue_id <= _QUEUE_ID_MAX:
         return f"queue id {queue_id}, expected 0..{_QUEUE_ID_MAX}"
     return None

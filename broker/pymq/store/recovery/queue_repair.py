@@ -177,7 +177,7 @@ class QueueRepair:
 
     def _queue_of(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
         name = topic.decode("utf-8", "replace")
-        reason = illegal_name(name, queue_id, topic_bytes_max=TOPIC_BYTES_MAX)
+        reason = illegal_name(name, queue_id, bytes_max=TOPIC_BYTES_MAX)
         if reason is not None:
             _log.warning("the log holds records that no queue can have: %s", reason)
             return None

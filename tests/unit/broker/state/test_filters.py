@@ -14,7 +14,7 @@ from pymq.filter.bloom import BloomFilter
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import Subscription
 from pymq.protocol.message import encode_properties
-from pymq.protocol.record import encode_record
+from pymq.protocol.record import encode_record, topic_field
 
 DAY_MS = 86_400_000
 
@@ -208,7 +208,7 @@ def stored(**properties: str) -> memoryview:
     new = replace(record(b"body"), properties=encode_properties(properties))
     parts = encode_record(
         new,
-        new.topic.encode(),
+        topic_field(new.topic.encode()),
         size=91 + len(new.topic) + 4 + len(new.properties),
         queue_offset=0,
         physical_offset=0,
