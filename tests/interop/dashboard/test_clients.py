@@ -101,7 +101,8 @@ def tracks(site: Site) -> Iterator[tuple[str, Any]]:
             yield f"{group} at {at}", site.ask("updateConsumeOffset", "{broker}", group, queue, at)
         for consumer, group in zip(started[:2], ("all", "some"), strict=True):
             consumer.wait_offsets(1, lambda group=group: site.admin.committed_count(group, topic))
-        started[2].wait_count(1)
+        # Not for the group that broadcasts: its client may have to wait 30 s for a heartbeat of its
+        # own, one that it skipped while another was under way (SUBSCRIPTION_NOT_LATEST).
         for name in (stored.msg_id, stored.offset_msg_id):
             message = call(site.admin.java.viewMessage, topic, name)
             for method in ("messageTrackDetail", "messageTrackDetailConcurrent"):
