@@ -66,6 +66,8 @@ SYNC_FLUSH = (Kind("SYNC_FLUSH, asynchronous, 100 in flight, 1 KiB", "async", 10
 READS = (
     Kind("push consumer of a backlog, 128 B", "push", 128, 20, 1.2, BACKLOG),
     Kind("the same with a SQL92 filter", "sql", 128, 20, 1.0, BACKLOG),
+    # Each message is acknowledged by a request of its own.
+    Kind("push consumer that pops a backlog, 128 B", "pop", 128, 20, 1.0, BACKLOG // 4),
 )
 
 

@@ -13,6 +13,7 @@
 //   transaction  as sync, committed by the local transaction
 //   push         a push consumer with <parallel> threads reads <argument> messages from the start
 //   sql          the same, selecting them with a SQL92 expression that all of them match
+//   pop          the same, of a group that pops, rebalanced by the broker
 //
 // Sends: after the warm-up all that are answered within <seconds> count. The client's own retries
 // are off, so that a failure is a failure. Latencies run from the call to its answer.
@@ -48,11 +49,15 @@ import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageRequestMode;
+import org.apache.rocketmq.remoting.protocol.route.BrokerData;
+import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 public class Load {
     private static final int SEND_TIMEOUT_MS = 10_000;
     private static final long DRAIN_TIMEOUT_S = 60;
     private static final int LATENCIES_MAX = 4_000_000;
+    private static final List<String> READS = Arrays.asList("push", "sql", "pop");
     private static final Map<String, DefaultMQProducer> PRODUCERS = new HashMap<>();
 
     private final DefaultMQProducer producer;
@@ -88,7 +93,7 @@ public class Load {
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             String[] words = line.trim().split(" ");
             String answer;
-            if (words[0].equals("push") || words[0].equals("sql")) {
+            if (READS.contains(words[0])) {
                 answer = consume(words);
             } else {
                 answer = new Load(words).run(
@@ -288,6 +293,12 @@ public class Load {
         consumer.setConsumeThreadMin(threads);
         consumer.setConsumeThreadMax(threads);
         consumer.setConsumeMessageBatchMaxSize(32);
+        if (words[0].equals("pop")) {
+            popFrom(words[1], words[2], consumer.getConsumerGroup());
+            consumer.setClientRebalance(false);
+            // With 96, the default, the client pauses for 50 ms whenever so many wait.
+            consumer.setPopThresholdForQueue(1000);
+        }
         if (words[0].equals("sql")) {
             consumer.subscribe(words[2], MessageSelector.bySql("a IS NULL AND TRUE"));
         } else {
@@ -312,6 +323,19 @@ public class Load {
         double cpuS = (cpuNs() - cpuNs.get()) / 1e9;
         consumer.shutdown();
         return json(seen.get(), elapsedS, cpuS, 0, 0, isDone ? 0 : count - seen.get());
+    }
+
+    /** Has a group pop a topic, at all brokers that have it. */
+    private static void popFrom(String nameServer, String topic, String group) throws Exception {
+        DefaultMQAdminExt admin = new DefaultMQAdminExt();
+        admin.setNamesrvAddr(nameServer);
+        admin.setInstanceName("admin-" + group);
+        admin.start();
+        for (BrokerData broker : admin.examineTopicRouteInfo(topic).getBrokerDatas()) {
+            admin.setMessageRequestMode(
+                broker.selectBrokerAddr(), topic, group, MessageRequestMode.POP, 0, SEND_TIMEOUT_MS);
+        }
+        admin.shutdown();
     }
 
     private static long cpuNs() {

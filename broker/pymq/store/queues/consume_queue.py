@@ -45,6 +45,7 @@ BLANK_SIZE = 0x7FFFFFFF
 BLANK_ENTRY = ENTRY_STRUCT.pack(0, BLANK_SIZE, 0)
 #: Entries read at once when an address is searched for.
 _BLOCK = 1024
+
 assert ENTRY.itemsize == ENTRY_STRUCT.size == ENTRY_BYTES  # on-disk contract
 
 Entries = npt.NDArray[Any]
