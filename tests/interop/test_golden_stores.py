@@ -77,6 +77,9 @@ pytestmark = pytest.mark.interop
 
 #: Of the log, of every queue and of the index.
 FILES_LEAST: Final = 4
+#: The oldest and the newest: to make a store takes minutes. Those of 4.9.7 are exchanged in
+#: ``test_golden_own_stores.py`` and ``test_store_exchange.py`` as well.
+USUAL_VERSIONS: Final = ("4.5.1", "5.3.3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +170,10 @@ def copy_of(store: Path, home: Path) -> Iterator[Path]:
     shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("state", ["clean", "killed"])
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    ("version", "state"),
+    some(product(VERSIONS, ["clean", "killed"]), *product(USUAL_VERSIONS, ["clean", "killed"])),
+)
 def test_message_store_reads_an_official_store(
     golden: Callable[[str], Golden], tmp_path: Path, version: str, state: str
 ) -> None:
@@ -194,7 +199,7 @@ def check_times(store: MessageStore, made: Golden) -> None:
                 assert found == expected, f"{topic} queue {queue_id}, {time_ms} ms"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("version",), some(product(VERSIONS), *product(USUAL_VERSIONS)))
 def test_rebuilt_are_the_bytes_of_the_official_broker(
     golden: Callable[[str], Golden], tmp_path: Path, version: str
 ) -> None:
@@ -211,7 +216,7 @@ def test_rebuilt_are_the_bytes_of_the_official_broker(
 
 @pytest.mark.parametrize(
     ("version", "state"),
-    some(product(VERSIONS, ["clean", "killed"]), ("4.9.7", "killed")),
+    some(product(VERSIONS, ["clean", "killed"]), ("5.3.3", "killed")),
 )
 def test_rebuilt_is_served_by_the_official_broker(
     golden: Callable[[str], Golden], tmp_path: Path, version: str, state: str
@@ -233,8 +238,7 @@ def test_rebuilt_is_served_by_the_official_broker(
     some(
         product(VERSIONS, ["clean", "killed"], ["stop", "kill"]),
         ("4.5.1", "killed", "stop"),
-        ("4.9.7", "clean", "kill"),
-        ("5.3.3", "killed", "kill"),
+        ("5.3.3", "clean", "kill"),
     ),
 )
 def test_official_then_ours_then_official(
