@@ -10,12 +10,11 @@ Entry k of a queue is at byte 20 k of the queue's address space, big-endian::
 
 Files have their nominal length from creation on (sparse here), are named after their first byte,
 and hold zeros after the last entry. If the first entry of a queue is not at the start of a file,
-blank entries ``(0, 7fffffff, 0)`` fill the file up to it; readers never see them. Example, three
+blank entries ``(0, 7fffffff, 0)`` fill the file up to it; readers never see them. Example, two
 records of 170 B with tag "TagA"::
 
     0000000000000000 000000aa 000000000027a807
     00000000000000aa 000000aa 000000000027a807
-    0000000000000154 000000aa 000000000027a807
 
 All of it can be rebuilt from the commit log.
 
