@@ -25,7 +25,7 @@ from pymq.protocol.parking import changed
 from pymq.protocol.record import NewRecord
 from pymq.store.dispatch import PendingDispatch
 from pymq.store.queues.consume_queue import ConsumeQueue
-from pymq.store.queues.queue_table import TOPIC_BYTES_MAX, QueueTable, illegal_name
+from pymq.store.queues.queue_table import DIRECTORY_BYTES_MAX, QueueTable, illegal_name
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def listing_objection(topic: str, names: Sequence[str]) -> str | None:
                 f"{name[:64]!r} is not the name of a light queue, expected names that begin "
                 "with %LMQ%"
             )
-        reason = illegal_name(name, LIGHT_QUEUE_ID, bytes_max=TOPIC_BYTES_MAX)
+        reason = illegal_name(name, LIGHT_QUEUE_ID, bytes_max=DIRECTORY_BYTES_MAX)
         if reason is not None:
             return reason
     return None

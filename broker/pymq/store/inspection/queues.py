@@ -23,7 +23,7 @@ from pymq.store.inspection.layout import StoreLayout
 from pymq.store.inspection.log import Block, Gap
 from pymq.store.queues.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, Entries
 from pymq.store.queues.queue_entries import queue_entries
-from pymq.store.queues.queue_table import TOPIC_BYTES_MAX, illegal_name
+from pymq.store.queues.queue_table import DIRECTORY_BYTES_MAX, illegal_name
 from pymq.store.recovery.queue_repair import is_adjacent
 from pymq.store.searches import runs
 
@@ -118,7 +118,7 @@ class QueueCheck:
 
     def _queue_of(self, topic_bytes: bytes, queue_id: int) -> CheckedQueue | None:
         topic = topic_bytes.decode("utf-8", "replace")
-        reason = illegal_name(topic, queue_id, bytes_max=TOPIC_BYTES_MAX)
+        reason = illegal_name(topic, queue_id, bytes_max=DIRECTORY_BYTES_MAX)
         config = self._layout.config
         if reason is not None:
             self._findings.add(Kind.NOT_LOOKED_AT, Severity.NOTE, config.log_paths[0], None, reason)

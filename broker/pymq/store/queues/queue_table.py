@@ -16,7 +16,7 @@ from pymq.store.queues.queue_files import QueueFiles
 
 _QUEUE_ID_MAX = (1 << 31) - 1
 #: The longest name a directory can have.
-TOPIC_BYTES_MAX = 255
+DIRECTORY_BYTES_MAX = 255
 _NUMBER = re.compile("0|[1-9][0-9]{0,9}")
 
 #: A queue: (topic, queue id).

@@ -16,7 +16,7 @@ from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import BLANK_ENTRY, BLANK_SIZE, ENTRY, ConsumeQueue, Entries
 from pymq.store.queues.queue_entries import queue_entries
 from pymq.store.queues.queue_extension import ADDRESS_MAX
-from pymq.store.queues.queue_table import TOPIC_BYTES_MAX, QueueTable, illegal_name
+from pymq.store.queues.queue_table import DIRECTORY_BYTES_MAX, QueueTable, illegal_name
 from pymq.store.state.clean_stop import CleanStop
 
 _log = logging.getLogger(__name__)
@@ -177,7 +177,7 @@ class QueueRepair:
 
     def _queue_of(self, topic: bytes, queue_id: int) -> ConsumeQueue | None:
         name = topic.decode("utf-8", "replace")
-        reason = illegal_name(name, queue_id, bytes_max=TOPIC_BYTES_MAX)
+        reason = illegal_name(name, queue_id, bytes_max=DIRECTORY_BYTES_MAX)
         if reason is not None:
             _log.warning("the log holds records that no queue can have: %s", reason)
             return None
