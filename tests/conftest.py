@@ -23,6 +23,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+# What helpers assert says what it compared, as in the tests themselves.
+pytest.register_assert_rewrite("tests.cluster", "tests.crash", "tests.interop", "tests.spark")
+
 SEED = int(os.environ.get("PYMQ_TEST_SEED") or random.SystemRandom().randrange(1 << 31))
 
 # Spark starts its workers with this interpreter, and listens on this machine alone.

@@ -140,7 +140,7 @@ def test_a_queue_whose_offset_is_unknown_is_left_until_it_is_known() -> None:
                 assert {(c.fields or {})["commitOffset"] for c in told} == {"77"}
                 pulls = [c.fields or {} for c in broker.seen if c.code == pull]
                 assert {fields["queueOffset"] for fields in pulls} == {"77"}
-                assert all(int(fields["sysFlag"]) & 0b11 == 0b11 for fields in pulls)
+                assert all(int(fields["sysFlag"]) & 0b11 == 0b10 for fields in pulls)
                 assert {fields["suspendTimeoutMillis"] for fields in pulls} == {"15000"}
             assert broker.count(RequestCode.UNREGISTER_CLIENT) == 1
 

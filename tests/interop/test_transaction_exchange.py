@@ -32,6 +32,7 @@ pytestmark = pytest.mark.interop
 BROKER_NAME: Final = "broker-a"
 GROUP: Final = "exchange"
 FILES: Final = {"mappedFileSizeCommitLog": 1 << 18, "mappedFileSizeConsumeQueue": 2_000}
+AGAIN: Final = "again: commit"
 #: Nothing is checked.
 NEVER: Final = {"transactionTimeOut": 86_400_000}
 #: What is open is checked soon.
@@ -124,12 +125,13 @@ def test_open_transactions_go_there_and_back(
                 ended.add("official: rollback")
             assert not asked.keys() & ended
         with site.official(version, **SOON) as address, site.producer(always="commit") as producer:
-            producer.send(topic, b"again: commit", "commit")  # now brokers know the producer
+            producer.send(topic, AGAIN.encode(), "commit")  # now brokers know the producer
             wait_until(lambda: len(site.committed(address)) > 6, "commits by the official broker")
             with producer_quiet(producer, address):
-                expected += ["again: commit", "official: unknown", "ours: unknown"]
-                assert site.committed(address) == sorted(expected)
-                assert checked(producer).keys() == {"official: unknown", "ours: unknown"}
+                expected += ["official: unknown", "ours: unknown"]
+                # It may ask about what it has committed and not recorded yet, and commit it twice.
+                assert [one for one in site.committed(address) if one != AGAIN] == sorted(expected)
+                assert checked(producer).keys() - {AGAIN} == {"official: unknown", "ours: unknown"}
 
 
 @contextmanager

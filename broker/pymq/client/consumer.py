@@ -1,8 +1,8 @@
 """Consumer: a member of a consumer group that shares the messages (clustering).
 
 ``Rebalance`` finds out which queues are ours and has one ``QueueReader`` for each, which pulls
-messages into the ``Inbox``; loops and handlers take them from there. Every 5 s the brokers are
-told how far each queue is.
+messages into the ``Inbox``; loops and handlers take them from there. Every second the brokers
+are told how far each queue is.
 
 A message is delivered at least once. It is finished when the handler returned, or when the
 broker has taken it back for another try; until then the queue's committed offset stays
@@ -45,7 +45,7 @@ from pymq.protocol.names import check_group, retry_topic
 
 _log = logging.getLogger(__name__)
 
-COMMIT_S = 5.0
+COMMIT_S = 1.0
 MAX_RECONSUME_TIMES = 16
 #: Calls of a handler that may be under way at a time.
 CONCURRENCY = 16

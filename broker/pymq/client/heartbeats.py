@@ -1,7 +1,9 @@
 """How brokers know who is behind a connection: heartbeats, and a farewell.
 
 Every broker of the routes in use gets a heartbeat every 30 s, and one first thing on a new
-connection.
+connection. The farewell waits for the heartbeats under way: RocketMQ brokers handle the two in
+different threads, and after a heartbeat that comes last the group would have a member that is
+not there, and leave a share of the queues to it for two minutes.
 """
 
 import asyncio
@@ -49,6 +51,8 @@ class Heartbeats:
         self._producer_group = producer_group
         self._consumers = consumers
         self._troubles = SaidOnce(_log)
+        self._under_way: set[asyncio.Future[Command] | asyncio.Task[bool]] = set()
+        self._is_leaving = False
 
     def broker_addresses(self) -> set[str]:
         """Return the brokers that get heartbeats: masters; with consumers, slaves, too."""
@@ -69,8 +73,11 @@ class Heartbeats:
 
     def send_nowait(self, channel: AsyncChannel, timeout_s: float) -> None:
         """Send one on a connection that is new, before anything else."""
+        if self._is_leaving:
+            return
         heard = channel.request_nowait(self._operation().request, timeout_s)
         heard.add_done_callback(_ignore)
+        self._watch(heard)
 
     async def send_all(self) -> int:
         """Tell every broker in use that we live; return how many heard it."""
@@ -80,6 +87,17 @@ class Heartbeats:
 
     async def send(self, address: str) -> bool:
         """Tell one broker that we live; return whether it heard it."""
+        if self._is_leaving:
+            return False
+        sending = asyncio.ensure_future(self._send(address))
+        self._watch(sending)
+        return await sending
+
+    def _watch(self, heartbeat: asyncio.Future[Command] | asyncio.Task[bool]) -> None:
+        self._under_way.add(heartbeat)
+        heartbeat.add_done_callback(self._under_way.discard)
+
+    async def _send(self, address: str) -> bool:
         connections = self._connections
         try:
             await connections.ask(await connections.channel(address), self._operation())
@@ -95,7 +113,13 @@ class Heartbeats:
         return True
 
     async def unregister(self, timeout_s: float) -> None:
-        """Tell the brokers that we go; those that do not hear it will notice."""
+        """Tell the brokers that we go, and send no more heartbeats.
+
+        Those that do not hear it will notice.
+        """
+        self._is_leaving = True
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=timeout_s)
         consumers = self._consumers() if self._consumers is not None else []
         groups = [{"consumer_group": consumer.group} for consumer in consumers]
         if self._producer_group:

@@ -170,8 +170,7 @@ class QueueReader:
         if offset is None:
             offset = await self._pool.ask(channel, self._start.operation(self.queue))
         # Committed at once: a restart must go on here, not where the queue ends by then.
-        await self._pool.ask(channel, operations.update_offset(self._group, self.queue, offset))
-        self._committed_offset = offset
+        await self._update(offset)
         return offset
 
     async def _where_left(self, channel: AsyncChannel) -> int | None:
@@ -198,17 +197,27 @@ class QueueReader:
             self._committed_offset = offset
 
     async def commit(self) -> None:
-        """Commit, and wait for the broker's answer.
+        """Commit for good.
 
         Raises:
-            PymqError: there is none, or the broker refused; what was committed before stays.
+            PymqError: there is no answer, or the broker refused; what was committed before stays.
         """
         if self.process_queue is not None:
             await self._update(self.process_queue.commit_offset)
 
     async def _update(self, offset: int) -> None:
-        operation = operations.update_offset(self._group, self.queue, offset)
-        await self._pool.ask(await self._pool.read_channel(self.queue), operation)
+        """Commit, look whether it is there, and if it is not, commit again.
+
+        A RocketMQ broker has many threads for commits: one sent before, without waiting for an
+        answer, may be handled last; and of the first two commits of a group in a topic, for
+        different queues, handled at a time, it may answer both and keep one.
+        """
+        channel = await self._pool.read_channel(self.queue)
+        update = operations.update_offset(self._group, self.queue, offset)
+        await self._pool.ask(channel, update)
+        committed = await self._pool.ask(channel, operations.query_offset(self._group, self.queue))
+        if committed is None or committed < offset:
+            await self._pool.ask(channel, update)
         self._committed_offset = offset
 
     # --- pulls
@@ -261,8 +270,8 @@ class QueueReader:
         return room
 
     async def _pull(self, process_queue: ProcessQueue, room: int) -> PullResult:
-        from_master = self._broker_id == MASTER_ID
-        commit_offset = process_queue.commit_offset
+        # It carries no commit: RocketMQ brokers handle pulls and commits in different threads, and
+        # one under way could set back what is committed in the end.
         operation = operations.Pull(
             self.queue,
             process_queue.next_offset,
@@ -270,14 +279,10 @@ class QueueReader:
             count_max=min(room, PULL_COUNT_MAX),
             subscription=self.subscription,
             suspend_ms=int(SUSPEND_S * 1000),
-            commit_offset=commit_offset if from_master and commit_offset > 0 else None,
             bytes_max=PULL_BYTES,
         )
         channel = await self._pool.read_channel(self.queue, self._broker_id)
-        result = await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
-        if from_master and commit_offset > 0:
-            self._committed_offset = commit_offset
-        return result
+        return await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
 
     def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
         if result.next_offset < process_queue.next_offset:

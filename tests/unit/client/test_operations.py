@@ -191,7 +191,7 @@ def pull(**more: object) -> Pull:
             },
         ),
         (
-            pull(count_max=32, suspend_ms=15_000, commit_offset=6, subscription_version=4),
+            pull(count_max=32, suspend_ms=15_000, subscription_version=4),
             11,
             {
                 "consumerGroup": "G",
@@ -199,8 +199,8 @@ def pull(**more: object) -> Pull:
                 "queueId": "3",
                 "queueOffset": "7",
                 "maxMsgNums": "32",
-                "sysFlag": "3",
-                "commitOffset": "6",
+                "sysFlag": "2",
+                "commitOffset": "0",
                 "suspendTimeoutMillis": "15000",
                 "subVersion": "4",
                 "expressionType": "TAG",

@@ -64,7 +64,6 @@ class Pull(Operation[PullResult]):
         subscription: Subscription | None = None,
         subscription_version: int = 0,
         suspend_ms: int = 0,
-        commit_offset: int | None = None,
         bytes_max: int | None = None,
     ) -> None:
         """Prepare one pull.
@@ -78,13 +77,10 @@ class Pull(Operation[PullResult]):
                 Without it the broker uses the one of the last heartbeat.
             subscription_version: version the broker must have of it, at least.
             suspend_ms: how long the broker may wait for a message; 0: not at all.
-            commit_offset: consumed up to here, to be stored on the way.
             bytes_max: ask a pymq broker for up to this many bytes, whatever RocketMQ's
                 limits; other brokers ignore it.
         """
         flags = 0
-        if commit_offset is not None:
-            flags |= PullFlag.COMMIT_OFFSET
         if suspend_ms:
             flags |= PullFlag.SUSPEND
         expression, kind = None, "TAG"
@@ -99,7 +95,7 @@ class Pull(Operation[PullResult]):
             queue_offset=offset,
             message_count_max=count_max,
             sys_flag=int(flags),
-            commit_offset=commit_offset or 0,
+            commit_offset=0,
             suspend_timeout_ms=suspend_ms,
             subscription=expression,
             sub_version=subscription_version,
