@@ -182,6 +182,7 @@ class Broker:
             frame_bytes_max=self.config.frame_bytes_max,
             connection_count_max=self.config.connection_count_max,
             plain_runs=True,
+            busy_poll_s=self.config.busy_poll_us / 1e6,
         )
         return Server(config, self._on_commands, self._on_ended)
 

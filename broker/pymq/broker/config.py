@@ -15,6 +15,8 @@ from pymq.settings import setting
 
 #: Plain numbers: combining flags of an enumeration costs a microsecond, and every send asks.
 _READ, _WRITE = int(Permission.READ), int(Permission.WRITE)
+#: A broker that waits longer would hardly ever sleep.
+BUSY_POLL_US_MAX = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +52,9 @@ class BrokerConfig:
     held_pull_count_max: int = setting("pymqHeldPullCountMax", default=100_000)
     #: Most connections of clients; fewer if the process may not open as many files.
     connection_count_max: int = setting("pymqConnectionCountMax", default=20_000)
+    #: How long the event loop stays awake for the next request after it has answered one; 0: not
+    #: at all. See ``net.busy_poll``.
+    busy_poll_us: int = setting("pymqBusyPollMicros", default=200)
     #: How many requests of each class may wait for a disk or a peer; see
     #: ``pressure.request_classes``.
     waiting_send_count_max: int = setting("sendThreadPoolQueueCapacity", default=10_000)
@@ -172,6 +177,11 @@ class BrokerConfig:
         if self.default_topic_queue_count < 1:
             raise ConfigurationError(
                 f"default_topic_queue_count={self.default_topic_queue_count}: expected 1 or more"
+            )
+        if not 0 <= self.busy_poll_us <= BUSY_POLL_US_MAX:
+            raise ConfigurationError(
+                f"busy_poll_us={self.busy_poll_us} (pymqBusyPollMicros): expected 0.."
+                f"{BUSY_POLL_US_MAX}"
             )
         if self.extended_pull_bytes_max + (1 << 20) > self.frame_bytes_max:
             raise ConfigurationError(

@@ -51,7 +51,7 @@ class Heartbeats:
         self._producer_group = producer_group
         self._consumers = consumers
         self._troubles = SaidOnce(_log)
-        self._under_way: set[asyncio.Future[Command] | asyncio.Task[bool]] = set()
+        self._under_way: set[asyncio.Future[Command] | asyncio.Future[None]] = set()
         self._is_leaving = False
 
     def broker_addresses(self) -> set[str]:
@@ -89,11 +89,14 @@ class Heartbeats:
         """Tell one broker that we live; return whether it heard it."""
         if self._is_leaving:
             return False
-        sending = asyncio.ensure_future(self._send(address))
-        self._watch(sending)
-        return await sending
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watch(ended)
+        try:
+            return await self._send(address)
+        finally:
+            ended.set_result(None)
 
-    def _watch(self, heartbeat: asyncio.Future[Command] | asyncio.Task[bool]) -> None:
+    def _watch(self, heartbeat: asyncio.Future[Command] | asyncio.Future[None]) -> None:
         self._under_way.add(heartbeat)
         heartbeat.add_done_callback(self._under_way.discard)
 

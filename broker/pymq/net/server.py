@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pymq.errors import ConfigurationError, LocalProtocolError, RequestTimeout
 from pymq.net.asking import AskingWire
 from pymq.net.buffers import BufferPool
+from pymq.net.busy_poll import BusyPoll, processor_count
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import ResponseCode, request_name
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FRAME_BYTES_MAX, Incoming, encode_frame, encode_head
-from pymq.protocol.plain_runs import PlainRunReader
+from pymq.protocol.plain_runs import RUN_COUNT_MIN, PlainRunReader
 from pymq.protocol.record import pack_host, unpack_host
 
 _log = logging.getLogger(__name__)
@@ -46,6 +47,7 @@ class ServerConfig:
     unfinished_bytes_max: int = 512 << 20  # of incomplete frames, all connections together
     write_stuck_s: float = 30.0  # a peer that does not read is disconnected after this
     plain_runs: bool = False  # whether runs of requests come as one
+    busy_poll_s: float = 0.0  # how long the event loop stays awake after an answer
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -67,6 +69,7 @@ class ServerConnection(AskingWire):
             plain_runs=PlainRunReader() if server.config.plain_runs else None,
         )
         self._server = server
+        self._busy_poll = server.busy_poll
         #: The client's address as a record stores it.
         self.packed_host = b"\x00" * 8
 
@@ -81,6 +84,9 @@ class ServerConnection(AskingWire):
 
     def commands_received(self, commands: list[Incoming]) -> None:
         """Pass commands on to the server's handler."""
+        if self._busy_poll is not None:
+            is_run = type(commands[0]) is not Command
+            self._busy_poll.heard(RUN_COUNT_MIN if is_run else len(commands))
         self._server.on_commands(self, commands)
 
     def connection_ended(self, error: Exception | None) -> None:
@@ -137,6 +143,11 @@ class ServerConnection(AskingWire):
             head, body = encode_frame(request.reply(ResponseCode.SYSTEM_ERROR, str(error))), ()
         self.send(head, *body)
 
+    def _flush(self) -> None:
+        super()._flush()
+        if self._busy_poll is not None:
+            self._busy_poll.answered()
+
 
 class Server:
     """One listening port.
@@ -160,6 +171,9 @@ class Server:
         self.buffers.unfinished_bytes_max = config.unfinished_bytes_max
         self.buffers.on_full = self.close_slowest
         self._connections: set[ServerConnection] = set()
+        self.busy_poll: BusyPoll | None = None
+        if config.busy_poll_s and processor_count() > 1:
+            self.busy_poll = BusyPoll(config.busy_poll_s)
         self._said = SaidOnce(_log)
         # Some files have to be left for others: a store that cannot open one stops.
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,0 +1,102 @@
+"""When an event loop stays awake: only as long as it helps."""
+
+import asyncio
+
+import pytest
+
+from pymq.net import busy_poll
+from pymq.net.busy_poll import GAIN, REST_MAX, SCORE_MAX, BusyPoll
+
+
+class Clock:
+    """Time that passes with the turns of the loop."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        monkeypatch.setattr(busy_poll, "perf_counter", self)
+
+    def __call__(self) -> float:
+        self.now_s += 10e-6
+        return self.now_s
+
+
+async def request(poll: BusyPoll, count: int = 1) -> bool:
+    """Have requests arrive and be answered; return whether the loop stays awake for more."""
+    poll.heard(count)
+    await asyncio.sleep(0)
+    poll.answered()
+    return poll.is_waiting
+
+
+async def turns(poll: BusyPoll) -> int:
+    """Have nothing arrive until the loop would sleep; return after how many turns."""
+    count = 0
+    while poll.is_waiting:
+        await asyncio.sleep(0)
+        count += 1
+        assert count < 1000
+    return count
+
+
+def test_it_waits_as_long_as_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        Clock(monkeypatch)
+        poll = BusyPoll(100e-6)
+        assert await request(poll)
+        assert 8 <= await turns(poll) <= 12
+
+    asyncio.run(test())
+
+
+def test_requests_one_after_another_keep_it_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        Clock(monkeypatch)
+        poll = BusyPoll(100e-6)
+        for _ in range(100):
+            assert await request(poll)
+            for _ in range(5):
+                await asyncio.sleep(0)
+        # A few that come late change nothing.
+        for _ in range(SCORE_MAX - 1):
+            assert await request(poll)
+            await turns(poll)
+
+    asyncio.run(test())
+
+
+def test_it_sleeps_while_many_requests_are_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        Clock(monkeypatch)
+        poll = BusyPoll(100e-6)
+        assert not await request(poll, 3)
+        assert await request(poll, 2)
+        poll.heard(64)
+        await asyncio.sleep(0)
+        assert not poll.is_waiting
+
+    asyncio.run(test())
+
+
+def test_it_gives_up_what_does_not_help_and_tries_again_now_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        Clock(monkeypatch)
+        poll = BusyPoll(100e-6)
+        waits = []
+        for turn in range(1000):
+            if await request(poll):
+                waits.append(turn)
+                await turns(poll)
+        assert waits[:SCORE_MAX] == list(range(SCORE_MAX))
+        rests = [after - before - 1 for before, after in zip(waits, waits[1:], strict=False)]
+        assert rests[SCORE_MAX - 1 :][:7] == [1, 3, 7, 15, 31, REST_MAX, REST_MAX]
+        # Clients that are quick again are noticed.
+        while not await request(poll):
+            pass
+        await asyncio.sleep(0)
+        for _ in range(GAIN):
+            assert await request(poll)
+            await asyncio.sleep(0)
+
+    asyncio.run(test())
