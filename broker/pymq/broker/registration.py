@@ -17,7 +17,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.errors import PymqError
 from pymq.net.channel import AsyncChannel
 from pymq.net.tasks import Tasks
-from pymq.protocol.bodies import KVTable, TopicTable
+from pymq.protocol.bodies import DataVersion, KVTable, TopicTable
 from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.hashes import crc31
@@ -53,6 +53,8 @@ class Registration:
         self._config = config
         self._address = address
         self._topics = topics
+        #: The body for a version of the topics and a permission: most are as the one before.
+        self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
         self._tasks = Tasks("registration")
         self._announcers = [
             _NameServer(
@@ -86,12 +88,17 @@ class Registration:
         done, late = await asyncio.wait(outcomes, timeout=timeout_s)
         return not late and all(outcome.result() for outcome in done)
 
+    def _body(self) -> bytes:
+        topics, permission = self._topics(), self._config.permission
+        state = (topics.version, permission)
+        if self._encoded is None or self._encoded[0] != state:
+            if not (self._config.is_readable and self._config.is_writable):
+                topics = _restricted(topics, permission)
+            self._encoded = (state, RegisterBrokerBody(topics=topics).encode())
+        return self._encoded[1]
+
     def _request(self) -> Command:
-        config = self._config
-        topics = self._topics()
-        if not (config.is_readable and config.is_writable):
-            topics = _restricted(topics, config.permission)
-        body = RegisterBrokerBody(topics=topics).encode()
+        config, body = self._config, self._body()
         request = RegisterBrokerRequest(
             broker_name=config.name,
             broker_address=self._address,

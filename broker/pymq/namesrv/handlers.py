@@ -6,6 +6,7 @@ in the turn of the event loop in which it arrived.
 Source: RocketMQ DefaultRequestProcessor, ClientRequestProcessor.
 """
 
+import hashlib
 import logging
 import re
 import zlib
@@ -111,7 +112,14 @@ class Handlers:
         header = RegisterBrokerRequest.from_fields(request.fields)
         if header.body_crc32 and zlib.crc32(request.body) & _CRC_MASK != header.body_crc32:
             return request.response(_ERROR, "crc32 not match")
-        body = _registration_body(header, request)
+        # A broker says the same every 30 s; ten thousand topics take a tenth of a second to parse.
+        digest = hashlib.blake2b(request.body, digest_size=16).digest()
+        known = self._routes.registration_of(header.broker_address)
+        if known is not None and known.body_digest == digest:
+            topics, filter_servers = known.topics, known.filter_servers
+        else:
+            body = _registration_body(header, request)
+            topics, filter_servers = body.topics, tuple(body.filter_servers)
         timeout_ms = header.heartbeat_timeout_ms
         master = self._routes.register(
             Registration(
@@ -119,9 +127,10 @@ class Handlers:
                 broker_name=header.broker_name,
                 broker_id=header.broker_id,
                 address=header.broker_address,
-                topics=body.topics,
+                topics=topics,
+                body_digest=digest,
                 ha_address=header.ha_server_address,
-                filter_servers=tuple(body.filter_servers),
+                filter_servers=filter_servers,
                 acting_master=header.enable_acting_master,
                 zone_name=(request.fields or {}).get("__ZONE_NAME"),
                 expiry_s=timeout_ms / 1000 if timeout_ms is not None else None,

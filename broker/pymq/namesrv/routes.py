@@ -47,7 +47,9 @@ class Registration:
     broker_id: int
     #: ``host:port`` that clients connect to.
     address: str
-    topics: TopicTable
+    topics: TopicTable  # not to be changed: the next registration may be the same
+    #: A digest of the body that held the topics and the filter servers.
+    body_digest: bytes = b""
     ha_address: str | None = None
     filter_servers: tuple[str, ...] = ()
     #: May a slave stand in for its master? ``None``: a broker older than 5.0, which cannot.
@@ -69,7 +71,7 @@ class MasterAddresses:
 
 @dataclass(slots=True)
 class _Live:
-    broker: Registration  # its topics emptied, their version kept
+    broker: Registration
     seen_s: float
     expiry_s: float
 
@@ -135,8 +137,7 @@ class RouteTable:
         )
         self._enter_topics(broker, addresses, only_missing=unchanged)
         expiry_s = self.expiry_s if broker.expiry_s is None else broker.expiry_s
-        without_topics = replace(broker, topics=TopicTable(version=broker.topics.version))
-        self._live[broker.address] = _Live(without_topics, now_s, expiry_s)
+        self._live[broker.address] = _Live(broker, now_s, expiry_s)
         return self._master_of(broker, addresses)
 
     def _addresses_without(self, broker: Registration) -> dict[int, str]:
@@ -210,6 +211,11 @@ class RouteTable:
             return False
         live.seen_s = now_s
         return True
+
+    def registration_of(self, address: str) -> Registration | None:
+        """Return what an address last registered."""
+        live = self._live.get(address)
+        return live.broker if live else None
 
     def version_of(self, address: str) -> DataVersion | None:
         """Return the version of the topics that an address last registered."""

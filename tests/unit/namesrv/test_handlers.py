@@ -137,6 +137,42 @@ def test_a_registration_of_5x_and_its_route(server: Server) -> None:
     assert server.route("TBW102")["queueDatas"][0]["perm"] == 7
 
 
+def test_a_registration_that_is_repeated_is_parsed_once(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[int] = []
+    decode = RegisterBrokerBody.decode
+
+    def counting(data: bytes) -> RegisterBrokerBody:
+        parsed.append(len(data))
+        return decode(data)
+
+    monkeypatch.setattr(RegisterBrokerBody, "decode", counting)
+    server.register()
+    server.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
+    server.register()
+    assert len(parsed) == 1
+    assert server.route()["queueDatas"][0]["readQueueNums"] == 4  # the topic is there again
+    topics = {
+        **BODY.topics.topics,
+        "T": TopicConfig(topic="T", read_queue_count=9, write_queue_count=9),
+    }
+    version = BODY.topics.version.next(1795187246577)
+    server.register(RegisterBrokerBody(topics=TopicTable(version=version, topics=topics)).encode())
+    assert len(parsed) == 2
+    assert server.route()["queueDatas"][0]["readQueueNums"] == 9
+    server.ask(
+        RequestCode.UNREGISTER_BROKER,
+        brokerName="broker-a",
+        brokerAddr=ADDRESS,
+        clusterName="DefaultCluster",
+        brokerId=0,
+    )
+    server.register()
+    assert len(parsed) == 3
+    assert server.route()["queueDatas"][0]["readQueueNums"] == 4
+
+
 def test_a_registration_of_4_9(server: Server) -> None:
     assert server.register(BODY_OF_4_9, version=407).code == 0
     assert server.route()["queueDatas"][0]["writeQueueNums"] == 4
