@@ -9,6 +9,7 @@ not there, and leave a share of the queues to it for two minutes.
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TypeAlias
 
 from pymq.client import operations
 from pymq.client.live_routes import LiveRoutes
@@ -23,6 +24,9 @@ from pymq.protocol.command import Command
 _log = logging.getLogger(__name__)
 
 HEARTBEAT_S = 30.0
+
+#: Done when it is answered, or when it is known that it will not be.
+_Heartbeat: TypeAlias = asyncio.Future[Command] | asyncio.Future[None]
 
 
 class Heartbeats:
@@ -51,7 +55,8 @@ class Heartbeats:
         self._producer_group = producer_group
         self._consumers = consumers
         self._troubles = SaidOnce(_log)
-        self._under_way: set[asyncio.Future[Command] | asyncio.Future[None]] = set()
+        #: Heartbeats that are not answered, by broker.
+        self._under_way: dict[str, set[_Heartbeat]] = {}
         self._is_leaving = False
 
     def broker_addresses(self) -> set[str]:
@@ -77,7 +82,7 @@ class Heartbeats:
             return
         heard = channel.request_nowait(self._operation().request, timeout_s)
         heard.add_done_callback(_ignore)
-        self._watch(heard)
+        self._watch(channel.address, heard)
 
     async def send_all(self) -> int:
         """Tell every broker in use that we live; return how many heard it."""
@@ -90,15 +95,16 @@ class Heartbeats:
         if self._is_leaving:
             return False
         ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._watch(ended)
+        self._watch(address, ended)
         try:
             return await self._send(address)
         finally:
             ended.set_result(None)
 
-    def _watch(self, heartbeat: asyncio.Future[Command] | asyncio.Future[None]) -> None:
-        self._under_way.add(heartbeat)
-        heartbeat.add_done_callback(self._under_way.discard)
+    def _watch(self, address: str, heartbeat: _Heartbeat) -> None:
+        under_way = self._under_way.setdefault(address, set())
+        under_way.add(heartbeat)
+        heartbeat.add_done_callback(under_way.discard)
 
     async def _send(self, address: str) -> bool:
         connections = self._connections
@@ -121,21 +127,24 @@ class Heartbeats:
         Those that do not hear it will notice.
         """
         self._is_leaving = True
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=timeout_s)
         consumers = self._consumers() if self._consumers is not None else []
         groups = [{"consumer_group": consumer.group} for consumer in consumers]
         if self._producer_group:
             groups.append({"producer_group": self._producer_group})
-        channels = [self._connections.open_channel(address) for address in self.broker_addresses()]
-        waiting = [
-            channel.request_nowait(
-                operations.unregister(self._client_id(), **group).request, timeout_s
-            )
-            for channel in channels
-            if channel is not None
-            for group in groups
-        ]
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        leaving = (self._leave(one, groups, deadline_s) for one in self.broker_addresses())
+        await asyncio.gather(*leaving)
+
+    async def _leave(self, address: str, groups: list[dict[str, str]], deadline_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if under_way := self._under_way.get(address):
+            await asyncio.wait(under_way, timeout=deadline_s - loop.time())
+        channel = self._connections.open_channel(address)
+        if channel is None:
+            return
+        left_s = max(deadline_s - loop.time(), 0.0)
+        farewells = [operations.unregister(self._client_id(), **group).request for group in groups]
+        waiting = [channel.request_nowait(farewell, left_s) for farewell in farewells]
         for answer in await asyncio.gather(*waiting, return_exceptions=True):
             if isinstance(answer, PymqError):
                 _log.info("not unregistered: %s", answer)
