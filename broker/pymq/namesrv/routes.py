@@ -219,8 +219,8 @@ class RouteTable:
 
     def version_of(self, address: str) -> DataVersion | None:
         """Return the version of the topics that an address last registered."""
-        live = self._live.get(address)
-        return live.version if live else None
+        known = self.registration_of(address)
+        return known.topics.version if known else None
 
     def expire(self, now_s: float) -> list[Registration]:
         """Remove and return the brokers that were silent for too long."""

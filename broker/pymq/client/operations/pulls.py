@@ -95,7 +95,6 @@ class Pull(Operation[PullResult]):
             queue_offset=offset,
             message_count_max=count_max,
             sys_flag=int(flags),
-            commit_offset=0,
             suspend_timeout_ms=suspend_ms,
             subscription=expression,
             sub_version=subscription_version,
