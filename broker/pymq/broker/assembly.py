@@ -161,7 +161,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
             interval_s=store_config.clean_interval_ms / 1000,
             pause_s=store_config.clean_pause_ms / 1000,
         ),
-        key_indexing=KeyIndexing(store.keys, disk.wait_writable),
+        key_indexing=KeyIndexing(store.keys, disk.wait_writable, executor=site.writers),
         arrivals=arrivals,
         long_poll=long_poll,
         log_writer=log_writer,

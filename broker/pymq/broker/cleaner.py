@@ -52,12 +52,16 @@ class Cleaner:
 
     def start(self) -> None:
         """Begin."""
-        self._tasks.repeat("disk level", self._retention.check_disk, WATCH_INTERVAL_S)
+        self._tasks.repeat("disk level", self._watch, WATCH_INTERVAL_S)
         self._tasks.start("old files", self._run())
 
     async def _run(self) -> None:
         await asyncio.sleep(max(0.0, self._first_s - self._interval_s))
         self._tasks.repeat("old files", self.run_pass, self._interval_s)
+
+    async def _watch(self) -> None:
+        job = self._retention.begin_watch()
+        await self._work.run(job.run, functools.partial(self._retention.finish_watch, job))
 
     def run_soon(self) -> None:
         """Run a pass now, in addition to the regular ones."""

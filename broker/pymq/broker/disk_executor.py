@@ -15,9 +15,12 @@ class DiskExecutor:
 
     A thread cannot be cancelled: when its task is cancelled the work goes on, and ``close`` waits
     for it and records its completion.
+
+    Args:
+        executor: None: the event loop's own.
     """
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(self, executor: Executor | None) -> None:
         self._executor = executor
         #: The work in progress, and what records its completion.
         self._jobs: dict[asyncio.Future[None], Callable[[], object]] = {}

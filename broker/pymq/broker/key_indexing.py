@@ -6,11 +6,15 @@ Source: RocketMQ IndexService, ReputMessageService.
 """
 
 import asyncio
+import contextlib
+import functools
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
 
-from pymq.errors import StoreError
+from pymq.broker.disk_executor import DiskExecutor
+from pymq.errors import StoreClosed, StoreError
 from pymq.net.tasks import Tasks
 from pymq.store import Keys
 
@@ -34,12 +38,18 @@ class KeyIndexing:
     Args:
         keys: of the store.
         wait_writable: returns when the disk takes writes.
+        executor: reads what is not in memory; None: the event loop's own.
     """
 
     def __init__(
-        self, keys: Keys, wait_writable: Callable[[], Awaitable[None]] | None = None
+        self,
+        keys: Keys,
+        wait_writable: Callable[[], Awaitable[None]] | None = None,
+        *,
+        executor: Executor | None = None,
     ) -> None:
         self._keys = keys
+        self._reading = DiskExecutor(executor)
         self._wait_writable = wait_writable
         self._failure: str | None = None
         self._tasks = Tasks("key index")
@@ -52,6 +62,7 @@ class KeyIndexing:
         while True:
             if self._wait_writable is not None:
                 await self._wait_writable()
+            await self._prefetch()
             begun = time.perf_counter()
             self.step()
             behind = self._keys.behind_bytes
@@ -62,6 +73,15 @@ class KeyIndexing:
             elif behind < GATHER_BYTES:
                 pause_s = max(pause_s, GATHER_S if behind else IDLE_S)
             await asyncio.sleep(pause_s)
+
+    async def _prefetch(self) -> None:
+        """Have what the next step needs in memory."""
+        with contextlib.suppress(StoreClosed):
+            job = self._keys.begin_prefetch()
+            if job is not None:
+                await self._reading.run(
+                    job.run, functools.partial(self._keys.finish_prefetch, job)
+                )
 
     def step(self) -> int:
         """Do one step; return how many bytes of the log it covered."""
@@ -85,6 +105,7 @@ class KeyIndexing:
         while left > 0:
             if self._wait_writable is not None:
                 await self._wait_writable()
+            await self._prefetch()
             done = self.step()
             if not done:
                 if self._failure is not None:
@@ -96,3 +117,4 @@ class KeyIndexing:
     async def close(self) -> None:
         """Stop; idempotent."""
         await self._tasks.close()
+        await self._reading.close(lambda error: None)

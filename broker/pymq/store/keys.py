@@ -6,6 +6,7 @@ from pathlib import Path
 from pymq.clock import Clock
 from pymq.errors import OffsetOutOfRange, StoreError
 from pymq.store.dispatch import Dispatch
+from pymq.store.index.index_prefetch import IndexPrefetchJob
 from pymq.store.index.indexer import Indexer
 from pymq.store.index.key_index import KeyIndex
 from pymq.store.index.key_query import QUERY_COUNT_MAX, KeyQuery, QueryResult
@@ -50,6 +51,20 @@ class Keys:
     def behind_bytes(self) -> int:
         """Bytes of visible records whose keys are not indexed yet."""
         return 0 if self._index is None else max(0, self._dispatch.end - self._index.end)
+
+    def begin_prefetch(self) -> IndexPrefetchJob | None:
+        """Return a job that reads what ``index_step`` needs; None: it is all in memory.
+
+        Raises:
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        return None if self._indexer is None else self._indexer.begin_prefetch(self._dispatch.end)
+
+    def finish_prefetch(self, job: IndexPrefetchJob) -> None:
+        """Use what a job has read, if the store was not closed."""
+        if self._indexer is not None and not self._gate.is_closed:
+            self._indexer.finish_prefetch(job)
 
     def index_step(self) -> int:
         """Index the keys of some visible records; return how many bytes of the log these are.

@@ -70,6 +70,20 @@ class IndexSnapshot:
             files.close(fd)
 
 
+class Slots:
+    """The slots of a file, as they were when it had items below ``next_number``.
+
+    Attributes:
+        numbers: of items, one for each slot.
+        is_sound: whether the file has all of these.
+    """
+
+    def __init__(self, numbers: Ints, next_number: int) -> None:
+        self.numbers = numbers
+        self.next_number = next_number
+        self.is_sound = not ((numbers < 0) | (numbers >= next_number)).any()
+
+
 class IndexFile:
     """One index file, for reading and, the newest one, for adding.
 
@@ -169,12 +183,34 @@ class IndexFile:
 
     def _own_slots(self) -> Ints:
         if self._slots is None:
-            data = self._files.pread(self._descriptor(), 4 * self._layout.slot_count, HEADER_BYTES)
-            self._slots = np.frombuffer(data, ">i4").astype(np.int32)
-            if ((self._slots < 0) | (self._slots >= self.header.next_number)).any():
+            self._descriptor()  # says what to do if the file is gone
+            self.take_slots(self.read_slots())
+        assert self._slots is not None
+        return self._slots
+
+    @property
+    def has_slots(self) -> bool:
+        """Whether its slots are in memory."""
+        return self._slots is not None
+
+    def read_slots(self) -> Slots:
+        """Return the slots as they are on the disk, for ``take_slots``; in any thread.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        next_number = self.header.next_number
+        data = self._files.read_part(self.path, 4 * self._layout.slot_count, HEADER_BYTES)
+        slots = np.frombuffer(data, ">i4").astype(np.int32)
+        return Slots(slots, next_number)
+
+    def take_slots(self, slots: Slots) -> None:
+        """Use the slots that were read, unless items were added meanwhile."""
+        if self._slots is None and slots.next_number == self.header.next_number:
+            self._slots = slots.numbers
+            if not slots.is_sound:
                 _log.warning("%s: slots lead out of the file, they are rebuilt", self.path)
                 self._make_slots()
-        return self._slots
 
     def _make_slots(self) -> None:
         """Rebuild the slots from the items."""

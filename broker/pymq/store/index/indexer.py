@@ -16,6 +16,7 @@ from pymq.errors import CorruptRecord
 from pymq.protocol.index_keys import index_keys
 from pymq.protocol.record_batch import Bytes, Longs, RecordColumns
 from pymq.store.files import Files
+from pymq.store.index.index_prefetch import IndexPrefetchJob
 from pymq.store.index.key_index import KeyIndex
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.log.log_scan import Stop, follow_sizes
@@ -65,6 +66,27 @@ class Indexer:
             stop_at = end - first
         index.end = first + stop_at
         return stop_at
+
+    def begin_prefetch(self, limit: int) -> IndexPrefetchJob | None:
+        """Return a job that reads what the next ``step`` needs; None: it is all in memory."""
+        log, newest = self._log, self._index.newest
+        first = max(self._index.end, log.first)
+        if first >= limit:
+            return None
+        segment = log.segments.find(first)
+        size, position = min(STEP_BYTES, limit - first, segment.end - first), first - segment.first
+        is_cached = self._files.is_cached(segment.fd, size, position)
+        log_part = None if is_cached else (segment.path, size, position)
+        if newest is not None and (newest.has_slots or not newest.room):
+            newest = None
+        if log_part is None and newest is None:
+            return None
+        return IndexPrefetchJob(self._files, log_part, newest)
+
+    def finish_prefetch(self, job: IndexPrefetchJob) -> None:
+        """Use what a job has read."""
+        if job.file is not None and job.slots is not None:
+            job.file.take_slots(job.slots)
 
     def _add(self, data: Bytes, starts: Longs, first: int) -> None:
         try:

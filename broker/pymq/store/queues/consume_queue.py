@@ -22,7 +22,7 @@ Source: RocketMQ ConsumeQueue.
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ assert ENTRY.itemsize == ENTRY_STRUCT.size == ENTRY_BYTES  # on-disk contract
 Entries = npt.NDArray[Any]
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
+EntryReader = Callable[[int], tuple[int, int, int]]
 
 
 class ConsumeQueue:
@@ -337,24 +338,15 @@ class ConsumeQueue:
             yield first, self.entries(first, end - first)
             end = first
 
-    def trim(self, log_first: int) -> bool:
-        """Drop entries of records that the log no longer holds; return whether a file was deleted.
-
-        One file at most, and never the last one, so that offsets go on. Its directory has to be
-        flushed before the next file may be deleted: a power loss must not leave a gap.
+    def remove_oldest(self) -> None:
+        """Delete the first file.
 
         Raises:
-            StoreError: the file could not be deleted; call again later.
-
-        Source: RocketMQ MappedFileQueue.deleteExpiredFileByOffset, ConsumeQueue.correctMinOffset.
+            StoreError: it could not be deleted; call again later.
         """
-        is_due = len(self._bases) > 1 and not self._is_kept(self._bases[0], log_first)
-        if is_due:
-            base = self._bases[0]
-            self._files.remove(self._paths[base])
-            del self._bases[0], self._paths[base]
-        self.correct_min(log_first)
-        return is_due
+        base = self._bases[0]
+        self._files.remove(self._paths[base])
+        del self._bases[0], self._paths[base]
 
     def drop_behind_gap(self) -> None:
         """Delete the files after the first missing one."""
@@ -365,17 +357,6 @@ class ConsumeQueue:
         while len(bases) > count:
             self._remove_file(bases.pop())
 
-    def _is_kept(self, base: int, log_first: int) -> bool:
-        """Return whether a file has an entry of a record that the log still holds."""
-        first = base // ENTRY_BYTES
-        count = self.file_bytes // ENTRY_BYTES
-        physical, size, _ = self.entry(first + count - 1)
-        if size != BLANK_SIZE:
-            return physical >= log_first
-        entries = self.entries(first, count)  # Ends with a gap: the entries before it decide.
-        kept = (entries["physical_offset"] >= log_first) & (entries["size"] != BLANK_SIZE)
-        return bool(kept.any())
-
     def correct_min(self, log_first: int) -> None:
         """Move ``min_offset`` to the first entry whose record the log still holds.
 
@@ -383,18 +364,27 @@ class ConsumeQueue:
 
         Source: RocketMQ ConsumeQueue.correctMinOffset.
         """
-        self.min_offset = self.first_kept(log_first)
-        if self.extension is not None and self.min_offset < self.end_offset:
-            self.extension.trim(self.entry(self.min_offset)[2])
+        first = self.first_kept(log_first)
+        self.begin_at(first, self.entry(first)[2] if first < self.end_offset else 0)
 
-    def first_kept(self, log_first: int) -> int:
+    def begin_at(self, first: int, tag_code: int) -> None:
+        """Hide the entries before an offset, and delete their units.
+
+        Args:
+            first: of the first entry that stays, or where the next one will be.
+            tag_code: as it stands in that entry.
+        """
+        self.min_offset = max(self.min_offset, first)
+        if self.extension is not None:
+            self.extension.trim(tag_code)
+
+    def first_kept(self, log_first: int, entry: EntryReader | None = None) -> int:
         """Return the offset of the first entry whose record the log still holds."""
-        low = max(self.min_offset, self._bases[0] // ENTRY_BYTES if self._bases else 0)
-        return first_true(
-            min(low, self.end_offset), self.end_offset, lambda at: self._kept(at, log_first)
-        )
 
-    def _kept(self, offset: int, log_first: int) -> bool:
-        physical, size, _ = self.entry(offset)
-        # A negative one is damage, which a read reports.
-        return size != BLANK_SIZE and not 0 <= physical < log_first
+        def is_kept(offset: int) -> bool:
+            physical, size, _ = (entry or self.entry)(offset)
+            # A negative one is damage, which a read reports.
+            return size != BLANK_SIZE and not 0 <= physical < log_first
+
+        low = max(self.min_offset, self._bases[0] // ENTRY_BYTES if self._bases else 0)
+        return first_true(min(low, self.end_offset), self.end_offset, is_kept)

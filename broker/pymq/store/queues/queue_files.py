@@ -17,12 +17,17 @@ class QueueFiles:
     """The open queue files; beyond a limit the least recently used one is closed.
 
     Also records which files and directories changed since they were last flushed.
+
+    Attributes:
+        deleted: descriptors of deleted files, for another thread to close: the blocks and pages of
+            a file are freed then, which takes a hundred times as long as removing its name.
     """
 
     def __init__(self, files: Files, open_max: int) -> None:
         self._open: OrderedDict[str, int] = OrderedDict()
         self._open_max = open_max
         self.files = files
+        self.deleted: list[int] = []
         self.dirty: set[str] = set()
         self.dirty_directories: set[Path] = set()
 
@@ -84,18 +89,30 @@ class QueueFiles:
         """Force every changed directory to the disk; the next flush does it again."""
         QueueFlush(self.files, set(), self.dirty_directories).run()
 
-    def forget(self, path: str) -> None:
-        """Close a file, if open, and do not flush it any more."""
-        fd = self._open.pop(path, None)
-        if fd is not None:
-            self.files.close(fd)
-        self.dirty.discard(path)
-
     def remove(self, path: str) -> None:
-        """Close and delete a file."""
-        self.forget(path)
+        """Delete a file; its descriptor goes to ``deleted``, while these are not too many."""
+        fd = self._open.pop(path, None)
+        self.dirty.discard(path)
+        if len(self.deleted) < self._open_max:
+            fd = self._last_descriptor(path) if fd is None else fd
+            if fd is not None:
+                self.deleted.append(fd)
+        elif fd is not None:
+            self.files.close(fd)
         self.files.remove(Path(path))
         self.dirty_directories.add(Path(path).parent)
+
+    def _last_descriptor(self, path: str) -> int | None:
+        """Return a descriptor of a file that is going to be deleted, unless there is none left."""
+        try:
+            return self.files.open(Path(path))
+        except (FileNotFoundError, StoreError):
+            return None
+
+    def take_deleted(self) -> list[int]:
+        """Return the descriptors of deleted files; the caller closes them, in any thread."""
+        taken, self.deleted = self.deleted, []
+        return taken
 
     def remove_directory(self, path: Path) -> None:
         """Delete a directory, and the one that holds it, if they are empty."""
@@ -118,6 +135,8 @@ class QueueFiles:
 
     def close(self) -> None:
         """Close all files."""
+        for fd in self.take_deleted():
+            self.files.close(fd)
         while self._open:
             _, fd = self._open.popitem()
             self.files.close(fd)

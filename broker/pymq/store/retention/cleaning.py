@@ -14,19 +14,20 @@ Source: RocketMQ CleanCommitLogService, CleanConsumeQueueService.
 
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pymq.clock import Clock
 from pymq.errors import FlushFailed, StoreError
 from pymq.store.config import StoreConfig
 from pymq.store.durability import Durability
-from pymq.store.files import DiskUsage, Files
+from pymq.store.files import DiskUsage
 from pymq.store.index.key_index import KeyIndex
-from pymq.store.log.commit_log import STORE_TIME_END, CommitLog, store_time_of
-from pymq.store.log.segments import Segments
+from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import ConsumeQueue
 from pymq.store.queues.queue_table import QueueKey, QueueTable
+from pymq.store.queues.queue_trim import TrimJob
+from pymq.store.retention.clean_jobs import CleanJob, WatchJob
 from pymq.store.retention.deleted_segments import DeletedSegments
 from pymq.store.retention.disk_watch import DiskWatch, Usages
 from pymq.store.retention.policy import may_delete
@@ -39,78 +40,6 @@ _log = logging.getLogger(__name__)
 _QUEUES_A_STEP = 64
 #: Passes after one request, as in RocketMQ.
 _REQUESTED_PASSES = 20
-
-class CleanJob:
-    """One bounded piece of disk work. ``run`` in any thread, then ``Retention.finish_clean``."""
-
-    def __init__(
-        self,
-        files: Files,
-        segments: Segments,
-        deleted_segments: DeletedSegments,
-        disk: DiskWatch,
-        oldest: tuple[Path, Path] | None,
-        directories: Collection[Path],
-        index_files: list[Path],
-        now_s: float,
-    ) -> None:
-        self._files = files
-        self._segments = segments
-        self._deleted_segments = deleted_segments
-        self._disk = disk
-        self._now_s = now_s
-        #: Paths of the oldest segment and of the next one; None if the oldest one has to stay.
-        self.oldest = oldest
-        #: Directories of queues to flush; after ``run`` those where that failed.
-        self.directories = directories
-        #: Index files to delete; after ``run`` those where that failed.
-        self.index_files = index_files
-        self.usages: Usages = {}
-        self.last_write_ms: int | None = None
-        #: Segments deleted, or whose memory was released.
-        self.count = 0
-
-    def run(self) -> None:
-        """Delete, then look. Never raises: failures are logged, and the next job tries again."""
-        self._segments.unlock_old()
-        self.count = self._deleted_segments.step(self._now_s)
-        self.directories = [path for path in self.directories if not self._flush(path)]
-        self.index_files = [path for path in self.index_files if not self._remove(path)]
-        self.usages = self._disk.look()
-        if self.oldest is not None:
-            try:
-                self.last_write_ms = self._last_write(*self.oldest)
-            except StoreError as error:
-                _log.warning("the age of the oldest commit-log file is not known: %s", error)
-
-    def _flush(self, directory: Path) -> bool:
-        try:
-            self._files.fsync_directory(directory)
-        except StoreError as error:
-            if self._files.exists(directory):  # Otherwise its topic was deleted in the meantime.
-                _log.error("%s; nothing more is deleted there until this succeeds", error)
-                return False
-        return True
-
-    def _remove(self, path: Path) -> bool:
-        try:
-            self._files.remove(path)
-            self._files.fsync_directory(path.parent)
-        except StoreError as error:
-            _log.error("an old index file stays until this succeeds: %s", error)
-            return False
-        return True
-
-    def _last_write(self, path: Path, successor: Path) -> int:
-        """Return when a segment was last written, ms since the epoch.
-
-        RocketMQ uses the time of the file, which for a copy is the time of copying. But the first
-        record of the next segment was stored when this one was full.
-        """
-        modified = self._files.modified_ms(path)
-        rolled = store_time_of(self._files.read_part(successor, STORE_TIME_END, 0)) or 0
-        return min(modified, rolled) if rolled > 0 else modified
-
 
 class Retention:
     """Decides what is deleted; belongs to the thread of the store.
@@ -166,10 +95,21 @@ class Retention:
         """How full the disks of the log's and the queues' directories were, last time."""
         return self._disks.usages
 
-    def check_disk(self) -> None:
-        """Check how full the disks are, about once a second: above a level, writes are refused."""
+    def begin_watch(self) -> WatchJob:
+        """Return a job that looks at the disks; one a second is enough."""
         self._gate.check_open()
-        self._record_disk(self._disks.look())
+        return WatchJob(self._log.files, self._disks, self._queues.files.take_deleted())
+
+    def finish_watch(self, job: WatchJob) -> None:
+        """Record how full the disks are: above a level, writes are refused."""
+        self._gate.check_open()
+        self._record_disk(job.usages)
+
+    def check_disk(self) -> None:
+        """Look at the disks in this thread."""
+        job = self.begin_watch()
+        job.run()
+        self.finish_watch(job)
 
     def _record_disk(self, usages: Usages) -> None:
         self._disks.record(usages)
@@ -206,6 +146,10 @@ class Retention:
             oldest,
             list(self._unflushed),
             self._old_index,
+            [
+                TrimJob(self._log.files, queue, self._trimmed_to)
+                for queue in self._untrimmed[:_QUEUES_A_STEP]
+            ],
             self._clock.monotonic_s(),
         )
 
@@ -227,7 +171,7 @@ class Retention:
             self._left -= 1
             self._deleted_segments.add(self._log.segments.take_first())
             return job.count + 1
-        count = job.count + self._trim()
+        count = job.count + self._trim(job.trims)
         if not count:
             self._left = None
             if self._trim_again:
@@ -250,8 +194,8 @@ class Retention:
             is_requested=self._requested_passes > 0,
         )
 
-    def _trim(self) -> int:
-        """Trim some queues, and first the index; return how many queues."""
+    def _trim(self, trims: Sequence[TrimJob]) -> int:
+        """Trim the index, and then some queues at a time; return 0 when all of it is done."""
         if not self._deleted_segments.deleted:
             return 0  # After a crash now, segments would be back.
         first = self._log.first
@@ -261,17 +205,19 @@ class Retention:
             self._clean_stop.trim(first)
             if self._index is not None:
                 self._old_index += self._index.take_old(first)
-        due, self._untrimmed = self._untrimmed[:_QUEUES_A_STEP], self._untrimmed[_QUEUES_A_STEP:]
-        for queue in due:
+            return 1
+        del self._untrimmed[: len(trims)]
+        for trim in trims:
+            queue = trim.queue
             if queue.path in self._unflushed:
                 self._trim_again = True
-            elif not queue.removed and self._try_trim(queue, first):
+            elif self._try_trim(trim):
                 self._unflushed[queue.path] = queue
-        return len(due)
+        return max(len(trims), bool(self._untrimmed))
 
-    def _try_trim(self, queue: ConsumeQueue, log_first: int) -> bool:
+    def _try_trim(self, trim: TrimJob) -> bool:
         try:
-            return queue.trim(log_first)
+            return trim.finish()
         except StoreError as error:
             self._trim_again = True
             if str(error) != self._logged:
@@ -356,8 +302,8 @@ class Retention:
             end = queue.end_offset
             if (
                 0 < end == queue.next_offset
+                and queue.physical_end <= first
                 and may_go(queue.topic, queue.queue_id)
-                and queue.first_kept(first) == end
             ):
                 yield queue
 

@@ -1,0 +1,66 @@
+"""Deleted queue files: their names go at once, their space when a job closes them."""
+
+import os
+from pathlib import Path
+
+from tests.unit.store.stores import (
+    TOPIC,
+    QuickFiles,
+    bodies,
+    open_store,
+    put_ok,
+    queue_path,
+    record,
+)
+
+from pymq.store import MessageStore
+
+FILE_BYTES = 200  # ten entries
+FILE_COUNT = 12
+
+
+def open_deleted(root: Path) -> int:
+    """Return how many files of a store this process holds open without a name."""
+    links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if entry.is_symlink()]
+    return sum(link.startswith(str(root)) and link.endswith(" (deleted)") for link in links)
+
+
+def with_a_queue(root: Path, files: QuickFiles, **settings: int) -> MessageStore:
+    store = open_store(root, files=files, queue_file_bytes=FILE_BYTES, **settings)
+    put_ok(store, *(record(b"%d" % i) for i in range(FILE_COUNT * FILE_BYTES // 20)))
+    return store
+
+
+def test_the_names_of_a_topic_go_and_a_job_frees_the_space(tmp_path: Path) -> None:
+    store = with_a_queue(tmp_path, QuickFiles())
+    assert store.retention.delete_queues(TOPIC) == 1
+    assert not queue_path(tmp_path).exists()
+    assert open_deleted(tmp_path) == FILE_COUNT
+    put_ok(store, record(b"again"))
+    job = store.retention.begin_watch()
+    assert open_deleted(tmp_path) == FILE_COUNT
+    job.run()
+    assert open_deleted(tmp_path) == 0
+    store.retention.finish_watch(job)
+    assert bodies(store) == [b"again"]
+    store.close()
+
+
+def test_a_store_that_is_closed_leaves_none_open(tmp_path: Path) -> None:
+    store = with_a_queue(tmp_path, QuickFiles())
+    store.retention.delete_queues(TOPIC)
+    store.close()
+    assert open_deleted(tmp_path) == 0
+
+
+class FewDescriptors(QuickFiles):
+    def open_files_limit(self) -> int:
+        return 8  # 16 queue files stay open all the same
+
+
+def test_not_too_many_are_held_open(tmp_path: Path) -> None:
+    store = with_a_queue(tmp_path, FewDescriptors(), queue_files_open_max=5)
+    store.retention.delete_queues(TOPIC)
+    assert open_deleted(tmp_path) == 5
+    assert not queue_path(tmp_path).exists()
+    store.close()
