@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,12 +29,14 @@ QUEUE_COUNT: Final = 4
 DEADLINE_S: Final = 120.0
 POLL_S: Final = 0.05
 
-QUEUE_FILE_ENTRIES: Final = 2_000
+#: Parts of the usual length: as many files as ever, each so much smaller.
+PARTS: Final = 1 if os.environ.get("PYMQ_GOLDEN") == "all" else 4
+QUEUE_FILE_ENTRIES: Final = 2_000 // PARTS
 SETTINGS: Final = {
-    "mappedFileSizeCommitLog": 8 << 20,
+    "mappedFileSizeCommitLog": (8 << 20) // PARTS,
     "mappedFileSizeConsumeQueue": 20 * QUEUE_FILE_ENTRIES,
-    "maxHashSlotNum": 20_000,
-    "maxIndexNum": 40_000,
+    "maxHashSlotNum": 20_000 // PARTS,
+    "maxIndexNum": 40_000 // PARTS,
 }
 #: Nothing may happen by itself while we compare: half messages are looked at (4.x makes their
 #: topics only then), but never old enough to check.

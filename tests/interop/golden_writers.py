@@ -26,7 +26,7 @@ from tests.interop.golden import (
     time_questions,
     view_questions,
 )
-from tests.interop.golden_places import QUEUE_COUNT, TOPIC_COUNT, Place, wait
+from tests.interop.golden_places import PARTS, QUEUE_COUNT, TOPIC_COUNT, Place, wait
 from tests.interop.test_store_exchange import BROKER_NAME, BrokerLike
 
 from pymq.client.admin import BlockingAdmin
@@ -41,7 +41,7 @@ DELAYED_COUNT: Final = 600
 WAITING_COUNT: Final = 24
 WAITING_LEVEL: Final = 3
 HALF_COUNT: Final = 600
-MESSAGE_COUNT: Final = 100_000 - DELAYED_COUNT - HALF_COUNT
+MESSAGE_COUNT: Final = 100_000 // PARTS - DELAYED_COUNT - HALF_COUNT
 #: Sent by each of two clients after the other side has opened the store.
 MORE_COUNT: Final = 2_000
 OUR_COUNT: Final = 40
