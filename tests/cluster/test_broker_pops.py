@@ -132,6 +132,43 @@ def test_the_retry_topics_of_a_topic_are_deleted_with_it(tmp_path: Path) -> None
     serve(tmp_path, check)
 
 
+def test_what_was_in_flight_in_a_deleted_topic_is_not_looked_for_in_its_successor(
+    tmp_path: Path,
+) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        for n in range(3):
+            await peer.send("T", b"old %d" % n)
+        consumer = PopConsumer(peer)
+        old = await consumer.pop(invisibleTime=500)
+        assert len(old) == 3
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        await create_topic(peer, "T", queues=1)
+        for n in range(3):
+            await peer.send("T", b"new %d" % n)
+        assert (await consumer.ack(old[0])).code == ResponseCode.SUCCESS
+        assert [m.body for m in await consumer.pop()] == [b"new 0", b"new 1", b"new 2"]
+        await asyncio.sleep(1.2)  # what was in flight is due now
+        assert await consumer.pop() == []
+
+    serve(tmp_path, check)
+
+
+def test_names_too_long_for_a_retry_topic_are_refused(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        topic, group = "t" * 100, "g" * 200
+        await create_topic(peer, topic, queues=1)
+        await peer.send(topic, b"one")
+        answer = await PopConsumer(peer, topic, group).ask()
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert "would have 308 characters, expected at most 255" in (answer.remark or "")
+        # In order there is no retry topic.
+        (message,) = await PopConsumer(peer, topic, group).pop(order=True)
+        assert message.body == b"one"
+
+    serve(tmp_path, check)
+
+
 def test_a_restart_knows_what_is_in_flight(tmp_path: Path) -> None:
     acknowledged: set[bytes] = set()
     open_ones: set[bytes] = set()

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, serve
 from tests.cluster.pops import PopConsumer, PoppedMessage
 
@@ -152,3 +153,32 @@ def test_a_reset_sets_popping_groups_back(tmp_path: Path) -> None:
 
     serve(tmp_path, check)
     serve(tmp_path, after_restart)
+
+
+@pytest.mark.parametrize("deleted", ["topic", "group"])
+def test_handles_of_a_deleted_topic_or_group_say_nothing_of_its_successor(
+    tmp_path: Path, deleted: str
+) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        for n in range(4):
+            await peer.send("T", b"old %d" % n)
+        consumer = OrderConsumer(peer)
+        old = await consumer.pop()
+        assert len(old) == 4
+        if deleted == "topic":
+            await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+            await create_topic(peer, "T", queues=1)
+            for n in range(4):
+                await peer.send("T", b"new %d" % n)
+        else:
+            answer = await peer.ask(
+                RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="g", cleanOffset=True
+            )
+            assert answer.code == ResponseCode.SUCCESS
+        for message in old:
+            await consumer.ack(message)
+        wanted = [b"%s %d" % (b"new" if deleted == "topic" else b"old", n) for n in range(4)]
+        assert bodies(await consumer.pop()) == wanted
+
+    serve(tmp_path, check)

@@ -13,6 +13,8 @@ from pymq.client import operations
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
+from pymq.client.inbox import FlowLimits
+from pymq.net.channel import AsyncChannel
 from pymq.net.server import ServerConnection
 from pymq.protocol.bodies import ConsumeFromWhere, GroupConfig, MessageQueue
 from pymq.protocol.codes import RequestCode
@@ -93,6 +95,84 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(
 
     run(test())
     assert caplog.text.count("its topic was deleted and created again, or its broker lost") == 4
+
+
+@pytest.mark.parametrize("wanted", [90, 3])
+def test_a_group_that_is_reset_while_it_reads_goes_on_there(
+    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture, wanted: int
+) -> None:
+    """It has read a part of the queue, as it handles one message at a time."""
+    queue = MessageQueue("T", pymq_cluster.broker_name, 0)
+
+    def prepare() -> None:
+        with BlockingClient(pymq_cluster.name_server) as client:
+            BlockingAdmin(client).create_topic("T", queue_count=1)
+
+    async def reset() -> None:
+        fields = {"topic": "T", "group": "g", "timestamp": "-1", "isForce": "true"}
+        fields |= {"queueId": "0", "offset": str(wanted)}
+        command = Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields=fields)
+        channel = await AsyncChannel.connect(pymq_cluster.broker_address, 3.0)
+        answer = await channel.request(command, 3.0)
+        assert answer.code == 0, answer.remark
+        channel.close()
+
+    async def test() -> None:
+        await asyncio.to_thread(prepare)
+        await send_numbers(pymq_cluster.name_server, "T", range(100))
+        limits = FlowLimits(queue_messages_max=10)
+        got: list[int] = []
+        async with Consumer(
+            pymq_cluster.name_server, "g", from_where="earliest", limits=limits
+        ).subscribe("T") as consumer:
+            async for message in consumer:
+                got.append(int(message.body))
+                if len(got) == 20:
+                    await reset()
+                if got[-1] == 99:
+                    break
+        assert got[:20] == list(range(20))
+        # What it had read ahead may still be handled.
+        assert wanted in got[20:]
+        begun = 20 + got[20:].index(wanted)
+        assert begun <= 40 and got[begun:] == list(range(wanted, 100))
+        committed = operations.query_offset("g", queue)
+        assert await ask(pymq_cluster.broker_address, committed) == 100
+
+    run(test())
+    assert "the offset of its group was reset" in caplog.text
+    assert "outside the queue" not in caplog.text
+
+
+def test_an_idle_member_tells_a_group_that_was_deleted_where_it_is(
+    pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymq.client.consumer.COMMIT_S", 0.05)
+    monkeypatch.setattr("pymq.client.queue_reader.COMMIT_AGAIN_S", 0.1)
+    queue = MessageQueue("T", pymq_cluster.broker_name, 0)
+    query = operations.query_offset("g", queue)
+
+    def prepare() -> None:
+        with BlockingClient(pymq_cluster.name_server) as client:
+            BlockingAdmin(client).create_topic("T", queue_count=1)
+
+    def delete() -> None:
+        with BlockingClient(pymq_cluster.name_server) as client:
+            BlockingAdmin(client).delete_group("g", forget_offsets=True)
+
+    async def test() -> None:
+        await asyncio.to_thread(prepare)
+        await send_numbers(pymq_cluster.name_server, "T", range(7))
+        async with Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
+            "T"
+        ) as consumer:
+            assert numbers_of(await receive(consumer, 7)) == list(range(7))
+            await asyncio.to_thread(delete)
+            async with asyncio.timeout(30):  # the last one is not finished
+                while await ask(pymq_cluster.broker_address, query) != 6:
+                    await asyncio.sleep(0.05)
+
+    run(test())
 
 
 class OffsetlessBroker(FakeBroker):

@@ -13,6 +13,7 @@ from pymq.broker.change_notices import ChangeNotices
 from pymq.broker.cleaner import Cleaner
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
+from pymq.broker.deletions import Deletions
 from pymq.broker.duties import Duty, Periodic
 from pymq.broker.features import FEATURES
 from pymq.broker.flusher import Flusher
@@ -178,6 +179,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         days=DayTotals(clock.wall_ms()),
         requests=RequestStatistics(),
         statistics=statistics,
+        deletions=Deletions([statistics.forget_topic], [statistics.forget_group]),
         reports=[admission.report],
     )
 
@@ -249,7 +251,7 @@ def _make_dispatcher(
 def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, Handler]]:
     config, clock, store = site.config, site.clock, site.store
     topics, groups, offsets = tables.topics, tables.groups, tables.offsets
-    clients, locks = tables.clients, tables.locks
+    clients, deletions, statistics = tables.clients, core.deletions, core.statistics
     selections = Selections(config, clients, tables.filters)
     answer_saved = core.saving.answer_saved
     send = SendHandlers(
@@ -284,15 +286,15 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
             selections,
             core.long_poll,
             core.responses,
-            core.statistics,
+            statistics,
         ),
         ClientHandlers(config, clock, clients, groups, topics, selections),
         OffsetHandlers(store, offsets, groups, topics, core.cold_reads),
-        QueueLockHandlers(locks),
+        QueueLockHandlers(tables.locks),
         TopicHandlers(
-            config, topics, offsets, store, core.cold_reads, core.statistics, answer_saved
+            config, topics, offsets, store, core.cold_reads, statistics, deletions, answer_saved
         ),
-        GroupHandlers(groups, offsets, core.statistics, answer_saved),
+        GroupHandlers(groups, offsets, deletions, answer_saved),
         GroupProgressHandlers(
             config,
             clock,
@@ -303,7 +305,7 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
             clients,
             store,
             core.cold_reads,
-            core.statistics,
+            statistics,
         ),
         QueryHandlers(
             store, core.responses, core.cold_reads, core.key_indexing.wait_indexed, site.readers

@@ -34,7 +34,7 @@ class Broker:
 
     There are three executors, so that consumers that read old messages never delay producers. One
     writes: ``Flusher`` (flushes of log and queues, preparation of the next segment), ``StateFile``
-    (tables), ``Cleaner`` (deletions, and looks at the disks), ``KeyIndexing`` (what it reads),
+    (tables), ``Cleaner`` (deletions, and looks at the disks), ``KeyIndexing`` (one prefetch),
     opening and closing the store; it has a thread for each of them. The other one reads what is no
     longer in memory, for ``RecordResponses`` and ``QueryHandlers``. The third has one thread that
     tries the disk, for ``DiskPressure``: when that hangs, all others may wait for it.

@@ -14,7 +14,9 @@ class DiskExecutor:
     """Runs disk work in threads and records its completion on the event loop.
 
     A thread cannot be cancelled: when its task is cancelled the work goes on, and ``close`` waits
-    for it and records its completion.
+    for it and records its completion. Until then the work is kept with all it has read: only tasks
+    that are cancelled when their owner closes may run any. A task with a time-out waits for one of
+    those.
 
     Args:
         executor: None: the event loop's own.
@@ -22,7 +24,7 @@ class DiskExecutor:
 
     def __init__(self, executor: Executor | None) -> None:
         self._executor = executor
-        #: The work in progress, and what records its completion.
+        #: The work in progress, or whose task was cancelled, and what records its completion.
         self._jobs: dict[asyncio.Future[None], Callable[[], object]] = {}
 
     async def run(self, work: Callable[[], None], done: Callable[[], _T]) -> _T:

@@ -6,7 +6,6 @@ Source: RocketMQ IndexService, ReputMessageService.
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
 import time
@@ -14,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
 from pymq.broker.disk_executor import DiskExecutor
-from pymq.errors import StoreClosed, StoreError
+from pymq.errors import StoreError
 from pymq.net.tasks import Tasks
-from pymq.store import Keys
+from pymq.store import IndexPrefetchJob, Keys
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +51,8 @@ class KeyIndexing:
         self._reading = DiskExecutor(executor)
         self._wait_writable = wait_writable
         self._failure: str | None = None
+        #: The one in progress: whoever needs it waits for it, and may give up waiting.
+        self._prefetching: asyncio.Task[None] | None = None
         self._tasks = Tasks("key index")
 
     def start(self) -> None:
@@ -75,13 +76,25 @@ class KeyIndexing:
             await asyncio.sleep(pause_s)
 
     async def _prefetch(self) -> None:
-        """Have what the next step needs in memory."""
-        with contextlib.suppress(StoreClosed):
-            job = self._keys.begin_prefetch()
-            if job is not None:
-                await self._reading.run(
-                    job.run, functools.partial(self._keys.finish_prefetch, job)
-                )
+        """Have what the next step needs in memory, if that is possible."""
+        if self._prefetching is None:
+            try:
+                job = self._keys.begin_prefetch()
+            except StoreError as error:
+                _log.debug("not prefetched: %s", error)  # The step meets it again, and reports it.
+                return
+            if job is None:
+                return
+            self._prefetching = self._tasks.start("prefetch", self._read(job))
+        await asyncio.wait([self._prefetching])
+
+    async def _read(self, job: IndexPrefetchJob) -> None:
+        try:
+            await self._reading.run(job.run, functools.partial(self._keys.finish_prefetch, job))
+        except StoreError as error:
+            _log.debug("not prefetched: %s", error)
+        finally:
+            self._prefetching = None
 
     def step(self) -> int:
         """Do one step; return how many bytes of the log it covered."""

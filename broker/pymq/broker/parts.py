@@ -10,6 +10,7 @@ from pymq.broker.change_notices import ChangeNotices
 from pymq.broker.cleaner import Cleaner
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
+from pymq.broker.deletions import Deletions
 from pymq.broker.duties import Duty
 from pymq.broker.flusher import Flusher
 from pymq.broker.key_indexing import KeyIndexing
@@ -102,6 +103,7 @@ class Core:
     days: DayTotals
     requests: RequestStatistics
     statistics: BrokerStatistics
+    deletions: Deletions
     #: What features say of themselves in the report of the broker.
     reports: list[Report] = field(default_factory=list)
 

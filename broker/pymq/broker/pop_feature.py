@@ -58,6 +58,8 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
         orders=orders,
         take_reset=PopResets(tables.offsets, progress, orders, in_flight.has_counted).take,
     )
+    core.deletions.topics.extend([in_flight.forget_topic, orders.forget_topic])
+    core.deletions.groups.extend([progress.forget_group, orders.forget_group])
     access = PopAccess(config, tables.topics, tables.groups)
     handlers = (
         PopHandlers(

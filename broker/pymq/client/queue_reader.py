@@ -14,6 +14,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Hashable
 
 from pymq.client import operations
@@ -57,6 +58,9 @@ HELD_BACK_S = 10.0
 SLOW_S = 60.0
 #: Pause when a message needs a package that is not installed.
 MISSING_PACKAGE_PAUSE_S = 5.0
+#: An offset that does not change is committed again after this: a group that was deleted, or a
+#: broker that lost it, would not know it.
+COMMIT_AGAIN_S = 60.0
 #: Most messages and bytes of one pull; RocketMQ brokers give 32 and 256 KiB.
 PULL_COUNT_MAX = 1024
 PULL_BYTES = 4 << 20
@@ -140,6 +144,8 @@ class QueueReader:
         self._newest_ms: int | None = None
         #: The committed offset, as the broker knows it.
         self._committed_offset: int | None = None
+        #: Monotonic.
+        self._commit_again_s = 0.0
         self._troubles = troubles
         self._last_trouble: Hashable | None = None
         #: The message that kept the queue from pulling, as it was logged.
@@ -164,7 +170,7 @@ class QueueReader:
         channel = await self._pool.read_channel(self.queue)
         committed = await self._pool.ask(channel, operations.query_offset(self._group, self.queue))
         if committed is not None:
-            self._committed_offset = committed
+            self._note_committed(committed)
             return committed
         offset = await self._where_left(channel)
         if offset is None:
@@ -184,17 +190,21 @@ class QueueReader:
         return await self._pool.ask(channel, operations.min_offset(self.queue))
 
     def commit_nowait(self) -> None:
-        """Commit without waiting for an answer, if there is something new."""
+        """Commit without waiting for an answer, if there is something new, or now and then."""
         if self.process_queue is None:
             return
         offset = self.process_queue.commit_offset
-        if offset == self._committed_offset:
+        if offset == self._committed_offset and time.monotonic() < self._commit_again_s:
             return
         channel = self._open_master()
         if channel is not None:
             operation = operations.update_offset(self._group, self.queue, offset)
             channel.send_one_way(operation.request)
-            self._committed_offset = offset
+            self._note_committed(offset)
+
+    def _note_committed(self, offset: int) -> None:
+        self._committed_offset = offset
+        self._commit_again_s = time.monotonic() + COMMIT_AGAIN_S
 
     async def commit(self) -> None:
         """Commit for good.
@@ -218,7 +228,7 @@ class QueueReader:
         committed = await self._pool.ask(channel, operations.query_offset(self._group, self.queue))
         if committed is None or committed < offset:
             await self._pool.ask(channel, update)
-        self._committed_offset = offset
+        self._note_committed(offset)
 
     # --- pulls
 
@@ -320,22 +330,30 @@ class QueueReader:
         return message
 
     async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:
-        """The offset is outside the queue: start again at the nearest one inside that is new."""
+        """Go on elsewhere: the group was reset, or the offset is outside the queue.
+
+        In that case it is the nearest one inside that is new.
+        """
         wanted, offset = process_queue.next_offset, result.next_offset
-        if wanted < result.min_offset:
-            why = "what was there before has expired"
+        if result.min_offset <= wanted <= result.max_offset:
+            why = "the offset of its group was reset"
+        elif wanted < result.min_offset:
+            why = "that is outside the queue, what was there before has expired"
         else:
-            why = "its topic was deleted and created again, or its broker lost the end of its log"
+            why = (
+                "that is outside the queue; its topic was deleted and created again, or its broker "
+                "lost the end of its log"
+            )
             if self._newest_ms is not None:
                 # In a queue that was created again even the first message may be new.
                 channel = await self._pool.read_channel(self.queue)
                 unread = operations.offset_by_time(self.queue, self._newest_ms + 1)
                 offset = min(offset, await self._pool.ask(channel, unread))
         _log.warning(
-            "%s: offset %d is outside the queue, reading goes on at %d: %s",
+            "%s: reading goes on at offset %d, instead of %d: %s",
             self._named,
-            wanted,
             offset,
+            wanted,
             why,
         )
         self._inbox.drop(process_queue)

@@ -15,21 +15,30 @@ The network's term is busy polling (SO_BUSY_POLL, there done by the kernel).
 
 import asyncio
 import os
+from pathlib import Path
 from time import perf_counter
 
-#: More requests in one turn mean that many are under way.
+#: More requests in one turn, or since the last answer, mean that many are under way.
 REQUEST_COUNT_MAX = 2
 #: What a wait that was worth it adds to the score, and the highest score; one in vain takes 1.
 GAIN, SCORE_MAX = 2, 8
 #: Most turns that sleep at once, after a wait in vain that left nothing of the score.
 REST_MAX = 63
 
+#: Of the control group (version 2), as a container sees it.
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
 
 def processor_count() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return how many processors this process may use; in a container, those of its quota."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    count = len(os.sched_getaffinity(0))
+    try:
+        quota_us, period_us = _QUOTA.read_text().split()
+    except (OSError, ValueError):
+        return count
+    return count if quota_us == "max" else min(count, int(quota_us) // int(period_us))
 
 
 class BusyPoll:
@@ -56,7 +65,7 @@ class BusyPoll:
         self._request_count += request_count
 
     def answered(self) -> None:
-        """Something was written to a connection: wait, if that helps."""
+        """A connection's buffered output was flushed: wait, if that helps."""
         if self.is_waiting:
             self._is_answered = True
             return

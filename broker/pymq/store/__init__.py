@@ -10,6 +10,7 @@ from pymq.store.disk_jobs import FlushJob, QueueFlushJob
 from pymq.store.dispatch import Arrival
 from pymq.store.durability import Durability
 from pymq.store.files import Files
+from pymq.store.index.index_prefetch import IndexPrefetchJob
 from pymq.store.index.key_query import KeyQuery
 from pymq.store.keys import Keys
 from pymq.store.matching_read import MatchingRead
@@ -39,6 +40,7 @@ __all__ = [
     "Files",
     "FlushJob",
     "FlushMode",
+    "IndexPrefetchJob",
     "KeyQuery",
     "Keys",
     "Matches",

@@ -19,8 +19,9 @@ class RecordGroup:
     there alone, of a group that was not flushed.
 
     Attributes:
-        records: at least one, or several of one topic, in the order of the log.
-        places: the results of each; set when they are written.
+        records: at least one record, or several of one topic as one element, in the order of the
+            log.
+        places: the result of each element; set when they are written.
     """
 
     records: tuple[NewRecord | PlainRecords, ...]

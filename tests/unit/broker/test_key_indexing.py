@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import threading
 from pathlib import Path
+from typing import cast
 
 import pytest
 from tests.unit.store.stores import (
@@ -16,7 +18,7 @@ from tests.unit.store.stores import (
 
 from pymq.broker.key_indexing import KeyIndexing
 from pymq.errors import StoreError
-from pymq.store import Files, MessageStore
+from pymq.store import Files, Keys, MessageStore
 
 
 def store_with_messages(root: Path, files: Files | None = None) -> MessageStore:
@@ -67,3 +69,64 @@ def test_a_full_disk_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     asyncio.run(indexing.wait_indexed())
     assert store.keys.behind_bytes == 0
     store.close()
+
+
+class SlowKeys:
+    """A prefetch that takes as long as a test wants, and whose end may fail."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+        self.begun = self.finished = self.steps = 0
+        self.behind_bytes = 1000
+        self.error: StoreError | None = None
+
+    def begin_prefetch(self) -> "SlowKeys":
+        self.begun += 1
+        return self
+
+    def run(self) -> None:
+        self.may_end.wait(30)
+
+    def finish_prefetch(self, job: "SlowKeys") -> None:
+        self.finished += 1
+        if self.error is not None:
+            raise self.error
+
+    def index_step(self) -> int:
+        self.steps += 1
+        return self.behind_bytes
+
+
+def test_those_who_wait_share_one_prefetch_and_may_give_up(tmp_path: Path) -> None:
+    async def run() -> None:
+        keys = SlowKeys()
+        indexing = KeyIndexing(cast(Keys, keys))
+        for _ in range(5):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(indexing.wait_indexed(), 0.01)
+        patient = asyncio.create_task(indexing.wait_indexed())
+        await asyncio.sleep(0.01)
+        assert (keys.begun, keys.finished) == (1, 0)
+        keys.may_end.set()
+        async with asyncio.timeout(30):
+            await patient
+        assert (keys.begun, keys.finished, keys.steps) == (1, 1, 1)
+        await indexing.close()
+
+    asyncio.run(run())
+
+
+def test_a_prefetch_that_fails_is_left_to_the_step(tmp_path: Path) -> None:
+    async def run() -> None:
+        keys = SlowKeys()
+        keys.may_end.set()
+        keys.error = StoreError("no descriptor is left")
+        indexing = KeyIndexing(cast(Keys, keys))
+        indexing.start()
+        async with asyncio.timeout(30):
+            while keys.steps < 3:
+                await asyncio.sleep(0.01)
+        assert keys.finished >= 3
+        await indexing.close()
+
+    asyncio.run(run())

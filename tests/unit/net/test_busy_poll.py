@@ -1,6 +1,7 @@
 """When an event loop stays awake: only as long as it helps."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -100,3 +101,16 @@ def test_it_gives_up_what_does_not_help_and_tries_again_now_and_then(
             await asyncio.sleep(0)
 
     asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("quota", "count"), [("max 100000", 8), ("150000 100000", 1), ("1600000 100000", 8), ("", 8)]
+)
+def test_the_processors_of_a_container_are_those_of_its_quota(
+    quota: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(busy_poll.os, "sched_getaffinity", lambda pid: range(8), raising=False)
+    monkeypatch.setattr(busy_poll, "_QUOTA", tmp_path / "cpu.max")
+    assert busy_poll.processor_count() == 8
+    (tmp_path / "cpu.max").write_text(quota)
+    assert busy_poll.processor_count() == count

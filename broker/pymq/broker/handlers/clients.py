@@ -3,7 +3,7 @@
 Source: RocketMQ ClientManageProcessor, ConsumerManageProcessor.
 """
 
-import functools
+import weakref
 from collections.abc import Mapping
 
 from pymq.broker.config import BrokerConfig
@@ -29,8 +29,8 @@ _HEARTBEAT_FIELDS = [
     HeartbeatResponse(supports_v2=True, subscription_changed=changed).to_fields()
     for changed in (False, True)
 ]
-#: Clients repeat their heartbeats to the byte: so many are remembered, if they are no longer.
-_REMEMBERED_COUNT, _REMEMBERED_BYTES = 20_000, 1024
+#: A longer heartbeat is not remembered.
+_REMEMBERED_BYTES = 1024
 
 
 class ClientHandlers:
@@ -51,6 +51,10 @@ class ClientHandlers:
         self._groups = groups
         self._topics = topics
         self._selections = selections
+        #: The last one of each connection: clients repeat their heartbeats to the byte.
+        self._heartbeats: weakref.WeakKeyDictionary[ServerConnection, tuple[bytes, Heartbeat]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -67,8 +71,7 @@ class ClientHandlers:
         A client that leaves out subscriptions (V2) sends them again after it has heard that they
         changed: also when we do not know them, because we were restarted meanwhile.
         """
-        data = bytes(request.body)
-        body = (Heartbeat.decode if len(data) > _REMEMBERED_BYTES else _remembered)(data)
+        body = self._decoded(request.connection, bytes(request.body))
         client = Client(
             body.client_id,
             request.command.language,
@@ -98,6 +101,16 @@ class ClientHandlers:
             keep_subscriptions=body.heartbeat_fingerprint != 0 and body.without_sub,
             notifies=config.notify_consumer_ids_changed_enable,
         )
+
+    def _decoded(self, connection: ServerConnection, data: bytes) -> Heartbeat:
+        """Return a heartbeat, which must not be changed."""
+        known = self._heartbeats.get(connection)
+        if known is not None and known[0] == data:
+            return known[1]
+        body = Heartbeat.decode(data)
+        if len(data) <= _REMEMBERED_BYTES:
+            self._heartbeats[connection] = data, body
+        return body
 
     def _create_retry_topic(self, consumer: ConsumerData, queue_count: int) -> None:
         """Have a group's retry topic; it is an order topic as long as the group reads one."""
@@ -139,9 +152,3 @@ class ClientHandlers:
         if check.subscription is not None:
             self._selections.check(check.subscription)
         return request.response(ResponseCode.SUCCESS)
-
-
-@functools.lru_cache(_REMEMBERED_COUNT)
-def _remembered(data: bytes) -> Heartbeat:
-    """Return a heartbeat, which must not be changed."""
-    return Heartbeat.decode(data)

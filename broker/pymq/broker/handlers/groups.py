@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from pymq.broker.attributes import GROUP_ATTRIBUTES, changed
+from pymq.broker.deletions import Deletions
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state_saving import AnswerSaved
-from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.errors import LocalProtocolError, refusal
 from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol import names
@@ -35,12 +35,12 @@ class GroupHandlers:
         self,
         groups: GroupTable,
         offsets: OffsetTable,
-        statistics: BrokerStatistics,
+        deletions: Deletions,
         answer_saved: AnswerSaved,
     ) -> None:
         self._groups = groups
         self._offsets = offsets
-        self._statistics = statistics
+        self._deletions = deletions
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
@@ -86,9 +86,9 @@ class GroupHandlers:
         """DELETE_SUBSCRIPTIONGROUP (207)."""
         header = DeleteGroupRequest.from_fields(request.fields)
         self._groups.delete(header.group)
+        self._deletions.group(header.group)
         if header.forget_offsets:
             self._offsets.delete_group(header.group)
-        self._statistics.forget_group(header.group)
         return self._answer_saved(request)
 
     def page(self, request: Request) -> Command:

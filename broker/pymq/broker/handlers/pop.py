@@ -246,6 +246,8 @@ class PopHandlers:
                 f"the broker[{self._broker_name}] pop message's num is greater than {MESSAGES_MAX}",
             )
         self._access.check_reading(header.topic, header.queue_id, header.consumer_group)
+        if not header.order:
+            self._access.check_retrying(header.topic, header.consumer_group)
         return Wanted(
             topic=header.topic,
             group=header.consumer_group,

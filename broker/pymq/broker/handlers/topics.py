@@ -6,6 +6,7 @@ from dataclasses import replace
 from pymq.broker.attributes import TOPIC_ATTRIBUTES, changed, parse_changes
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
+from pymq.broker.deletions import Deletions
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import AnswerSaved
@@ -55,6 +56,7 @@ class TopicHandlers:
         store: MessageStore,
         cold_reads: ColdReads,
         statistics: BrokerStatistics,
+        deletions: Deletions,
         answer_saved: AnswerSaved,
     ) -> None:
         self._config = config
@@ -63,6 +65,7 @@ class TopicHandlers:
         self._store = store
         self._cold_reads = cold_reads
         self._statistics = statistics
+        self._deletions = deletions
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
@@ -142,9 +145,9 @@ class TopicHandlers:
         self._check_name(topic)
         for one in [*self._pop_retry_topics(topic), topic]:
             self._topics.delete(one)
+            self._deletions.topic(one)
             self._offsets.delete_topic(one)
             self._store.retention.delete_queues(one)
-            self._statistics.forget_topic(one)
         return self._answer_saved(request)
 
     def _pop_retry_topics(self, topic: str) -> list[str]:

@@ -7,6 +7,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.topics import TopicTable
 from pymq.errors import refusal
+from pymq.protocol import names
 from pymq.protocol.bodies import TopicConfig
 from pymq.protocol.codes import Permission, ResponseCode
 
@@ -55,6 +56,23 @@ class PopAccess:
         if not self._groups.require(group).consume_enable:
             raise refusal(
                 ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}"
+            )
+
+    def check_retrying(self, topic: str, group: str) -> None:
+        """Check whether messages that are not acknowledged can come back: they need a retry topic.
+
+        Raises:
+            BrokerError: its name would be too long.
+        """
+        if names.is_retry_topic(topic):
+            return
+        retry = names.pop_retry_topic(topic, group, v2=self._config.pop_retry_v2)
+        if len(retry) > names.DERIVED_TOPIC_BYTES_MAX:
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the names of group {group:.40}... and topic {topic:.40}... are too long: the "
+                f"topic for what is to be popped again would have {len(retry)} characters, "
+                f"expected at most {names.DERIVED_TOPIC_BYTES_MAX}",
             )
 
     def check_queue(self, topic: str, queue_id: int) -> None:

@@ -46,7 +46,7 @@ class CheckpointTable:
 
         Records are told in the order of their queue, so that the first one is the lowest.
         """
-        if not self._is_open(checkpoint):
+        if not self.is_open(checkpoint):
             return
         places = self._by_place[checkpoint.revive_queue_id]
         places.pop(checkpoint.revive_offset, None)
@@ -59,7 +59,7 @@ class CheckpointTable:
         item = checkpoint.due_ms, next(self._sequence), checkpoint
         heapq.heappush(self._by_due, item)
         if len(self._by_due) > 2 * len(self._by_key) + 1000:
-            self._by_due = [one for one in self._by_due if self._is_open(one[2])]
+            self._by_due = [one for one in self._by_due if self.is_open(one[2])]
             heapq.heapify(self._by_due)
 
     def remove(self, checkpoint: Checkpoint) -> None:
@@ -73,7 +73,7 @@ class CheckpointTable:
         heap = self._by_due
         while heap and heap[0][0] <= now_ms and len(due) < count_max:
             one = heapq.heappop(heap)[2]
-            if self._is_open(one):
+            if self.is_open(one):
                 due.append(one)
         return due
 
@@ -85,9 +85,14 @@ class CheckpointTable:
         """Return the open checkpoints with the oldest records in a revive queue."""
         return list(itertools.islice(self._by_place[revive_queue_id].values(), count_max))
 
+    def of_topic(self, topic: str) -> list[Checkpoint]:
+        """Return the open checkpoints of messages of a topic."""
+        return [one for one in self._by_key.values() if one.topic == topic]
+
     def count_in(self, revive_queue_id: int) -> int:
         """Return how many open checkpoints have their record in a revive queue."""
         return len(self._by_place[revive_queue_id])
 
-    def _is_open(self, checkpoint: Checkpoint) -> bool:
+    def is_open(self, checkpoint: Checkpoint) -> bool:
+        """Return whether a checkpoint is in the table."""
         return self._by_key.get(checkpoint.key) is checkpoint

@@ -181,6 +181,12 @@ class InFlight:
             self._progress.undo(taken.step)
         attempt.take(taken, result, outcome)
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget a topic that is being deleted: others may have its name and offsets."""
+        self._progress.forget_topic(topic)
+        for checkpoint in self._table.of_topic(topic):
+            self._journal.drop(checkpoint)
+
     def has_counted(self, queue: GroupQueue) -> bool:
         """Return whether the journal has counted all checkpoints of a group's queue."""
         return self._journal.has_counted(queue)

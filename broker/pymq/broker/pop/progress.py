@@ -88,6 +88,14 @@ class PopProgress:
             del self._steps[step.queue]
             self.commit(step.queue, step.first)
 
+    def forget_topic(self, topic: str) -> None:
+        """Leave the group's offset alone whatever becomes of messages that are being taken."""
+        self._steps = {queue: steps for queue, steps in self._steps.items() if queue[0] != topic}
+
+    def forget_group(self, group: str) -> None:
+        """The same for a group that is being deleted."""
+        self._steps = {queue: steps for queue, steps in self._steps.items() if queue[1] != group}
+
 
 def offsets_after(
     offsets: OffsetTable, checkpoints: Iterable[Checkpoint]

@@ -90,6 +90,8 @@ class Revival:
             self._table.postpone(one, self._clock.wall_ms() + 1000)
             return
         records = await self._read(one, bits)
+        if not self._table.is_open(one):
+            return  # Its topic was deleted meanwhile.
         # It was acknowledged meanwhile.
         bits &= ~(one.acknowledged | one.acknowledging)
         target = self._retry_topic(one)

@@ -219,7 +219,7 @@ class ReviveJournal:
 
     def _close(self, checkpoint: Checkpoint, bits: int) -> None:
         checkpoint.acknowledged |= bits
-        if checkpoint.is_done and self._table.find(checkpoint.key) is checkpoint:
+        if checkpoint.is_done and self._table.is_open(checkpoint):
             self.drop(checkpoint)
 
     def drop(self, checkpoint: Checkpoint) -> None:

@@ -47,8 +47,9 @@ class ConsumerGroup:
     fingerprint: int | None = None
     #: Do members subscribe differently, and has this been logged?
     is_divided: bool = False
-    #: Client ids with several connections: of a client that came back, or of two with one id.
-    doubled: set[str] = field(default_factory=set)
+    #: Client ids that came with a second connection, and how often the older one was heard of
+    #: since: a client that came back sends nothing there any more, but that may come late.
+    doubled: dict[str, int] = field(default_factory=dict)
     #: The answer to GET_CONSUMER_LIST_BY_GROUP, for which every member asks after every change.
     _ids_body: bytes | None = None
 
@@ -74,7 +75,7 @@ class ConsumerGroup:
             self.members[connection] = client
             return False
         if self.find(client.client_id) is not None:
-            self.doubled.add(client.client_id)
+            self.doubled[client.client_id] = 0
         self.members[connection] = client
         self._ids_body = None
         return True
@@ -97,7 +98,7 @@ class ConsumerGroup:
         return found
 
     def warn_of_shared_id(self, name: str, connection: ServerConnection, client_id: str) -> None:
-        """Warn once when an older connection of a client is heard of again: these are two.
+        """Warn once when an older connection of a client is heard of twice: these are two.
 
         RocketMQ lists the id twice: each of the two takes the first half of the queues, and nobody
         the other half. Here they are one member, as is a client that came back before its old
@@ -106,7 +107,10 @@ class ConsumerGroup:
         latest = self.find(client_id)
         if latest is None or latest[0] is connection or self.is_broadcasting:
             return
-        self.doubled.discard(client_id)
+        self.doubled[client_id] += 1
+        if self.doubled[client_id] < 2:
+            return
+        del self.doubled[client_id]
         _log.warning(
             "group %s: two consumers, at %s and %s, have the same client id %s. Each of them takes "
             "the same queues, so that what is in those is consumed twice; give each an instance "

@@ -140,6 +140,16 @@ class OrderTable:
             self._free_ms.pop(queue, None)
             self.is_changed = True
 
+    def forget_topic(self, topic: str) -> None:
+        """Forget a topic that is being deleted: one of its name may be created again."""
+        for queue in [queue for queue in self._infos if queue[0] == topic]:
+            self.clear(queue)
+
+    def forget_group(self, group: str) -> None:
+        """The same for a group."""
+        for queue in [queue for queue in self._infos if queue[1] == group]:
+            self.clear(queue)
+
     def __len__(self) -> int:
         return len(self._infos)
 

@@ -205,12 +205,18 @@ class IndexFile:
         return Slots(slots, next_number)
 
     def take_slots(self, slots: Slots) -> None:
-        """Use the slots that were read, unless items were added meanwhile."""
-        if self._slots is None and slots.next_number == self.header.next_number:
+        """Use the slots that were read, unless items were added meanwhile; rebuild unsound ones.
+
+        Raises:
+            StoreError: they are unsound, and the items cannot be read.
+        """
+        if self._slots is not None or slots.next_number != self.header.next_number:
+            return
+        if slots.is_sound:
             self._slots = slots.numbers
-            if not slots.is_sound:
-                _log.warning("%s: slots lead out of the file, they are rebuilt", self.path)
-                self._make_slots()
+        else:
+            _log.warning("%s: slots lead out of the file, they are rebuilt", self.path)
+            self._make_slots()
 
     def _make_slots(self) -> None:
         """Rebuild the slots from the items."""

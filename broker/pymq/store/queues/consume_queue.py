@@ -59,7 +59,7 @@ class ConsumeQueue:
     What is called an offset here is a queue offset. Invariants: ``min_offset <= end_offset <=
     next_offset``; entries [min_offset, end_offset) are written, hence visible; offsets
     [end_offset, next_offset) belong to records that wait to be dispatched. ``physical_end`` is the
-    end of the last entry's record.
+    end of the record of the last entry that has one, -1 if none has.
     """
 
     __slots__ = (

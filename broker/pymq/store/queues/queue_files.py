@@ -11,6 +11,8 @@ from pymq.store.files import Files
 #: for each file.
 _MANY_FILES = 256
 _ZEROS = bytes(1 << 16)
+#: Descriptors of deleted files take no more than one of so many.
+_DELETED_SHARE = 4
 
 
 class QueueFiles:
@@ -65,7 +67,7 @@ class QueueFiles:
 
     def _keep(self, path: str, fd: int) -> None:
         self._open[path] = fd
-        if len(self._open) > self._open_max:
+        if len(self._open) + len(self.deleted) > self._open_max:
             _, oldest = self._open.popitem(last=False)
             self.files.close(oldest)
 
@@ -90,10 +92,14 @@ class QueueFiles:
         QueueFlush(self.files, set(), self.dirty_directories).run()
 
     def remove(self, path: str) -> None:
-        """Delete a file; its descriptor goes to ``deleted``, while these are not too many."""
+        """Delete a file; a descriptor of it goes to ``deleted``, if there are some left for that.
+
+        All together are no more than may be open.
+        """
         fd = self._open.pop(path, None)
         self.dirty.discard(path)
-        if len(self.deleted) < self._open_max:
+        is_few = len(self.deleted) < self._open_max // _DELETED_SHARE
+        if is_few and len(self._open) + len(self.deleted) < self._open_max:
             fd = self._last_descriptor(path) if fd is None else fd
             if fd is not None:
                 self.deleted.append(fd)

@@ -264,7 +264,9 @@ class QueueRepair:
             )
             return False
         self._before_change()
+        before = queue.physical_end
         queue.write(queue.end_offset, BLANK_ENTRY * gap)
+        queue.physical_end = before
         return True
 
     def _good_count(self, queue: ConsumeQueue, found: Entries, wanted: Entries) -> int:
@@ -323,11 +325,17 @@ def _cut(queue: ConsumeQueue, log_end: int) -> None:
 
 
 def last_record_end(queue: ConsumeQueue) -> int:
-    """Return the end of the record of a queue's last entry; -1: there is none."""
-    if not queue.bases or queue.end_offset <= queue.bases[0] // ENTRY_BYTES:
-        return -1
-    physical, size, _ = queue.entry(queue.end_offset - 1)
-    return physical + size if size != BLANK_SIZE else -1
+    """Return the end of the record of a queue's last entry that has one; -1: there is none."""
+    low = queue.bases[0] // ENTRY_BYTES if queue.bases else queue.end_offset
+    end, at_once = queue.end_offset, 1
+    while end > low:
+        first = max(low, end - at_once)
+        entries = queue.entries(first, end - first)
+        entries = entries[entries["size"] != BLANK_SIZE]
+        if len(entries):
+            return int(entries["physical_offset"][-1]) + int(entries["size"][-1])
+        end, at_once = first, 1024
+    return -1
 
 
 def is_adjacent(queue: ConsumeQueue) -> bool:

@@ -103,5 +103,8 @@ class WatchJob:
     def run(self) -> None:
         """Free the space of deleted queue files, then look. Never raises."""
         for fd in self._deleted:
-            self._files.close(fd)
+            try:
+                self._files.close(fd)
+            except OSError as error:
+                _log.error("a deleted consume-queue file cannot be closed: %s", error)
         self.usages = self._disk.look()

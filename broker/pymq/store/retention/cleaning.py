@@ -36,7 +36,7 @@ from pymq.store.write_gate import WriteGate
 
 _log = logging.getLogger(__name__)
 
-#: Queues trimmed by one step, so that the thread of the store is soon free again.
+#: Queues trimmed by one job: closing the store waits for the job in progress.
 _QUEUES_A_STEP = 64
 #: Passes after one request, as in RocketMQ.
 _REQUESTED_PASSES = 20
@@ -96,7 +96,7 @@ class Retention:
         return self._disks.usages
 
     def begin_watch(self) -> WatchJob:
-        """Return a job that looks at the disks; one a second is enough."""
+        """Return a job that closes deleted queue files and looks at the disks; one a second."""
         self._gate.check_open()
         return WatchJob(self._log.files, self._disks, self._queues.files.take_deleted())
 

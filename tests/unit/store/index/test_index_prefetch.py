@@ -1,11 +1,16 @@
 """What indexing needs after a start is read by a job, if it is not in memory."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Never
 
+import pytest
 from tests.unit.store.index.test_key_index import found, index_all, keyed
 from tests.unit.store.stores import QuickFiles, open_store, overwrite, put_ok
 
+from pymq.errors import StoreError
 from pymq.store import MessageStore
+from pymq.store.index.index_file import IndexFile
 
 
 class ColdFiles(QuickFiles):
@@ -97,3 +102,24 @@ def test_a_store_that_was_closed_meanwhile(tmp_path: Path) -> None:
     store.close()
     job.run()
     store.keys.finish_prefetch(job)
+
+
+def test_unsound_slots_that_cannot_be_rebuilt_now_are_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = reopened(tmp_path, QuickFiles())
+    (path,) = (tmp_path / "index").iterdir()
+    overwrite(path, 40, b"\x7f" * 40)
+
+    def no_descriptor(file: IndexFile) -> Iterator[Never]:
+        raise StoreError("cannot be mapped")
+
+    with monkeypatch.context() as ill:
+        ill.setattr(IndexFile, "items", no_descriptor)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="cannot be mapped"):
+                prefetch(store)
+    assert prefetch(store)
+    index_all(store)
+    assert [found(store, key) for key in "abc"] == [[b"a"], [b"b"], [b"c"]]
+    store.close()

@@ -1,6 +1,7 @@
 """Whole queues that hold nothing any more: which go, and what a crash leaves of it."""
 
 import random
+import struct
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tests.unit.store.stores import (
     bodies,
     crashed_copy,
     open_store,
+    overwrite,
     put_ok,
     queue_path,
     record,
@@ -19,6 +21,7 @@ from tests.unit.store.stores import (
 
 from pymq.store import Files, MessageStore
 from pymq.store.files import DiskUsage
+from pymq.store.queues.consume_queue import BLANK_ENTRY
 from pymq.testing.faulty_files import FaultyFiles
 from pymq.testing.lost_power import Disk
 
@@ -139,4 +142,24 @@ def test_lost_power_does_not_bring_a_queue_back_under_new_messages(tmp_path: Pat
         assert reopened.queue_bounds(TOPIC, 0) == (0, 1), seed
         assert bodies(reopened, queue_id=0) == [b"again"], seed
         reopened.close()
+    store.close()
+
+
+def test_a_queue_that_ends_with_blank_entries_has_messages(tmp_path: Path) -> None:
+    """Recovery bridged a gap with them, and a power loss took what came behind it."""
+    store = make(tmp_path)
+    put_last(store)
+    run_pass(store)
+    put_ok(store, *(record_of_size(RECORD_BYTES, queue_id=0) for _ in range(2)))
+    queue_file = sorted(queue_path(tmp_path, queue_id=0).iterdir())[-1]
+    store.close()
+    (tmp_path / "queues.json").unlink()
+    (tmp_path / "abort").touch()
+    # Of the entries 0..7 the last is at place 7; 8 is blank, 9 is of a record that is gone.
+    overwrite(queue_file, 8 * 20, BLANK_ENTRY + struct.pack(">qiq", 1 << 30, 300, 0))
+    store = open_store(tmp_path, FakeClock(), FullDisk(), segment_bytes=1024)
+    assert store.queue_bounds(TOPIC, 0) == (6, 9)
+    run_pass(store)
+    assert (TOPIC, 0) not in store.retention.delete_expired_queues(every, count_max=9)
+    assert store.reads.read(TOPIC, 0, 6, count_max=2, bytes_max=1 << 20).count == 2
     store.close()

@@ -1,0 +1,26 @@
+"""What is forgotten when a topic or a group is deleted: there may be another one of its name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Deletions:
+    """Who is called with the name of what is being deleted, before its offsets and queues go.
+
+    Attributes:
+        topics, groups: those; they must not raise.
+    """
+
+    topics: list[Callable[[str], object]] = field(default_factory=list)
+    groups: list[Callable[[str], object]] = field(default_factory=list)
+
+    def topic(self, name: str) -> None:
+        """A topic is being deleted."""
+        for forget in self.topics:
+            forget(name)
+
+    def group(self, name: str) -> None:
+        """A group is being deleted."""
+        for forget in self.groups:
+            forget(name)
