@@ -40,30 +40,30 @@ def run(scale: float) -> None:
         load.create_topic(server.name_server, "busy", 4)
         _rest()
         machine.line("CPU of the broker", _idle_share(server) * 100, "%", goal="goal below 2")
-        alone = _sends(server, scale)
+        alone = sends(server, scale)
         load.run_loop(lambda: _make_topics(server.broker, count))
         _rest()
         share = _idle_share(server) * 100
         machine.line(f"CPU of the broker, {count:,} topics", share, "%", goal="goal below 2")
-        _costs(alone, _sends(server, scale), f"with {count:,} topics")
+        costs(alone, sends(server, scale), f"with {count:,} topics")
     print(f"\n{count:,} idle consumers in groups of {GROUP_SIZE}")
     with serving("async") as server:
         for topic in ("busy", crowd.TOPIC):
             load.create_topic(server.name_server, topic, 4)
-        alone = _sends(server, scale)
+        alone = sends(server, scale)
         before = server.resident_bytes()
         with _crowd(server.broker, count) as process:
             machine.line("memory of each", (server.resident_bytes() - before) / count / 1e3, "kB")
             machine.line("CPU of the broker", _idle_share(server) * 100, "%", goal="no sends")
-            beside = _sends(server, scale)
-            _costs(alone, beside, "beside them")
+            beside = sends(server, scale)
+            costs(alone, beside, "beside them")
             worst_ms, told = load.run_loop(lambda: _half_vanishes(server, process))
             machine.line("longest wait of a send while half of them vanish", worst_ms, "ms")
             machine.line("notices for each that stays", told / (count / 2), "")
 
 
-def _costs(alone: tuple[float, float], beside: tuple[float, float], what: str) -> None:
-    """Print what ``_sends`` returned, alone and with something else."""
+def costs(alone: tuple[float, float], beside: tuple[float, float], what: str) -> None:
+    """Print what ``sends`` returned, alone and with something else."""
     machine.line("CPU for a send, alone", alone[1], "us")
     machine.line(f"CPU for a send, {what}", beside[1], "us")
     machine.line(f"CPU, {what} / alone", beside[1] / alone[1], "x", goal="goal at most 1.1")
@@ -93,7 +93,7 @@ def _rest() -> None:
     time.sleep(REST_S)
 
 
-def _sends(server: Serving, scale: float) -> tuple[float, float]:
+def sends(server: Serving, scale: float) -> tuple[float, float]:
     """Return the best of some rounds: sends per second, and CPU microseconds for each."""
     rates, costs = [], []
     for _ in range(ROUNDS):

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.bench import beside_java, idle, load, machine, store, timers
+from tests.bench import backlog, beside_java, idle, load, machine, store, timers
 from tests.bench.serving import serving
 
 QUEUE_COUNT = 4
@@ -96,6 +96,7 @@ PARTS: dict[str, Callable[[float], None]] = {
     "store": store.run,
     "client": our_client,
     "idle": idle.run,
+    "backlog": backlog.run,
     "timers": timers.run,
     "java": beside_java.run,
 }
