@@ -70,6 +70,10 @@ class Schedule:
             check_max=self.broker["transaction_check_max"],
         )
         self.saved: str | None = None
+        #: What a full disk did not take since the power was lost last.
+        self.refused: list[Transaction] = []
+        #: Did writes fail in any life?
+        self.was_faulty = False
         self.count = 0
         #: May writes fail in this life?
         self.is_faulty = False
@@ -97,7 +101,8 @@ class Schedule:
         dice = self.dice
         fault = self.random_fault()
         files = FaultyFiles(fault, disk=self.disk)
-        self.is_faulty = was_faulty = fault is not None and fault.code is not None
+        self.is_faulty = fault is not None and fault.code is not None
+        self.was_faulty |= self.is_faulty
         loses_power = self.is_up = False
         try:
             self.start(files)
@@ -123,7 +128,11 @@ class Schedule:
             self.place = self.home / str(number + 1)
             self.disk.lose_power(dice, self.place)
             self.disk = Disk(self.place)
-            if self.settings["flush_mode"] is FlushMode.ASYNC or was_faulty:
+            # A write that failed may have been done, and the zeros over it may be what is lost.
+            self.model.all |= {one.number: one for one in self.refused}
+            self.refused.clear()
+            # What could not be flushed counts as stored as long as there is power.
+            if self.settings["flush_mode"] is FlushMode.ASYNC or self.was_faulty:
                 for one in self.model.all.values():
                     one.is_doubtful = True
 
@@ -220,7 +229,7 @@ class Schedule:
             one.is_doubtful = False
             if stored != [True]:
                 assert self.is_faulty, stored
-                del self.model.all[one.number]
+                self.refused.append(self.model.all.pop(one.number))
 
     async def end_some(self) -> None:
         """Ends of some transactions that arrive together, some of them of the same one."""
