@@ -305,6 +305,7 @@ class Schedule:
         assert answer.code == OK, answer
         queue = self.queues[message.record.queue_id]
         queue.acknowledge(message.record.queue_offset, _pop_time(message))
+        await self.take_held()  # It may have been waiting for this.
 
     async def change(self) -> None:
         for message in self.some(1):
@@ -324,7 +325,7 @@ class Schedule:
             self.clock.now_ms += 70_000
             await self.run.revive()
             await self.pop()
-            for message in self.known:
+            for message in list(self.known):
                 if self.is_fresh(message):
                     await self.acknowledge_one(message)
             await self.take_held()
