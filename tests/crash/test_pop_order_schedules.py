@@ -103,6 +103,13 @@ class Queue:
         still = [at for at in last.visible_ms if at not in last.acknowledged]
         self.reached = min(still, default=max(last.visible_ms) + 1)
 
+    def is_unknown(self, offset: int, pop_time: int) -> bool:
+        """Was a message left out when others were popped again, in the same millisecond?"""
+        last = self.last
+        if last is None or last.pop_time != pop_time or offset < self.reached:
+            return False
+        return offset not in last.visible_ms
+
     def change(self, offset: int, pop_time: int, visible_ms: int) -> None:
         """A message is to come again at another time."""
         last = self.last
@@ -302,9 +309,12 @@ class Schedule:
     async def acknowledge_one(self, message: PoppedMessage) -> None:
         fields = self.consumer.place_of(message)
         answer = await self.ask(command(RequestCode.ACK_MESSAGE, **fields))
+        queue, offset = self.queues[message.record.queue_id], message.record.queue_offset
+        if queue.is_unknown(offset, _pop_time(message)):
+            assert answer.code == ResponseCode.MESSAGE_ILLEGAL, answer
+            return
         assert answer.code == OK, answer
-        queue = self.queues[message.record.queue_id]
-        queue.acknowledge(message.record.queue_offset, _pop_time(message))
+        queue.acknowledge(offset, _pop_time(message))
         await self.take_held()  # It may have been waiting for this.
 
     async def change(self) -> None:
