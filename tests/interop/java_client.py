@@ -281,11 +281,17 @@ class JavaPushConsumer(Started):
             time.sleep(POLL_INTERVAL_S)
         super().close()
 
+    def queue_count(self, topic: str) -> int:
+        """Return how many queues of a topic the client reads now."""
+        return sum(str(queue.getTopic()) == topic for queue, _ in self._queues())
+
     def _pending_count(self) -> int:
         """Return how many messages the client holds, not yet consumed."""
+        return sum(int(queue.getMsgCount()) for _, queue in self._queues())  # AtomicLong as int
+
+    def _queues(self) -> list[tuple[Any, Any]]:
         balance = self.java.getDefaultMQPushConsumerImpl().getRebalanceImpl()
-        queues = map_items(balance.getProcessQueueTable())
-        return sum(int(queue.getMsgCount()) for _, queue in queues)  # AtomicLong comes as int
+        return map_items(balance.getProcessQueueTable())
 
     def _take(self, java_messages: Sequence[Any]) -> bool:
         """Keep a delivery; False when it shall count as failed."""
