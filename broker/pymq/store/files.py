@@ -66,6 +66,10 @@ class Files:
     stop the process between any two of them.
     """
 
+    #: Files that are being created, or could neither be completed nor removed: ``create`` may
+    #: find them in its way.
+    half_made: frozenset[Path] = frozenset()
+
     # -- data files ---------------------------------------------------------------------------
 
     def open(self, path: Path, *, create: bool = False) -> int:
@@ -84,10 +88,7 @@ class Files:
 
     def open_for_reading(self, path: Path) -> int:
         """Return a descriptor only for reading, also in a read-only directory."""
-        try:
-            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _failure(error, "open", path) from error
+        return _opened(path, os.O_RDONLY, "open")
 
     def create(self, path: Path, size_bytes: int, *, reserve: bool) -> int:
         """Create a file of its final size, all zeros, and return its descriptor.
@@ -103,7 +104,10 @@ class Files:
         Raises:
             DiskFull: no file is left.
         """
+        if path in self.half_made:
+            self.remove(path)
         fd = self.create_empty(path)
+        self.half_made |= {path}
         try:
             self.resize(fd, size_bytes)
             if reserve:
@@ -115,21 +119,16 @@ class Files:
             if isinstance(error, StoreError):
                 raise
             raise _failure(error, f"create with {size_bytes} B", path) from error
+        self.half_made -= {path}
         return fd
 
     def create_empty(self, path: Path) -> int:
         """Create a file of length 0 and return its descriptor; ``path`` must not exist."""
-        try:
-            return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL, 0o600)
-        except OSError as error:
-            raise _failure(error, "create", path) from error
+        return _opened(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, "create")
 
     def open_emptied(self, path: Path) -> int:
         """Return a descriptor of a file, created if missing, with its content removed."""
-        try:
-            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise _failure(error, "create", path) from error
+        return _opened(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, "create")
 
     def resize(self, fd: int, size_bytes: int) -> None:
         """Set the length of a file; added bytes read as zeros."""
@@ -343,10 +342,7 @@ class Files:
             FlushFailed: final, as in ``fsync``.
             StoreError: it could not be opened.
         """
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _failure(error, "open directory", path) from error
+        fd = _opened(path, os.O_RDONLY | os.O_DIRECTORY, "open directory")
         try:
             os.fsync(fd)
         except OSError as error:
@@ -443,10 +439,7 @@ class Files:
         Raises:
             StoreLocked: it is taken.
         """
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        except OSError as error:
-            raise _failure(error, "open directory", path) from error
+        fd = _opened(path, os.O_RDONLY | os.O_DIRECTORY, "open directory")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -526,6 +519,13 @@ class ReadOnlyFiles(Files):
         except OSError as error:
             raise _failure(error, "ask for its lock", root) from error
         return False
+
+
+def _opened(path: Path, flags: int, what: str) -> int:
+    try:
+        return os.open(path, flags | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _failure(error, what, path) from error
 
 
 def _failure(

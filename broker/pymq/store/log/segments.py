@@ -151,6 +151,7 @@ class Segments:
         try:
             self._files.fsync_directory(directory)
         except StoreError:
+            self._files.half_made |= {path}
             segment.remove()  # Otherwise the next try would find it in its place.
             raise
         return segment
