@@ -9,13 +9,21 @@ from pathlib import Path
 import pytest
 from tests.cluster.cli_processes import DEADLINE_S, array, pymq, refusal, rows, running
 
+from pymq.client import operations
+from pymq.client.bulk_client import BulkClient
+from pymq.protocol.sink_bodies import PublishRequest, SinkBatch
 from pymq.testing import Cluster
 
 
 @pytest.fixture(scope="module")
-def name_server() -> Iterator[str]:
-    with Cluster() as cluster:
-        yield cluster.name_server
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running_cluster:
+        yield running_cluster
+
+
+@pytest.fixture(scope="module")
+def name_server(cluster: Cluster) -> str:
+    return cluster.name_server
 
 
 def test_topics(name_server: str) -> None:
@@ -229,3 +237,30 @@ def test_an_answer_that_does_not_come() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         found = refusal(pymq("topic", "list", "-n", address, "--timeout", "0.3"))
     assert found.status == 3 and address in found.line
+
+
+def test_sinks(cluster: Cluster, name_server: str) -> None:
+    where = ("-n", name_server, "-o", "json")
+    assert array(pymq("sink", "list", *where)) == []
+    nobody = refusal(pymq("sink", "show", "nobody", *where))
+    assert nobody.status == 1 and "no sink 'nobody'" in nobody.line
+    with BulkClient(name_server) as client:
+        for name in ("one", "two"):
+            batch = SinkBatch(sink=name, query="q", run="r", batch=7, row_count=3)
+            wanted = operations.publish_batch(PublishRequest(batch=batch, runs=[]))
+            assert client.ask(cluster.broker_address, wanted).is_new
+    found = array(pymq("sink", "list", *where))
+    assert [(row["sink"], row["batch"], row["rows"]) for row in found] == [
+        ("one", 7, 3),
+        ("two", 7, 3),
+    ]
+    (shown,) = array(pymq("sink", "show", "two", *where))
+    assert (shown["query"], shown["published"], shown["broker"]) == ("q", True, cluster.broker_name)
+    text = pymq("sink", "list", "-n", name_server).stdout
+    assert text.splitlines()[0].split()[:2] == ["SINK", "BROKER"]
+    assert array(pymq("sink", "forget", "two", *where)) == [
+        {"sink": "two", "broker": cluster.broker_name, "forgotten": True}
+    ]
+    assert [row["sink"] for row in array(pymq("sink", "list", *where))] == ["one"]
+    again = refusal(pymq("sink", "forget", "two", *where))
+    assert "pymq sink list" in again.line

@@ -18,6 +18,7 @@ from pymq.broker.light_queue_feature import make_light_queues
 from pymq.broker.live_settings import LiveSettings
 from pymq.broker.parts import Core, Feature, MakeFeature, Site, Tables
 from pymq.broker.pop_feature import make_assignments, make_pop
+from pymq.broker.sink_feature import make_sinks
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.broker.timer_feature import make_timers
 from pymq.broker.transaction_feature import make_transactions
@@ -125,6 +126,7 @@ FEATURES: Sequence[MakeFeature] = (
     make_pop,
     make_timers,
     make_light_queues,
+    make_sinks,
     make_assignments,
     _reports,
 )

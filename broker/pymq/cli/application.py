@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from pymq.cli import clusters, groups, lookup, messages, servers, stores, topics
+from pymq.cli import clusters, groups, lookup, messages, servers, sinks, stores, topics
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
 from pymq.cli.summaries import SERVERS, version_text
 from pymq.errors import PymqError
@@ -100,4 +100,5 @@ application.add_typer(topics.commands, name="topic", help="List, create, delete 
 application.add_typer(groups.commands, name="group", help="List consumer groups and their lag.")
 application.add_typer(lookup.commands, name="message", help="Find messages by key, show one.")
 application.add_typer(clusters.commands, name="cluster", help="List brokers, show their state.")
+application.add_typer(sinks.commands, name="sink", help="List, show, forget exactly-once sinks.")
 application.add_typer(stores.commands, name="store", help="Check, show, rebuild a store directory.")

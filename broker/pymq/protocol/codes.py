@@ -243,13 +243,36 @@ PULL_BYTES_FIELD = "pymqMaxBytes"
 SEND_RECORDS = 479_001
 #: Sizes of the records, packed, in base64.
 RECORD_SIZES_FIELD = "pymqSizes"
+#: The part that staged records belong to, a number (``sink_bodies.StagedRun``).
+PART_FIELD = "pymqPart"
+
+
+class SinkRequest(IntEnum):
+    """Extensions of pymq: requests of exactly-once sinks; see ``docs/sinks.md``."""
+
+    STAGE_RECORDS = 479_002  #: store records of a batch where no consumer sees them
+    PUBLISH_BATCH = 479_003  #: decide that they are the batch, and make them visible
+    SINK_STATE = 479_004  #: which batch comes next
+    SHOW_SINKS = 479_005
+    FORGET_SINK = 479_006
+
+
+class SinkCode(IntEnum):
+    """Response codes of sinks."""
+
+    BATCH_TOO_OLD = 479_101
+    OTHER_QUERY = 479_102
+    FENCED = 479_103  #: a newer run of the query has begun
+    RUNS_LOST = 479_104  #: what was staged is not there any more: stage it again
 
 
 def request_name(code: int) -> str:
     """Return the name of a request code, or the number itself if it has none."""
     if code == SEND_RECORDS:
         return "SEND_RECORDS"
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return str(code)
+    for names in (RequestCode, SinkRequest):
+        try:
+            return names(code).name
+        except ValueError:
+            pass
+    return str(code)

@@ -24,6 +24,8 @@ SYSTEM_PREFIX = "rmq_sys_"
 #: Of light queues, which have no topic of their own.
 LMQ_PREFIX = "%LMQ%"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+#: The journal of exactly-once sinks, an extension of pymq.
+SINK_TOPIC = SYSTEM_PREFIX + "PYMQ_SINKS"
 REPLY_SUFFIX = "_REPLY_TOPIC"
 
 #: Template of automatically created topics (AUTO_CREATE_TOPIC_KEY_TOPIC).
@@ -63,6 +65,7 @@ NO_SEND_TOPICS = frozenset(
         CHECK_MAX_TIME_TOPIC,
         SELF_TEST_TOPIC,
         OFFSET_MOVED_TOPIC,
+        SINK_TOPIC,
         TIMER_TOPIC,  # RocketMQ takes what is sent there, and delivers no timer message any more.
     }
 )

@@ -59,6 +59,7 @@ class NewRecords:
         starts: int64, shape (count,): where each begins, relative to the first.
         tag_codes: int64, shape (count,): Java hash of each one's tag, 0 without a tag.
         host_bytes: size of both hosts of a record together.
+        prepared_offset: of each; what it means depends on the system flag.
         record_crc: whether each ends with its checksum, included in its size.
     """
 
@@ -70,6 +71,7 @@ class NewRecords:
         "_topic_field",
         "count",
         "host_bytes",
+        "prepared_offset",
         "queue_id",
         "record_bytes",
         "record_crc",
@@ -107,6 +109,7 @@ class NewRecords:
         self.sys_flag = shared.sys_flag | flags
         self.host_bytes = len(shared.born_host) + len(shared.store_host)
         self.record_crc = shared.record_crc
+        self.prepared_offset = 0
 
     def records_with(self, names: frozenset[bytes]) -> list[tuple[int, dict[str, str]]]:
         """Return (number, properties) of records that have one of the given properties.
@@ -159,6 +162,7 @@ class NewRecords:
         same["store_timestamp"] = store_timestamp
         same["store_host"] = np.void(store_host)
         same["reconsume_times"] = self._shared.reconsume_times
+        same["prepared_transaction_offset"] = self.prepared_offset
         rows = np.repeat(same, self.count)
         rows["size"] = self.sizes
         rows["body_crc"] = np.fromiter(map(crc32, bodies), np.int64, self.count) & 0x7FFFFFFF

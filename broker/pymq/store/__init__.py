@@ -7,7 +7,7 @@ layout are RocketMQ's.
 
 from pymq.store.config import FlushMode, StoreConfig
 from pymq.store.disk_jobs import FlushJob, QueueFlushJob
-from pymq.store.dispatch import Arrival
+from pymq.store.dispatch import Arrival, HeldQueues
 from pymq.store.durability import Durability
 from pymq.store.files import Files
 from pymq.store.index.index_prefetch import IndexPrefetchJob
@@ -24,6 +24,7 @@ from pymq.store.queues.queue_table import QueueKey
 from pymq.store.read_result import ReadResult, ReadStatus
 from pymq.store.retention.cleaning import Retention
 from pymq.store.selection import EVERYTHING, Matches, Selection
+from pymq.store.staging import Staging
 from pymq.store.statistics import Rates, StatisticsSnapshot
 from pymq.store.timer.timer_log import TimerMagic
 from pymq.store.timer.timer_log import Units as TimerUnits
@@ -40,6 +41,7 @@ __all__ = [
     "Files",
     "FlushJob",
     "FlushMode",
+    "HeldQueues",
     "IndexPrefetchJob",
     "KeyQuery",
     "Keys",
@@ -57,6 +59,7 @@ __all__ = [
     "RecordGroup",
     "Retention",
     "Selection",
+    "Staging",
     "StatisticsSnapshot",
     "StoreConfig",
     "TimerMagic",

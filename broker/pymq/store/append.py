@@ -35,6 +35,7 @@ from pymq.protocol.record_crc import (
     encode_record_crc,
     with_record_crc_room,
 )
+from pymq.protocol.staged_records import StagedCopies
 from pymq.protocol.tag_codes import delayed_tag_code
 from pymq.store.append_batch import place_batch
 from pymq.store.append_plain import add_together
@@ -279,7 +280,7 @@ class Appender:
         """
         if isinstance(put, NewRecord):
             return self._add_listed(run, pieces, put, results, store_host, limit)
-        if isinstance(put, (PlainRecords, CopiedRecords)):
+        if isinstance(put, (PlainRecords, CopiedRecords, StagedCopies)):
             if run.end + put.record_bytes > limit:
                 return False
             results.append(add_together(run, pieces, put, self._queues, store_host))

@@ -2,9 +2,12 @@
 
 import numpy as np
 
+from pymq.protocol.codes import MessageFlag
 from pymq.protocol.new_records import NewRecords
 from pymq.store.dispatch import PendingDispatch
 from pymq.store.queues.consume_queue import ENTRY, ConsumeQueue
+
+_PREPARED = int(MessageFlag.TRANSACTION_PREPARED)  # also set in ROLLBACK
 
 
 def place_batch(
@@ -16,10 +19,13 @@ def place_batch(
 ) -> int:
     """Encode a batch to the end of a run; return the queue offset of its first record.
 
+    Records that no queue lists, such as staged ones, have offsets that count from 0.
+
     Raises:
         PymqError, struct.error, ValueError, OverflowError: it cannot be encoded; nothing was added.
     """
-    queue_offset = queue.next_offset
+    is_listed = not batch.sys_flag & _PREPARED
+    queue_offset = queue.next_offset if is_listed else 0
     data = batch.encode(
         physical_offset=run.end,
         queue_offset=queue_offset,
@@ -28,6 +34,9 @@ def place_batch(
     )
     if len(data) != batch.record_bytes:
         raise ValueError(f"encoded to {len(data)} B, expected {batch.record_bytes}")
+    if not is_listed:
+        pieces.append(data)
+        return queue_offset
     entries = np.empty(batch.count, ENTRY)
     entries["physical_offset"] = batch.starts + run.end
     entries["size"] = batch.sizes

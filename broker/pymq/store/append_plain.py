@@ -9,6 +9,7 @@ import numpy as np
 
 from pymq.protocol.copied_records import CopiedRecords
 from pymq.protocol.plain_records import PlainRecords
+from pymq.protocol.staged_records import StagedCopies
 from pymq.store.dispatch import PendingDispatch
 from pymq.store.put_result import PutResult, PutStatus
 from pymq.store.queues.consume_queue import ENTRY, ENTRY_STRUCT, ConsumeQueue
@@ -20,7 +21,7 @@ _pack_entry = ENTRY_STRUCT.pack
 def add_together(
     run: PendingDispatch,
     pieces: list[bytes | memoryview],
-    put: PlainRecords | CopiedRecords,
+    put: PlainRecords | CopiedRecords | StagedCopies,
     table: QueueTable,
     store_host: bytes,
 ) -> PutResult:
@@ -33,7 +34,7 @@ def add_together(
         table: has their queues, or gets them.
         store_host: packed address of this broker.
     """
-    if isinstance(put, CopiedRecords):
+    if not isinstance(put, PlainRecords):
         return _add_copies(run, pieces, put, table, store_host)
     queues = _queues(table, put.topic, set(put.queue_ids))
     next_offsets = {queue_id: queue.next_offset for queue_id, queue in queues.items()}
@@ -69,7 +70,7 @@ def add_together(
 def _add_copies(
     run: PendingDispatch,
     pieces: list[bytes | memoryview],
-    put: CopiedRecords,
+    put: CopiedRecords | StagedCopies,
     table: QueueTable,
     store_host: bytes,
 ) -> PutResult:

@@ -12,7 +12,7 @@ Source: RocketMQ ReputMessageService, CommitLogDispatcherBuildConsumeQueue.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
@@ -34,6 +34,9 @@ WriteEntries: TypeAlias = Callable[[ConsumeQueue, int, bytes], BitMaps | None]
 #: Returns the bit map of a record, which filters may match it, by its topic and its bytes as they
 #: are stored. Must not raise.
 BitMapOf: TypeAlias = Callable[[str, memoryview], bytes | None]
+
+#: Queues whose new entries are held back.
+HeldQueues: TypeAlias = tuple[ConsumeQueue, ...]
 
 
 @dataclass(slots=True)
@@ -76,6 +79,18 @@ class PendingDispatch:
             del pieces[count:]
             if not pieces:
                 del self.groups[queue]
+
+
+@dataclass(slots=True)
+class _HeldEntries:
+    """Entries of a queue that are held back: the first offset, and the entries.
+
+    ``holders`` is how many hold it; 0: they are to be written.
+    """
+
+    holders: int = 0
+    first: int = 0
+    pieces: list[bytes] = field(default_factory=list)
 
 
 class ExtendedEntries:
@@ -133,7 +148,7 @@ class Dispatch:
         waits_for_flush: whether records become visible when they are flushed, not before.
 
     Attributes:
-        end: physical offset up to which everything is visible.
+        end: physical offset up to which everything is visible, but for queues that are held.
         store_timestamp: store time of the last visible record, ms.
         listener: called with what has just become visible, from inside ``MessageStore.put`` and
             the ``finish_...`` methods of ``Durability``. It must not call the store's writing
@@ -147,6 +162,9 @@ class Dispatch:
         self._gate = gate
         self._write = write
         self._pending: deque[PendingDispatch] = deque()
+        self._held: dict[ConsumeQueue, _HeldEntries] = {}
+        #: What ``complete`` was before the first of the held entries.
+        self._complete: tuple[int, int] | None = None
         self.waits_for_flush = waits_for_flush
         self.end = log.end
         self.store_timestamp = log.store_timestamp
@@ -155,7 +173,12 @@ class Dispatch:
     @property
     def is_behind(self) -> bool:
         """Whether entries wait to be written."""
-        return bool(self._pending)
+        return bool(self._pending) or self._complete is not None
+
+    @property
+    def complete(self) -> tuple[int, int]:
+        """Physical offset below which all queues have their entries, and its store time (ms)."""
+        return self._complete or (self.end, self.store_timestamp)
 
     @property
     def behind_bytes(self) -> int:
@@ -166,13 +189,27 @@ class Dispatch:
         """Add the queue entries of one write to the log."""
         self._pending.append(pending)
 
+    def hold(self, queues: HeldQueues) -> None:
+        """Keep what comes into queues invisible until ``release``, which has to follow."""
+        for queue in queues:
+            self._held.setdefault(queue, _HeldEntries()).holders += 1
+
+    def release(self, queues: HeldQueues) -> None:
+        """Have what came into queues become visible, all at once, with the next ``advance``.
+
+        A queue that others hold, too, stays invisible.
+        """
+        for queue in queues:
+            self._held[queue].holders -= 1
+
     def advance(self) -> bool:
         """Make visible what may be visible; return False if queues could not be written.
 
         Called after puts, commits and flushes; after a full disk, a later call does the rest.
         """
         try:
-            arrivals = self._apply_below(
+            arrivals = self._apply_released() if self._held else []
+            arrivals += self._apply_below(
                 self._log.flushed if self.waits_for_flush else self._log.committed
             )
         except StoreError as error:
@@ -204,15 +241,43 @@ class Dispatch:
         return arrivals
 
     def _apply(self, pending: PendingDispatch) -> list[Arrival]:
-        arrivals = []
-        for queue, (first, pieces) in pending.groups.items():
-            if queue.removed:
-                continue
-            entries = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-            bit_maps = self._write(queue, first, entries)
-            end = first + len(entries) // ENTRY_BYTES
-            arrivals.append(Arrival(queue.topic, queue.queue_id, first, end, entries, bit_maps))
+        held = self._held
+        arrivals = [
+            self._show(queue, first, pieces)
+            for queue, (first, pieces) in pending.groups.items()
+            if not queue.removed and queue not in held
+        ]
+        for queue in held.keys() & pending.groups.keys():
+            first, pieces = pending.groups[queue]
+            if not held[queue].pieces:
+                held[queue].first = first
+            held[queue].pieces += pieces
+            self._complete = self.complete
         return arrivals
+
+    def _apply_released(self) -> list[Arrival]:
+        """Make visible what is held no longer.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: some of it stays held; call again later.
+        """
+        arrivals = []
+        for queue, held in list(self._held.items()):
+            if held.holders:
+                continue
+            if held.pieces and not queue.removed:
+                arrivals.append(self._show(queue, held.first, held.pieces))
+            del self._held[queue]
+        if not any(held.pieces for held in self._held.values()):
+            self._complete = None
+        return arrivals
+
+    def _show(self, queue: ConsumeQueue, first: int, pieces: list[bytes]) -> Arrival:
+        """Write entries of a queue."""
+        entries = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        bit_maps = self._write(queue, first, entries)
+        end = first + len(entries) // ENTRY_BYTES
+        return Arrival(queue.topic, queue.queue_id, first, end, entries, bit_maps)
 
 
 def _merge(into: PendingDispatch, later: PendingDispatch) -> None:

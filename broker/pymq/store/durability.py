@@ -78,6 +78,11 @@ class Durability:
         return self._log.flushed
 
     @property
+    def failure(self) -> str | None:
+        """Why the store will never take a write again; None: it does."""
+        return self._gate.failure
+
+    @property
     def unflushed_bytes(self) -> int:
         """Bytes put that are not on the disk yet."""
         return self._log.end - self._log.flushed
@@ -217,13 +222,9 @@ class Durability:
             FlushFailed: an earlier flush failed.
         """
         self._check()
-        dispatch = self._dispatch
+        physical_end, store_timestamp = self._dispatch.complete
         return QueueFlushJob(
-            self._queue_files,
-            self._index,
-            self._checkpoint,
-            dispatch.store_timestamp,
-            dispatch.end,
+            self._queue_files, self._index, self._checkpoint, store_timestamp, physical_end
         )
 
     def finish_queue_flush(self, job: QueueFlushJob) -> None:

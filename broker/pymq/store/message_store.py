@@ -25,6 +25,7 @@ from pymq.store.queues.queue_table import QueueKey
 from pymq.store.reads import Reads
 from pymq.store.retention.cleaning import Retention
 from pymq.store.retention.disk_watch import DiskWatch
+from pymq.store.staging import Staging
 from pymq.store.statistics import StoreStatistics
 from pymq.store.time_lookup import OffsetSearch, TimeLookup
 from pymq.store.write_gate import WriteGate
@@ -49,6 +50,7 @@ class MessageStore:
         retention: deletes what is old or belonged to a deleted topic, and checks how full the
             disks are.
         reads: reads queues; ``read`` is its method.
+        staging: records that no consumer sees before their batch is complete.
         statistics: what was put and read; its owner calls ``sample`` once a second.
         timers: the messages that wait for a time of their own; None if they are not enabled.
 
@@ -88,6 +90,7 @@ class MessageStore:
         self.keys = Keys(log, index, self.dispatch, gate, clock, config.root_path)
         self.reads = Reads(log, queues, gate, self.statistics, clock)
         self.read = self.reads.read
+        self.staging = Staging(log, queues, self.dispatch, gate)
         self._disks = DiskWatch(config, log.files)
         self.retention = Retention(
             config,

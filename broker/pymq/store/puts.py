@@ -7,6 +7,7 @@ from pymq.protocol.copied_records import CopiedRecords
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord
+from pymq.protocol.staged_records import StagedCopies
 from pymq.store.put_result import PutResult
 
 
@@ -39,4 +40,6 @@ class RecordGroup:
 
 
 #: One record, several of one queue, or several of several queues.
-Put: TypeAlias = NewRecord | NewRecords | PlainRecords | CopiedRecords | RecordGroup
+Put: TypeAlias = (
+    NewRecord | NewRecords | PlainRecords | CopiedRecords | StagedCopies | RecordGroup
+)

@@ -1,5 +1,7 @@
 """Sends: SEND_MESSAGE (10), SEND_MESSAGE_V2 (310), SEND_BATCH_MESSAGE (320), SEND_RECORDS.
 
+Also STAGE_RECORDS, a send of records that no consumer sees yet.
+
 Each is checked and handed to the log writer; its response leaves when the flush mode's promise
 holds.
 
@@ -32,14 +34,17 @@ from pymq.protocol import names
 from pymq.protocol.bodies import TopicConfig
 from pymq.protocol.codes import (
     MQ_VERSION_RETRIES,
+    PART_FIELD,
     RECORD_SIZES_FIELD,
     SEND_RECORDS,
     Permission,
     RequestCode,
     ResponseCode,
+    SinkRequest,
 )
 from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.headers.send import REGION, SendRequest, SendResponse, encode_success
+from pymq.protocol.headers.sinks import StageResponse
 from pymq.protocol.message import (
     DELAY,
     REAL_TOPIC,
@@ -56,11 +61,13 @@ from pymq.protocol.parking import TIMER_DUE_MS, with_properties
 from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
 from pymq.protocol.recall_handles import RecallHandle
 from pymq.protocol.record import NewRecord
+from pymq.protocol.staged_records import StagedRecords
 from pymq.protocol.tag_codes import tag_code
 from pymq.store import Put, PutResult
 
 _WRITE = int(Permission.WRITE)
-_BATCH_CODES = frozenset((int(RequestCode.SEND_BATCH_MESSAGE), SEND_RECORDS))
+_STAGE = int(SinkRequest.STAGE_RECORDS)
+_BATCH_CODES = frozenset((int(RequestCode.SEND_BATCH_MESSAGE), SEND_RECORDS, _STAGE))
 _OK = int(ResponseCode.SUCCESS)
 #: Whoever sends to other topics and has messages parked here is told more about them.
 _TOLD_MORE = frozenset((names.HALF_TOPIC, names.TIMER_TOPIC))
@@ -112,6 +119,7 @@ class SendHandlers:
             RequestCode.SEND_MESSAGE_V2: self.send,
             RequestCode.SEND_BATCH_MESSAGE: self.send,
             SEND_RECORDS: self.send,
+            SinkRequest.STAGE_RECORDS: self.send,
         }
 
     def send(self, request: Request) -> Answer:
@@ -184,6 +192,9 @@ class SendHandlers:
             more = self._completion.of_batch(properties)
             batch = self._batch(request, header, stored_in, more)
             self._hooks.check_batch(batch, properties)
+            if isinstance(batch, StagedRecords):
+                batch.stage()
+                wait = False  # The decision about it is flushed, and all before it.
             return batch, queue_id, wait
         record = self._single(request, header, properties, topic, stored_in)
         return self._hooks.apply(record, properties), queue_id, wait
@@ -264,6 +275,9 @@ class SendHandlers:
             record_crc=self._record_crc,
             more_properties=more_properties,
         )
+        if request.command.code == _STAGE:
+            body, sizes = request.command.body, _record_sizes(request)
+            return StagedRecords(body, sizes, shared, _part(request))
         if request.command.code == SEND_RECORDS:
             return PreencodedRecords(request.command.body, _record_sizes(request), shared)
         return NewBatch(bytes(request.command.body), shared)
@@ -288,6 +302,11 @@ class SendHandlers:
     ) -> None:
         """Answer a send whose outcome is known."""
         command = request.command
+        if isinstance(put, StagedRecords) and is_in_log(outcome):
+            size_bytes = result.physical_end - result.physical_offset
+            place = StageResponse(physical_offset=result.physical_offset, size_bytes=size_bytes)
+            request.respond(request.response(_OK, fields=place.to_fields()))
+            return
         if outcome is _STORED:
             if command.form is _JSON and result.count == 1 and put.topic not in _TOLD_MORE:
                 frame = encode_success(
@@ -344,6 +363,13 @@ def _transaction_id(put: Put) -> str | None:
         return None
     unique_key = find_property(put.properties, UNIQUE_KEY.encode())
     return None if unique_key is None else unique_key.decode()
+
+
+def _part(request: Request) -> int:
+    text = (request.fields or {}).get(PART_FIELD, "")
+    if not text.isdecimal() or not 0 < int(text) < 1 << 63:
+        raise RemoteProtocolError(f"field {PART_FIELD}: {text[:32]!r}, expected 1..2^63-1")
+    return int(text)
 
 
 def _record_sizes(request: Request) -> npt.NDArray[np.int32]:

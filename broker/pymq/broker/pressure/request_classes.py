@@ -11,7 +11,7 @@ Source: RocketMQ BrokerController.registerProcessor, BrokerFastFailure, BrokerCo
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pymq.protocol.codes import SEND_RECORDS, RequestCode
+from pymq.protocol.codes import SEND_RECORDS, RequestCode, SinkRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ CLASSES: Mapping[int, RequestClass] = {
     RequestCode.SEND_MESSAGE_V2: SEND,
     RequestCode.SEND_BATCH_MESSAGE: SEND,
     SEND_RECORDS: SEND,
+    SinkRequest.STAGE_RECORDS: SEND,
     RequestCode.CONSUMER_SEND_MSG_BACK: SEND,
     RequestCode.RECALL_MESSAGE: SEND,
     RequestCode.SEND_REPLY_MESSAGE: REPLY,
@@ -83,6 +84,8 @@ NEEDS_DISK = frozenset(
         RequestCode.SEND_MESSAGE_V2,
         RequestCode.SEND_BATCH_MESSAGE,
         SEND_RECORDS,
+        SinkRequest.STAGE_RECORDS,
+        SinkRequest.PUBLISH_BATCH,
         RequestCode.CONSUMER_SEND_MSG_BACK,
     )
 )

@@ -60,6 +60,13 @@ from pymq.client.operations.sends import (
     may_send_elsewhere,
     read_send,
 )
+from pymq.client.operations.sinks import (
+    SinkState,
+    forget_sink,
+    publish_batch,
+    show_sinks,
+    sink_state,
+)
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -73,6 +80,7 @@ __all__ = [
     "Send",
     "SendResult",
     "SendStatus",
+    "SinkState",
     "broker_state",
     "check_send_topic",
     "clean_expired_queues",
@@ -85,6 +93,7 @@ __all__ = [
     "delete_topic",
     "delete_topic_routes",
     "earliest_store_time",
+    "forget_sink",
     "group_table",
     "groups_of_topic",
     "heartbeat",
@@ -93,11 +102,14 @@ __all__ = [
     "may_send_elsewhere",
     "min_offset",
     "offset_by_time",
+    "publish_batch",
     "query_messages",
     "query_offset",
     "read_send",
     "route",
     "send_back",
+    "show_sinks",
+    "sink_state",
     "topic_config",
     "topic_list",
     "topic_stats",

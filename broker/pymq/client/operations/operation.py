@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from pymq.errors import BrokerError, RemoteProtocolError
-from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.codes import RequestCode, ResponseCode, SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.headers.codec import Header
 
@@ -79,7 +79,9 @@ class Plain(Operation[T]):
             raise RemoteProtocolError(f"{peer} answered {self._description}: {error}") from error
 
 
-def new_request(code: RequestCode, header: Header | None = None, body: bytes = b"") -> Command:
+def new_request(
+    code: RequestCode | SinkRequest, header: Header | None = None, body: bytes = b""
+) -> Command:
     """Return a request; its channel gives it a number."""
     return Command(int(code), header.to_fields() if header is not None else None, body)
 

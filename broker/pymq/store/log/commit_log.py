@@ -338,6 +338,21 @@ class CommitLog:
             )
         return segment.view[position : position + size]
 
+    def part_view(self, physical_offset: int, size_bytes: int) -> memoryview:
+        """Return a part of the log inside of one segment, like ``slice``.
+
+        Raises:
+            OffsetOutOfRange: the log does not hold all of it there.
+        """
+        segment, stop = self._readable(physical_offset)
+        position = physical_offset - segment.first
+        if position + size_bytes > stop:
+            raise OffsetOutOfRange(
+                f"{segment.path}: {size_bytes} B at physical offset {physical_offset}, but it ends "
+                f"at {segment.first + stop}"
+            )
+        return segment.view[position : position + size_bytes]
+
     def store_times(self, physical_offsets: Longs) -> Longs:
         """Return the store times (ms) of records in the log, by their offsets, ascending.
 

@@ -1,0 +1,149 @@
+"""Exactly-once sinks, an extension of pymq: PUBLISH_BATCH, SINK_STATE, SHOW_SINKS, FORGET_SINK.
+
+STAGE_RECORDS is a send; see ``handlers.send``.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from pymq.broker.sinks.journal import SinkJournal
+from pymq.broker.sinks.publishing import Publishing
+from pymq.broker.state.sinks import SinkTable
+from pymq.broker.state.topics import TopicTable
+from pymq.errors import CorruptRecord, DurabilityUnknown, OffsetOutOfRange, refusal
+from pymq.net.dispatcher import Handler, Request
+from pymq.protocol.codes import ResponseCode, SinkCode, SinkRequest
+from pymq.protocol.command import Command
+from pymq.protocol.headers.sinks import SinkNameRequest, SinkResponse
+from pymq.protocol.names import SINK_TOPIC
+from pymq.protocol.sink_bodies import (
+    JournalEntry,
+    JournalKind,
+    PublishRequest,
+    SinkBatch,
+    SinkRows,
+)
+
+#: Longest name of a sink, its query, its run; and of a digest.
+TEXT_MAX = 255
+
+
+class SinkHandlers:
+    """Publishes batches, and shows what was published."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        table: SinkTable,
+        journal: SinkJournal,
+        publishing: Publishing,
+    ) -> None:
+        self._topics = topics
+        self._table = table
+        self._journal = journal
+        self._publishing = publishing
+        #: Of sinks for which requests are being handled.
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return the handler of each request code."""
+        return {
+            SinkRequest.PUBLISH_BATCH: self.publish,
+            SinkRequest.SINK_STATE: self.state,
+            SinkRequest.SHOW_SINKS: self.show,
+            SinkRequest.FORGET_SINK: self.forget,
+        }
+
+    def state(self, request: Request) -> Command:
+        """SINK_STATE: say whether a batch was published already, and fence older runs."""
+        batch = SinkBatch.decode(request.body)
+        _check(batch)
+        is_new = self._table.admit(batch)
+        return self._answer(request, batch.sink, is_new=is_new)
+
+    async def publish(self, request: Request) -> Command:
+        """PUBLISH_BATCH: decide what a batch is, and answer when consumers see it."""
+        body = PublishRequest.decode(request.body)
+        batch = body.batch
+        _check(batch)
+        async with self._locks.setdefault(batch.sink, asyncio.Lock()):
+            is_new = self._table.admit(batch)
+            if is_new:
+                await self._decide(body)
+            sink = self._table.find(batch.sink)
+            assert sink is not None
+            try:
+                await self._journal.wait_secured(sink.decision_end)
+            except DurabilityUnknown as error:
+                return request.response(ResponseCode.FLUSH_DISK_TIMEOUT, str(error))
+        await self._publishing.wait(batch.sink)
+        if sink.pending is not None:
+            return request.response(
+                ResponseCode.FLUSH_DISK_TIMEOUT,
+                f"batch {batch.batch} of sink {batch.sink} is decided, but the disk failed: start "
+                "the broker again, then ask again",
+            )
+        return self._answer(request, batch.sink, is_new=is_new)
+
+    async def _decide(self, body: PublishRequest) -> None:
+        for topic in {run.topic for run in body.runs}:
+            self._topics.require(topic)
+        try:
+            await self._publishing.check(body.runs)
+        except (CorruptRecord, OffsetOutOfRange) as error:
+            raise refusal(
+                SinkCode.RUNS_LOST, f"{error}; nothing was published, write the batch again"
+            ) from error
+        if SINK_TOPIC not in self._topics:
+            self._topics.create(SINK_TOPIC, queue_count=1)
+        # The one before may still be copied.
+        await self._publishing.wait(body.batch.sink)
+        decided = JournalEntry(
+            kind=JournalKind.DECIDED.value,
+            batch=body.batch,
+            is_lasting=body.is_lasting,
+            runs=body.runs,
+        )
+        await self._journal.write(decided)
+        sink = self._table.find(body.batch.sink)
+        assert sink is not None
+        self._publishing.begin(sink)
+
+    def show(self, request: Request) -> Command:
+        """SHOW_SINKS: what all sinks have published, or one."""
+        name = SinkNameRequest.from_fields(request.fields).sink
+        rows = [row for row in self._table.rows() if name in (None, row.last.sink)]
+        return request.response(ResponseCode.SUCCESS, body=SinkRows(sinks=rows).encode())
+
+    async def forget(self, request: Request) -> Command:
+        """FORGET_SINK: let a sink begin again, with any query and batch."""
+        name = SinkNameRequest.from_fields(request.fields).sink
+        sink = None if name is None else self._table.find(name)
+        if sink is None:
+            raise refusal(ResponseCode.QUERY_NOT_FOUND, f"there is no sink {name}")
+        async with self._locks.setdefault(sink.row.last.sink, asyncio.Lock()):
+            await self._publishing.wait(sink.row.last.sink)
+            end = await self._journal.write(
+                JournalEntry(kind=JournalKind.FORGOTTEN.value, batch=sink.row.last)
+            )
+            await self._journal.wait_secured(end)
+        return request.response(ResponseCode.SUCCESS)
+
+    def _answer(self, request: Request, name: str, *, is_new: bool) -> Command:
+        sink = self._table.find(name)
+        body = b"" if sink is None else sink.row.encode()
+        return request.response(
+            ResponseCode.SUCCESS, fields=SinkResponse(is_new=is_new).to_fields(), body=body
+        )
+
+
+def _check(batch: SinkBatch) -> None:
+    for name in ("sink", "query", "run", "digest"):
+        text = getattr(batch, name)
+        if len(text) > TEXT_MAX or not (text or name == "digest"):
+            raise refusal(
+                ResponseCode.INVALID_PARAMETER,
+                f"{name} {text[:32]!r} has {len(text)} characters, expected 1..{TEXT_MAX}",
+            )
+    if batch.batch < 0:
+        raise refusal(ResponseCode.INVALID_PARAMETER, f"batch {batch.batch}, expected 0 or more")

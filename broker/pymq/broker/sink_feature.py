@@ -1,0 +1,38 @@
+"""Exactly-once sinks, as a feature: its parts and how they are wired."""
+
+from pymq.broker.duties import Periodic
+from pymq.broker.handlers.sinks import SinkHandlers
+from pymq.broker.parts import Core, Feature, Site, Tables
+from pymq.broker.sinks.journal import SinkJournal
+from pymq.broker.sinks.publishing import Publishing
+from pymq.broker.state.sinks import SinkTable
+
+_SAVE_INTERVAL_S = 5.0
+_SAY_AGAIN_INTERVAL_S = 600.0
+
+
+def make_sinks(site: Site, tables: Tables, core: Core) -> Feature:
+    """Exactly-once sinks."""
+    table = SinkTable()
+    core.saving.add_periodic("sinks.json", table, interval_s=_SAVE_INTERVAL_S)
+    journal = SinkJournal(
+        site.store,
+        core.log_writer,
+        table,
+        site.clock,
+        core.flusher.wait_flushed,
+        reserved_hours=site.store_config.reserved_hours,
+        host=site.store_host,
+    )
+    publishing = Publishing(site.store, core.responses, journal, table)
+    handlers = SinkHandlers(tables.topics, table, journal, publishing)
+
+    def load() -> None:
+        journal.load()
+        publishing.load()
+
+    return Feature(
+        handlers=handlers.table(),
+        openings=[load],
+        duties=[publishing, Periodic("sinks", journal.say_again, _SAY_AGAIN_INTERVAL_S)],
+    )

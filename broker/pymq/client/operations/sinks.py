@@ -1,0 +1,54 @@
+"""Exactly-once sinks, an extension of pymq: whether a batch is new, and publishing it."""
+
+from dataclasses import dataclass
+
+from pymq.client.operations.operation import Operation, Plain, new_request, nothing
+from pymq.protocol.codes import SinkRequest
+from pymq.protocol.command import Command
+from pymq.protocol.headers.sinks import SinkNameRequest, SinkResponse
+from pymq.protocol.sink_bodies import PublishRequest, SinkBatch, SinkRow, SinkRows
+
+
+@dataclass(frozen=True, slots=True)
+class SinkState:
+    """What a broker says of a batch.
+
+    Attributes:
+        is_new: whether it was not published before.
+        row: what the sink has published last; None: nothing.
+    """
+
+    is_new: bool
+    row: SinkRow | None
+
+
+def sink_state(batch: SinkBatch) -> Operation[SinkState]:
+    """Was a batch published already? Fences older runs of its query."""
+    request = new_request(SinkRequest.SINK_STATE, body=batch.encode())
+    return Plain(request, f"what sink {batch.sink!r} has published", _read_state)
+
+
+def publish_batch(wanted: PublishRequest) -> Operation[SinkState]:
+    """Publish what was staged; it may be asked for again if there is no answer."""
+    request = new_request(SinkRequest.PUBLISH_BATCH, body=wanted.encode())
+    what = f"to publish batch {wanted.batch.batch} of sink {wanted.batch.sink!r}"
+    return Plain(request, what, _read_state)
+
+
+def show_sinks(sink: str | None = None) -> Operation[list[SinkRow]]:
+    """What all sinks of a broker have published, or one."""
+    request = new_request(SinkRequest.SHOW_SINKS, SinkNameRequest(sink=sink))
+    return Plain(
+        request, "what sinks have published", lambda found: SinkRows.decode(found.body).sinks
+    )
+
+
+def forget_sink(sink: str) -> Operation[None]:
+    """Let a sink begin again."""
+    request = new_request(SinkRequest.FORGET_SINK, SinkNameRequest(sink=sink))
+    return Plain(request, f"to forget sink {sink!r}", nothing)
+
+
+def _read_state(response: Command) -> SinkState:
+    is_new = SinkResponse.from_fields(response.fields).is_new
+    return SinkState(is_new, SinkRow.decode(response.body) if response.body else None)

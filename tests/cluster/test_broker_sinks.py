@@ -1,0 +1,210 @@
+"""Exactly-once sinks at a broker: what is staged, what is published, and who may do that."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
+from tests.cluster.sinks import SinkWriter, bodies, seen, shown
+
+from pymq.protocol.codes import RequestCode, ResponseCode, SinkCode, SinkRequest
+from pymq.protocol.command import Command
+from pymq.protocol.names import SINK_TOPIC
+from pymq.protocol.sink_bodies import SinkRow
+from pymq.store import FlushMode
+
+
+async def found_by_key(peer: Peer, key: str) -> list[bytes]:
+    answer = await peer.ask(
+        RequestCode.QUERY_MESSAGE,
+        topic="T",
+        key=key,
+        maxNum=32,
+        beginTimestamp=0,
+        endTimestamp=1 << 62,
+    )
+    return [record.body for record in records(answer)] if answer.code == 0 else []
+
+
+@pytest.mark.parametrize("flush", list(FlushMode))
+@pytest.mark.parametrize("store", [{}, {"append_record_crc": True}], ids=["", "checksums"])
+def test_a_batch_is_seen_when_it_is_published(
+    tmp_path: Path, flush: FlushMode, store: dict[str, Any]
+) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=2)
+        await peer.send("T", b"before")
+        writer = SinkWriter(peer)
+        assert await writer.is_new(0)
+        first = await writer.stage([b"a", b"b"], properties=b"TAGS\x01tag\x02KEYS\x01k\x02")
+        second = await writer.stage([b"c"], queue_id=1)
+        orphan = await writer.stage([b"of a task that died"])
+        await peer.send("T", b"between")
+        assert await bodies(peer) == [b"before", b"between"]
+        assert await bodies(peer, queue_id=1) == await found_by_key(peer, "k") == []
+        answer = await writer.publish(0, first, second)
+        assert (answer.code, fields(answer)["new"]) == (ResponseCode.SUCCESS, "true")
+        assert await bodies(peer) == [b"before", b"between", b"a", b"b"]
+        assert await bodies(peer, queue_id=1) == [b"c"]
+        copies = (await seen(peer))[2:]
+        assert [record.queue_offset for record in copies] == [2, 3]
+        assert [record.sys_flag & 0xC for record in copies] == [8, 8]
+        assert copies[0].prepared_transaction_offset == first.physical_offset
+        tagged = await peer.pull("T", 0, subscription="tag")
+        assert [record.body for record in records(tagged)] == [b"a", b"b"]
+        assert sorted(await found_by_key(peer, "k")) == [b"a", b"b"]
+        assert not await writer.is_new(0) and await writer.is_new(1)
+        # The same once more, and what somebody else has staged for it: nothing happens.
+        answer = await writer.publish(0, orphan)
+        assert (answer.code, fields(answer)["new"]) == (ResponseCode.SUCCESS, "false")
+        assert SinkRow.decode(answer.body).last.row_count == 3
+        assert await bodies(peer) == [b"before", b"between", b"a", b"b"]
+        (row,) = await shown(peer)
+        assert (row.last.batch, row.is_published) == (0, True)
+
+    serve(tmp_path, check, flush=flush, store=store)
+
+
+def test_who_may_not_publish(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        writer = SinkWriter(peer)
+        assert (await writer.publish(5, await writer.stage([b"5"]))).code == 0
+
+        async def refused(other: SinkWriter, number: int) -> tuple[int, str]:
+            answer = await other.publish(number, await other.stage([b"never"]))
+            state = await peer.ask(SinkRequest.SINK_STATE, other.batch(number).encode())
+            assert (state.code, state.remark) == (answer.code, answer.remark)
+            return answer.code, answer.remark or ""
+
+        code, text = await refused(writer, 4)
+        assert code == SinkCode.BATCH_TOO_OLD
+        assert "batch 4 comes after batch 5 was published" in text and "pymq sink forget s" in text
+        code, text = await refused(SinkWriter(peer, query="other", run="r0"), 6)
+        assert code == SinkCode.OTHER_QUERY
+        assert "query q has published up to batch 5 there, and this is query other" in text
+        newer = SinkWriter(peer, run="r2")
+        assert await newer.is_new(6)
+        code, text = await refused(writer, 6)
+        assert code == SinkCode.FENCED and "run r2 of the query began after this one, r1" in text
+        assert (await newer.publish(6, await newer.stage([b"6"]))).code == 0
+        assert await bodies(peer) == [b"5", b"6"]
+
+    serve(tmp_path, check)
+
+
+def test_what_was_staged_and_is_not_there(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=2)
+        writer = SinkWriter(peer)
+        await peer.send("T", b"an ordinary message")
+        run = await writer.stage([b"a", b"b"])
+        for name, wrong in {
+            "part": run.part + 1,
+            "count": 1,
+            "queue_id": 1,
+            "topic": "U",
+            "physical_offset": 0,
+            "size_bytes": run.size_bytes + 1,
+        }.items():
+            await create_topic(peer, "U", queues=1)
+            changed = type(run)(
+                **{field: getattr(run, field) for field in run.__dataclass_fields__} | {name: wrong}
+            )
+            answer = await writer.publish(0, run, changed)
+            assert answer.code == SinkCode.RUNS_LOST, (name, answer)
+            assert "nothing was published, write the batch again" in (answer.remark or "")
+        for far in (1 << 40, -1):
+            changed = type(run)(
+                topic="T", queue_id=0, physical_offset=far, size_bytes=100, count=1, part=1
+            )
+            assert (await writer.publish(0, changed)).code == SinkCode.RUNS_LOST
+        assert await bodies(peer) == [b"an ordinary message"]
+        assert (await writer.publish(0, run)).code == ResponseCode.SUCCESS
+        await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
+        answer = await writer.publish(1, run)
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+    serve(tmp_path, check)
+
+
+@pytest.mark.parametrize("is_file_lost", [False, True])
+def test_a_restart_knows_what_was_published(tmp_path: Path, is_file_lost: bool) -> None:
+    async def publish(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        for number in range(3):
+            for name in ("one", "two"):
+                writer = SinkWriter(peer, name, run=f"r-{name}")
+                run = await writer.stage([b"%s %d" % (name.encode(), number)])
+                assert (await writer.publish(number, run)).code == 0
+        job = SinkWriter(peer, "job", run="x")
+        assert (await job.publish(0, await job.stage([b"job"]), is_lasting=False)).code == 0
+        assert (await peer.ask(SinkRequest.FORGET_SINK, sink="two")).code == 0
+        assert (await peer.ask(SinkRequest.FORGET_SINK, sink="two")).code != 0
+
+    async def go_on(peer: Peer) -> None:
+        assert [(row.last.sink, row.last.batch) for row in await shown(peer)] == [
+            ("job", 0),
+            ("one", 2),
+        ]
+        writer = SinkWriter(peer, "one", run="r-one")
+        assert not await writer.is_new(2) and await writer.is_new(3)
+        assert (await writer.publish(2)).code == 0
+        again = SinkWriter(peer, "two", "another query", "run")
+        assert (await again.publish(0, await again.stage([b"two, from the start"]))).code == 0
+        assert len(await bodies(peer)) == 8
+
+    serve(tmp_path, publish)
+    if is_file_lost:
+        (tmp_path / "config" / "sinks.json").unlink()
+        (tmp_path / "config" / "sinks.json.bak").unlink(missing_ok=True)
+    serve(tmp_path, go_on)
+
+
+def test_consumers_see_all_of_a_batch_or_nothing(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=2)
+        await create_topic(peer, "U", queues=1)
+        writer = SinkWriter(peer)
+        runs = [
+            await writer.stage([b"%d" % number] * 500, queue_id=number % 2) for number in range(40)
+        ]
+        counts: list[int] = []
+
+        async def watch() -> None:
+            while True:
+                answer = await peer.ask(RequestCode.GET_MAX_OFFSET, topic="T", queueId=1)
+                counts.append(int(fields(answer)["offset"]))
+
+        async def produce(topic: str) -> None:
+            for number in range(1000):
+                await peer.send(topic, b"%d" % number)
+
+        watching = asyncio.create_task(watch())
+        published = asyncio.create_task(writer.publish(0, *runs))
+        others = [asyncio.create_task(produce(topic)) for topic in "TU"]
+        answer = await published
+        assert isinstance(answer, Command) and answer.code == 0
+        assert len(set(counts)) <= 2 and set(counts) <= {0, 10_000}
+        await asyncio.gather(*others)
+        watching.cancel()
+        found = await seen(peer)
+        assert [record.queue_offset for record in found] == list(range(11_000))
+        assert len(await seen(peer, queue_id=1)) == 10_000
+
+    serve(tmp_path, check)
+
+
+def test_the_journal_is_a_topic_that_nobody_else_writes_to(tmp_path: Path) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        writer = SinkWriter(peer)
+        assert (await writer.publish(0, await writer.stage([b"a"]))).code == 0
+        assert len(await seen(peer, SINK_TOPIC)) == 2  # decided, published
+        answer = await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic=SINK_TOPIC)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        answer = await peer.send(SINK_TOPIC, b"{}")
+        assert answer.code == ResponseCode.NO_PERMISSION
+
+    serve(tmp_path, check)

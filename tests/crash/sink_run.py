@@ -1,0 +1,207 @@
+"""One run of a broker as far as exactly-once sinks are concerned: no sockets, no tasks of its own.
+
+Its parts are the real ones; requests come from connections that end in a list, the clock stands
+still until it is moved, disks work in the thread that asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from tests.crash.pop_run import _Here
+from tests.unit.net.connections import FakeConnection
+from tests.unit.store.stores import BORN, HOST, FakeClock, config
+
+from pymq.broker.config import BrokerConfig
+from pymq.broker.handlers.sinks import SinkHandlers
+from pymq.broker.log_writer import LogWriter, Outcome
+from pymq.broker.record_response import RecordResponses
+from pymq.broker.sinks.journal import SinkJournal
+from pymq.broker.sinks.publishing import Publishing
+from pymq.broker.state.sinks import SinkTable
+from pymq.broker.state.topics import TopicTable
+from pymq.errors import StoreError
+from pymq.net.dispatcher import Dispatcher
+from pymq.protocol import fastjson
+from pymq.protocol.bodies import TopicConfig
+from pymq.protocol.codes import SinkRequest
+from pymq.protocol.command import Command
+from pymq.protocol.new_records import SharedFields
+from pymq.protocol.record import NewRecord, encode_record
+from pymq.protocol.sink_bodies import PublishRequest, SinkBatch, StagedRun
+from pymq.protocol.staged_records import StagedRecords
+from pymq.store import MessageStore, PutResult
+from pymq.testing.faulty_files import Crashed, FaultyFiles
+
+TOPICS = ("T", "U")
+QUEUE_COUNT = 2
+_Result = TypeVar("_Result")
+
+
+class SinkRun:
+    """From one start to one stop or death; inside of an event loop.
+
+    Args:
+        root: of the store.
+        clock: the time.
+        files: the disk.
+        saved: the text of ``sinks.json``; None: there is no file.
+        settings: of the store.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        clock: FakeClock,
+        files: FaultyFiles,
+        *,
+        saved: str | None,
+        **settings: Any,
+    ) -> None:
+        self.clock = clock
+        self.files = files
+        self.store_config = config(root, **settings)
+        self.store = store = MessageStore.open(self.store_config, clock, files=files)
+        self.table = SinkTable()
+        if saved is not None:
+            self.table.restore(fastjson.parse(saved))
+        self.waiting: list[tuple[int, Callable[[str | None], None]]] = []
+        self.writer = LogWriter(functools.partial(store.put, store_host=HOST), None)
+        self.journal = SinkJournal(
+            store,
+            self.writer,
+            self.table,
+            clock,
+            lambda end, done: self.waiting.append((end, done)),
+            reserved_hours=72,
+            host=HOST,
+        )
+        responses = RecordResponses(store, executor=_Here(), memory_bytes=3000)
+        self.publishing = Publishing(store, responses, self.journal, self.table)
+        topics = TopicTable(BrokerConfig(), clock)
+        for topic in TOPICS:
+            topics.put(
+                TopicConfig(
+                    topic=topic, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT, perm=6
+                )
+            )
+        handlers = SinkHandlers(topics, self.table, self.journal, self.publishing)
+        self.dispatcher = Dispatcher("test", handlers.table())
+        self.journal.load()
+        self.publishing.load()
+        self.publishing.start()
+
+    # --- time passes
+
+    async def settle(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Let some work come to its end.
+
+        Raises:
+            Crashed: the process died.
+        """
+        task = asyncio.ensure_future(work)
+        for _ in range(10_000):
+            for _ in range(8):
+                await asyncio.sleep(0)
+            if self.files.crashed:
+                task.cancel()
+                raise Crashed("in the middle of something")
+            if self.waiting:
+                self.flush()
+            elif task.done():
+                return task.result()
+            self.clock.now_ms += 10  # A full disk is tried again after a while.
+        raise AssertionError("it never ends")
+
+    def flush(self) -> None:
+        """Flush the log, and tell those who wait for that."""
+        waiting, self.waiting = self.waiting, []
+        reason = None
+        try:
+            self.store.durability.flush()
+        except StoreError as error:
+            reason = str(error)
+        for end, done in waiting:
+            assert reason is not None or self.store.durability.flushed_end >= end
+            done(reason)
+
+    async def leave(self) -> None:
+        """End all tasks."""
+        await self.dispatcher.close()
+        await self.publishing.close()
+
+    # --- what writers do
+
+    async def put(self, put: Any) -> PutResult | None:
+        """Store something; None if it was refused."""
+        told: asyncio.Future[PutResult | None] = asyncio.get_running_loop().create_future()
+
+        def done(result: PutResult, outcome: Outcome) -> None:
+            told.set_result(result if outcome is Outcome.STORED else None)
+
+        self.writer.append(put, done)
+
+        async def wait() -> PutResult | None:
+            return await told
+
+        return await self.settle(wait())
+
+    async def stage(
+        self, topic: str, queue_id: int, bodies: Sequence[bytes], part: int
+    ) -> StagedRun | None:
+        """Stage records; None if they were refused."""
+        encoded = [
+            b"".join(
+                encode_record(
+                    NewRecord(topic, queue_id, body, b"", bytes(8), 0),
+                    bytes((len(topic),)) + topic.encode(),
+                    size=91 + len(topic) + len(body),
+                    queue_offset=0,
+                    physical_offset=0,
+                    store_timestamp=0,
+                    store_host=bytes(8),
+                )
+            )
+            for body in bodies
+        ]
+        shared = SharedFields(
+            topic=topic,
+            queue_id=queue_id,
+            born_timestamp=1,
+            born_host=BORN,
+            store_host=HOST,
+            record_crc=self.store_config.append_record_crc,
+        )
+        sizes = np.array(list(map(len, encoded)), np.int32)
+        records = StagedRecords(b"".join(encoded), sizes, shared, part)
+        records.stage()
+        result = await self.put(records)
+        if result is None:
+            return None
+        return StagedRun(
+            topic=topic,
+            queue_id=queue_id,
+            physical_offset=result.physical_offset,
+            size_bytes=result.physical_end - result.physical_offset,
+            count=len(bodies),
+            part=part,
+        )
+
+    async def publish(self, batch: SinkBatch, runs: Sequence[StagedRun]) -> Command:
+        """Ask for a batch to be published; return the answer."""
+        connection = FakeConnection()
+        body = PublishRequest(batch=batch, runs=list(runs)).encode()
+        command = Command(SinkRequest.PUBLISH_BATCH, {}, body, opaque=1)
+        self.dispatcher.on_commands(connection.as_connection(), [command])
+
+        async def answered() -> Command:
+            while not connection.responses:
+                await asyncio.sleep(0)
+            return connection.responses[0][1]
+
+        return await self.settle(answered())
