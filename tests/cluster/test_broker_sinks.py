@@ -208,3 +208,15 @@ def test_the_journal_is_a_topic_that_nobody_else_writes_to(tmp_path: Path) -> No
         assert answer.code == ResponseCode.NO_PERMISSION
 
     serve(tmp_path, check)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "two\nlines", "a\x01b"])
+def test_names_that_are_refused(tmp_path: Path, name: str) -> None:
+    async def check(peer: Peer) -> None:
+        for writer in (SinkWriter(peer, name), SinkWriter(peer, "s", name)):
+            answer = await writer.publish(0)
+            assert answer.code == ResponseCode.INVALID_PARAMETER
+            assert "expected 1..255, all of them printable" in (answer.remark or "")
+        assert await shown(peer) == []
+
+    serve(tmp_path, check)

@@ -140,10 +140,11 @@ class SinkHandlers:
 def _check(batch: SinkBatch) -> None:
     for name in ("sink", "query", "run", "digest"):
         text = getattr(batch, name)
-        if len(text) > TEXT_MAX or not (text or name == "digest"):
+        if len(text) > TEXT_MAX or not (text or name == "digest") or not text.isprintable():
             raise refusal(
                 ResponseCode.INVALID_PARAMETER,
-                f"{name} {text[:32]!r} has {len(text)} characters, expected 1..{TEXT_MAX}",
+                f"{name} {text[:32]!a} has {len(text)} characters, expected 1..{TEXT_MAX}, all of "
+                "them printable",
             )
     if batch.batch < 0:
         raise refusal(ResponseCode.INVALID_PARAMETER, f"batch {batch.batch}, expected 0 or more")
