@@ -23,6 +23,10 @@ from pymq.store import FlushMode, StoreConfig
 #: What memory may grow by after a quarter of the requests: tables of what random names created.
 GROWTH_BYTES: Final = 64 << 20
 
+#: Who says once that it is a client or a broker, and never again, is given up as in RocketMQ: its
+#: connection is closed. Not here.
+_LONG_MS = 3_600_000
+
 
 class FuzzedServer(ABC):
     """A server in a thread of its own.
@@ -91,6 +95,7 @@ class FuzzedBroker(FuzzedServer):
 
     async def _start(self) -> tuple[str, Mapping[int, Handler]]:
         config = BrokerConfig(
+            client_expiry_ms=_LONG_MS,
             listen_port=0,
             property_filter=True,
             recall_messages=True,
@@ -122,7 +127,8 @@ class FuzzedNameServer(FuzzedServer):
         self._path = path
 
     async def _start(self) -> tuple[str, Mapping[int, Handler]]:
-        self._server = NameServer(NamesrvConfig(port=0, kv_config_path=self._path))
+        config = NamesrvConfig(port=0, kv_config_path=self._path, scan_interval_ms=_LONG_MS)
+        self._server = NameServer(config)
         await self._server.start()
         return self._server.address, self._server._dispatcher._handlers
 
