@@ -48,6 +48,8 @@ class Cleaner:
         self._pause_s = pause_s
         self._first_s = first_s
         self._one_pass = asyncio.Lock()
+        #: Is there a requested pass that has not begun?
+        self._is_requested = False
         self._tasks = Tasks("cleaner")
 
     def start(self) -> None:
@@ -64,12 +66,15 @@ class Cleaner:
         await self._work.run(job.run, functools.partial(self._retention.finish_watch, job))
 
     def run_soon(self) -> None:
-        """Run a pass now, in addition to the regular ones."""
-        self._tasks.start("old files, requested", self.run_pass())
+        """Run a pass now, in addition to the regular ones, unless one is about to begin."""
+        if not self._is_requested:
+            self._is_requested = True
+            self._tasks.start("old files, requested", self.run_pass())
 
     async def run_pass(self) -> None:
         """Run one pass, after the one in progress."""
         async with self._one_pass:
+            self._is_requested = False
             while await self.step():
                 await asyncio.sleep(self._pause_s)
 
