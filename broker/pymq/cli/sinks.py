@@ -45,7 +45,7 @@ def show(shared: arguments.Shared, sink: Name) -> None:
 @commands.command()
 @arguments.with_shared
 def forget(shared: arguments.Shared, sink: Name) -> None:
-    """Let a sink begin again, for a query that starts anew. What it has published stays."""
+    """Let a sink begin again, for a query that starts from scratch. What it published stays."""
     from pymq.client.sink_admin import SinkAdmin
 
     with shared.client() as client:

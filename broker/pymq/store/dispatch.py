@@ -247,7 +247,7 @@ class Dispatch:
             for queue, (first, pieces) in pending.groups.items()
             if not queue.removed and queue not in held
         ]
-        for queue in held.keys() & pending.groups.keys():
+        for queue in held.keys() & pending.groups.keys() if held else ():
             first, pieces = pending.groups[queue]
             if not held[queue].pieces:
                 held[queue].first = first

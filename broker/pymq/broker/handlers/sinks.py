@@ -4,6 +4,7 @@ STAGE_RECORDS is a send; see ``handlers.send``.
 """
 
 import asyncio
+import weakref
 from collections.abc import Mapping
 
 from pymq.broker.sinks.journal import SinkJournal
@@ -43,7 +44,7 @@ class SinkHandlers:
         self._journal = journal
         self._publishing = publishing
         #: Of sinks for which requests are being handled.
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""

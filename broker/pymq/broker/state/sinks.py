@@ -93,27 +93,12 @@ class SinkTable:
         Raises:
             BrokerError: the sink must not publish it.
         """
-        self._check_run(batch)
         sink = self._sinks.get(batch.sink)
-        if sink is None:
-            return True
-        last = sink.row.last
-        if batch.batch < last.batch:
-            raise refusal(
-                SinkCode.BATCH_TOO_OLD,
-                f"sink {batch.sink}: batch {batch.batch} comes after batch {last.batch} was "
-                "published. The query was set back behind what it has published: what lies between "
-                "would be missing, or be there twice. Start it from where it was, or let the sink "
-                f"begin again (pymq sink forget {batch.sink})",
-            )
-        if batch.query != last.query:
-            raise refusal(
-                SinkCode.OTHER_QUERY,
-                f"sink {batch.sink}: query {last.query} has published up to batch {last.batch} "
-                f"there, and this is query {batch.query}, batch {batch.batch}. A new query needs a "
-                f"sink of its own, or let this one begin again (pymq sink forget {batch.sink})",
-            )
-        return batch.batch > last.batch
+        if sink is not None:
+            _check_batch(batch, sink.row.last)
+        # Last: who is refused fences nobody.
+        self._check_run(batch)
+        return sink is None or batch.batch > sink.row.last.batch
 
     def _check_run(self, batch: SinkBatch) -> None:
         """Note a run, and refuse one that is not the latest of its sink."""
@@ -219,3 +204,22 @@ class SinkTable:
             place = one.journal_offset, one.stored_ms
             self._sinks[name] = Sink(one.row, one.pending, one.decision_end, place)
             self._runs[name] = [run]
+
+
+def _check_batch(batch: SinkBatch, last: SinkBatch) -> None:
+    """Refuse a batch that must not come after the last one."""
+    if batch.batch < last.batch:
+        raise refusal(
+            SinkCode.BATCH_TOO_OLD,
+            f"sink {batch.sink}: batch {batch.batch} comes after batch {last.batch} was "
+            "published. The query was set back behind what it has published: what lies between "
+            "would be missing, or be there twice. Start it from where it was, or let the sink "
+            f"begin again (pymq sink forget {batch.sink})",
+        )
+    if batch.query != last.query:
+        raise refusal(
+            SinkCode.OTHER_QUERY,
+            f"sink {batch.sink}: query {last.query} has published up to batch {last.batch} "
+            f"there, and this is query {batch.query}, batch {batch.batch}. A new query needs a "
+            f"sink of its own, or let this one begin again (pymq sink forget {batch.sink})",
+        )

@@ -1,6 +1,9 @@
 """The table of sinks: what it forgets, and what it has said again."""
 
+import pytest
+
 from pymq.broker.state.sinks import FORGET_AFTER_MS, SinkTable
+from pymq.errors import BrokerError
 from pymq.protocol import fastjson
 from pymq.protocol.sink_bodies import JournalEntry, JournalKind, SinkBatch
 
@@ -67,3 +70,16 @@ def test_a_sink_that_only_the_journal_knows() -> None:
     table.take(entry(JournalKind.KEPT, batch(number=9)), (0, NOW_MS), 1000)
     assert not table.admit(batch(number=9)) and table.admit(batch(number=10))
     assert table.rows()[0].is_published and not table.pending()
+
+
+def test_who_is_refused_fences_nobody() -> None:
+    table = SinkTable()
+    publish(table, batch(number=5))
+    another = SinkBatch(sink="s", query="another", run="its own", batch=6)
+    for refused in (another, batch(number=4, run="set back")):
+        with pytest.raises(BrokerError):
+            table.admit(refused)
+    assert table.admit(batch(number=6))
+    assert table.admit(batch(number=6, run="newer"))
+    with pytest.raises(BrokerError, match="began after this one"):
+        table.admit(batch(number=6))
