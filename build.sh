@@ -152,6 +152,29 @@ bench_spark() {
   exec "$python" -m tests.bench.spark "$@"
 }
 
+spark_matrix() {  # each version has an environment of its own, with all else from .venv
+  make_env
+  need_java "spark-matrix"
+  local version folder site failed=
+  for version in ${PYMQ_SPARK_VERSIONS:-4.0 4.1 4.2 4.3}; do
+    folder=$root/.matrix/$version
+    if [ ! -f "$folder/ready" ]; then
+      say "installing Spark $version into .matrix/$version"
+      "$python" -m venv --clear --without-pip "$folder"
+      "$python" -m pip --python "$folder/bin/python" install --quiet --disable-pip-version-check \
+        "pyspark==$version.*" >&2
+      site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+      printf '%s\n' "$root/broker" "$root/connector" \
+        "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" > "$site/all-else.pth"
+      touch "$folder/ready"
+    fi
+    say "testing with Spark $version"
+    PATH=$folder/bin:$PATH PYSPARK_PYTHON=$folder/bin/python PYSPARK_DRIVER_PYTHON=$folder/bin/python \
+      "$folder/bin/python" -m pytest tests/spark "$@" || failed+=" $version"
+  done
+  [ -z "$failed" ] || die "failed with Spark$failed"
+}
+
 interop() {
   make_env
   if ! command -v mvn >/dev/null && may_install; then
@@ -206,6 +229,7 @@ case $verb in
   demo) demo "$@" ;;                        #: the flights of New York through broker and Spark, checked
   test) run "$python" -m pytest -m "not interop and not bench" "$@" ;; #: all tests that need no Maven
   interop) interop "$@" ;;                  #: tests against the official Java clients and brokers
+  spark-matrix) spark_matrix "$@" ;;        #: tests of the connector in each Spark from 4.0 on
   crash) crash "$@" ;;                      #: kill and break things for longer than `test` does
   bench) run "$python" -m tests.bench.run "$@" ;; #: speed and memory of broker and client, beside peers
   bench-spark) bench_spark "$@" ;;          #: speed of the Spark source and sink

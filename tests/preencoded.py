@@ -21,4 +21,4 @@ def lay_out(topic: str, body: bytes) -> RecordsBody:
     data = batch.encode(
         physical_offset=0, queue_offset=0, store_timestamp=0, store_host=NOWHERE
     )
-    return RecordsBody(memoryview(data), pack_sizes(batch.sizes))
+    return RecordsBody(memoryview(data), pack_sizes(batch.sizes), len(batch.sizes))

@@ -72,7 +72,7 @@ WRONG: list[tuple[Callable[[Path], list[str]], str, str, str]] = [
     (layer_findings, "pymq/client/a.py", "from pymq.settings import x", "client imports"),
     (layer_findings, "pymq/client/a.py", "from pymq import Producer", "client imports pymq.Prod"),
     (layer_findings, "pymq/broker/a.py", "import pymq.testing.cluster", "broker imports"),
-    (layer_findings, "pymq/broker/a.py", "import pyspark_pymq.reader", "broker imports pyspark_"),
+    (layer_findings, "pymq/broker/a.py", "import pyspark_pymq.source", "broker imports pyspark_"),
     (layer_findings, "pymq/__init__.py", "from .testing import Cluster", "imports pymq.te"),
     (layer_findings, "pymq/store/a.py", "import_module('pymq.net')", "store imports pymq.net"),
     (layer_findings, "pymq/plugins/a.py", "", "in no line of the layer table"),

@@ -15,11 +15,15 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader, RefusedStreamReader
-    from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter
+    from pyspark_pymq.sink.writer import PymqBatchWriter, PymqStreamWriter
+    from pyspark_pymq.source.batch_reader import PymqBatchReader
+    from pyspark_pymq.source.metadata import QueueStatesReader
+    from pyspark_pymq.source.reader import PymqStreamReader, RefusedStreamReader
 
 #: Spark needs the first as well, but not in every process.
 _PACKAGES = ("pyarrow", "numpy", "pymq")
+#: Where Spark hands over the filters of a batch, if ``spark.sql.python.filterPushdown.enabled``.
+_FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PymqSource(DataSource):
@@ -32,11 +36,12 @@ class PymqSource(DataSource):
             ImportError: a package that we need is not there.
             ConfigurationError: an option is unknown, missing or malformed.
         """
-        super().__init__(options)  # type: ignore[arg-type]
         check_packages()
         from pyspark_pymq.options import check_options
+        from pyspark_pymq.value_options import with_schema_text
 
-        check_options(options)
+        super().__init__(with_schema_text(options))
+        check_options(self.options)
 
     @classmethod
     def name(cls) -> str:
@@ -45,37 +50,50 @@ class PymqSource(DataSource):
 
     def schema(self) -> "StructType":
         """Return the columns that are read when the user gives no schema."""
-        from pyspark_pymq.options import source_options
-        from pyspark_pymq.source_columns import default_schema
+        from pyspark_pymq.source.metadata import queue_schema
+        from pyspark_pymq.source.options import source_options
 
         options = source_options(self.options)
-        return default_schema(properties=options.include_properties)
+        return queue_schema() if options.metadata is not None else options.default_schema()
 
-    def reader(self, schema: "StructType") -> "PymqBatchReader":
+    def reader(self, schema: "StructType") -> "PymqBatchReader | QueueStatesReader":
         """Return the reader of ``spark.read``."""
-        from pyspark_pymq.options import source_options
-        from pyspark_pymq.reader import PymqBatchReader
-        from pyspark_pymq.source_columns import check_schema
+        from pymq.errors import ConfigurationError
+        from pyspark_pymq.source.batch_reader import PymqBatchReader
+        from pyspark_pymq.source.columns import check_schema
+        from pyspark_pymq.source.metadata import QUEUE_COLUMNS, QueueStatesReader
+        from pyspark_pymq.source.options import source_options
 
         options = source_options(self.options)
-        check_schema(schema, null_bodies=options.null_corrupt_bodies)
+        if options.commits_offsets:
+            raise ConfigurationError(
+                "option commitOffsetsToBroker=true is for streams (spark.readStream): a batch does "
+                "not learn when it is done. Remove it"
+            )
+        if options.metadata is not None:
+            check_schema(schema, known=QUEUE_COLUMNS)
+            return QueueStatesReader(options, schema)
+        options.check_schema(schema)
+        if takes_filters():
+            from pyspark_pymq.source.pushdown import FilteringBatchReader
+
+            return FilteringBatchReader(options, schema)
         return PymqBatchReader(options, schema)
 
     def streamReader(self, schema: "StructType") -> "PymqStreamReader | RefusedStreamReader":
         """Return the reader of ``spark.readStream``, or one that raises what is wrong."""
         from pymq.errors import ConfigurationError
-        from pyspark_pymq.options import source_options
-        from pyspark_pymq.reader import PymqStreamReader, RefusedStreamReader
-        from pyspark_pymq.source_columns import check_schema
+        from pyspark_pymq.source.options import source_options
+        from pyspark_pymq.source.reader import PymqStreamReader, RefusedStreamReader
+        from pyspark_pymq.transport import warn_of_tcp
 
+        warn_of_tcp()
         try:
             options = source_options(self.options)
-            check_schema(schema, null_bodies=options.null_corrupt_bodies)
-            if options.ending is not None:
-                raise ConfigurationError(
-                    "option endingOffsets is for batch reads (spark.read); to end a stream where "
-                    "its topics end now, use trigger(availableNow=True)"
-                )
+            if options.metadata is not None:
+                raise ConfigurationError("option metadata is for batch reads (spark.read)")
+            options.check_schema(schema)
+            options.check_for_stream()
         except ConfigurationError as error:
             return RefusedStreamReader(error)
         return PymqStreamReader(options, schema)
@@ -83,10 +101,10 @@ class PymqSource(DataSource):
     def writer(self, schema: "StructType", overwrite: bool) -> "PymqBatchWriter":
         """Return the writer of ``df.write``."""
         from pymq.errors import ConfigurationError
-        from pyspark_pymq.options import sink_options
-        from pyspark_pymq.sink_columns import check_columns
-        from pyspark_pymq.sink_plan import plan_sink
-        from pyspark_pymq.writer import PymqBatchWriter
+        from pyspark_pymq.sink.columns import check_columns
+        from pyspark_pymq.sink.options import sink_options
+        from pyspark_pymq.sink.plan import plan_sink
+        from pyspark_pymq.sink.writer import PymqBatchWriter
 
         if overwrite:
             raise ConfigurationError(
@@ -101,13 +119,22 @@ class PymqSource(DataSource):
 
         ``overwrite`` is output mode complete: each micro-batch writes the whole result again.
         """
-        from pyspark_pymq.options import sink_options
-        from pyspark_pymq.sink_columns import check_columns
-        from pyspark_pymq.sink_plan import plan_sink
-        from pyspark_pymq.writer import PymqStreamWriter
+        from pyspark_pymq.sink.columns import check_columns
+        from pyspark_pymq.sink.options import sink_options
+        from pyspark_pymq.sink.plan import plan_sink
+        from pyspark_pymq.sink.writer import PymqStreamWriter
 
         options = sink_options(self.options)
         return PymqStreamWriter(options, check_columns(schema, options), plan_sink(options))
+
+
+def takes_filters() -> bool:
+    """Say whether this is the process in which Spark hands over filters.
+
+    In any other one it refuses readers that take filters.
+    """
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _FILTERS_WORKER in sys.modules or (main is not None and main.name == _FILTERS_WORKER)
 
 
 def check_packages() -> None:

@@ -1,4 +1,4 @@
-"""Offsets of the source: their JSON, and every decision about them. No input or output.
+"""Offsets of the source: their JSON, and what is chosen and lost. No input or output.
 
 An offset of a stream is, for every queue, the next queue offset to read::
 
@@ -7,8 +7,10 @@ An offset of a stream is, for every queue, the next queue offset to read::
 ``%`` alone is not a legal topic name; it holds what is not an offset. Spark compares offsets as
 strings, so members are written in a fixed order: by name, queue ids by number.
 
-A stream that began at the latest messages records when, in ms, as ``"since": ...``: a queue that
-it discovers later, because its broker was away, begins with what was stored after that.
+A stream that began at the latest messages, or at a moment, records that moment, in ms, as
+``"since": ...``: a queue that it discovers later, because its broker was away or its topic is new,
+begins with what was stored after that. One that began where a consumer group stands records
+``"group": "..."``: such a queue begins where that group stands in it, if it does.
 
 Where a stream begins is determined once: asked for twice, "latest" would lose what arrives in
 between. But Spark journals only where a batch ends. So the initial offset carries
@@ -16,32 +18,44 @@ between. But Spark journals only where a batch ends. So the initial offset carri
 queue that appears later is likewise journaled at its first message one batch before it is read.
 """
 
-import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
 
 from pymq.errors import ConfigurationError, OffsetOutOfRange
 from pymq.protocol.bodies import MessageQueue
 
+#: Where the consumer group stands; never in JSON.
+COMMITTED = -3
 EARLIEST = -2
 LATEST = -1
 RESERVED = "%"
 VERSION = 1
 
-#: A task takes tens of milliseconds to start: fewer rows than this are not worth one of their own.
-TASK_ROWS_MIN = 20_000
-#: A task above this is cut, so that several cores, and a retry, have less to do.
-TASK_ROWS_MAX = 1_000_000
 #: Queues of which an error says what was lost.
 LOSSES_TOLD_MAX = 4
 
 Offsets = dict[MessageQueue, int]
 Bounds = Mapping[MessageQueue, tuple[int, int]]  # first offset kept, end (next to be assigned)
-_Item = TypeVar("_Item")
 #: One spelling for each, or a queue could be named twice.
 _QUEUE_ID = re.compile("0|[1-9][0-9]*")
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """The first message stored at a moment, ms since 1970, or later."""
+
+    timestamp_ms: int
+
+    def __str__(self) -> str:
+        moment = datetime.fromtimestamp(self.timestamp_ms / 1000, UTC)
+        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+#: An offset, or one of ``EARLIEST``, ``LATEST``, ``COMMITTED``; or a moment.
+Place = int | At
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +63,18 @@ class Bound:
     """Where reading starts or ends, as the user gave it.
 
     Attributes:
-        unnamed: ``EARLIEST`` or ``LATEST``, for queues that ``named`` does not hold.
-        named: offsets by queue; they may be ``EARLIEST`` and ``LATEST``, too.
+        unnamed: for queues that ``named`` does not hold; no offset.
+        named: by queue.
     """
 
-    unnamed: int
-    named: tuple[tuple[MessageQueue, int], ...] = ()
+    unnamed: Place
+    named: tuple[tuple[MessageQueue, Place], ...] = ()
 
     @property
-    def has_latest(self) -> bool:
-        """Whether an end is part of it, which is another one when it is asked for again."""
-        return LATEST in (self.unnamed, *(offset for _, offset in self.named))
+    def moves(self) -> bool:
+        """Whether it may be another one when it is asked for again."""
+        places = (self.unnamed, *(place for _, place in self.named))
+        return any(isinstance(place, At) or place in (LATEST, COMMITTED) for place in places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +84,15 @@ class Position:
     Attributes:
         offsets: by queue.
         initial: it is where the stream starts, which no checkpoint has yet.
-        since_ms: when a stream began at the latest messages, ms since 1970; None: it did not,
-            or an earlier version of this connector began it.
+        since_ms: queues that are discovered later begin with what was stored then or later, ms
+            since 1970; None: with their first message.
+        group: before that, where this consumer group stands in them.
     """
 
     offsets: Offsets
     initial: bool = False
     since_ms: int | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +117,8 @@ def position_to_json(position: Position) -> dict[str, Any]:
         mark["init"] = True
     if position.since_ms is not None:
         mark["since"] = position.since_ms
+    if position.group is not None:
+        mark["group"] = position.group
     value: dict[str, Any] = {RESERVED: mark}
     for queue, offset in sorted(position.offsets.items()):
         brokers = value.setdefault(queue.topic, {})
@@ -119,15 +138,13 @@ def position_from_json(value: Any) -> Position:
     for topic, brokers in _members(value, "topics"):
         if topic == RESERVED:
             mark = dict(_members(brokers, RESERVED))
-            continue
-        for broker_name, queues in _members(brokers, f"brokers of {topic}"):
-            for queue_id, offset in _members(queues, f"queues of {topic} on {broker_name}"):
-                if not _QUEUE_ID.fullmatch(queue_id) or type(offset) is not int:
-                    raise ConfigurationError(
-                        f"offsets of {topic} on {broker_name}: {queue_id!r}: {offset!r} found, "
-                        f'expected a queue id and an offset like "0": 17'
-                    )
-                offsets[MessageQueue(topic, broker_name, int(queue_id))] = offset
+    for queue, offset in queue_members(value):
+        if type(offset) is not int:
+            raise ConfigurationError(
+                f"offsets of {queue.topic} on {queue.broker_name}: '{queue.queue_id}': {offset!r} "
+                f'found, expected a queue id and an offset like "0": 17'
+            )
+        offsets[queue] = offset
     version = mark.get("v", VERSION)
     if version != VERSION:
         raise ConfigurationError(
@@ -137,7 +154,29 @@ def position_from_json(value: Any) -> Position:
     since_ms = mark.get("since")
     if since_ms is not None and type(since_ms) is not int:
         raise ConfigurationError(f"offsets with since={since_ms!r}, expected milliseconds")
-    return Position(offsets, mark.get("init") is True, since_ms)
+    group = mark.get("group")
+    if group is not None and type(group) is not str:
+        raise ConfigurationError(f"offsets with group={group!r}, expected its name")
+    return Position(offsets, mark.get("init") is True, since_ms, group)
+
+
+def queue_members(value: Any) -> Iterator[tuple[MessageQueue, Any]]:
+    """Yield what a JSON object ``{topic: {broker: {queue id: value}}}`` has for each queue.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    for topic, brokers in _members(value, "topics"):
+        if topic == RESERVED:
+            continue
+        for broker_name, queues in _members(brokers, f"brokers of {topic}"):
+            for queue_id, member in _members(queues, f"queues of {topic} on {broker_name}"):
+                if not _QUEUE_ID.fullmatch(queue_id):
+                    raise ConfigurationError(
+                        f"offsets of {topic} on {broker_name}: {queue_id!r}: {member!r} found, "
+                        f'expected a queue id and an offset like "0": 17'
+                    )
+                yield MessageQueue(topic, broker_name, int(queue_id)), member
 
 
 def _members(value: Any, what: str) -> Iterable[tuple[str, Any]]:
@@ -152,8 +191,8 @@ def _members(value: Any, what: str) -> Iterable[tuple[str, Any]]:
 # --------------------------------------------------------------------- where to start and end
 
 
-def resolve(bound: Bound, bounds: Bounds) -> Offsets:
-    """Return the offset of every queue in ``bounds``, as the user's choice makes it.
+def places(bound: Bound, bounds: Bounds) -> dict[MessageQueue, Place]:
+    """Return what the user's choice says of every queue in ``bounds``.
 
     Raises:
         ConfigurationError: the choice names a queue that does not exist.
@@ -165,77 +204,30 @@ def resolve(bound: Bound, bounds: Bounds) -> Offsets:
             f"offsets are given for queues that do not exist: {listed(unknown)}; there are "
             f"{listed(sorted(bounds))} (queues of a broker that is down are not known)"
         )
-    offsets: Offsets = {}
-    for queue, (first, end) in bounds.items():
-        offset = named.get(queue, bound.unnamed)
-        offsets[queue] = {EARLIEST: first, LATEST: end}.get(offset, offset)
-    return offsets
+    return {queue: named.get(queue, bound.unnamed) for queue in bounds}
 
 
-def end_of_batch(
-    start: Position,
-    bounds: Bounds,
-    *,
-    discovered: Mapping[MessageQueue, int] | None = None,
-    offsets_max: int | None = None,
-) -> Position:
-    """Return where the batch that starts at ``start`` ends.
+def resolve(
+    bound: Bound, bounds: Bounds, found: Mapping[MessageQueue, int] | None = None
+) -> Offsets:
+    """Return the offset of every queue in ``bounds``, as the user's choice makes it.
 
     Args:
-        start: where the stream stands. Every queue it knows is kept, with or without bounds:
-            a queue of a broker that is away for a while is neither lost nor started again.
-        bounds: of the queues there are now.
-        discovered: where queues begin that the stream does not know yet; None: at their first
-            message. Those that are not named are left for a later batch.
-        offsets_max: messages the batch may have; each queue that has some gets one at least.
+        bound: the choice.
+        bounds: of the queues there are.
+        found: offsets that brokers were asked for: of moments, and of a consumer group.
+
+    Raises:
+        ConfigurationError: the choice names a queue that does not exist.
     """
-    if start.initial:
-        return replace(start, initial=False)
-    # Where the first messages are gone already there is nothing to count before the next ones.
-    offsets = {
-        queue: max(offset, bounds[queue][0]) if queue in bounds else offset
-        for queue, offset in start.offsets.items()
-    }
-    for queue, count in share(backlog(offsets, bounds), offsets_max).items():
-        offsets[queue] += count
-    # What is new is journaled first and read from the next batch on, see above.
-    if discovered is None:
-        discovered = {queue: first for queue, (first, _) in bounds.items()}
-    return replace(start, offsets={**discovered, **offsets})
-
-
-def backlog(offsets: Offsets, bounds: Bounds) -> dict[MessageQueue, int]:
-    """Return how many messages wait in each queue that has any."""
-    return {
-        queue: bounds[queue][1] - offset
-        for queue, offset in offsets.items()
-        if queue in bounds and bounds[queue][1] > offset
-    }
-
-
-def share(waiting: Mapping[_Item, int], most: int | None) -> dict[_Item, int]:
-    """Return how much of what waits each gets when ``most`` are shared out in proportion.
-
-    Everybody who has something gets one at least, so that a small queue beside a large one
-    does not starve; the sum may exceed ``most`` by that.
-    """
-    total = sum(waiting.values())
-    if most is None or total <= most:
-        return dict(waiting)
-    return {
-        item: min(count, max(1, math.floor(most * count / total)))
-        for item, count in waiting.items()
-        if count
-    }
-
-
-def bounded(bounds: Bounds, target: Mapping[MessageQueue, int]) -> Bounds:
-    """Return ``bounds`` as they were when ``target`` was taken: nothing newer, no newer queue."""
-    return {
-        queue: (first, min(end, target[queue]))
-        for queue, (first, end) in bounds.items()
-        if queue in target
-    }
+    offsets: Offsets = {}
+    for queue, place in places(bound, bounds).items():
+        first, end = bounds[queue]
+        if isinstance(place, At) or place == COMMITTED:
+            offsets[queue] = (found or {})[queue]
+        else:
+            offsets[queue] = {EARLIEST: first, LATEST: end}.get(place, place)
+    return offsets
 
 
 # ------------------------------------------------------------------------------- what is lost
@@ -316,61 +308,6 @@ def within(offsets: Mapping[MessageQueue, int], bounds: Bounds) -> Offsets:
         queue: min(offset, bounds[queue][1]) if queue in bounds else offset
         for queue, offset in offsets.items()
     }
-
-
-# ----------------------------------------------------------------------------------- planning
-
-
-def ranges(start: Position, end: Position) -> list[QueueRange]:
-    """Return what a batch consists of, the queues in order; a pure function of both offsets.
-
-    Queues that only ``end`` knows have just been discovered: they are read from the next
-    batch on. A queue that moved back (a loss the user accepted) has nothing to read.
-    """
-    if start.initial:
-        return []
-    return [
-        QueueRange(queue, start.offsets[queue], offset)
-        for queue, offset in sorted(end.offsets.items())
-        if start.offsets.get(queue, offset) < offset
-    ]
-
-
-def plan(
-    wanted: Sequence[QueueRange], *, tasks_min: int = 1, tasks_max: int | None = None
-) -> list[list[QueueRange]]:
-    """Cut ranges into tasks of nearly equal size: small queues together, large ones in parts.
-
-    There are as many tasks as queues, but none below ``TASK_ROWS_MIN`` or above
-    ``TASK_ROWS_MAX`` rows; the user's bounds come before these.
-
-    Args:
-        wanted: what to read, in order; every row lands in exactly one task.
-        tasks_min: lower bound on their number, as long as each has a row.
-        tasks_max: upper bound.
-    """
-    rows = sum(map(len, wanted))
-    if not rows:
-        return []
-    worthwhile = min(len(wanted), math.ceil(rows / TASK_ROWS_MIN))
-    count = max(worthwhile, math.ceil(rows / TASK_ROWS_MAX), min(tasks_min, rows))
-    if tasks_max is not None:
-        count = min(count, tasks_max)
-    tasks: list[list[QueueRange]] = []
-    parts = (part for part in wanted if len(part))
-    part = next(parts)
-    for number in range(count):
-        room = rows * (number + 1) // count - rows * number // count
-        task = []
-        while room:
-            if not len(part):
-                part = next(parts)
-            taken = min(room, len(part))
-            task.append(QueueRange(part.queue, part.first, part.first + taken))
-            part = QueueRange(part.queue, part.first + taken, part.end)
-            room -= taken
-        tasks.append(task)
-    return tasks
 
 
 def named(queue: MessageQueue) -> str:

@@ -6,13 +6,17 @@ Every error names the option in its usual spelling, what was given, and what wou
 import difflib
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from pymq.client.config import parse_name_servers
 from pymq.errors import ConfigurationError, PymqError
+from pymq.filter.sql92 import parse
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import check_group, check_topic
-from pyspark_pymq.offsets import EARLIEST, LATEST, Bound, named, position_from_json
+from pyspark_pymq.offsets import COMMITTED, EARLIEST, LATEST, Bound, named, position_from_json
+
+T = TypeVar("T")
 
 #: Option -> the field of the dataclass it fills, and the function that reads its text.
 Table = Mapping[str, tuple[str, Callable[[str], Any]]]
@@ -34,10 +38,18 @@ _NO_OPTIONS = (
 )
 _EXAMPLES = {
     "nameServer": '.option("nameServer", "127.0.0.1:9876")',
-    "subscribe": '.option("subscribe", "orders")',
 }
+#: Longest name of a sink.
+NAME_MAX = 255
 #: Clients wait less than a day.
-_DAY_MS = 86_400_000
+DAY_MS = 86_400_000
+
+
+class Delivery(StrEnum):
+    """What a sink promises about its rows."""
+
+    EXACTLY_ONCE = "exactlyOnce"
+    AT_LEAST_ONCE = "atLeastOnce"
 
 
 def given_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -155,6 +167,24 @@ def group(text: str) -> str:
     return text.strip()
 
 
+def broker(text: str) -> str:
+    """Name of a broker."""
+    return name(text)
+
+
+def name(text: str) -> str:
+    """Up to 255 characters, all of them printable."""
+    found = text.strip()
+    if not 0 < len(found) <= NAME_MAX or not found.isprintable():
+        raise ValueError(f"expected 1..{NAME_MAX} printable characters")
+    return found
+
+
+def delivery(text: str) -> Delivery:
+    """``exactlyOnce`` or ``atLeastOnce``."""
+    return one_of(text, {one.value.lower(): one for one in Delivery}, list(Delivery))
+
+
 def brokers(text: str) -> tuple[str, ...]:
     """Names of brokers, separated by ``,``."""
     return _items(text, ",", "names of brokers, separated by ,")
@@ -164,6 +194,22 @@ def tags(text: str) -> tuple[str, ...]:
     """Tags, separated by ``||``; none for ``*``, which means all messages."""
     found = _items(text, "||", "tags separated by ||, or * for all")
     return () if "*" in found else found
+
+
+def sql(text: str) -> str:
+    """An SQL92 expression over properties, as brokers evaluate it."""
+    parse(text)
+    return text
+
+
+def columns(text: str) -> tuple[str, ...]:
+    """Columns, or sets of them, separated by ``,``."""
+    return _items(text, ",", "pymq, kafka, or columns separated by ,")
+
+
+def metadata(text: str) -> str:
+    """What is read instead of messages."""
+    return one_of(text, {"topics": "topics"})
 
 
 def _items(text: str, separator: str, expected: str) -> tuple[str, ...]:
@@ -176,19 +222,26 @@ def _items(text: str, separator: str, expected: str) -> tuple[str, ...]:
 
 def flag(text: str) -> bool:
     """``true`` or ``false``."""
-    return _one_of(text, {"true": True, "false": False})
+    return one_of(text, {"true": True, "false": False})
 
 
 def null_or_fail(text: str) -> bool:
     """``null`` (true) or ``fail``."""
-    return _one_of(text, {"fail": False, "null": True})
+    return one_of(text, {"fail": False, "null": True})
 
 
-def _one_of(text: str, meanings: Mapping[str, bool]) -> bool:
-    found = meanings.get(text.strip().lower())
-    if found is None:
-        raise ValueError(f"expected {' or '.join(meanings)}")
-    return found
+def one_of(text: str, meanings: Mapping[str, T], shown: Iterable[str] = ()) -> T:
+    """One of some words, in whatever case; what it means.
+
+    Args:
+        text: the word.
+        meanings: by word, in lower case.
+        shown: the words as an error has them.
+    """
+    word = text.strip().lower()
+    if word not in meanings:
+        raise ValueError(f"expected {' or '.join(shown or meanings)}")
+    return meanings[word]
 
 
 def count(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -211,37 +264,39 @@ def count(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def duration_s(least_ms: int) -> Callable[[str], float]:
     """Return what reads milliseconds, as seconds."""
-    read_ms = count(least_ms, _DAY_MS - 1)
+    read_ms = count(least_ms, DAY_MS - 1)
     return lambda text: read_ms(text) / 1000
 
 
 def starting(text: str) -> Bound:
     """Where to start; queues that JSON does not name start at their earliest message."""
-    return _bound(text, EARLIEST)
+    if text.strip().lower() == "group":
+        return Bound(COMMITTED)
+    return _bound(text, EARLIEST, "earliest, latest, group")
 
 
 def ending(text: str) -> Bound:
     """Where to end; queues that JSON does not name end at their latest message."""
-    found = _bound(text, LATEST)
+    found = _bound(text, LATEST, "latest")
     if found == Bound(EARLIEST) or any(offset == EARLIEST for _, offset in found.named):
         raise ValueError("nothing can end at the earliest message; expected latest or JSON")
     return found
 
 
-def _bound(text: str, unnamed: int) -> Bound:
+def _bound(text: str, unnamed: int, words: str) -> Bound:
     match text.strip().lower():
         case "earliest":
             return Bound(EARLIEST)
         case "latest":
             return Bound(LATEST)
-    return Bound(unnamed, tuple(_offsets(text)))
+    return Bound(unnamed, tuple(_offsets(text, words)))
 
 
-def _offsets(text: str) -> list[tuple[MessageQueue, int]]:
+def _offsets(text: str, words: str) -> list[tuple[MessageQueue, int]]:
     try:
-        value = json.loads(text, object_pairs_hook=_members)
+        value = json.loads(text, object_pairs_hook=json_object)
     except ValueError as error:
-        expected = 'expected earliest, latest or JSON like {"topic": {"broker": {"0": 17}}}'
+        expected = f'expected {words} or JSON like {{"topic": {{"broker": {{"0": 17}}}}}}'
         raise ValueError(f"{expected} ({error})") from error
     offsets = position_from_json(value).offsets
     for queue, offset in offsets.items():
@@ -253,7 +308,7 @@ def _offsets(text: str) -> list[tuple[MessageQueue, int]]:
     return sorted(offsets.items())
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object. Of a name that is given twice Python would keep the last only."""
     members = dict(pairs)
     if len(members) < len(pairs):

@@ -32,10 +32,10 @@ from tests.bench.serving import serving
 
 from pymq.client.bulk_client import BulkClient
 from pymq.protocol.record_batch import read_columns
-from pyspark_pymq.decode import record_batches
-from pyspark_pymq.encode import encode_messages
-from pyspark_pymq.source_columns import arrow_schema, default_schema
-from pyspark_pymq.unique_keys import UniqueKeyArrays
+from pyspark_pymq.sink.encode import encode_messages
+from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
+from pyspark_pymq.source.columns import arrow_schema, default_schema
+from pyspark_pymq.source.decode import record_batches
 
 ROUNDS = 6
 TASKS = 2

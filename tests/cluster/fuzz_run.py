@@ -6,6 +6,7 @@ is. Exceptions that nobody foresaw are logged with a traceback, and fail every t
 """
 
 import asyncio
+import faulthandler
 import re
 import resource
 import select
@@ -141,7 +142,9 @@ def exchange(senders: Sequence[Sender], *, until: int) -> None:
     deadline = time.monotonic() + ANSWER_S
     while busy := [one for one in senders if one.is_sending or len(one.unanswered) > until]:
         left = [request for one in busy for request in one.unanswered]
-        assert time.monotonic() < deadline, f"no answer to {request_text(left)}"
+        if time.monotonic() > deadline:
+            faulthandler.dump_traceback()  # who holds them up
+            raise AssertionError(f"no answer to {request_text(left)}")
         by_socket = {one.socket: one for one in senders}
         sending = [one.socket for one in busy if one.is_sending]
         readable, writable, _ = select.select([*by_socket], sending, [], 1.0)

@@ -1,5 +1,6 @@
 """A broker and a name server under random requests."""
 
+import logging
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -8,18 +9,23 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from tests.cluster.fuzz_requests import RECORDED, RequestMaker, recorded_requests
-from tests.cluster.fuzz_run import TURN_S, LoopThread, fuzz, resident_bytes, send_torn
+from tests.cluster.fuzz_run import ANSWER_S, TURN_S, LoopThread, fuzz, resident_bytes, send_torn
 from tests.crash.disk import log_records
 
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
+from pymq.client import operations
+from pymq.client.bulk_client import BulkClient
+from pymq.client.routes import QUEUE_COUNT_MAX
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
 from pymq.net.dispatcher import Handler
+from pymq.protocol.bodies import TopicConfig
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
 from pymq.store import FlushMode, StoreConfig
 
+LOG = logging.getLogger("pymq")
 #: What memory may grow by after a quarter of the requests: tables of what random names created.
 GROWTH_BYTES: Final = 64 << 20
 
@@ -48,6 +54,9 @@ class FuzzedServer(ABC):
         """Stop."""
 
     def __enter__(self) -> Self:
+        # Warnings about millions of requests would be kept, in case the test fails.
+        self._log_level = LOG.level
+        LOG.setLevel(logging.ERROR)
         self.address, handlers = self._thread.run(self._start())
         recorded = recorded_requests() if RECORDED.exists() else []
         self._recorded = [one for one in recorded if one.code in handlers]
@@ -57,10 +66,12 @@ class FuzzedServer(ABC):
     def __exit__(self, *error: object) -> None:
         self._thread.run(self._close())
         self._thread.stop()
+        LOG.setLevel(self._log_level)
 
     def fuzz(self, *, requests: int, torn: int) -> Counter[tuple[int, int]]:
         """Send random requests, and random bytes; check what must hold."""
         codes = fuzz(self.address, self._maker.make, count=requests // 4)
+        self._ask_most()
         before = resident_bytes()
         codes += fuzz(self.address, self._maker.make, count=requests - requests // 4)
         for number in range(torn):
@@ -69,6 +80,9 @@ class FuzzedServer(ABC):
         assert growth < GROWTH_BYTES, f"memory grew by {growth >> 20} MiB"
         assert self._thread.longest_turn_s < TURN_S
         return codes
+
+    def _ask_most(self) -> None:  # noqa: B027
+        """Have the longest answers made: whether that happens by chance must not matter."""
 
     def _torn_frames(self, number: int) -> bytes:
         dice = self._dice
@@ -112,6 +126,16 @@ class FuzzedBroker(FuzzedServer):
         await self._broker.start()
         assert self._broker._parts is not None
         return self._broker.address, self._broker._parts.dispatcher._handlers
+
+    def _ask_most(self) -> None:
+        topic, count = "as-wide-as-can-be", QUEUE_COUNT_MAX
+        config = TopicConfig(topic=topic, read_queue_count=count, write_queue_count=count)
+        with BulkClient(self.address, timeout_s=ANSWER_S) as client:
+            client.ask(self.address, operations.update_topic(config))
+            for _ in range(3):
+                stats = client.ask(self.address, operations.topic_stats(topic))
+                assert len(stats.offsets) == count
+            client.ask(self.address, operations.delete_topic(topic))
 
     async def _close(self) -> None:
         await self._broker.close()

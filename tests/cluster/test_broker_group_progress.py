@@ -6,6 +6,7 @@ from typing import Any
 from tests.cluster.broker_peer import Peer, create_topic, serve
 from tests.cluster.test_broker_groups import consumer
 
+from pymq.broker.many_queues import QUEUES_MAX
 from pymq.protocol.admin_bodies import (
     BrokerConsumeStats,
     ConsumeTimeSpans,
@@ -13,7 +14,14 @@ from pymq.protocol.admin_bodies import (
     GroupForbidden,
     GroupSubscription,
 )
-from pymq.protocol.bodies import GroupList, GroupTable, MessageQueue, TopicList
+from pymq.protocol.bodies import (
+    ConsumeStats,
+    GroupList,
+    GroupTable,
+    MessageQueue,
+    TopicList,
+    TopicStats,
+)
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 
@@ -62,6 +70,32 @@ def test_the_progress_of_all_groups(tmp_path: Path) -> None:
         assert BrokerConsumeStats.decode(answer.body).total_diff == 0
         unsaid = await _ask(peer, RequestCode.GET_BROKER_CONSUME_STATS)
         assert BrokerConsumeStats.decode(unsaid.body).total_diff != 0
+
+    serve(tmp_path, check)
+
+
+def test_more_queues_than_an_answer_can_be_about(tmp_path: Path) -> None:
+    """Of a few thousand all is told, in turns; what would not fit into a frame is refused."""
+
+    async def check(peer: Peer) -> None:
+        for topic, queue_count in (("T", 2500), ("U", QUEUES_MAX // 2), ("V", QUEUES_MAX // 2)):
+            await create_topic(peer, topic, queues=queue_count)
+            await peer.pull(topic, 0, consumerGroup="g")
+            await _commit(peer, "g", 0, topic)
+        for code in (RequestCode.GET_TOPIC_STATS_INFO, RequestCode.QUERY_CONSUME_TIME_SPAN):
+            answer = await _ask(peer, code, topic="T", group="g")
+            told = (
+                TopicStats.decode(answer.body).offsets
+                if code == RequestCode.GET_TOPIC_STATS_INFO
+                else ConsumeTimeSpans.decode(answer.body).spans
+            )
+            assert len(told) == 2500
+        answer = await _ask(peer, RequestCode.GET_CONSUME_STATS, topic="T", consumerGroup="g")
+        assert len(ConsumeStats.decode(answer.body).offsets) == 2500
+        for code in (RequestCode.GET_CONSUME_STATS, RequestCode.GET_BROKER_CONSUME_STATS):
+            answer = await peer.ask(code, consumerGroup="g")
+            assert answer.code == ResponseCode.SYSTEM_ERROR, answer
+            assert f"expected at most {QUEUES_MAX}" in (answer.remark or "")
 
     serve(tmp_path, check)
 

@@ -84,6 +84,7 @@ def test_who_may_not_publish(tmp_path: Path) -> None:
         code, text = await refused(SinkWriter(peer, query="other", run="r0"), 6)
         assert code == SinkCode.OTHER_QUERY
         assert "query q has published up to batch 5 there, and this is query other" in text
+        assert (await refused(SinkWriter(peer, query="other", run="r0"), 4))[0] == code
         newer = SinkWriter(peer, run="r2")
         assert await newer.is_new(6)
         code, text = await refused(writer, 6)

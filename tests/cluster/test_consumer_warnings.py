@@ -16,7 +16,7 @@ from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.inbox import FlowLimits
 from pymq.protocol.bodies import BrokerData, QueueData, TopicRoute
-from pymq.protocol.codes import Permission
+from pymq.protocol.codes import Permission, RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import ReceivedMessage
 from pymq.testing.cluster import Cluster
@@ -329,3 +329,23 @@ def test_name_servers_that_go_away_are_said_once_for_all_topics(
     (text,) = said(caplog, "waits for a route")
     assert text.startswith("WARNING group 'g' waits for a route of topic 'U', trying again: ")
     assert text.endswith("code 1, ill")
+
+
+def test_a_client_that_is_closed_while_it_asks_for_the_members_says_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def answer(request: Command) -> Command | None:
+        asks = request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        return None if asks else request.reply(0, body=b"{}")
+
+    async def test(broker: Played, name_server: str) -> None:
+        consumer = Consumer(name_server, "g").subscribe("T")
+        async with consumer:
+            await wait_until(
+                lambda: broker.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP), "it asks"
+            )
+            await consumer._pool.close()
+
+    with Played(answer) as broker, Played(route_answer(address=broker.address)) as server:
+        run(test(broker, server.address))
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

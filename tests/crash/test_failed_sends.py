@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -132,9 +133,19 @@ def send_blocking(name_server: str, outcomes: Outcomes, stopped: threading.Event
                         queue, [encode_batches([one], ids, 4096)[0].body for one in messages]
                     )
             except PymqError as error:
-                outcomes.failed(bodies, error)
+                count = acknowledged_before(error)
+                outcomes.stored(bodies[:count])
+                outcomes.failed(bodies[count:], error)
             else:
                 outcomes.stored(bodies)
+
+
+def acknowledged_before(error: PymqError) -> int:
+    """Return how many batches of a pipeline were acknowledged: the first ones, in one queue."""
+    for note in getattr(error, "__notes__", ()):
+        if found := re.fullmatch(r"(\d+) batches were acknowledged before", note):
+            return int(found[1])
+    return 0
 
 
 @contextmanager

@@ -48,7 +48,7 @@ CALLING_LIBRARIES = {"asyncio", "pyspark", "logging", "ast", "threading"}
 #: Files that are run or found by others: by the interpreter, by pytest, by Spark, by installers.
 ENTRANCES = {
     *("pymq.cli.__main__", "pymq.cli.main", "pymq.testing.pytest_plugin", "pyspark_pymq"),
-    *("pymq.sync", "pymq.testing.faulty_files"),
+    *("pymq.sync", "pymq.spark", "pymq.testing.faulty_files"),
 }
 
 
@@ -175,15 +175,18 @@ def public_classes(root: Path) -> frozenset[str]:
 @cache
 def foreign_classes(root: Path) -> frozenset[str]:
     """The classes whose methods some library calls: they inherit from one of it."""
-    found = set()
-    for module in modules(root):
-        known = aliases(module)
-        for node in ast.walk(module.tree):
-            if isinstance(node, ast.ClassDef):
-                first = [dotted(base).partition(".")[0] for base in node.bases]
-                sources = {known.get(name, name).partition(".")[0] for name in first}
-                if sources & CALLING_LIBRARIES:
-                    found.add(node.name)
+    found: set[str] = set()
+    count = -1
+    while count < len(found):  # also those that inherit from one of these
+        count = len(found)
+        for module in modules(root):
+            known = aliases(module)
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.ClassDef):
+                    first = {dotted(base).partition(".")[0] for base in node.bases}
+                    sources = {known.get(name, name).partition(".")[0] for name in first}
+                    if sources & CALLING_LIBRARIES or first & found:
+                        found.add(node.name)
     return frozenset(found)
 
 

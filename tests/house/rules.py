@@ -31,6 +31,7 @@ LAYERS: dict[str, set[str]] = {
     "broker": {"errors", "extras", "clock", "settings", "protocol", "filter", "store", "net"},
     "client": {"errors", "clock", "protocol", "filter", "net"},
     "pyspark_pymq": {"errors", "protocol", "filter", "client"},
+    "spark": {"pyspark_pymq"},
     # These two show the public names of the others, and nobody leans on them in turn.
     "sync": {"client"},
     "pymq": {"errors", "clock", "protocol", "client", "sync"},

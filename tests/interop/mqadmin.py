@@ -37,7 +37,7 @@ class Mqadmin:
             "org.apache.rocketmq.tools.command.MQAdminStartup"
         ).getDeclaredField(list_name)
         known.setAccessible(True)
-        #: Made anew by each call of ``main0``: some do not work a second time.
+        #: Made again by each call of ``main0``: some do not work a second time.
         self._objects = known.get(None)
         self._options: dict[str, set[str]] = {}
 

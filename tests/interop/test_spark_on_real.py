@@ -124,7 +124,9 @@ def batched(queue: MessageQueue, number: int) -> Message:
 
 def test_batch_read(spark: SparkSession, site: Site) -> None:
     send_some(site)
-    options = site.options(subscribe=site.topic, includeProperties="true", minPartitions="6")
+    options = site.options(
+        subscribe=site.topic, columns="pymq,msgId,properties", minPartitions="6"
+    )
     rows = spark.read.format("pymq").options(**options).load().collect()
     found = {
         (row.queueId, row.queueOffset): (

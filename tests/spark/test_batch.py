@@ -45,7 +45,7 @@ def test_what_is_written_is_read(
         "map_filter(properties, (k, v) -> k in ('id', 'letter')) as properties",
     )
     assert sorted(map(repr, found.collect())) == sorted(map(repr, rows.collect()))
-    ids = reader.load().select("msgId", "topic", "bornTimestamp", "storeTimestamp").collect()
+    ids = reader.option("columns", "topic,msgId,bornTimestamp,storeTimestamp").load().collect()
     assert len({row.msgId for row in ids}) == 1000
     assert all(row.topic == topic and row.bornTimestamp <= row.storeTimestamp for row in ids)
 

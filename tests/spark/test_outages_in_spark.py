@@ -29,6 +29,7 @@ def running() -> Iterator[list[StreamingQuery]]:
 def source(spark: SparkSession, bed: TwoBrokers, *topics: str, **options: str) -> DataFrame:
     reader = spark.readStream.format("pymq").option("nameServer", bed.name_server)
     reader.option("subscribe", ",".join(topics)).option("startingOffsets", "earliest")
+    reader.option("columns", "pymq,brokerName")
     rows = reader.options(**options).load()
     return rows.select("brokerName", "queueId", "queueOffset", "body", "topic")
 

@@ -1,6 +1,7 @@
-"""The README's Spark program runs in a process of its own, twice in a row."""
+"""The Spark programs of the README and of ``docs/spark.md``, each in a process of its own."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,3 +22,20 @@ def test_the_readme_s_program_twice(pymq_cluster: Cluster, tmp_path: Path) -> No
         assert len(re.findall(r"\|paid\|4711\|", out)) == 2, out
         answers = client.bounds(client.read_queues("answers"))
         assert sum(end for _, end in answers.values()) == 2
+
+
+@pytest.mark.spark
+def test_the_programs_of_the_documentation(pymq_cluster: Cluster, tmp_path: Path) -> None:
+    """They go on from each other, so they are one."""
+    programs = [block for block in blocks("docs/spark.md") if block.language == "python"]
+    whole = replace(programs[0], text="\n".join(block.text for block in programs))
+    with BlockingClient(pymq_cluster.name_server) as client:
+        client.send(Message("orders", b"first order", tags="paid", keys="4711"))
+        out = User(tmp_path, pymq_cluster.name_server).run_program(whole)
+        counts = {
+            topic: sum(end for _, end in client.bounds(client.read_queues(topic)).values())
+            for topic in ("answers", "report", "orders-json")
+        }
+    assert counts == {"answers": 1, "report": 2, "orders-json": 2}
+    assert len(re.findall(r"\| *orders\| *broker-a\|", out)) == 4, out  # queues
+    assert re.search(r"\| *1\| *null\|", out, re.IGNORECASE), out  # a value without a price

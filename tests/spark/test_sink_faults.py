@@ -23,12 +23,14 @@ from pymq.errors import ConfigurationError, DurabilityUnknown, RouteNotFound
 from pymq.store.files import Files
 from pymq.testing import Cluster
 from pyspark_pymq.data_source import PymqSource
-from pyspark_pymq.options import sink_options
-from pyspark_pymq.send_task import REQUESTS_IN_FLIGHT
-from pyspark_pymq.sink_plan import NO_PLAN, SinkPlan, _plans_of_this_process, plan_sink
-from pyspark_pymq.writer import PymqBatchWriter
+from pyspark_pymq.sink.options import sink_options
+from pyspark_pymq.sink.plan import NO_PLAN, SinkPlan, _plans_of_this_process, plan_sink
+from pyspark_pymq.sink.send_task import REQUESTS_IN_FLIGHT
+from pyspark_pymq.sink.writer import PymqBatchWriter
 
 BATCH_ROWS = 50
+#: What is written exactly once: ``test_exactly_once``.
+AT_LEAST_ONCE = {"delivery": "atLeastOnce"}
 BODY = spark_types.StructType().add("body", "string")
 BOUND = spark_types.StructType().add("body", "string").add("queueId", "integer")
 
@@ -42,6 +44,7 @@ class Sink:
         self.options = {
             "nameServer": bed.name_server,
             "topic": topic,
+            **AT_LEAST_ONCE,
             "requestTimeoutMs": "2000",  # a shared disk may need a second
             **options,
         }
@@ -205,7 +208,7 @@ def test_rows_with_the_number_of_a_queue_go_elsewhere_when_routes_say_so(tmp_pat
 def test_a_topic_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
     """That is found out when the job is planned, and not waited for."""
     with Cluster(broker={"auto_create_topic": False}) as cluster:
-        options = {"nameServer": cluster.name_server, "topic": "nowhere"}
+        options = {**AT_LEAST_ONCE, "nameServer": cluster.name_server, "topic": "nowhere"}
         plan = plan_sink(sink_options(options))
         assert plan.missing is not None and "'nowhere'" in plan.missing
         assert not caplog.text  # it is an error: nothing is tried, and nothing is waited for
@@ -248,7 +251,7 @@ def test_name_servers_that_are_away_do_not_hold_up_each_micro_batch(
 
 def test_a_topic_is_created_by_the_first_row() -> None:
     with Cluster() as cluster:
-        options = {"nameServer": cluster.name_server, "topic": "new"}
+        options = {**AT_LEAST_ONCE, "nameServer": cluster.name_server, "topic": "new"}
         assert plan_sink(sink_options(options)) == NO_PLAN
         assert PymqSource(options).writer(BODY, False).write(batches(1)).rows == BATCH_ROWS
         assert plan_sink(sink_options(options)).routes
@@ -273,7 +276,8 @@ def test_a_disk_that_does_not_confirm_in_time(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Files, "fsync", lambda _, fd: disk.fdatasync(fd))
     monkeypatch.setattr(batch_pipeline, "UNSECURED_PAUSE_S", 0.05)
     with Cluster(flush="sync", broker={"sync_flush_timeout_ms": 50}) as cluster:
-        options = {"nameServer": cluster.name_server, "topic": "T", "retryTimeoutMs": "1000"}
+        options = {**AT_LEAST_ONCE, "nameServer": cluster.name_server, "topic": "T"}
+        options["retryTimeoutMs"] = "1000"
         writer = PymqSource(options).writer(BODY, False)
         assert isinstance(writer, PymqBatchWriter)
         writer.write(batches(1))  # makes the log's first file
@@ -297,7 +301,7 @@ def test_messages_of_more_than_four_mebibytes() -> None:
     large = pa.RecordBatch.from_pydict({"body": [bytes(6 << 20), b"x" * 100]})
     schema = spark_types.StructType().add("body", "binary")
     with Cluster(store_settings={"message_bytes_max": 8 << 20}) as cluster:
-        options = {"nameServer": cluster.name_server, "topic": "T"}
+        options = {**AT_LEAST_ONCE, "nameServer": cluster.name_server, "topic": "T"}
         writer = PymqSource({**options, "maxMessageSize": str(8 << 20)}).writer(schema, False)
         assert writer.write(iter([large])).rows == 2
     with Cluster() as cluster:
@@ -320,7 +324,7 @@ def test_a_query_outlives_its_brokers(
     bed.create_topic("T")
     rows = spark.readStream.format("rate").option("rowsPerSecond", rows_per_s).load()
     writer = rows.selectExpr("cast(value as string) as body").writeStream.format("pymq")
-    writer.options(nameServer=bed.name_server, topic="T", requestTimeoutMs="1000")
+    writer.options(nameServer=bed.name_server, topic="T", requestTimeoutMs="1000", **AT_LEAST_ONCE)
     writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.trigger(processingTime="100 milliseconds").start()
 

@@ -28,12 +28,13 @@ from pymq.errors import (
 )
 from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
 from pymq.protocol.message import Message
-from pyspark_pymq.options import SourceOptions, source_options
-from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader
-from pyspark_pymq.source_columns import default_schema
+from pyspark_pymq.source.batch_reader import PymqBatchReader
+from pyspark_pymq.source.columns import default_schema
+from pyspark_pymq.source.options import SourceOptions, source_options
+from pyspark_pymq.source.reader import PymqStreamReader
 
 TOPIC = "T"
-SCHEMA = default_schema(properties=False)
+SCHEMA = default_schema(("pymq", "brokerName"), properties=False)
 #: Before 4.2 trigger AvailableNow does not tell the source about itself.
 HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import pymq
-from pymq import errors, sync
+from pymq import errors, spark, sync
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
@@ -190,8 +190,27 @@ def test_the_blocking_clients_have_a_public_home() -> None:
         assert getattr(sync, name) is getattr(importlib.import_module("pymq.client.threaded"), name)
 
 
+def test_the_helpers_for_spark() -> None:
+    """What checkers are told is there, and what is there, and what users may call of it."""
+    tree = ast.parse(Path(spark.__file__).read_text(encoding="utf-8"))
+    told = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module not in (None, "typing")
+        for alias in node.names
+    }
+    assert sorted(told) == spark.__all__
+    for name, home in told.items():
+        assert getattr(spark, name) is getattr(importlib.import_module(str(home)), name)
+    members = {name for name in vars(spark.StreamLag) if not name.startswith("_")}
+    fields = {field.name for field in dataclasses.fields(spark.StreamLag)}
+    assert members - fields == {"total"}
+    hints = typing.get_type_hints(spark.StreamLag)
+    assert set(classes_in(tuple[tuple(hints.values())])) == {pymq.QueueLag, pymq.MessageQueue}
+
+
 def test_a_misspelt_name_is_an_attribute_error() -> None:
-    for name in ("pymq", "pymq.testing", "pymq.namesrv", "pyspark_pymq"):
+    for name in ("pymq", "pymq.testing", "pymq.namesrv", "pymq.spark", "pyspark_pymq"):
         with pytest.raises(AttributeError, match="Prodcer"):
             importlib.import_module(name).Prodcer  # noqa: B018
     assert set(pymq.__all__) <= set(dir(pymq))

@@ -62,6 +62,14 @@ def test_spark_would_find_the_connector() -> None:
     importlib.import_module("pyspark_pymq")
 
 
+def test_the_helpers_for_spark_are_there() -> None:
+    import pymq.spark
+
+    file = 'v1\n{}\n{"%": {"v": 1}, "T": {"broker-a": {"0": 3}}}'
+    assert pymq.spark.starting_offsets(file) == '{"T": {"broker-a": {"0": 3}}}'
+    assert set(pymq.spark.__all__) <= set(dir(pymq.spark))
+
+
 def test_the_fixture_names_what_is_missing(request: pytest.FixtureRequest) -> None:
     with pytest.raises(ModuleNotFoundError) as caught:
         request.getfixturevalue("pymq_cluster")

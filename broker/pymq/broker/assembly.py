@@ -31,6 +31,7 @@ from pymq.broker.handlers.topics import TopicHandlers
 from pymq.broker.key_indexing import KeyIndexing
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.long_poll import LongPoll
+from pymq.broker.many_queues import LongAnswers
 from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.parts import Assembly, Core, Feature, Site, Tables
 from pymq.broker.plain_sends import PlainSendStore
@@ -265,6 +266,7 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
         message_bytes_max=site.store_config.message_bytes_max,
         record_crc=site.store_config.append_record_crc,
     )
+    long_answers = LongAnswers()
     handlers = (
         send,
         ReplyHandlers(
@@ -292,20 +294,16 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
         OffsetHandlers(store, offsets, groups, topics, core.cold_reads),
         QueueLockHandlers(tables.locks),
         TopicHandlers(
-            config, topics, offsets, store, core.cold_reads, statistics, deletions, answer_saved
+            *(config, topics, offsets, store, core.cold_reads, statistics, deletions),
+            long_answers,
+            answer_saved,
         ),
         GroupHandlers(groups, offsets, deletions, answer_saved),
         GroupProgressHandlers(
-            config,
-            clock,
-            site.address,
-            groups,
-            topics,
-            offsets,
-            clients,
-            store,
+            *(config, clock, site.address, groups, topics, offsets, clients, store),
             core.cold_reads,
             statistics,
+            long_answers,
         ),
         QueryHandlers(
             store, core.responses, core.cold_reads, core.key_indexing.wait_indexed, site.readers

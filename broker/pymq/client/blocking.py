@@ -38,9 +38,9 @@ from pymq.client.send_encoding import (
     encode_properties,
     prepare_body,
 )
+from pymq.client.subscriptions import subscription_of
 from pymq.clock import Clock
-from pymq.filter.tags import check_tags
-from pymq.protocol.bodies import ClusterInfo, MessageQueue, Subscription
+from pymq.protocol.bodies import ClusterInfo, MessageQueue
 from pymq.protocol.message import Message
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, TOOLS_GROUP
 
@@ -230,6 +230,7 @@ class BlockingClient:
         bytes_max: int | None = None,
         group: str = TOOLS_GROUP,
         tags: str = "*",
+        sql: str | None = None,
         suspend_ms: int = 0,
     ) -> PullResult:
         """Pull once; see ``PullResult`` for what the statuses mean.
@@ -242,10 +243,13 @@ class BlockingClient:
             group: consumer group; nothing is committed for it.
             tags: ``*``, or tags joined by ``||``. The broker compares hashes only: compare the
                 tags of what comes.
+            sql: an SQL92 expression over properties instead of tags. A RocketMQ broker needs
+                ``enablePropertyFilter=true`` for it.
             suspend_ms: how long the broker may wait for a message.
 
         Raises:
-            LocalProtocolError: ``tags`` is SQL, or names no tag.
+            LocalProtocolError: ``tags`` is SQL, or names no tag, or there is ``sql``, too.
+            FilterSyntaxError: ``sql`` does not parse.
             PymqError: no answer until the deadline, or the broker refused.
         """
         operation = Pull(
@@ -253,7 +257,7 @@ class BlockingClient:
             offset,
             group=group,
             count_max=count_max,
-            subscription=_subscription(queue, tags),
+            subscription=subscription_of(queue.topic, tags, sql, 0),
             suspend_ms=suspend_ms,
             bytes_max=bytes_max,
         )
@@ -268,6 +272,7 @@ class BlockingClient:
         *,
         group: str = TOOLS_GROUP,
         tags: str = "*",
+        sql: str | None = None,
         bytes_max: int = 8 << 20,
         passes_gaps: bool = False,
     ) -> Iterator[PullChunk]:
@@ -283,17 +288,20 @@ class BlockingClient:
             group: consumer group; nothing is committed for it.
             tags: ``*``, or tags joined by ``||``. The broker compares hashes only: compare the
                 tags of what comes.
+            sql: an SQL92 expression over properties instead of tags. A RocketMQ broker needs
+                ``enablePropertyFilter=true`` for it.
             bytes_max: largest answer that a pymq broker may give; others ignore it.
             passes_gaps: continue after offsets at which the queue has no message; the caller checks
                 which offsets came. Otherwise they are an error.
 
         Raises:
-            LocalProtocolError: ``tags`` is SQL, or names no tag.
+            LocalProtocolError: ``tags`` is SQL, or names no tag, or there is ``sql``, too.
+            FilterSyntaxError: ``sql`` does not parse.
             OffsetOutOfRange: part of the range is not there; the text says what is. Chunks
                 before it may have been yielded.
             PymqError: no progress until the deadline, or the broker refused.
         """
-        subscription = _subscription(queue, tags)
+        subscription = subscription_of(queue.topic, tags, sql, 0)
         plan = RangePlan(
             queue,
             first,
@@ -370,8 +378,3 @@ class BlockingClient:
             topic, encoded.body, "", ",".join(encoded.unique_keys), batch=True
         )
         return self._sender.send(prepared, queue)
-
-
-def _subscription(queue: MessageQueue, tags: str) -> Subscription:
-    check_tags(queue.topic, tags)
-    return Subscription.of_tags(queue.topic, tags, 0)

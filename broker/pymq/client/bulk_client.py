@@ -1,21 +1,26 @@
 """BulkClient: a BlockingClient that reads and writes many queues at once, for the Spark connector.
 
-It sends batches that the caller has encoded, several in flight, and asks for the bounds of many
-queues without waiting for those whose broker is away.
+It sends batches that the caller has encoded, several in flight, asks for the bounds of many
+queues without waiting for those whose broker is away, and lists topics.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from pymq.client import operations
 from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, BatchPipeline
 from pymq.client.batch_request import Batch
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking import BlockingClient
 from pymq.client.blocking_pool import advertised
+from pymq.client.many_requests import ask_many
 from pymq.client.operations import Operation, PreparedMessage, Send, SendResult
 from pymq.client.preencoded_records import RecordsBody, send_records
 from pymq.client.queue_bounds import BoundsAnswer, ask_bounds
+from pymq.client.staging import Stage, StagedResult
+from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.sink_bodies import StagedRun
 
 T = TypeVar("T")
 
@@ -64,6 +69,40 @@ class BulkClient(BlockingClient):
             PymqError: whatever went wrong.
         """
         return self._pool.ask(address, operation)
+
+    def ask_many(
+        self, asked: Sequence[tuple[str, Operation[T]]], *, timeout_s: float | None = None
+    ) -> list[T | PymqError]:
+        """Send requests to their addresses, together and once; an address may be away.
+
+        Args:
+            asked: ``host:port`` and what to ask there.
+            timeout_s: for the answers; the client's own by default.
+
+        Returns:
+            The results, or why there is none, in their order.
+        """
+        return ask_many(self._pool, asked, timeout_s=timeout_s or self._config.timeout_s)
+    # --- topics and groups
+
+    def topic_names(self) -> list[str]:
+        """Return the names of all topics that a name server knows, the system's among them.
+
+        Raises:
+            ConnectionFailed: no name server could be asked.
+        """
+        return self._pool.ask_name_servers(operations.topic_list())
+
+    def stored_commit(self, group: str, queue: MessageQueue) -> int | None:
+        """Return the offset a group has really committed in a queue, ``None`` for none.
+
+        Asked otherwise (``committed_offset``), brokers answer 0 for a group that has committed
+        nothing, if the queue still has its first message; those before 5.0 always do.
+
+        Raises:
+            PymqError: no answer until the deadline, or the broker refused.
+        """
+        return self._read(queue, operations.query_offset(group, queue, zero_if_new=False))
 
     # --- sending
 
@@ -145,11 +184,53 @@ class BulkClient(BlockingClient):
             first_turn=first_turn,
         )
 
-    def _batch_operation(self, queue: MessageQueue, batch: Batch) -> Send:
-        def prepare(body: bytes | memoryview) -> Send:
-            prepared = PreparedMessage(queue.topic, body, "", None, batch=True)
-            return self._sender.operation(prepared, queue)
+    def staging_pipeline(
+        self,
+        part: int,
+        on_staged: Callable[[int, StagedRun], None],
+        *,
+        in_flight_max: int,
+        retry_s: float,
+        first_turn: int = 0,
+    ) -> BatchPipeline:
+        """Return what stages records for an exactly-once sink, where no consumer sees them.
 
+        It takes only pre-encoded records, and only for brokers that take those. What was not
+        acknowledged is staged again: nobody names the first copy when the batch is published.
+
+        Args:
+            part: see ``StagedRun``.
+            on_staged: gets the number of a batch, counted from 0, and where it is.
+            in_flight_max, retry_s, first_turn: as for ``batch_pipeline``.
+        """
+
+        def operation(queue: MessageQueue, batch: Batch) -> Send:
+            if not isinstance(batch, RecordsBody):
+                raise ConfigurationError(
+                    f"broker {queue.broker_name!r} takes no pre-encoded records, which an "
+                    "exactly-once sink needs: it must be a pymq broker that is reached over IPv4"
+                )
+            return Stage(self._send_operation(queue, batch.body), batch, part)
+
+        def stored(number: int, result: SendResult) -> None:
+            assert isinstance(result, StagedResult)
+            on_staged(number, result.run)
+
+        return BatchPipeline(
+            self._pool,
+            operation,
+            stored,
+            in_flight_max=in_flight_max,
+            retry_s=retry_s,
+            awaits_routes=True,
+            first_turn=first_turn,
+        )
+
+    def _batch_operation(self, queue: MessageQueue, batch: Batch) -> Send:
         if isinstance(batch, RecordsBody):
-            return send_records(prepare, batch)
-        return prepare(memoryview(batch).cast("B"))
+            return send_records(self._send_operation(queue, batch.body), batch)
+        return self._send_operation(queue, memoryview(batch).cast("B"))
+
+    def _send_operation(self, queue: MessageQueue, body: memoryview) -> Send:
+        prepared = PreparedMessage(queue.topic, body, "", None, batch=True)
+        return self._sender.operation(prepared, queue)

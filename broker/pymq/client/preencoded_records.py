@@ -6,7 +6,6 @@ address later; after a refusal it sends batches.
 """
 
 import base64
-from collections.abc import Callable
 from typing import NamedTuple
 
 from pymq.client.operations import Operation, Send
@@ -23,10 +22,12 @@ class RecordsBody(NamedTuple):
         body: V1 records with IPv4 hosts, back to back; zeros in what only a broker knows. Must
             not change until the send is answered.
         sizes: what each takes, packed (``protocol.preencoded_records.pack_sizes``).
+        record_count: how many.
     """
 
     body: memoryview
     sizes: bytes
+    record_count: int
 
 
 def as_batch(records: RecordsBody) -> bytes:
@@ -55,11 +56,10 @@ class RecordsOffer(Operation[bool]):
         raise self.refusal(response, peer)
 
 
-def send_records(prepare: Callable[[memoryview], Send], records: RecordsBody) -> Send:
-    """Return one try to send records, made from what prepares that of a batch."""
-    operation = prepare(records.body)
-    request = operation.request
+def send_records(send: Send, records: RecordsBody) -> Send:
+    """Return one try to send records, made of what sends them as a batch."""
+    request = send.request
     request.code = SEND_RECORDS
     assert request.fields is not None
     request.fields[RECORD_SIZES_FIELD] = base64.b64encode(records.sizes).decode()
-    return operation
+    return send

@@ -239,6 +239,8 @@ class Rebalance:
 
     def _say_unknown(self, topic: str, error: PymqError) -> None:
         """Say why the members cannot be found out, unless readers of the topic say it anyway."""
+        if self._is_closing or not self._pool.is_open:
+            return
         if topic == retry_topic(self._group) or any(q.topic == topic for q in self.readers):
             _log.info("group %r, topic %r keeps its queues: %s", self._group, topic, error)
             return

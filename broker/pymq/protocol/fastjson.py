@@ -19,7 +19,7 @@ Source: Alibaba fastjson 1.2, used by RocketMQ RemotingSerializable and ConfigMa
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -105,14 +105,28 @@ def dump(value: Any) -> bytes:
         LocalProtocolError: the value contains something that has no form in JSON.
     """
     try:
-        try:
-            return _encode_compact(value).encode(errors=_HALVES)
-        except TypeError:  # Most likely an ObjectMap; the C encoder is the fast path.
-            parts: list[str] = []
-            _write(value, parts)
-            return "".join(parts).encode(errors=_HALVES)
+        return _encode_compact(value).encode(errors=_HALVES)
+    except TypeError:  # Most likely an ObjectMap; the C encoder is the fast path.
+        return b"".join(parts(value))
+    except (ValueError, RecursionError) as error:
+        raise _no_form(value, error) from error
+
+
+def parts(value: Any) -> Iterator[bytes]:
+    """Yield what ``dump`` returns, a part after the other.
+
+    Raises:
+        LocalProtocolError: as ``dump``.
+    """
+    try:
+        for part in _parts(value):
+            yield part.encode(errors=_HALVES)
     except (TypeError, ValueError, RecursionError) as error:
-        raise LocalProtocolError(f"{value!r:.80} has no JSON form: {error}") from error
+        raise _no_form(value, error) from error
+
+
+def _no_form(value: Any, error: Exception) -> LocalProtocolError:
+    return LocalProtocolError(f"{value!r:.80} has no JSON form: {error}")
 
 
 def dump_pretty(value: Any) -> str:
@@ -128,33 +142,41 @@ def dump_pretty(value: Any) -> str:
         raise LocalProtocolError(f"{value!r:.80} has no JSON form: {error}") from error
 
 
-def _write(value: Any, parts: list[str]) -> None:
+def _parts(value: Any) -> Iterator[str]:
     if isinstance(value, ObjectMap):
         mark = "{"
-        for key, member in value.pairs:
-            parts.append(mark)
-            _write(key, parts)
-            parts.append(":")
-            _write(member, parts)
+        for key, member in value.pairs:  # there may be 65,536
+            yield mark
+            yield from _plain_parts(key)
+            yield ":"
+            yield from _plain_parts(member)
             mark = ","
-        parts.append("}" if value.pairs else "{}")
+        yield "}" if value.pairs else "{}"
     elif isinstance(value, dict):
         mark = "{"
         for key, member in value.items():
             # The encoder turns a number used as a key into a string.
-            parts.append(mark + _encode_compact({key: 0})[1:-2])
-            _write(member, parts)
+            yield mark + _encode_compact({key: 0})[1:-2]
+            yield from _parts(member)
             mark = ","
-        parts.append("}" if value else "{}")
+        yield "}" if value else "{}"
     elif isinstance(value, (list, tuple)):
         mark = "["
         for member in value:
-            parts.append(mark)
-            _write(member, parts)
+            yield mark
+            yield from _parts(member)
             mark = ","
-        parts.append("]" if value else "[]")
+        yield "]" if value else "[]"
     else:
-        parts.append(_encode_compact(value))
+        yield _encode_compact(value)
+
+
+def _plain_parts(value: Any) -> Iterator[str]:
+    """Yield the one part of what has no ``ObjectMap`` in it."""
+    try:
+        yield _encode_compact(value)
+    except TypeError:
+        yield from _parts(value)
 
 
 class _Parser:

@@ -4,8 +4,8 @@ import pytest
 from tests.unit.connector.fake import FakeBroker
 from tests.unit.connector.reading import B0, Q0, Q1, Time
 
-from pyspark_pymq.reader import PymqStreamReader
-from pyspark_pymq.subscribed_topics import SubscribedTopics
+from pyspark_pymq.source.reader import PymqStreamReader
+from pyspark_pymq.source.subscribed_topics import SubscribedTopics
 
 
 @pytest.fixture
@@ -22,6 +22,7 @@ def broker(monkeypatch: pytest.MonkeyPatch, clock: Time) -> FakeBroker:
     monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "monotonic_s", clock)
     monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "wait", clock.wait)
     monkeypatch.setitem(PymqStreamReader.__init__.__kwdefaults__, "wall_s", clock)
+    monkeypatch.setitem(PymqStreamReader.__init__.__kwdefaults__, "monotonic_s", clock)
     return fake
 
 

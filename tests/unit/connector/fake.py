@@ -5,15 +5,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pymq.client.batch_targets import BatchTarget, QueueChooser, fitting
-from pymq.client.operations import Operation
+from pymq.client.operations import Operation, PullResult, PullStatus
 from pymq.client.preencoded_records import RecordsBody
 from pymq.client.queue_bounds import BoundsAnswer
 from pymq.client.routes import Route
-from pymq.errors import ConnectionFailed, OffsetOutOfRange, PymqError, RouteNotFound
-from pymq.protocol.bodies import BrokerData, ClusterInfo, MessageQueue
+from pymq.errors import (
+    BrokerError,
+    ConnectionFailed,
+    OffsetOutOfRange,
+    PymqError,
+    RouteNotFound,
+)
+from pymq.filter.evaluate import compile_sql92
+from pymq.protocol.bodies import BrokerData, ClusterInfo, Heartbeat, MessageQueue
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.hashes import java_hash
-from pymq.protocol.message import encode_properties, find_property
+from pymq.protocol.message import decode_properties, encode_properties, find_property
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords, SharedFields
 from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
@@ -90,6 +97,9 @@ class FakeBroker:
     registered: set[str] = field(default_factory=set)  # and of those, known without topics
     deleted: set[str] = field(default_factory=set)  # topics
     offset_at: dict[int, int] = field(default_factory=dict)  # by time, ms; of every queue
+    groups: set[str] = field(default_factory=set)  # that may commit
+    committed: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)  # by group
+    own_topics: set[str] = field(default_factory=set)  # more of what a name server lists
 
     def add(self, queue: MessageQueue, *messages: tuple[bytes, dict[str, str]]) -> None:
         records = self.queues.setdefault(queue, [])
@@ -168,6 +178,79 @@ class FakeClient:
             return 0
         return self._bounds(queue)[code == RequestCode.GET_MAX_OFFSET]
 
+    def ask_many(
+        self, asked: Sequence[tuple[str, Operation[Any]]], *, timeout_s: float | None = None
+    ) -> list[Any]:
+        """Answer what concerns groups; addresses are those of ``known_routes``."""
+        return [self._answer_group(address, operation) for address, operation in asked]
+
+    def _answer_group(self, address: str, operation: Operation[Any]) -> Any:
+        request, name = operation.request, address.removesuffix(":1")
+        self._called(RequestCode(request.code).name, name)
+        if name in self._broker.away:
+            return ConnectionFailed(f"{name} is away")
+        if request.code == RequestCode.HEART_BEAT:
+            (consumer,) = Heartbeat.decode(bytes(request.body)).consumers
+            self._broker.groups.add(consumer.group)
+            return 0
+        group = str(request.fields["consumerGroup"])
+        if request.code == RequestCode.UNREGISTER_CLIENT:
+            return None
+        queue = MessageQueue(str(request.fields["topic"]), name, int(request.fields["queueId"]))
+        if request.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            assert request.fields["setZeroIfNotFound"] == "false"
+            return self._broker.committed.get((group, queue))
+        assert request.code == RequestCode.UPDATE_CONSUMER_OFFSET
+        if group not in self._broker.groups:
+            return BrokerError.of(26, f"Group {group} not exist!", peer=address, request="a commit")
+        self._broker.committed[group, queue] = int(request.fields["commitOffset"])
+        return None
+
+    def route(self, topic: str) -> Route:
+        """Return the route of a topic, such as the retry topic of a group."""
+        self._called("route", topic)
+        for route in self.known_routes():
+            if route.topic == topic:
+                return route
+        raise RouteNotFound(f"no name server knows topic {topic}")
+
+    def forget_route(self, topic: str) -> None:
+        self._called("forget", topic)
+
+    def __enter__(self) -> "FakeClient":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+    def topic_names(self) -> list[str]:
+        self._called("topic_names")
+        names = {queue.topic for queue in self._broker.queues if self._is_routed(queue)}
+        return list(names | self._broker.own_topics)
+
+    def stored_commit(self, group: str, queue: MessageQueue) -> int | None:
+        self._called("stored_commit", group, queue)
+        self._check_there(queue)
+        return self._broker.committed.get((group, queue))
+
+    def pull(
+        self, queue: MessageQueue, offset: int, *, count_max: int, bytes_max: int, group: str
+    ) -> PullResult:
+        """Answer with whole messages, one at least."""
+        self._called("pull", queue, offset, count_max)
+        self._check_there(queue)
+        first, end = self._bounds(queue)
+        some = b""
+        for item in self._broker.queues[queue][offset - first : offset - first + count_max]:
+            if some and len(some) + len(item) > bytes_max:
+                break
+            some += item
+        status = PullStatus.FOUND if some else PullStatus.NO_NEW
+        return PullResult(status, offset, first, end, some)
+
+    def _check_there(self, queue: MessageQueue) -> None:
+        if queue.broker_name in self._broker.away:
+            raise ConnectionFailed(f"{queue.broker_name} is away")
+
     def doubt_route(self, topic: str) -> None:
         self._broker.calls.append(("doubt", topic))
 
@@ -211,7 +294,10 @@ class FakeClient:
         slaves = self._broker.only_slaves
         return [
             Route(topic, (), tuple(sorted(of_topic)), {
-                queue.broker_name: {int(queue.broker_name in slaves): "a:1"} for queue in of_topic
+                queue.broker_name: {
+                    int(queue.broker_name in slaves): f"{queue.broker_name}:1"
+                }
+                for queue in of_topic
             })
             for topic in sorted({queue.topic for queue in queues})
             if (of_topic := [queue for queue in queues if queue.topic == topic])
@@ -219,6 +305,7 @@ class FakeClient:
 
     def offset_by_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         self._called("offset_by_time", queue, timestamp_ms)
+        self._check_there(queue)
         first, end = self._bounds(queue)
         return min(max(first, self._broker.offset_at.get(timestamp_ms, first)), end)
 
@@ -234,6 +321,7 @@ class FakeClient:
         *,
         group: str = "group",
         tags: str = "*",
+        sql: str | None = None,
         bytes_max: int = 8 << 20,
         passes_gaps: bool = False,
     ) -> Iterator[Chunk]:
@@ -247,6 +335,8 @@ class FakeClient:
             if self._broker.exact_end:
                 following = min(following, end)
             records = self._broker.queues[queue][first - low : following - low]
+            if sql is not None:
+                records = matching(sql, records)
             yield Chunk(memoryview(b"".join(filter_by(codes, records))), first, following)
             first = following
 
@@ -318,6 +408,16 @@ def filter_by(codes: set[int] | None, records: list[bytes]) -> list[bytes]:
     if codes is None:
         return records
     return [item for item in records if item and java_hash(tag_of(item)) in codes]
+
+
+def matching(sql: str, records: list[bytes]) -> list[bytes]:
+    """Return the records whose properties fulfil an SQL92 expression."""
+    compiled = compile_sql92(sql)
+    return [
+        item
+        for item in records
+        if item and compiled.matches(decode_properties(decode_record(item).properties))
+    ]
 
 
 def tag_of(item: bytes) -> str:

@@ -3,11 +3,12 @@
 from typing import Any
 
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq import reader as readers
-from pyspark_pymq import subscribed_topics
-from pyspark_pymq.options import source_options
-from pyspark_pymq.reader import PymqBatchReader, PymqStreamReader
-from pyspark_pymq.source_columns import default_schema
+from pyspark_pymq.source import reader as readers
+from pyspark_pymq.source import subscribed_topics
+from pyspark_pymq.source.batch_reader import PymqBatchReader
+from pyspark_pymq.source.columns import default_schema
+from pyspark_pymq.source.options import source_options
+from pyspark_pymq.source.reader import PymqStreamReader
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
 OPTIONS = {"nameserver": "a:1", "subscribe": "orders"}
@@ -27,12 +28,17 @@ class Time:
         self.now_s += seconds
 
 
+def given(options: dict[str, str]) -> dict[str, str]:
+    """Return ``OPTIONS`` changed; an empty text takes one away."""
+    return {name: text for name, text in {**OPTIONS, **options}.items() if text}
+
+
 def stream(**options: str) -> PymqStreamReader:
-    return PymqStreamReader(source_options({**OPTIONS, **options}), SCHEMA)
+    return PymqStreamReader(source_options(given(options)), SCHEMA)
 
 
 def batch(**options: str) -> PymqBatchReader:
-    return PymqBatchReader(source_options({**OPTIONS, **options}), SCHEMA)
+    return PymqBatchReader(source_options(given(options)), SCHEMA)
 
 
 def offsets(*values: int, **mark: int) -> dict[str, Any]:

@@ -3,14 +3,17 @@
 import subprocess
 import sys
 from textwrap import dedent
+from types import SimpleNamespace
 
 import pytest
+from pyspark.sql import datasource
 from pyspark.sql import types as spark
 
 from pymq.errors import ConfigurationError
 from pyspark_pymq import DefaultSource
 from pyspark_pymq.data_source import PymqSource
-from pyspark_pymq.source_columns import default_schema
+from pyspark_pymq.source.columns import default_schema
+from pyspark_pymq.source.metadata import QueueStatesReader
 
 OPTIONS = {"nameserver": "a:1", "subscribe": "orders"}
 SCHEMA = default_schema(properties=False)
@@ -82,7 +85,7 @@ def test_errors_of_streams_are_the_last_that_spark_shows() -> None:
     ending = PymqSource({**OPTIONS, "endingoffsets": "latest"})
     for reader, text in (
         (PymqSource(OPTIONS).streamReader(bad), "body is string"),
-        (ending.streamReader(SCHEMA), "endingOffsets is for batch reads"),
+        (ending.streamReader(SCHEMA), "endingOffsets=latest is for batch reads"),
     ):
         for call in (
             reader.initialOffset,
@@ -91,6 +94,52 @@ def test_errors_of_streams_are_the_last_that_spark_shows() -> None:
         ):
             with pytest.raises(ConfigurationError, match=text):
                 call()
+
+
+def test_columns_that_are_asked_for() -> None:
+    kafka = PymqSource({**OPTIONS, "columns": "kafka"})
+    assert kafka.schema().names[:2] == ["key", "value"]
+    kafka.reader(kafka.schema())
+    mixed = spark.StructType().add("value", "binary").add("brokerName", "string")
+    PymqSource(OPTIONS).reader(mixed)
+    with pytest.raises(ConfigurationError, match="columns=kafka and a schema .*value, brokerName"):
+        kafka.reader(mixed)
+
+
+def test_a_table_of_queues() -> None:
+    source = PymqSource({**OPTIONS, "metadata": "topics"})
+    assert source.schema().names[:3] == ["topic", "brokerName", "queueId"]
+    assert isinstance(source.reader(source.schema()), QueueStatesReader)
+    with pytest.raises(ConfigurationError, match="no column 'body'. Columns.*committedOffset"):
+        source.reader(spark.StructType().add("body", "binary"))
+    with pytest.raises(ConfigurationError, match="metadata is for batch reads"):
+        source.streamReader(source.schema()).initialOffset()
+
+
+def test_a_batch_has_no_progress() -> None:
+    group = {"consumergroup": "G", "commitoffsetstobroker": "true"}
+    with pytest.raises(ConfigurationError, match="commitOffsetsToBroker=true is for streams"):
+        PymqSource({**OPTIONS, **group}).reader(SCHEMA)
+
+
+@pytest.mark.skipif(not hasattr(datasource, "Filter"), reason="Spark 4.0 hands over no filters")
+def test_a_reader_takes_filters_only_where_spark_hands_them_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Elsewhere Spark refuses readers that do, as long as filterPushdown is off."""
+    from pyspark_pymq.source.pushdown import FilteringBatchReader
+
+    source = PymqSource(OPTIONS)
+    plain = datasource.DataSourceReader.pushFilters
+    assert type(source.reader(SCHEMA)).pushFilters is plain
+    worker = "pyspark.sql.worker.data_source_pushdown_filters"
+    monkeypatch.setitem(sys.modules, worker, sys)
+    assert isinstance(source.reader(SCHEMA), FilteringBatchReader)
+    table = PymqSource({**OPTIONS, "metadata": "topics"})
+    assert isinstance(table.reader(table.schema()), QueueStatesReader)
+    monkeypatch.delitem(sys.modules, worker)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=worker))
+    assert isinstance(source.reader(SCHEMA), FilteringBatchReader)
 
 
 def test_complete_mode_appends() -> None:

@@ -16,9 +16,10 @@ from pymq.protocol.compression import Compression, compress, compression_flags
 from pymq.protocol.message import decode_properties, encode_properties
 from pymq.protocol.record import decode_record, pack_host
 from pymq.protocol.record_batch import read_columns
-from pyspark_pymq import decode as decoding
-from pyspark_pymq.decode import record_batches
-from pyspark_pymq.source_columns import COLUMNS, arrow_schema, check_schema
+from pyspark_pymq.source import decode as decoding
+from pyspark_pymq.source.bad_records import BadRecords
+from pyspark_pymq.source.columns import COLUMNS, arrow_schema, check_schema
+from pyspark_pymq.source.decode import record_batches
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 ALL = arrow_schema(spark.StructType([spark.StructField(n, COLUMNS[n].spark_type) for n in COLUMNS]))
@@ -58,12 +59,18 @@ def test_one_message_in_all_columns() -> None:
         "sysFlag": 0x10,
         "reconsumeTimes": 0,
         "properties": list(properties.items()),
+        "key": b"k1 k2",
+        "value": b"hello",
+        "partition": 3,
+        "offset": 10,
+        "timestamp": written,
+        "timestampType": 1,
     }
 
 
 def test_absent_properties_are_null() -> None:
     (row,) = decode([record(queue_offset=2)]).to_pylist()
-    assert row["tags"] is None and row["keys"] is None and row["properties"] == []
+    assert row["tags"] is row["keys"] is row["key"] is None and row["properties"] == []
     # Without the producer's key a message is known by its place in the log, as in Java.
     assert row["msgId"] == "0A00000200002A9F" + f"{4096 + 2000:016X}"
 
@@ -134,11 +141,14 @@ def test_a_compressed_body_that_is_not_names_its_message(
     wanted = r"message at offset 7 of queue 3 of orders on broker-a: zlib.* corruptBodies"
     with pytest.raises(RemoteProtocolError, match=wanted):
         decode(stored)
-    table = decode(stored, null_corrupt=True)
-    assert table["body"].to_pylist() == [b"before", None]
+    bad = BadRecords(null_corrupt=True)
+    table = decode(stored, bad=bad)
+    bad.report()
+    assert table["body"].to_pylist() == table["value"].to_pylist() == [b"before", None]
     assert table["tags"].to_pylist() == [None, "T"]
     assert table["queueOffset"].to_pylist() == [0, 7]
-    assert "1 bodies cannot be decompressed" in caplog.text and "offset 7" in caplog.text
+    assert "1 bodies cannot be decoded and are null (corruptBodies=null)" in caplog.text
+    assert "offset 7" in caplog.text
     # Who does not read bodies does not meet them.
     assert decode(stored, pa.schema([pa.field("queueOffset", pa.int64())])).num_rows == 2
 
@@ -155,13 +165,14 @@ def test_bodies_that_are_a_hundred_times_larger_are_cut() -> None:
         for n, body in enumerate(plain)
     ]
     kept = np.arange(300) != 7
+    schema = pa.schema([field for field in ALL if field.name != "value"])  # the bodies once more
     columns = read_columns(b"".join(stored))
     for some, options in (
         (range(300), {}),
         (range(0, 300, 2), {"tags": ("A",)}),
         ([n for n in range(300) if n != 7], {"kept": kept}),
     ):
-        batches = list(record_batches(columns, QUEUE, ALL, **options))  # type: ignore[arg-type]
+        batches = list(record_batches(columns, QUEUE, schema, **options))  # type: ignore[arg-type]
         table = pa.Table.from_batches(batches)
         assert table["body"].to_pylist() == [plain[n] for n in some]
         assert table["queueOffset"].to_pylist() == list(some)
@@ -172,6 +183,8 @@ def test_bodies_that_are_a_hundred_times_larger_are_cut() -> None:
 def test_text_that_is_no_utf8() -> None:
     stored = [record(properties=b"TAGS\x01\xff\x02"), record(properties={"TAGS": "é"})]
     assert decode(stored)["tags"].to_pylist() == ["\ufffd", "é"]
+    stored = [record(properties=b"KEYS\x01\xff\x02")]
+    assert decode(stored)["key"].to_pylist() == [b"\xff"]
 
 
 def test_tags_are_compared_exactly() -> None:

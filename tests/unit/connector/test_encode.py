@@ -11,8 +11,8 @@ from pymq.protocol.batch_body import decode_batch
 from pymq.protocol.message import decode_properties
 from pymq.protocol.preencoded_records import unpack_sizes
 from pymq.protocol.record import Record, decode_records
-from pyspark_pymq.encode import Encoded, Messages, encode_messages
-from pyspark_pymq.unique_keys import UniqueKeyArrays
+from pyspark_pymq.sink.encode import Encoded, Messages, encode_messages
+from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
 
 MAP = pa.map_(pa.string(), pa.string())
 

@@ -12,23 +12,18 @@ from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
     EARLIEST,
     LATEST,
-    TASK_ROWS_MAX,
-    TASK_ROWS_MIN,
     Bound,
     Position,
     QueueRange,
-    bounded,
-    end_of_batch,
     losses,
-    plan,
     position_from_json,
     position_to_json,
-    ranges,
     refuse_losses,
     resolve,
-    share,
     within,
 )
+from pyspark_pymq.source.limits import Takes, bounded, end_of_batch, share
+from pyspark_pymq.source.planning import TASK_ROWS_MAX, TASK_ROWS_MIN, plan, ranges
 
 
 def queue(number: int, topic: str = "orders", broker: str = "broker-a") -> MessageQueue:
@@ -36,6 +31,10 @@ def queue(number: int, topic: str = "orders", broker: str = "broker-a") -> Messa
 
 
 Q0, Q1, Q2 = queue(0), queue(1), queue(2)
+
+
+def at_most(count: int) -> Takes:
+    return lambda _, waiting: share(waiting, count)
 
 
 # ------------------------------------------------------------------------------------- JSON
@@ -150,12 +149,12 @@ def test_a_queue_without_a_route_keeps_its_place() -> None:
 
 def test_nothing_new_ends_where_it_starts() -> None:
     start = Position({Q0: 5, Q1: 0})
-    assert end_of_batch(start, {Q0: (1, 5), Q1: (0, 0)}, offsets_max=3) == start
+    assert end_of_batch(start, {Q0: (1, 5), Q1: (0, 0)}, takes=at_most(3)) == start
 
 
 def test_messages_that_are_gone_do_not_count_against_the_cap() -> None:
     start = Position({Q0: 0})
-    end = end_of_batch(start, {Q0: (1_000_000, 1_000_100)}, offsets_max=10)
+    end = end_of_batch(start, {Q0: (1_000_000, 1_000_100)}, takes=at_most(10))
     assert end == Position({Q0: 1_000_010})
 
 
@@ -193,7 +192,7 @@ def test_capped_batches_reach_the_end(seed: int) -> None:
         read: dict[MessageQueue, int] = dict.fromkeys(target, 0)
         begun = dict(position.offsets)
         for _step in range(500):
-            end = end_of_batch(position, bounded(live, target), offsets_max=7)
+            end = end_of_batch(position, bounded(live, target), takes=at_most(7))
             if end == position:
                 break
             for part in ranges(position, end):

@@ -10,18 +10,16 @@ import pytest
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq import options as module
+from pyspark_pymq import option_tables
 from pyspark_pymq.offsets import EARLIEST, LATEST, Bound
-from pyspark_pymq.options import (
-    SINK_OPTIONS,
-    SOURCE_OPTIONS,
-    SinkOptions,
-    SourceOptions,
-    check_options,
-    sink_options,
-    source_options,
-)
+from pyspark_pymq.option_tables import SINK_OPTIONS, SOURCE_OPTIONS
+from pyspark_pymq.options import check_options
+from pyspark_pymq.sink.options import SinkOptions, sink_options
+from pyspark_pymq.source.options import SourceOptions, source_options
+from pyspark_pymq.value_options import with_schema_text
+from pyspark_pymq.values.ddl import struct_of_ddl
 
+RECORD = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
 NAMES = {"nameserver": "127.0.0.1:9876"}
 SOURCE = {**NAMES, "subscribe": "orders"}
 
@@ -33,6 +31,8 @@ def test_defaults_of_the_source() -> None:
     assert options.starting is None and options.ending is None
     assert options.offsets_max is None and options.fail_on_data_loss
     assert options.tags == () and not options.include_properties
+    assert options.sql is None and options.columns == ("pymq",) and options.metadata is None
+    assert not options.is_filtered and not options.commits_offsets and not options.has_group
 
 
 def test_all_options_of_the_source() -> None:
@@ -43,12 +43,18 @@ def test_all_options_of_the_source() -> None:
             "startingOffsets": "Earliest",
             "endingoffsets": json.dumps({"orders": {"broker-a": {"0": 17, "1": -1}}}),
             "maxoffsetspertrigger": "100",
+            "valueFormat": "JSON",
+            "valueSchema": "id bigint, name string",
+            "badRecords": "sidetopic",
+            "badRecordsTopic": " aside ",
             "corruptBodies": "null",
             "expectedBrokers": "broker-a, broker-b,",
             "failOnDataLoss": "FALSE",
             "tags": "A || B||A",
             "includeProperties": "true",
+            "columns": "pymq, msgId,",
             "consumerGroup": "reports",
+            "commitOffsetsToBroker": "true",
             "minPartitions": "2",
             "maxPartitions": "4",
             "pullBytes": "65536",
@@ -64,11 +70,15 @@ def test_all_options_of_the_source() -> None:
     queues = [MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)]
     assert options.ending == Bound(LATEST, tuple(zip(queues, (17, -1), strict=True)))
     assert (options.offsets_max, options.fail_on_data_loss) == (100, False)
+    assert options.values.name == "json"
+    assert options.values.value_type == struct_of_ddl("id bigint, name string")
+    assert (options.bad_records, options.bad_records_topic) == ("sideTopic", "aside")
     assert options.null_corrupt_bodies
     assert options.expected_brokers == ("broker-a", "broker-b")
     assert options.tags == ("A", "B")
     assert options.include_properties
-    assert options.consumer_group == "reports"
+    assert options.columns == ("pymq", "msgId")
+    assert options.consumer_group == "reports" and options.has_group and options.commits_offsets
     assert (options.partitions_min, options.partitions_max) == (2, 4)
     assert options.pull_bytes == 65536
     assert (options.request_timeout_s, options.retry_timeout_s) == (1.5, 0.1)
@@ -83,6 +93,17 @@ def test_offsets_of_a_progress_report_can_be_pasted() -> None:
 
 def test_a_star_among_tags_means_all() -> None:
     assert source_options({**SOURCE, "tags": " * "}).tags == ()
+    assert source_options({**SOURCE, "tags": "*", "sql": "a = 1"}).is_filtered
+
+
+def test_a_filter_in_sql() -> None:
+    options = source_options({**SOURCE, "sql": "amount > 100 AND region IN ('EU', 'UK')"})
+    assert options.sql == "amount > 100 AND region IN ('EU', 'UK')" and options.is_filtered
+    assert options.tag_expression == "*"
+
+
+def test_a_table_of_queues() -> None:
+    assert source_options({**SOURCE, "metadata": "Topics"}).metadata == "topics"
 
 
 @pytest.mark.parametrize(
@@ -119,12 +140,38 @@ def test_a_star_among_tags_means_all() -> None:
         ),
         ({"maxoffsetspertrigger": "0"}, ["maxOffsetsPerTrigger", "at least 1"]),
         ({"maxoffsetspertrigger": "many"}, ["maxOffsetsPerTrigger", "'many'", "whole number"]),
+        ({"valueformat": "xml"}, ["valueFormat", "'xml'", "binary, string, json or avro"]),
+        ({"valueschema": "id int"}, ["valueSchema is for valueFormat=json", "is binary"]),
+        ({"valueformat": "json", "valueschema": "id in"}, ["valueSchema", "'in'", "bigint"]),
+        ({"valueformat": "json", "avroschema": RECORD}, ["avroSchema is for valueFormat=avro"]),
+        ({"valueformat": "avro"}, ["avroSchema", "avroSchemaFile"]),
+        ({"valueformat": "avro", "avroschema": "[]"}, ["avroSchema", "expected a record"]),
+        ({"valueformat": "avro", "avroschemafile": "/no/file"}, ["avroSchemaFile", "No such file"]),
+        ({"badrecords": "skip"}, ["badRecords", "'skip'", "fail, null or sideTopic"]),
+        ({"badrecords": "sideTopic"}, ["badRecords=sideTopic", "badRecordsTopic"]),
+        ({"badrecordstopic": "aside"}, ["badRecordsTopic=aside", "badRecords=sideTopic"]),
+        (
+            {"badrecords": "sideTopic", "badrecordstopic": "orders"},
+            ["badRecordsTopic='orders'", "again and again"],
+        ),
+        (
+            {"badrecords": "sideTopic", "badrecordstopic": "%RETRY%g"},
+            ["badRecordsTopic", "broker's own"],
+        ),
         ({"corruptbodies": "skip"}, ["corruptBodies", "'skip'", "fail or null"]),
         ({"failondataloss": "no"}, ["failOnDataLoss", "'no'", "true or false"]),
         ({"includeproperties": "1"}, ["includeProperties", "true or false"]),
         ({"tags": " || "}, ["tags", "||"]),
         # What the client refuses is refused before a task has begun.
         ({"tags": "a > 5"}, ["option tags", "'a > 5'", "SQL"]),
+        ({"sql": "amount >"}, ["option sql='amount >'"]),
+        ({"sql": "a = 1", "tags": "A || B"}, ["sql and tags", "TAGS IN ('A', 'B') AND (a = 1)"]),
+        ({"columns": "pymq, brokername"}, ["columns", "'brokername'", "did you mean brokerName?"]),
+        ({"columns": ","}, ["columns", "pymq, kafka"]),
+        ({"metadata": "offsets"}, ["metadata='offsets'", "expected topics"]),
+        ({"metadata": "topics", "sql": "a = 1"}, ["option sql", "metadata=topics"]),
+        ({"metadata": "topics", "columns": "kafka"}, ["option columns", "metadata=topics"]),
+        ({"commitoffsetstobroker": "true"}, ["commitOffsetsToBroker", "needs", "consumerGroup"]),
         ({"requesttimeoutms": "86400000"}, ["requestTimeoutMs", "1..86399999"]),
         ({"retrytimeoutms": "604800000"}, ["retryTimeoutMs", "100..86399999"]),
         ({"retrytimeoutms": "99"}, ["retryTimeoutMs", "100.."]),
@@ -149,6 +196,24 @@ def test_errors_of_the_source(changed: dict[str, str | None], pieces: list[str])
         assert piece in str(caught.value)
 
 
+def test_a_schema_in_a_file_is_read_once(tmp_path: Path) -> None:
+    path = tmp_path / "record.avsc"
+    path.write_text(RECORD)
+    given = {**SOURCE, "valueformat": "avro", "avroSchemaFile": str(path)}
+    options = with_schema_text(given)
+    path.unlink()
+    assert "avroSchemaFile" not in options
+    values = source_options(options).values
+    assert values.value_type is not None and values.value_type.simpleString() == "struct<id:bigint>"
+    with pytest.raises(ConfigurationError, match="avroSchemaFile=.*No such file.*on the driver"):
+        with_schema_text(given)
+    path.write_text(RECORD)
+    with pytest.raises(ConfigurationError, match="both set"):
+        source_options(with_schema_text({**given, "avroSchema": RECORD}))
+    table = {"provider": "pymq", **given, "option.avroSchemaFile": str(path)}
+    assert with_schema_text(table)["option.avroschema"] == RECORD
+
+
 def test_options_of_the_sink() -> None:
     options = sink_options({**NAMES, "topic": "out", "maxMessageSize": "8388608"})
     assert (options.topic, options.message_bytes_max) == ("out", 8 << 20)
@@ -163,6 +228,9 @@ def test_options_of_the_sink() -> None:
         # No RocketMQ peer takes a frame of more than 16 MiB.
         ({"maxmessagesize": str(16 << 20)}, ["maxMessageSize", "1024..16711680"]),
         ({"subscribe": "x"}, ["subscribe", "belongs to the source"]),
+        ({"valueschema": "id int"}, ["valueSchema", "belongs to the source"]),
+        ({"badrecords": "null"}, ["badRecords", "belongs to the source"]),
+        ({"avroschema": RECORD}, ["avroSchema is for valueFormat=avro", "valueFormat is binary"]),
         ({"topics": "x"}, ["did you mean topic? It knows"]),
         ({"path": "out"}, ["path='out'", "the option topic"]),
         ({"outputmode": "complete"}, ["outputMode", ".outputMode(…)"]),
@@ -213,22 +281,21 @@ def test_what_is_checked_before_the_direction_is_known() -> None:
 
 #: Defaults that depend on more than the option.
 SPECIAL = {
-    "README.md": {"startingOffsets": "latest; batch: earliest", "topic": "column topic"},
-    "README.zh.md": {
-        "startingOffsets": "流 latest，批 earliest",
-        "topic": "topic 列",
-        "maxOffsetsPerTrigger": "不限",
-        "maxPartitions": "不限",
-    },
+    **dict.fromkeys(("subscribe", "subscribePattern", "assign"), "one of these three"),
+    "startingOffsets": "latest; batch: earliest",
+    "topic": "column topic",
+    "delivery": "exactlyOnce; atLeastOnce without a pymq broker",
+    "sinkBroker": "the one it was at, else any",
+    "txnAppId": "the query's id; a random one",
+    "txnVersion": "in foreachBatch: its number",
 }
-WORDS = {"README.md": ("required", "none"), "README.zh.md": ("必填", "无")}
 
 
-def default_of(option: str, field: dataclasses.Field[Any], required: str, none: str) -> str:
-    """Return the default of an option as a README tells it."""
+def default_of(option: str, field: dataclasses.Field[Any]) -> str:
+    """Return the default of an option as the documentation tells it."""
     value = field.default
     if value is dataclasses.MISSING:
-        return required
+        return "required"
     match option, value:
         case "endingOffsets", None:
             return "latest"
@@ -236,8 +303,16 @@ def default_of(option: str, field: dataclasses.Field[Any], required: str, none: 
             return "fail"
         case "tags", ():
             return "*"
+        case "startingOffsetsByTimestampStrategy", True:
+            return "error"
+        case "groupOffsetFallback", -2:
+            return "earliest"
+        case "maxTriggerDelay", 900.0:
+            return "15m"
         case _, (None | ()):
-            return none
+            return "none"
+        case _, tuple():
+            return ",".join(value)
         case _, bool():
             return str(value).lower()
         case _, float():
@@ -245,9 +320,8 @@ def default_of(option: str, field: dataclasses.Field[Any], required: str, none: 
     return str(value)
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
-def test_the_readmes_tell_every_option_and_its_default(name: str) -> None:
-    text = (Path(__file__).parents[3] / name).read_text(encoding="utf-8")
+def test_the_documentation_tells_every_option_and_its_default() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8")
     for side, table, kind in (
         ("source", SOURCE_OPTIONS, SourceOptions),
         ("sink", SINK_OPTIONS, SinkOptions),
@@ -256,9 +330,8 @@ def test_the_readmes_tell_every_option_and_its_default(name: str) -> None:
         rows, _, _ = after.partition("\n\n")
         found = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", rows, re.MULTILINE))
         fields = {field.name: field for field in dataclasses.fields(kind)}
-        required, none = WORDS[name]
         wanted = {
-            option: SPECIAL[name].get(option) or default_of(option, fields[filled], required, none)
+            option: SPECIAL.get(option) or default_of(option, fields[filled])
             for option, (filled, _) in table.items()
         }
         told = {option: default.replace("`", "") for option, default in found.items()}
@@ -268,7 +341,24 @@ def test_the_readmes_tell_every_option_and_its_default(name: str) -> None:
 def test_the_table_of_options_is_complete() -> None:
     source, sink = (
         set(re.findall(r"^([a-z]\w+)  ", part, re.MULTILINE))
-        for part in (module.__doc__ or "").split("\nSink ")
+        for part in (option_tables.__doc__ or "").split("\nSink ")
     )
     assert source == set(SOURCE_OPTIONS)
     assert sink == set(SINK_OPTIONS)
+
+
+def test_delivery() -> None:
+    options = sink_options({**NAMES, "delivery": "exactlyonce", "txnAppId": "a", "txnVersion": "7"})
+    assert options.must_be_exact and (options.txn_app_id, options.txn_version) == ("a", 7)
+    assert not sink_options(NAMES).must_be_exact
+    for given, text in (
+        ({"delivery": "once"}, "expected exactlyOnce or atLeastOnce"),
+        ({"delivery": "atLeastOnce", "txnAppId": "a"}, "txnAppId=a is for delivery=exactlyOnce"),
+        ({"delivery": "atLeastOnce", "sinkBroker": "b"}, "sinkBroker=b is for"),
+        ({"txnVersion": "7"}, "name that with txnAppId"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "expected a whole number"),
+        ({"txnAppId": "a\nb"}, "printable"),
+        ({"txnAppId": "a" * 256}, "1..255 printable"),
+    ):
+        with pytest.raises(ConfigurationError, match=re.escape(text)):
+            sink_options({**NAMES, **given})

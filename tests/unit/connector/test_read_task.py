@@ -7,13 +7,23 @@ import pyarrow as pa
 import pytest
 from tests.unit.connector.fake import FakeBroker, record
 
-from pymq.errors import ConnectionFailed, OffsetOutOfRange, RemoteProtocolError
+from pymq.errors import (
+    BrokerError,
+    ConnectionFailed,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+    RouteNotFound,
+)
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq import read_task, retrying
+from pymq.protocol.message import decode_properties
+from pymq.protocol.record import decode_record
+from pyspark_pymq import retrying
 from pyspark_pymq.offsets import QueueRange
-from pyspark_pymq.options import SourceOptions
-from pyspark_pymq.read_task import read_ranges
-from pyspark_pymq.source_columns import default_schema
+from pyspark_pymq.source import read_task
+from pyspark_pymq.source.columns import check_schema, default_schema
+from pyspark_pymq.source.options import SourceOptions
+from pyspark_pymq.source.read_task import read_ranges
+from pyspark_pymq.values.ddl import struct_of_ddl
 
 Q0, Q1 = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
 
@@ -76,6 +86,26 @@ def test_tags(broker: FakeBroker) -> None:
     assert set(table["tags"].to_pylist()) == {"A", "C"} and table.num_rows == 13
     assert {call[4] for call in broker.calls} == {"A || C"}
     assert read(QueueRange(Q0, 100, 120), tags=("none",)).num_rows == 0
+
+
+def test_sql(broker: FakeBroker) -> None:
+    """Gaps are what was asked for, also at the end of a range."""
+    table = read(QueueRange(Q0, 100, 120), sql="TAGS IN ('A', 'C')")
+    assert set(table["tags"].to_pylist()) == {"A", "C"} and table.num_rows == 13
+    assert read(QueueRange(Q0, 100, 120), sql="TAGS = 'none'").num_rows == 0
+    assert read(QueueRange(Q0, 119, 120), sql="TAGS = 'A'").num_rows == 0
+    broker.queues[Q0][4] = b""
+    assert read(QueueRange(Q0, 100, 120), sql="TAGS IS NOT NULL").num_rows == 19
+
+
+def test_a_refused_filter_says_what_to_do(broker: FakeBroker) -> None:
+    remark = "The broker does not support consumer to filter message by SQL92"
+    broker.errors = [BrokerError.of(1, remark, peer="a:1", request="a pull")]
+    with pytest.raises(BrokerError, match="SQL92") as caught:
+        read(QueueRange(Q0, 100, 120), sql="a > 1")
+    note = caught.value.__notes__[-1]
+    assert "option sql='a > 1'" in note and "enablePropertyFilter=true" in note
+    assert "broker broker-a" in note
 
 
 def test_the_clients_errors_pass(broker: FakeBroker) -> None:
@@ -149,3 +179,107 @@ def test_offsets_must_ascend(broker: FakeBroker) -> None:
     for tags in ((), ("B", "C")):
         with pytest.raises((RemoteProtocolError, OffsetOutOfRange)):
             read(QueueRange(Q1, 0, 20), tags=tags)
+
+
+# ------------------------------------------------------------------------------- bad records
+
+SIDE = MessageQueue("aside", "broker-a", 0)
+JSON_BODIES = [b'{"a": 1}', b"junk", b"\xff", b'{"a": 2}']
+
+
+@pytest.fixture
+def mixed(broker: FakeBroker) -> FakeBroker:
+    """A queue with bad records among good ones, one of them only seemingly compressed."""
+    broker.queues = {Q1: [], SIDE: []}
+    for number, body in enumerate([*JSON_BODIES, b"packed"]):
+        delayed = {"TAGS": "T", "KEYS": "k", "UNIQ_KEY": f"id{number}", "DELAY": "3", "WAIT": "x"}
+        stored = record(
+            body,
+            delayed,
+            queue_id=1,
+            queue_offset=number,
+            flag=-7,
+            sys_flag=int(body == b"packed"),
+        )
+        broker.queues[Q1].append(stored)
+    broker.takes_records = False
+    return broker
+
+
+def read_json(columns: str = "queueOffset bigint, value struct<a int>", **changed: Any) -> pa.Table:
+    schema = struct_of_ddl(columns)
+    checked = options(value_format="json", **changed)
+    check_schema(schema, checked.values, null_bodies=checked.has_null_bodies)
+    batches = list(read_ranges(checked, schema, [QueueRange(Q1, 0, 5)]))
+    return pa.Table.from_batches(batches, read_task.arrow_schema(schema))
+
+
+def test_a_bad_record_fails_the_task(mixed: FakeBroker) -> None:
+    mixed.pull_count = 5
+    with pytest.raises(RemoteProtocolError, match="offset 4 of queue 1 of orders.*corruptBodies"):
+        read_json()
+    for null_corrupt in (True, False):
+        with pytest.raises(RemoteProtocolError) as caught:
+            mixed.queues[Q1][4] = mixed.queues[Q1][4] if null_corrupt else record(queue_offset=4)
+            read_json(null_corrupt_bodies=null_corrupt)
+        for piece in ("offset 1 of queue 1 of orders on broker-a: not JSON", "badRecordsTopic"):
+            assert piece in str(caught.value)
+    # Who does not read values meets no bad ones.
+    assert read_json("queueOffset bigint").num_rows == 5
+
+
+def test_bad_records_are_null(mixed: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    table = read_json("value struct<a int>, body binary, tags string", bad_records="null")
+    assert table["value"].to_pylist() == [{"a": 1}, None, None, {"a": 2}, None]
+    assert table["body"].to_pylist() == [*JSON_BODIES, None]
+    assert table["tags"].to_pylist() == ["T"] * 5
+    (line,) = caplog.messages
+    assert line.startswith("3 bodies cannot be decoded and are null (badRecords=null), first that")
+    assert "offset 1 of queue 1 of orders on broker-a (not JSON" in line
+
+
+def test_bad_records_go_to_a_side_topic(
+    mixed: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    aside = {"bad_records": "sideTopic", "bad_records_topic": "aside"}
+    for times in (1, 2):  # a task that is repeated sends them again
+        table = read_json(**aside)
+        assert table.to_pylist() == [
+            {"queueOffset": 0, "value": {"a": 1}}, {"queueOffset": 3, "value": {"a": 2}}
+        ]  # fmt: skip
+        copies = [decode_record(item) for item in mixed.queues[SIDE]]
+        assert [copy.body for copy in copies] == [b"junk", b"\xff", b"packed"] * times
+    assert {copy.flag for copy in copies} == {-7}
+    for copy, offset, reason in zip(
+        copies[3:],
+        (1, 2, 4),
+        ("not JSON: Expecting", "not UTF-8", "cannot be decompressed: zlib"),
+        strict=True,
+    ):
+        properties = decode_properties(copy.properties)
+        assert properties.pop("BAD_RECORD_REASON").startswith(reason)
+        assert properties == {
+            "TAGS": "T",
+            "KEYS": "k",
+            "UNIQ_KEY": f"id{offset}",
+            "BAD_RECORD_TOPIC": "orders",
+            "BAD_RECORD_BROKER": "broker-a",
+            "BAD_RECORD_QUEUE_ID": "1",
+            "BAD_RECORD_QUEUE_OFFSET": str(offset),
+        }
+    assert "3 bodies cannot be decoded and are left out and stored in topic aside" in caplog.text
+
+
+def test_a_side_topic_that_cannot_be_written_fails_the_task(mixed: FakeBroker) -> None:
+    del mixed.queues[SIDE]
+    with pytest.raises(RouteNotFound) as caught:
+        read_json(bad_records="sideTopic", bad_records_topic="aside")
+    assert "bad records, which go to topic aside" in caught.value.__notes__[0]
+
+
+def test_bodies_that_cannot_be_decompressed_are_bad_in_any_format(mixed: FakeBroker) -> None:
+    schema = struct_of_ddl("body binary")
+    aside = options(bad_records="sideTopic", bad_records_topic="aside")
+    batches = list(read_ranges(aside, schema, [QueueRange(Q1, 0, 5)]))
+    assert [body for batch in batches for body in batch["body"].to_pylist()] == JSON_BODIES
+    assert len(mixed.queues[SIDE]) == 1

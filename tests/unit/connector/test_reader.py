@@ -25,11 +25,12 @@ from pymq.errors import (
     OffsetOutOfRange,
     RouteNotFound,
 )
-from pyspark_pymq import reader as readers
-from pyspark_pymq import subscribed_topics
 from pyspark_pymq.offsets import QueueRange
-from pyspark_pymq.reader import PymqStreamReader, QueuesPartition
-from pyspark_pymq.subscribed_topics import SubscribedTopics
+from pyspark_pymq.source import query_start, subscribed_topics
+from pyspark_pymq.source import reader as readers
+from pyspark_pymq.source.reader import PymqStreamReader
+from pyspark_pymq.source.source import QueuesPartition
+from pyspark_pymq.source.subscribed_topics import SubscribedTopics
 
 
 def test_a_latest_start_loses_nothing(broker: FakeBroker, clock: Time) -> None:
@@ -268,7 +269,7 @@ def test_a_start_without_a_cluster_fails_soon(
     assert len(planned(batch().partitions())) == 2
     monkeypatch.setitem(SubscribedTopics.__init__.__kwdefaults__, "wait", wait)
     clock.now_s = started_s
-    monkeypatch.setattr(subscribed_topics, "START_DEADLINE_S", 0.2)
+    monkeypatch.setattr(query_start, "DEADLINE_S", 0.2)
     broker.errors = [ConnectionFailed("refused")] * 100
     with pytest.raises(ConnectionFailed, match="refused"):
         stream().initialOffset()

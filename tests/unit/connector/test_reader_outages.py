@@ -25,7 +25,7 @@ from pymq.errors import (
     RouteNotFound,
 )
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq.subscribed_topics import SubscribedTopics
+from pyspark_pymq.source.subscribed_topics import SubscribedTopics
 
 
 def test_a_stream_goes_on_without_a_broker_and_then_fails(

@@ -1,11 +1,14 @@
 """Which DataFrames the sink can write."""
 
+from typing import Any
+
 import pytest
 from pyspark.sql import types as spark
 
 from pymq.errors import ConfigurationError
-from pyspark_pymq.options import SinkOptions
-from pyspark_pymq.sink_columns import check_columns
+from pyspark_pymq.sink.columns import check_columns
+from pyspark_pymq.sink.options import SinkOptions
+from pyspark_pymq.values.ddl import struct_of_ddl
 
 TEXT, BYTES = spark.StringType(), spark.BinaryType()
 MAP = spark.MapType(TEXT, TEXT)
@@ -26,10 +29,55 @@ def test_columns() -> None:
         properties=MAP,
         queueId=spark.LongType(),
         brokerName=TEXT,
+        shardingKey=TEXT,
+        flag=spark.IntegerType(),
     )
     assert check_columns(everything, NO_TOPIC) == {name: name for name in everything.names}
     assert "topic" not in check_columns(everything, OPTIONS)  # the option comes first
-    assert check_columns(schema(value=TEXT), OPTIONS) == {"body": "value"}
+    assert check_columns(schema(value=TEXT, key=TEXT), OPTIONS) == {"body": "value", "keys": "key"}
+
+
+def options(**changed: Any) -> SinkOptions:
+    return SinkOptions(name_servers=("a:1",), topic="orders", **changed)
+
+
+RECORD = """{"type": "record", "name": "R", "fields": [
+    {"name": "a", "type": "long"}, {"name": "b", "type": ["null", "string"]}]}"""
+STRUCT = struct_of_ddl("b string, a bigint")
+
+
+def test_values() -> None:
+    avro = {"value_format": "avro", "avro_schema": RECORD}
+    for given in (options(value_format="json"), options(**avro)):
+        assert check_columns(schema(value=STRUCT), given) == {"body": "value"}
+        assert check_columns(schema(body=STRUCT), given) == {"body": "body"}
+    for given, kind, pieces in (
+        (options(), STRUCT, ["struct<b:string,a:bigint>", "valueFormat to json or avro"]),
+        (options(value_format="json"), TEXT, ["value is string", "valueFormat=json", "struct(…)"]),
+        (
+            options(value_format="json"),
+            spark.StructType().add("x", spark.MapType(spark.IntegerType(), TEXT)),
+            ["value.x is map<int,string>", "keys of JSON objects are strings"],
+        ),
+        (options(**avro), struct_of_ddl("a int, b string"), ["value.a is int, expected bigint"]),
+        (options(**avro), struct_of_ddl("a bigint"), ["fields a, expected a, b"]),
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            check_columns(schema(value=kind), given)
+        for piece in pieces:
+            assert piece in str(caught.value)
+
+
+def test_a_column_of_ids() -> None:
+    given = options(dedup_column="order")
+    wanted = {"dedupKey": "order", "body": "body"}
+    assert check_columns(schema(order=spark.LongType(), body=TEXT), given) == wanted
+    both = {"dedupKey": "keys", "keys": "keys", "body": "body"}
+    assert check_columns(schema(keys=TEXT, body=TEXT), options(dedup_column="keys")) == both
+    with pytest.raises(ConfigurationError, match="dedupKey='order': there is no column"):
+        check_columns(schema(body=TEXT), given)
+    with pytest.raises(ConfigurationError, match="order is binary, expected string or bigint"):
+        check_columns(schema(order=BYTES, body=TEXT), given)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +87,9 @@ def test_columns() -> None:
         ({"xyz": TEXT}, OPTIONS, ["no column 'xyz'. select()"]),
         ({"BODY": TEXT}, OPTIONS, ["'BODY'", "did you mean body?"]),
         ({"tags": TEXT}, OPTIONS, ["body is missing"]),
+        ({"body": TEXT, "delayLevel": TEXT}, OPTIONS, ["'delayLevel'", "delayed", "one by one"]),
+        ({"body": TEXT, "key": TEXT, "keys": TEXT}, OPTIONS, ["columns key and keys are the same"]),
+        ({"body": TEXT, "flag": spark.LongType()}, OPTIONS, ["flag is bigint, expected int"]),
         ({"body": TEXT, "value": BYTES}, OPTIONS, ["body and value are the same"]),
         ({"body": spark.LongType()}, OPTIONS, ["body is bigint", "string or binary", "cast"]),
         ({"body": TEXT, "keys": MAP}, OPTIONS, ["keys", "string or array<string>"]),

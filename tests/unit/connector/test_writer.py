@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -20,13 +21,17 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_record
 from pymq.protocol.unique_keys import month_around
-from pyspark_pymq import writer
-from pyspark_pymq.options import SinkOptions
-from pyspark_pymq.send_task import SendTask
-from pyspark_pymq.writer import PymqBatchWriter, PymqStreamWriter, Written
+from pyspark_pymq.option_values import Delivery
+from pyspark_pymq.sink import writer
+from pyspark_pymq.sink.options import SinkOptions
+from pyspark_pymq.sink.send_task import SendTask
+from pyspark_pymq.sink.writer import PymqBatchWriter, PymqStreamWriter, Written
 
-OPTIONS = SinkOptions(name_servers=("a:1",), topic="orders", retry_timeout_s=0.1)
-NO_TOPIC = SinkOptions(name_servers=("a:1",), retry_timeout_s=0.1)
+#: What is written exactly once: ``tests/spark/test_exactly_once.py``.
+NO_TOPIC = SinkOptions(
+    name_servers=("a:1",), retry_timeout_s=0.1, delivery=Delivery.AT_LEAST_ONCE
+)
+OPTIONS = replace(NO_TOPIC, topic="orders")
 
 
 #: What a message for topic "orders" without tags and keys takes beside its body: as a record,
@@ -110,7 +115,7 @@ def test_large_loads_take_turns_between_queues(
 
 
 def test_requests_are_bounded(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = SinkOptions(name_servers=("a:1",), topic="orders", message_bytes_max=4096)
+    options = replace(OPTIONS, message_bytes_max=4096)
     write([pa.RecordBatch.from_pydict({"body": [bytes(1000)] * 10})], options)
     assert [call[0] for call in broker.calls] == ["send"] * 4
     with pytest.raises(LocalProtocolError, match=r"row 1 of the task, for topic orders: .*4096"):

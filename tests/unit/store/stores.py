@@ -7,7 +7,7 @@ import resource
 import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,18 @@ from pymq.store.files import DiskUsage
 HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 31911)
 BORN = bytes((10, 1, 2, 3)) + struct.pack(">i", 5555)
 TOPIC = "TopicTest"
+
+
+def open_paths(root: Path) -> list[str]:
+    """Return the files below a directory that this process holds open, deleted ones included.
+
+    Of the whole process they could not be counted: other threads open files when they like.
+    """
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # closed since the listing
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    return [path for path in found if path.startswith(str(root))]
 
 
 class FakeClock(Clock):

@@ -22,6 +22,7 @@ from tests.unit.store.stores import (
     log_files,
     never,
     no_descriptors,
+    open_paths,
     open_store,
     overwrite,
     put_ok,
@@ -272,7 +273,7 @@ def test_recovery_that_fails_half_way_can_be_repeated(tmp_path: Path, lost_queue
     if lost_queue:
         shutil.rmtree(queue_path(template, TOPIC, 1))
     gc.collect()  # What earlier tests left to the collector is not this test's.
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_paths(tmp_path))
     for nth in range(1, 200):
         root = crashed_copy(template, tmp_path / str(nth))
         files = FailingOnce(nth)
@@ -287,7 +288,7 @@ def test_recovery_that_fails_half_way_can_be_repeated(tmp_path: Path, lost_queue
         put_ok(store, record(b"more"))
         store.close()
         gc.collect()  # Tracebacks of the failure hold views on the log.
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert len(open_paths(tmp_path)) == descriptors
         if complete:
             break
     assert 10 < nth < 199
@@ -408,13 +409,13 @@ def test_without_descriptors_nothing_is_final(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="ulimit"):
             store.begin_prefetch(found.buffers, found.starts)
     assert store.not_writable_reason is None and not files.flushed
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_paths(tmp_path))
     store.durability.flush()
     store.durability.flush_queues()
     assert {path.parent for path in files.flushed} >= {tmp_path / "commitlog", queue_path(tmp_path)}
     assert store.durability.unflushed_bytes == 0
     put_ok(store, record())
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(open_paths(tmp_path)) == descriptors
     store.close()
 
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
+from pymq.broker.many_queues import LongAnswers, encoded, in_turns
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
@@ -68,6 +69,7 @@ class GroupProgressHandlers:
         store: MessageStore,
         cold_reads: ColdReads,
         statistics: BrokerStatistics,
+        long_answers: LongAnswers,
     ) -> None:
         self._config = config
         self._clock = clock
@@ -79,6 +81,7 @@ class GroupProgressHandlers:
         self._store = store
         self._cold_reads = cold_reads
         self._statistics = statistics
+        self._long_answers = long_answers
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -109,29 +112,40 @@ class GroupProgressHandlers:
                 continue  # Tools look up the route of every topic named here.
             body.consumed_per_s += self._statistics.read_per_s(group, topic)
             queues += [(topic, queue_id) for queue_id in range(config.read_queue_count)]
-        for queue, one in await self._progress(group, queues):
-            body.offsets[queue] = one
-        return request.response(ResponseCode.SUCCESS, body=body.encode())
+        async with self._long_answers.turn(len(queues), "name fewer topics"):
+            for queue, one in await self._progress(group, queues):
+                body.offsets[queue] = one
+            return request.response(ResponseCode.SUCCESS, body=await encoded(body))
 
     async def all_stats(self, request: Request) -> Command:
         """GET_BROKER_CONSUME_STATS (317): the progress of all groups."""
         header = BrokerConsumeStatsRequest.from_fields(request.fields)
+        wanted = {
+            group: [
+                config
+                for topic in self._subscribed(group, self._offsets.topics_of(group))
+                if (config := self._topics.find(topic)) and config.order >= header.is_order
+            ]
+            for group in sorted(self._groups.body().groups)
+        }
+        count = sum(config.write_queue_count for configs in wanted.values() for config in configs)
         body = BrokerConsumeStats(broker_address=self._address)
-        for group in sorted(self._groups.body().groups):
-            tables = []
-            for topic in self._subscribed(group, self._offsets.topics_of(group)):
-                config = self._topics.find(topic)
-                if config is None or (header.is_order and not config.order):
-                    continue
-                table = ConsumeStats(consumed_per_s=self._statistics.read_per_s(group, topic))
-                for queue, one in await self._progress(group, _written_queues(config)):
-                    one.pull_offset = 0  # not told here, also by RocketMQ
-                    table.offsets[queue] = one
+        async with self._long_answers.turn(count, "ask for one group at a time (208)"):
+            for group, configs in wanted.items():
+                tables = [await self._table(group, config) for config in configs]
+                body.groups.append({group: tables})
+                for one in (one for table in tables for one in table.offsets.values()):
                     body.total_diff += one.broker_offset - one.consumer_offset
                     body.total_inflight_diff -= one.consumer_offset
-                tables.append(table)
-            body.groups.append({group: tables})
-        return request.response(ResponseCode.SUCCESS, body=body.encode())
+            return request.response(ResponseCode.SUCCESS, body=await encoded(body))
+
+    async def _table(self, group: str, config: TopicConfig) -> ConsumeStats:
+        """Return how far a group is in a topic."""
+        table = ConsumeStats(consumed_per_s=self._statistics.read_per_s(group, config.topic))
+        for queue, one in await self._progress(group, _written_queues(config)):
+            one.pull_offset = 0  # not told here, also by RocketMQ
+            table.offsets[queue] = one
+        return table
 
     def _subscribed(self, group: str, topics: list[str]) -> list[str]:
         """Return those of the topics that a group wants: all of them while it is away."""
@@ -144,14 +158,17 @@ class GroupProgressHandlers:
         self, group: str, queues: Sequence[_Queue]
     ) -> list[tuple[MessageQueue, QueueProgress]]:
         """Return how far a group is in each queue."""
-        committed = [self._offsets.find(group, *queue) or 0 for queue in queues]
-        times = await self._cold_reads.message_times(
-            [(*queue, offset - 1) for queue, offset in zip(queues, committed, strict=True)]
-        )
-        return [
-            (self._queue(*queue), self._progress_in(group, queue, offset, time_ms))
-            for queue, offset, time_ms in zip(queues, committed, times, strict=True)
-        ]
+        found: list[tuple[MessageQueue, QueueProgress]] = []
+        async for some in in_turns(queues):
+            committed = [self._offsets.find(group, *queue) or 0 for queue in some]
+            times = await self._cold_reads.message_times(
+                [(*queue, offset - 1) for queue, offset in zip(some, committed, strict=True)]
+            )
+            found += [
+                (self._queue(*queue), self._progress_in(group, queue, offset, time_ms))
+                for queue, offset, time_ms in zip(some, committed, times, strict=True)
+            ]
+        return found
 
     def _progress_in(
         self, group: str, queue: _Queue, committed: int, time_ms: int | None
@@ -176,28 +193,33 @@ class GroupProgressHandlers:
         config = self._topics.find(topic)
         if config is None:
             raise refusal(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
-        queues = _written_queues(config)
+        queues, body = _written_queues(config), ConsumeTimeSpans()
+        async with self._long_answers.turn(len(queues), "no other request tells it"):
+            async for some in in_turns(queues):
+                body.spans += await self._spans(header.group, some)
+            return request.response(ResponseCode.SUCCESS, body=await encoded(body))
+
+    async def _spans(self, group: str, queues: Sequence[_Queue]) -> list[QueueTimeSpan]:
         bounds = [self._store.queue_bounds(*queue) for queue in queues]
-        committed = [self._offsets.find(header.group, *queue) or 0 for queue in queues]
+        committed = [self._offsets.find(group, *queue) or 0 for queue in queues]
         wanted = [
             (*queue, offset)
             for queue, (first, end), at in zip(queues, bounds, committed, strict=True)
             for offset in (first, end - 1, at - 1, at)
         ]
         times = iter(await self._cold_reads.message_times(wanted))
-        body, now_ms = ConsumeTimeSpans(), self._clock.wall_ms()
+        spans, now_ms = [], self._clock.wall_ms()
         for queue, (_, end), at in zip(queues, bounds, committed, strict=True):
             first_ms, last_ms, consumed_ms, next_ms = (_or_none(next(times)) for _ in range(4))
-            body.spans.append(
-                QueueTimeSpan(
-                    queue=self._queue(*queue),
-                    min_time_ms=first_ms,
-                    max_time_ms=last_ms,
-                    consume_time_ms=consumed_ms if at > 0 else first_ms,
-                    delay_ms=now_ms - next_ms if at < end else 0,
-                )
+            span = QueueTimeSpan(
+                queue=self._queue(*queue),
+                min_time_ms=first_ms,
+                max_time_ms=last_ms,
+                consume_time_ms=consumed_ms if at > 0 else first_ms,
+                delay_ms=now_ms - next_ms if at < end else 0,
             )
-        return request.response(ResponseCode.SUCCESS, body=body.encode())
+            spans.append(span)
+        return spans
 
     def corrections(self, request: Request) -> Command:
         """QUERY_CORRECTION_OFFSET (308): where the slowest of other groups is, in each queue."""

@@ -1,12 +1,13 @@
 """Administration of topics: 17, 18, 21, 202, 215, 305, 351."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pymq.broker.attributes import TOPIC_ATTRIBUTES, changed, parse_changes
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.config import BrokerConfig
 from pymq.broker.deletions import Deletions
+from pymq.broker.many_queues import LongAnswers, encoded, in_turns
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import AnswerSaved
@@ -57,6 +58,7 @@ class TopicHandlers:
         cold_reads: ColdReads,
         statistics: BrokerStatistics,
         deletions: Deletions,
+        long_answers: LongAnswers,
         answer_saved: AnswerSaved,
     ) -> None:
         self._config = config
@@ -66,6 +68,7 @@ class TopicHandlers:
         self._cold_reads = cold_reads
         self._statistics = statistics
         self._deletions = deletions
+        self._long_answers = long_answers
         self._answer_saved = answer_saved
 
     def table(self) -> Mapping[int, Handler]:
@@ -203,17 +206,23 @@ class TopicHandlers:
         topic = TopicRequest.from_fields(request.fields).topic
         config = self._topics.require(topic)
         queue_ids = range(max(config.read_queue_count, config.write_queue_count))
+        stats = TopicStats(put_per_s=self._statistics.put_per_s(topic))
+        async with self._long_answers.turn(len(queue_ids), "no other request tells it"):
+            async for some in in_turns(queue_ids):
+                await self._take_offsets(topic, some, stats)
+            return request.response(ResponseCode.SUCCESS, body=await encoded(stats))
+
+    async def _take_offsets(self, topic: str, queue_ids: Sequence[int], stats: TopicStats) -> None:
+        """Add the offsets of queues to what is told of a topic."""
         bounds = [self._store.queue_bounds(topic, queue_id) for queue_id in queue_ids]
         times = await self._cold_reads.message_times(
-            [(topic, queue_id, bounds[queue_id][1] - 1) for queue_id in queue_ids]
+            [(topic, at, end - 1) for at, (_, end) in zip(queue_ids, bounds, strict=True)]
         )
-        stats = TopicStats(put_per_s=self._statistics.put_per_s(topic))
         for queue_id, (first, end), time_ms in zip(queue_ids, bounds, times, strict=True):
             queue = MessageQueue(topic=topic, broker_name=self._config.name, queue_id=queue_id)
             stats.offsets[queue] = TopicOffset(
                 min_offset=first, max_offset=end, last_update_timestamp_ms=time_ms or 0
             )
-        return request.response(ResponseCode.SUCCESS, body=stats.encode())
 
     def system_topics(self, request: Request) -> Command:
         """GET_SYSTEM_TOPIC_LIST_FROM_BROKER (305)."""

@@ -208,6 +208,13 @@ class SinkTable:
 
 def _check_batch(batch: SinkBatch, last: SinkBatch) -> None:
     """Refuse a batch that must not come after the last one."""
+    if batch.query != last.query:
+        raise refusal(
+            SinkCode.OTHER_QUERY,
+            f"sink {batch.sink}: query {last.query} has published up to batch {last.batch} "
+            f"there, and this is query {batch.query}, batch {batch.batch}. A new query needs a "
+            f"sink of its own, or let this one begin again (pymq sink forget {batch.sink})",
+        )
     if batch.batch < last.batch:
         raise refusal(
             SinkCode.BATCH_TOO_OLD,
@@ -215,11 +222,4 @@ def _check_batch(batch: SinkBatch, last: SinkBatch) -> None:
             "published. The query was set back behind what it has published: what lies between "
             "would be missing, or be there twice. Start it from where it was, or let the sink "
             f"begin again (pymq sink forget {batch.sink})",
-        )
-    if batch.query != last.query:
-        raise refusal(
-            SinkCode.OTHER_QUERY,
-            f"sink {batch.sink}: query {last.query} has published up to batch {last.batch} "
-            f"there, and this is query {batch.query}, batch {batch.batch}. A new query needs a "
-            f"sink of its own, or let this one begin again (pymq sink forget {batch.sink})",
         )

@@ -36,7 +36,14 @@ from pymq.client.operations.members import (
     unlock_queues,
     unregister,
 )
-from pymq.client.operations.name_server import cluster_info, delete_topic_routes, route, topic_list
+from pymq.client.operations.name_server import (
+    cluster_info,
+    delete_topic_routes,
+    find_value,
+    put_value,
+    route,
+    topic_list,
+)
 from pymq.client.operations.offsets import (
     earliest_store_time,
     max_offset,
@@ -93,6 +100,7 @@ __all__ = [
     "delete_topic",
     "delete_topic_routes",
     "earliest_store_time",
+    "find_value",
     "forget_sink",
     "group_table",
     "groups_of_topic",
@@ -103,6 +111,7 @@ __all__ = [
     "min_offset",
     "offset_by_time",
     "publish_batch",
+    "put_value",
     "query_messages",
     "query_offset",
     "read_send",

@@ -1,10 +1,16 @@
-"""Requests to name servers: routes, clusters, lists of topics."""
+"""Requests to name servers: routes, clusters, lists of topics, values they keep."""
 
 from pymq.client.operations.operation import Operation, Plain, new_request, nothing
 from pymq.protocol.bodies import ClusterInfo, TopicList, TopicRoute
-from pymq.protocol.codes import RequestCode
+from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
-from pymq.protocol.headers.routes import DeleteTopicRoutesRequest, RouteRequest
+from pymq.protocol.headers.routes import (
+    DeleteTopicRoutesRequest,
+    KVKeyRequest,
+    KVValueResponse,
+    PutKVRequest,
+    RouteRequest,
+)
 
 
 def route(topic: str) -> Operation[TopicRoute]:
@@ -32,6 +38,24 @@ def delete_topic_routes(topic: str) -> Operation[None]:
     header = DeleteTopicRoutesRequest(topic=topic)
     request = new_request(RequestCode.DELETE_TOPIC_IN_NAMESRV, header)
     return Plain(request, f"to forget topic {topic!r}", nothing)
+
+
+def find_value(namespace: str, key: str) -> Operation[str | None]:
+    """What a name server keeps under a key (101); None: nothing."""
+    request = new_request(RequestCode.GET_KV_CONFIG, KVKeyRequest(namespace=namespace, key=key))
+    return Plain(
+        request,
+        f"the value of {namespace}/{key}",
+        lambda response: KVValueResponse.from_fields(response.fields).value,
+        (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND),
+    )
+
+
+def put_value(namespace: str, key: str, value: str) -> Operation[None]:
+    """Have a name server keep a value, also when it starts again (100)."""
+    header = PutKVRequest(namespace=namespace, key=key, value=value)
+    request = new_request(RequestCode.PUT_KV_CONFIG, header)
+    return Plain(request, f"to keep {namespace}/{key}", nothing)
 
 
 def topic_names(response: Command) -> list[str]:

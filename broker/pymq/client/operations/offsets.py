@@ -63,12 +63,22 @@ def earliest_store_time(queue: MessageQueue) -> Operation[int | None]:
     return Plain(request, f"the earliest store time of {_named(queue)}", read)
 
 
-def query_offset(group: str, queue: MessageQueue) -> Operation[int | None]:
-    """The offset a group committed, ``None`` for none (14)."""
+def query_offset(
+    group: str, queue: MessageQueue, *, zero_if_new: bool = True
+) -> Operation[int | None]:
+    """The offset a group committed, ``None`` for none (14).
+
+    Args:
+        group: which.
+        queue: where.
+        zero_if_new: a group without one, in a queue that still has its first message, is told 0,
+            from which new groups begin. Brokers of 4.9 do so in any case.
+    """
     header = QueryOffsetRequest(
         consumer_group=group,
         topic=queue.topic,
         queue_id=queue.queue_id,
+        set_zero_if_not_found=None if zero_if_new else False,
         broker_name=queue.broker_name,
     )
 

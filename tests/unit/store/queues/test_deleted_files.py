@@ -1,7 +1,6 @@
 """Deleted queue files: their names go at once, their space when a job closes them."""
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +8,7 @@ from tests.unit.store.stores import (
     TOPIC,
     QuickFiles,
     bodies,
+    open_paths,
     open_store,
     put_ok,
     queue_path,
@@ -29,11 +29,6 @@ def open_deleted(root: Path) -> int:
 def open_files(root: Path) -> int:
     """Return how many queue files of a store this process holds open."""
     return sum("/consumequeue/" in link for link in open_paths(root))
-
-
-def open_paths(root: Path) -> list[str]:
-    links = [os.readlink(entry.path) for entry in os.scandir("/proc/self/fd") if entry.is_symlink()]
-    return [link for link in links if link.startswith(str(root))]
 
 
 def with_a_queue(root: Path, files: QuickFiles, **settings: int) -> MessageStore:

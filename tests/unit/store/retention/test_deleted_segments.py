@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.unit.store.stores import QuickFiles
+from tests.unit.store.stores import QuickFiles, open_paths
 
 from pymq.errors import StoreError
 from pymq.store.files import Files
@@ -29,7 +29,7 @@ def names(path: Path) -> list[int]:
 
 def test_what_nobody_reads_goes_at_once(tmp_path: Path) -> None:
     files = QuickFiles()
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_paths(tmp_path))
     segments = segments_of(tmp_path / "log", files, 3)
     retirement = DeletedSegments(files, GRACE_S)
     assert bytes(segments[0].view[:1]) == b"\1"
@@ -41,12 +41,12 @@ def test_what_nobody_reads_goes_at_once(tmp_path: Path) -> None:
     assert names(tmp_path / "log") == [SIZE, 2 * SIZE]
     assert retirement.step(0.0) == 0
     segments.close()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(open_paths(tmp_path)) == descriptors
 
 
 def test_a_view_outlives_the_file_and_the_last_one_frees_it(tmp_path: Path) -> None:
     files = QuickFiles()
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_paths(tmp_path))
     segments = segments_of(tmp_path / "log", files, 2)
     retirement = DeletedSegments(files, GRACE_S)
     view = segments[0].view[10:20]
@@ -63,7 +63,7 @@ def test_a_view_outlives_the_file_and_the_last_one_frees_it(tmp_path: Path) -> N
     assert retirement.step(2.0) == 1
     assert retirement.held_count == 0
     segments.close()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(open_paths(tmp_path)) == descriptors
 
 
 def test_after_the_grace_period_the_blocks_are_freed_under_the_reader(
@@ -141,7 +141,7 @@ def test_a_deletion_that_fails_is_tried_again_and_holds_the_later_ones_back(
 
 def test_closing_keeps_views_and_undeleted_files(tmp_path: Path) -> None:
     files = QuickFiles()
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_paths(tmp_path))
     segments = segments_of(tmp_path / "log", files, 3)
     retirement = DeletedSegments(files, GRACE_S)
     view = segments[0].view[:5]
@@ -153,4 +153,4 @@ def test_closing_keeps_views_and_undeleted_files(tmp_path: Path) -> None:
     assert bytes(view) == b"\1" * 5
     assert names(tmp_path / "log") == [SIZE, 2 * SIZE]
     view.release()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(open_paths(tmp_path)) == descriptors

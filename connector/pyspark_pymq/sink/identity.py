@@ -1,0 +1,97 @@
+"""Who writes: what names a batch of an exactly-once sink, on whichever machine a task runs.
+
+Spark tells a writer neither its query nor the number of the micro-batch; the local properties of a
+task do. The numbers of micro-batches are counted in the checkpoint, and so is the query's id kept
+there: a copy of a checkpoint has the same. What differs is the *run*, each start of a query.
+"""
+
+from dataclasses import dataclass
+
+from pymq.errors import ConfigurationError
+from pymq.protocol.sink_bodies import SinkBatch
+from pyspark_pymq.sink.options import SinkOptions
+
+_QUERY, _BATCH, _RUN = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
+#: The query of batch writes with txnAppId: any application may repeat one.
+_ANY_QUERY = "batch write"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchIdentity:
+    """A batch, as its broker knows it.
+
+    Attributes:
+        sink, query, run, number: as of a ``SinkBatch``.
+        is_lasting: whether the batch can be written again by somebody else, who must find that
+            it is there already.
+        is_first: whether the sink may be one that no broker knows yet.
+    """
+
+    sink: str
+    query: str
+    run: str
+    number: int
+    is_lasting: bool = True
+    is_first: bool = True
+
+    def batch(self, row_count: int = 0, digest: str = "") -> SinkBatch:
+        """Return it for a request."""
+        return SinkBatch(
+            sink=self.sink,
+            query=self.query,
+            run=self.run,
+            batch=self.number,
+            row_count=row_count,
+            digest=digest,
+        )
+
+    def __str__(self) -> str:
+        return f"batch {self.number} of sink {self.sink}"
+
+
+def of_micro_batch(options: SinkOptions) -> BatchIdentity:
+    """Return the identity of the micro-batch that this task belongs to.
+
+    Raises:
+        ConfigurationError: Spark does not say it.
+    """
+    query, number, run = _property(_QUERY), _property(_BATCH), _property(_RUN)
+    if query is None or number is None:
+        raise ConfigurationError(
+            "this Spark does not tell tasks which query and micro-batch they belong to, without "
+            "which nothing can be written exactly once: set option delivery=atLeastOnce"
+        )
+    return BatchIdentity(
+        options.txn_app_id or query, query, run or query, int(number), is_first=number == "0"
+    )
+
+
+def of_job(options: SinkOptions, job: str) -> BatchIdentity:
+    """Return the identity of the batch write that this task belongs to.
+
+    Args:
+        options: of the sink.
+        job: a random text, common to the tasks of the job.
+
+    Raises:
+        ConfigurationError: there is a txnAppId without a txnVersion.
+    """
+    if options.txn_app_id is None:
+        return BatchIdentity(f"job-{job}", job, job, 0, is_lasting=False)
+    query, number = _property(_QUERY), _property(_BATCH)
+    if options.txn_version is not None:
+        return BatchIdentity(options.txn_app_id, _ANY_QUERY, job, options.txn_version)
+    if query is None or number is None:
+        raise ConfigurationError(
+            f"option txnVersion is missing: with txnAppId={options.txn_app_id} it tells which "
+            "write this is, so that a repeated one is not written twice. Count it up with each "
+            "write (in foreachBatch it is the batch's id, if not given)"
+        )
+    return BatchIdentity(options.txn_app_id, query, job, int(number))
+
+
+def _property(name: str) -> str | None:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)

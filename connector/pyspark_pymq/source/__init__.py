@@ -1,0 +1,1 @@
+"""Reading: ``spark.read`` and ``spark.readStream``."""

@@ -1,0 +1,243 @@
+"""Messages whose bodies cannot be decoded: what becomes of them, and what is said about it.
+
+==============  ===============================================================================
+``badRecords``  a bad record
+==============  ===============================================================================
+fail            ends the task with an error that names it
+null            is a row whose body or value is null
+sideTopic       is no row; a copy of it goes to another topic
+==============  ===============================================================================
+
+Bodies are bad that cannot be decompressed, or are not of the ``valueFormat``. Who reads neither
+bodies nor values has no bad records.
+
+The copy on the side topic is acknowledged before the row is left out. It has the message's body
+(as it was stored, if it cannot be decompressed), flag, tags, keys and properties, its id among
+them, and says in properties why it is there and where it came from. A task that is repeated sends
+its copies again: with the same id and the same place, by which they can be told.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from pymq.client.batch_targets import BatchTarget
+from pymq.client.bulk_client import BulkClient
+from pymq.errors import MessageIllegal, PymqError, RemoteProtocolError
+from pymq.protocol.batch_body import encode_batch
+from pymq.protocol.message import (
+    DELAY,
+    FIRST_POP_TIME,
+    INNER_COUNT,
+    POP_CHECK_POINT,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_S,
+    TIMER_DELIVERY_MS,
+    TRANSACTION_PREPARED,
+    WAIT,
+    decode_properties,
+    encode_properties,
+)
+from pyspark_pymq.offsets import named
+from pyspark_pymq.source.record_rows import RecordRows
+from pyspark_pymq.value_options import FAIL, NULL, SIDE_TOPIC
+
+LOG = logging.getLogger(__name__)
+
+# Properties of a copy on the side topic.
+REASON = "BAD_RECORD_REASON"
+TOPIC = "BAD_RECORD_TOPIC"
+BROKER = "BAD_RECORD_BROKER"
+QUEUE_ID = "BAD_RECORD_QUEUE_ID"
+QUEUE_OFFSET = "BAD_RECORD_QUEUE_OFFSET"
+
+#: What a message was told to do once, which its copy must not do, and a batch cannot.
+_DONE = {
+    *(DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS, TRANSACTION_PREPARED),
+    *(INNER_COUNT, WAIT, POP_CHECK_POINT, FIRST_POP_TIME, "INNER_MULTI_DISPATCH"),
+}
+_REASON_CHARACTERS_MAX = 500
+#: Copies that are sent together, unless one alone is larger.
+_BATCH_BYTES_MAX = 1 << 20
+_IN_FLIGHT_MAX = 3
+
+
+class BadRecords:
+    """What becomes of the bad records of one task; counts them.
+
+    Args:
+        action: ``badRecords``.
+        null_corrupt: bodies that cannot be decompressed are null even if the action is to fail.
+        side: where they go, if that is the action.
+    """
+
+    def __init__(
+        self, action: str = FAIL, *, null_corrupt: bool = False, side: "SideTopic | None" = None
+    ) -> None:
+        assert (side is not None) is (action == SIDE_TOPIC)
+        self._action = action
+        self._null_corrupt = null_corrupt
+        self._side = side
+        self._count = 0
+        self._first = ""
+
+    def sift(
+        self, rows: RecordRows, corrupt: Mapping[int, str], undecodable: Mapping[int, str]
+    ) -> npt.NDArray[np.bool_] | None:
+        """Deal with the bad ones among some rows; return which rows to keep, None for all.
+
+        Args:
+            rows: the rows.
+            corrupt: place of a body that cannot be decompressed -> why.
+            undecodable: place of one that is not of the format -> why.
+
+        Raises:
+            RemoteProtocolError: there is one, and it is to be an error.
+            PymqError: it could not be sent to the side topic.
+        """
+        if not corrupt and not undecodable:
+            return None
+        if self._action == FAIL:
+            if corrupt and not self._null_corrupt:
+                place = min(corrupt)
+                raise RemoteProtocolError(
+                    f"body of {_described(rows, place)}: {corrupt[place]}. To read it as null, and "
+                    "go on behind it, set the option corruptBodies to null"
+                )
+            if undecodable:
+                place = min(undecodable)
+                raise RemoteProtocolError(
+                    f"body of {_described(rows, place)}: {undecodable[place]}. To read such values "
+                    "as null, set the option badRecords to null; to leave them out and keep them "
+                    "in another topic, set it to sideTopic and badRecordsTopic to that topic"
+                )
+        reasons = {place: f"cannot be decompressed: {why}" for place, why in corrupt.items()}
+        reasons |= undecodable
+        self._count += len(reasons)
+        place = min(reasons)
+        self._first = self._first or f"{_described(rows, place)} ({reasons[place]})"
+        if self._side is None:
+            return None
+        self._side.send(rows, dict(sorted(reasons.items())), corrupt)
+        kept = np.ones(rows.count, np.bool_)
+        kept[list(reasons)] = False
+        return kept
+
+    def report(self) -> None:
+        """Log how many there were."""
+        if not self._count:
+            return
+        became = "are null (badRecords=null)"
+        if self._side is not None:
+            became = f"are left out and stored in topic {self._side.topic} (badRecords=sideTopic)"
+        elif self._action != NULL:
+            became = "are null (corruptBodies=null)"
+        LOG.warning(
+            "%d bodies cannot be decoded and %s, first that of %s",
+            self._count,
+            became,
+            self._first,
+        )
+
+
+class SideTopic:
+    """Sends copies of bad records to a topic.
+
+    Args:
+        topic: that topic.
+        connect: makes a client, for the first of them; ``close`` closes it.
+        retry_s: how long a broker that is away is waited for.
+    """
+
+    def __init__(self, topic: str, connect: Callable[[], BulkClient], retry_s: float) -> None:
+        self.topic = topic
+        self._connect = connect
+        self._retry_s = retry_s
+        self._client: BulkClient | None = None
+
+    def send(
+        self, rows: RecordRows, reasons: Mapping[int, str], corrupt: Mapping[int, str]
+    ) -> None:
+        """Send copies of some rows; return when they are acknowledged.
+
+        Args:
+            rows: all rows.
+            reasons: place of a bad one -> why it is.
+            corrupt: those whose body cannot be decompressed.
+
+        Raises:
+            PymqError: they could not be sent.
+        """
+        if self._client is None:
+            self._client = self._connect()
+        try:
+            pipeline = self._client.batch_pipeline(
+                in_flight_max=_IN_FLIGHT_MAX, retry_s=self._retry_s
+            )
+            for batch in _batches(_copies(rows, reasons, corrupt)):
+                pipeline.send(BatchTarget(self.topic), batch)
+            pipeline.flush()
+        except PymqError as error:
+            error.add_note(
+                f"this was about bad records, which go to topic {self.topic} (options badRecords, "
+                f"badRecordsTopic); the first is {_described(rows, min(reasons))}"
+            )
+            if isinstance(error, MessageIllegal):
+                error.add_note("a copy takes some 300 B more than the message: is it too large?")
+            raise
+
+    def close(self) -> None:
+        """Close the client, if there is one."""
+        if self._client is not None:
+            self._client.close()
+
+
+def _described(rows: RecordRows, place: int) -> str:
+    offset = int(rows.field("queue_offset")[place])
+    return f"the message at offset {offset} of {named(rows.queue)}"
+
+
+def _copies(
+    rows: RecordRows, reasons: Mapping[int, str], corrupt: Mapping[int, str]
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """Yield flag, body and encoded properties of each copy."""
+    bodies = rows.bodies()
+    buffer = rows.records.buffer
+    for place, reason in reasons.items():
+        first, end = (int(rows.field(name)[place]) for name in ("body_start", "body_end"))
+        body = buffer[first:end].tobytes() if place in corrupt else bodies[place].as_py()
+        first, end = (int(rows.field(name)[place]) for name in ("properties_start", "ends"))
+        properties = decode_properties(buffer[first:end].tobytes())
+        for name in _DONE:
+            properties.pop(name, None)
+        properties |= {
+            REASON: _plain(reason)[:_REASON_CHARACTERS_MAX],
+            TOPIC: rows.queue.topic,
+            BROKER: rows.queue.broker_name,
+            QUEUE_ID: str(rows.queue.queue_id),
+            QUEUE_OFFSET: str(int(rows.field("queue_offset")[place])),
+        }
+        yield int(rows.field("flag")[place]), body, encode_properties(properties)
+
+
+def _plain(reason: str) -> str:
+    """Return a reason as properties can have it: it may quote anything."""
+    text = reason.encode("utf-8", "backslashreplace").decode()
+    return text.replace("\x01", "\\x01").replace("\x02", "\\x02")
+
+
+def _batches(copies: Iterator[tuple[int, bytes, bytes]]) -> Iterator[bytes]:
+    """Yield bodies of SEND_BATCH."""
+    found: list[tuple[int, bytes, bytes]] = []
+    size = 0
+    for copy in copies:
+        more = len(copy[1]) + len(copy[2])
+        if found and size + more > _BATCH_BYTES_MAX:
+            yield encode_batch(found)
+            found, size = [], 0
+        found.append(copy)
+        size += more
+    if found:
+        yield encode_batch(found)

@@ -1,0 +1,164 @@
+"""Options of the source that contradict each other.
+
+Each check raises ``ConfigurationError``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pymq.errors import ConfigurationError, LocalProtocolError
+from pymq.filter.tags import check_tags
+from pymq.protocol.bodies import MessageQueue
+from pyspark_pymq.offsets import COMMITTED, EARLIEST, At, Bound, named
+from pyspark_pymq.source.columns import USUAL, chosen_columns
+from pyspark_pymq.value_options import SIDE_TOPIC
+
+if TYPE_CHECKING:
+    from pyspark_pymq.source.options import SourceOptions
+
+
+def check_choice(options: SourceOptions) -> None:
+    given = [
+        name
+        for name, value in (
+            ("subscribe", options.topics),
+            ("subscribePattern", options.topic_pattern),
+            ("assign", options.assigned),
+        )
+        if value
+    ]
+    if not given:
+        raise ConfigurationError(
+            'option subscribe is missing: the pymq source needs it, for example .option('
+            '"subscribe", "orders"); or subscribePattern, or assign'
+        )
+    if len(given) > 1:
+        raise ConfigurationError(
+            f"options {' and '.join(given)} are given; expected exactly one of subscribe, "
+            f"subscribePattern and assign: remove the others"
+        )
+    broad = {(queue.topic, queue.queue_id) for queue in options.assigned if not queue.broker_name}
+    for queue in options.assigned:
+        if queue.broker_name and (queue.topic, queue.queue_id) in broad:
+            raise ConfigurationError(f"option assign: {queue} is assigned twice")
+
+
+def check_filters(options: SourceOptions) -> None:
+    if options.sql is not None and options.tags:
+        raise ConfigurationError(
+            f"options sql and tags exclude each other: name the tags in the expression, "
+            f"TAGS IN ({', '.join(map(repr, options.tags))}) AND ({options.sql:.200})"
+        )
+    try:
+        check_tags(str(options.choice), options.tag_expression)
+    except LocalProtocolError as error:
+        raise ConfigurationError(
+            f"option tags={options.tag_expression[:200]!r} is an SQL expression, expected tags "
+            "joined by '||': give it as the option sql instead"
+        ) from error
+
+
+def check_columns(options: SourceOptions) -> None:
+    chosen_columns(options.columns)
+    if options.metadata is None:
+        return
+    of_messages = {
+        "columns": options.columns != (USUAL,),
+        "includeProperties": options.include_properties,
+        "tags": bool(options.tags),
+        "sql": options.sql is not None,
+    }
+    for name, is_given in of_messages.items():
+        if is_given:
+            raise ConfigurationError(
+                f"option {name} is about messages, and metadata={options.metadata} reads none: "
+                "remove one of them"
+            )
+
+
+def check_values(options: SourceOptions) -> None:
+    assert options.values is not None  # it raises what is wrong
+    topic = options.bad_records_topic
+    if (topic is None) is (options.bad_records == SIDE_TOPIC):
+        raise ConfigurationError(
+            f"option badRecords={options.bad_records}, badRecordsTopic={topic}: bad records go "
+            "to a topic with badRecords=sideTopic and badRecordsTopic, set both or neither"
+        )
+    if topic is not None and options.choice.takes_topic(topic):
+        raise ConfigurationError(
+            f"option badRecordsTopic={topic!r} is one of {options.choice}: "
+            "its bad records would be read and sent there again and again; name another topic"
+        )
+
+
+def check_limits(options: SourceOptions) -> None:
+    if options.partitions_max is not None and options.partitions_max < options.partitions_min:
+        raise ConfigurationError(
+            f"option maxPartitions={options.partitions_max} is below "
+            f"minPartitions={options.partitions_min}"
+        )
+    least, most = options.offsets_min, options.offsets_max
+    if least is not None and most is not None and least > most:
+        raise ConfigurationError(
+            f"option minOffsetsPerTrigger={least} is above maxOffsetsPerTrigger={most}"
+        )
+
+
+def check_group(options: SourceOptions) -> None:
+    if options.start(EARLIEST) == Bound(COMMITTED) and not options.has_group:
+        raise ConfigurationError(
+            "option startingOffsets=group: expected the option consumerGroup, too: the group "
+            "whose committed offsets are meant"
+        )
+    if options.commits_offsets and not options.has_group:
+        raise ConfigurationError(
+            "option commitOffsetsToBroker=true needs the option consumerGroup: the group whose "
+            "progress it is, one of this query alone"
+        )
+
+
+def check_positions(options: SourceOptions) -> None:
+    choice = options.choice
+    for option, bound in (
+        ("startingOffsets", options.starting),
+        ("startingOffsetsByTimestamp", options.starting_times),
+        ("endingOffsets", options.ending),
+        ("endingOffsetsByTimestamp", options.ending_times),
+    ):
+        for queue, _ in bound.named if bound is not None else ():
+            if not choice.takes_topic(queue.topic):
+                raise ConfigurationError(
+                    f"option {option}: topic {queue.topic!r} is not among {choice}"
+                )
+            if not choice.takes(queue):
+                raise ConfigurationError(
+                    f"option {option}: {named(queue)} is not among {choice}"
+                )
+    _check_order(options.start(EARLIEST), options.end())
+
+
+def _check_order(start: Bound, end: Bound) -> None:
+    """Check that nothing ends before it starts, as far as that can be known.
+
+    Raises:
+        ConfigurationError: something does.
+    """
+    starts, ends = dict(start.named), dict(end.named)
+    queues: Sequence[MessageQueue | None] = [None, *sorted({*starts, *ends})]
+    for queue in queues:
+        first = start.unnamed if queue is None else starts.get(queue, start.unnamed)
+        last = end.unnamed if queue is None else ends.get(queue, end.unnamed)
+        what = "reading" if queue is None else named(queue)
+        if isinstance(first, At) and isinstance(last, At):
+            if last.timestamp_ms < first.timestamp_ms:
+                raise ConfigurationError(
+                    f"option endingTimestamp: {what} is to start at {first} and to end at {last}, "
+                    f"which is before; expected an end at or after the start"
+                )
+        elif not isinstance(first, At) and not isinstance(last, At) and 0 <= last < first:
+            raise ConfigurationError(
+                f"option endingOffsets: {what} ends at {last}, but startingOffsets begins there at "
+                f"{first}; expected an end at or after the start"
+            )

@@ -1,0 +1,352 @@
+"""The driver's side of ``spark.readStream``.
+
+What Spark calls in which process, and what can live where, differs from call to call. So:
+everything that is pickled holds frozen options only; the one long-lived object is the stream
+reader in its own process, which keeps a ``SubscribedTopics``; progress lives in Spark's checkpoint.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from pymq.errors import PymqError
+from pymq.protocol.bodies import MessageQueue
+from pyspark_pymq.offsets import (
+    COMMITTED,
+    EARLIEST,
+    LATEST,
+    At,
+    Bound,
+    Bounds,
+    Position,
+    position_from_json,
+    position_to_json,
+    resolve,
+    within,
+)
+from pyspark_pymq.source.limits import (
+    TriggerDelay,
+    backlog,
+    bounded,
+    end_of_batch,
+    share,
+    take_all,
+)
+from pyspark_pymq.source.lookups import average_size
+from pyspark_pymq.source.message_sizes import MessageSizes
+from pyspark_pymq.source.options import SourceOptions
+from pyspark_pymq.source.planning import ranges
+from pyspark_pymq.source.progress import GroupProgress
+from pyspark_pymq.source.source import QueuesPartition, Source
+from pyspark_pymq.source.start_log import start_told
+from pyspark_pymq.source.stream_end import StreamEnd
+
+try:  # Spark 4.2 and later
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError:  # earlier ones never call what needs these
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Stands for a mixin that this Spark does not have."""
+
+    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment,misc]
+
+LOG = logging.getLogger(__name__)
+
+#: What Spark has no limit for.
+NO_LIMIT = (1 << 63) - 1
+#: Clocks of drivers and brokers differ: rather read a little twice than miss something.
+CLOCK_SKEW_MS = 10_000
+
+
+class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The source of one streaming query; lives in a driver process as long as the query runs.
+
+    From 4.2 on Spark hands in where the stream stands. Before, it does not: the position then
+    comes from the last call of ``partitions`` (after a restart there is one, with start equal
+    to end, before anything else), or is the initial one. And trigger AvailableNow runs a single
+    batch there. So the first batch is empty there only if it must be: for a start at the latest
+    messages, at a time or where a group stands, which after a crash might be another one.
+
+    While a broker is away the stream goes on with the others, until ``retryTimeoutMs`` is over;
+    with trigger AvailableNow it waits for that broker before it ends.
+
+    Args:
+        options: of the source.
+        schema: the columns wanted.
+        wall_s: the clock that tells when a stream began.
+        monotonic_s: the clock that tells how long ago the last batch was.
+    """
+
+    _to_start_elsewhere = "use another checkpoint, and startingOffsets"
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        *,
+        wall_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(options, schema)
+        self._starting = options.start(LATEST)
+        self._end = StreamEnd(options.end(), self._topics, options.consumer_group, wall_s)
+        self._delay = TriggerDelay(options.offsets_min, options.trigger_delay_s, monotonic_s)
+        self._sizes = MessageSizes(self._average_size, monotonic_s)
+        self._progress = GroupProgress(options)
+        self._wall_s = wall_s
+        self._reasons: Mapping[MessageQueue, str] = {}  # of the initial position
+        self._has_told = False  # where the query resumes
+        self._initial: Position | None = None
+        self._planned: Position | None = None
+        self._ended: Position | None = None  # of the last batch that this process has begun
+        self._is_bounded = False  # trigger AvailableNow
+        self._target: dict[MessageQueue, int] | None = None  # where it ends, once that is known
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return where the stream starts; if it is marked, an empty first batch fixes it."""
+        return position_to_json(self._start())
+
+    def latestOffset(
+        self, start: dict[str, Any] | None = None, limit: Any = None
+    ) -> dict[str, Any]:
+        """Return where the next batch ends; ``start`` itself when there is nothing new.
+
+        Args:
+            start: end of the last batch that is done; None before Spark 4.2.
+            limit: what ``getDefaultReadLimit`` returned, or all there is.
+
+        Raises:
+            OffsetOutOfRange: messages are gone, and ``failOnDataLoss`` is true.
+            PymqError: brokers could not be asked.
+        """
+        if start is not None:
+            position = position_from_json(start)
+        else:
+            position = self._planned or self._start()
+        unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
+        if position.initial:
+            if unlimited:  # although ``getDefaultReadLimit`` said something else
+                LOG.warning(
+                    "trigger once runs a single batch, and the first batch of a new query has no "
+                    "rows: it records where reading starts. Use trigger(availableNow=True), which "
+                    "reads all there is"
+                )
+            self._tell_start(position, self._topics.known_bounds())
+            return position_to_json(replace(position, initial=False))
+        end = self._end_of_batch(position, unlimited=unlimited)
+        while self._is_bounded and end == position and self._waits(position):
+            end = self._end_of_batch(position, unlimited=unlimited)
+        self._ended = end
+        self._end.tell_once(position.offsets, is_expected=self._is_bounded)
+        is_done = self._is_bounded and end == position
+        self._progress.publish(position.offsets, self._topics.routes(), at_once=is_done)
+        return position_to_json(end)
+
+    def getDefaultReadLimit(self) -> Any:
+        """Return a limit that tells the other triggers from once, which has another one."""
+        return ReadMaxRows(self._options.offsets_max or NO_LIMIT)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the ends of the queues, as last seen, for the query's progress."""
+        bounds = self._topics.known_bounds()
+        if not bounds:
+            return None
+        return position_to_json(Position({queue: end for queue, (_, end) in bounds.items()}))
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Have the query end at what there is at its first question.
+
+        What the checkpoint knows is told later only: of queues whose broker is away now, the
+        end is what they have when it is back.
+        """
+        self._is_bounded = True
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueuesPartition]:
+        """Return the tasks of a batch: a pure function of its two offsets.
+
+        But for the first batch of a stream before Spark 4.2, run again after a crash: its start is
+        asked for again, and a broker that is away by now must not be left out.
+        """
+        begin, self._planned = position_from_json(start), position_from_json(end)
+        if begin == self._initial and not begin.initial and self._planned != self._ended:
+            begin = self._with_all_queues(begin, self._planned)
+        return self._partitions(ranges(begin, self._planned))
+
+    def stop(self) -> None:
+        """Close connections. Spark mostly ends the process instead, and nothing depends on it."""
+        self._topics.close()
+        self._progress.close()
+
+    def _with_all_queues(self, begin: Position, end: Position) -> Position:
+        """Return where the first batch starts, with the queues that only its end has."""
+        missing = end.offsets.keys() - begin.offsets.keys()
+        bounds = self._topics.bounds(end.offsets, at_once=True) if missing else {}
+        while self._topics.waits_for(missing):
+            bounds = self._topics.bounds(end.offsets)
+        there = {queue: bounds[queue] for queue in missing & set(bounds)}
+        found = resolve(Bound(self._starting.unnamed), there)
+        return replace(begin, offsets=begin.offsets | found)
+
+    def _end_of_batch(self, position: Position, *, unlimited: bool) -> Position:
+        """Return where the batch that starts at ``position`` ends: there, if nothing is new."""
+        bounds = self._bounds(position, unlimited=unlimited)
+        self._tell_start(position, bounds)
+        bounds = self._check_losses(position.offsets, bounds)
+        position = replace(position, offsets=within(position.offsets, bounds))
+        bounds = self._end.cap(bounds)
+        if self._is_bounded:
+            bounds = bounded(bounds, self._targets(position, bounds))
+        discovered = self._positions.later(position, bounds)
+        takes = take_all if unlimited else self._takes
+        return end_of_batch(position, bounds, discovered=discovered, takes=takes)
+
+    def _waits(self, position: Position) -> bool:
+        """Say whether a broker has more to say about what a query reads that is to end."""
+        return self._topics.waits_for(position.offsets) or self._end.is_unclear
+
+    def _takes(
+        self, offsets: Mapping[MessageQueue, int], waiting: Mapping[MessageQueue, int]
+    ) -> Mapping[MessageQueue, int]:
+        """Return how much of what waits a batch takes, by the user's limits."""
+        # Before 4.2 the first batch of a run may be the only one: that of trigger AvailableNow.
+        may_wait = ReadAllAvailable is not None or self._ended is not None
+        if not self._is_bounded and may_wait and self._delay.holds_back(sum(waiting.values())):
+            return {}
+        taken = share(waiting, self._options.offsets_max)
+        if self._options.bytes_max is not None:
+            return self._sizes.fitting(offsets, taken, self._options.bytes_max)
+        return taken
+
+    def _average_size(self, queue: MessageQueue, offset: int) -> float | None:
+        """Return the size of the next messages of a queue; None: that cannot be asked now."""
+        found, failed = self._topics.look_up(
+            [queue],
+            lambda client, _: average_size(
+                client, queue, offset, group=self._options.consumer_group
+            ),
+        )
+        for error in failed.values():
+            LOG.debug("no sample of the sizes of messages: %s", error)
+        return found.get(queue)
+
+    def _tell_start(self, position: Position, bounds: Bounds) -> None:
+        """Log where the query resumes, and why; once."""
+        if self._has_told:
+            return
+        self._has_told = True
+        reasons = dict.fromkeys(position.offsets, "checkpoint")
+        if self._initial is not None and self._initial.offsets == position.offsets:
+            reasons |= self._reasons
+        choice = self._options.choice
+        LOG.info("stream of %s: %s", choice, start_told(position.offsets, reasons, bounds))
+        there = {*position.offsets, *bounds}
+        if absent := sorted(queue for queue in choice.assigned if not queue.is_among(there)):
+            LOG.warning(
+                "assign: %s not found; reading begins when it is there",
+                ", ".join(map(str, absent)),
+            )
+
+    def _targets(self, position: Position, bounds: Bounds) -> Mapping[MessageQueue, int]:
+        """Return where trigger AvailableNow ends each queue that has been seen."""
+        if self._target is None:
+            self._target = {}
+            new = set(bounds)
+        else:
+            new = set(bounds) & set(position.offsets) - set(self._target)
+        self._target |= {queue: bounds[queue][1] for queue in new}
+        return self._target
+
+    def _bounds(self, position: Position, *, unlimited: bool) -> Bounds:
+        """Return bounds that tell what the next batch has; asks only if it must.
+
+        What was known before is enough when the query ends there (AvailableNow), or when it
+        fills a batch up to its cap, unless it is time to look for new topics.
+        """
+        known = self._topics.known_bounds()
+        takes = self._options.choice.takes
+        is_complete = all(queue in known for queue in position.offsets if takes(queue))
+        if known and self._target is not None and is_complete and not self._end.is_unclear:
+            return known
+        waiting = sum(backlog(position.offsets, known).values())
+        offsets_max = None if unlimited else self._options.offsets_max
+        is_enough = offsets_max is not None and waiting >= offsets_max
+        if is_enough and not self._topics.wants_topics:
+            return known
+        return self._topics.bounds(position.offsets)
+
+    def _start(self) -> Position:
+        """Return the initial position, asked for once."""
+        if self._initial is None:
+            self._warn_of_options()
+            since_ms = int(self._wall_s() * 1000) - CLOCK_SKEW_MS
+            named = [queue for queue, _ in (*self._starting.named, *self._options.end().named)]
+            bounds = self._query_start.bounds(named, may_be_none=True)
+            if not bounds:
+                LOG.warning(
+                    "%s: no topic matches yet; the query waits for one", self._options.choice
+                )
+            start = self._positions.start(self._starting, bounds)
+            first_is_empty = ReadAllAvailable is not None or self._starting.moves
+            self._reasons = start.reasons
+            self._initial = self._for_later_queues(
+                Position(start.offsets, first_is_empty), since_ms
+            )
+            if self._is_bounded:
+                self._targets(self._initial, self._end.cap(bounds))
+        return self._initial
+
+    def _for_later_queues(self, start: Position, since_ms: int) -> Position:
+        """Return where the stream starts, with what queues need to know that it meets later.
+
+        Args:
+            start: where it starts.
+            since_ms: when it does, by the clocks of all brokers.
+        """
+        place = self._starting.unnamed
+        group = None
+        if place == COMMITTED:
+            group, place = self._options.consumer_group, self._options.group_fallback or EARLIEST
+        if isinstance(place, At):
+            # What a queue gets from now on is read, also before a moment that is still to come.
+            is_past = place.timestamp_ms <= since_ms + CLOCK_SKEW_MS
+            return replace(start, since_ms=place.timestamp_ms if is_past else since_ms)
+        return replace(start, since_ms=since_ms if place == LATEST else None, group=group)
+
+
+class RefusedStreamReader(DataSourceStreamReader):
+    """Says at the first question why there is no reader.
+
+    An error of ``DataSource.streamReader`` itself Spark 4.0 to 4.3 show behind one of their own.
+
+    Args:
+        reason: what is wrong.
+    """
+
+    def __init__(self, reason: PymqError) -> None:
+        self._reason = reason
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the reason."""
+        raise self._reason
+
+    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
+        """Raise the reason."""
+        raise self._reason
+
+    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
+        """Raise the reason."""
+        raise self._reason
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Raise the reason."""
+        raise self._reason

@@ -1,0 +1,135 @@
+"""Some rows of one decoded buffer, as Arrow arrays.
+
+Fields are cut out of the received bytes by ``binary_arrays``. Exceptions (compressed bodies,
+malformed properties or UTF-8, hosts of two sizes) are handled for the rows concerned and cost the
+others nothing.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pymq.protocol.addresses import join_address
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import MessageFlag
+from pymq.protocol.property_index import PropertyIndex
+from pymq.protocol.record import offset_message_id, unpack_host
+from pymq.protocol.record_batch import RecordColumns
+from pyspark_pymq.binary_arrays import as_text, contents, cut_out, cut_out_pairs
+from pyspark_pymq.source.compressed_bodies import Rows
+
+#: Of the two columns that are not a single number or string.
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+STRING_MAP = pa.map_(pa.string(), pa.string())
+
+_BORN_IPV6 = int(MessageFlag.BORN_HOST_IPV6)
+_STORE_IPV6 = int(MessageFlag.STORE_HOST_IPV6)
+
+
+class RecordRows:
+    """Some rows of one decoded buffer, as Arrow arrays.
+
+    Args:
+        records: the buffer's records.
+        rows: which of them, ascending.
+        queue: whose they are.
+        plain: bodies of compressed ones, by their place among the rows.
+    """
+
+    def __init__(
+        self,
+        records: RecordColumns,
+        rows: Rows,
+        queue: MessageQueue,
+        plain: Mapping[int, bytes | None] | None = None,
+    ) -> None:
+        self.records = records
+        self.rows = rows
+        self.queue = queue
+        self._plain = plain or {}
+        self.count = len(records.starts[rows])
+
+    def field(self, name: str) -> npt.NDArray[Any]:
+        """Return one of the fields of ``RecordColumns`` for these rows."""
+        return getattr(self.records, name)[self.rows]
+
+    @cached_property
+    def properties(self) -> PropertyIndex:
+        """Where names and values stand in these rows' properties."""
+        texts = cut_out(
+            self.records.buffer, self.field("properties_start"), self.field("ends")
+        )
+        return PropertyIndex(*contents(texts))
+
+    def constant(self, text: str) -> pa.Array:
+        """Return a string column with one value."""
+        return pa.repeat(pa.scalar(text, pa.string()), self.count)
+
+    def topics(self) -> pa.Array:
+        """Return the topics: the queue's own, but for queues that collect several topics'."""
+        if self.records.one_topic == self.queue.topic.encode():
+            return self.constant(self.queue.topic)
+        return as_text(
+            cut_out(self.records.buffer, self.field("topic_start"), self.field("topic_end"))
+        )
+
+    def bodies(self) -> pa.Array:
+        """Return the bodies, compressed ones as their producer wrote them."""
+        bodies = cut_out(self.records.buffer, self.field("body_start"), self.field("body_end"))
+        if not self._plain:
+            return bodies
+        order = np.arange(self.count)
+        order[list(self._plain)] = self.count + np.arange(len(self._plain))
+        plain = pa.array(list(self._plain.values()), pa.binary())
+        return pa.concat_arrays([bodies, plain]).take(pa.array(order))
+
+    def property_bytes(self, name: str) -> pa.Array:
+        """Return a property's values as a binary column, null where it is not."""
+        found, start, end = self.properties.find(name.encode())
+        return cut_out(self.properties.text, start, end, valid=found)
+
+    def one_property(self, name: str) -> pa.Array:
+        """Return a property's values as a string column, null where it is not."""
+        values = self.property_bytes(name)
+        return values.view(pa.string()) if self.properties.is_ascii else as_text(values)
+
+    def property_maps(self) -> pa.Array:
+        """Return all properties as a map column."""
+        *edges, first_entry = self.properties.entries
+        names, values = cut_out_pairs(self.properties.text, *edges)
+        offsets = pa.array(first_entry.astype(np.int32))
+        return pa.MapArray.from_arrays(offsets, as_text(names), as_text(values), STRING_MAP)
+
+    def message_ids(self) -> pa.Array:
+        """Return what identifies messages: their producer's key, else their place in the log."""
+        keys = self.one_property("UNIQ_KEY")
+        if not keys.null_count:
+            return keys
+        missing = np.flatnonzero(keys.is_null().to_numpy(zero_copy_only=False))
+        buffer = self.records.buffer
+        start = self.field("store_host_start")[missing].tolist()
+        width = np.where(self.field("sys_flag")[missing] & _STORE_IPV6, 20, 8).tolist()
+        offsets = self.field("physical_offset")[missing].tolist()
+        ids = [
+            offset_message_id(buffer[at : at + size].tobytes(), offset)
+            for at, size, offset in zip(start, width, offsets, strict=True)
+        ]
+        return pc.replace_with_mask(keys, keys.is_null(), pa.array(ids, pa.string()))
+
+    def born_hosts(self) -> pa.Array:
+        """Return producers' addresses as ``host:port``; there are few different ones."""
+        start = self.field("born_host_start")
+        wide = (self.field("sys_flag") & _BORN_IPV6) != 0
+        packed = cut_out(self.records.buffer, start, start + np.where(wide, 20, 8))
+        encoded = packed.dictionary_encode()
+        texts = [join_address(*unpack_host(host)) for host in encoded.dictionary.to_pylist()]
+        return pa.array(texts, pa.string()).take(encoded.indices)
+
+    def times(self, name: str) -> pa.Array:
+        """Return a field of milliseconds as a column of timestamps."""
+        return pa.array(self.field(name) * 1000).cast(TIMESTAMP)

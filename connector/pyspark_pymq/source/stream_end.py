@@ -1,0 +1,110 @@
+"""Where a bounded stream ends: it never returns an offset beyond, however often it is restarted.
+
+An offset is what it is. A moment is looked up until a message was stored then or later; its offset
+is the end from then on, and again when the query is restarted.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from pymq.client.bulk_client import BulkClient
+from pymq.protocol.bodies import MessageQueue
+from pyspark_pymq.offsets import LATEST, At, Bound, Bounds
+from pyspark_pymq.source.limits import capped
+from pyspark_pymq.source.lookups import offset_at
+from pyspark_pymq.source.subscribed_topics import SubscribedTopics
+
+LOG = logging.getLogger(__name__)
+#: Before that much before a moment nobody's clock has reached it.
+CLOCK_SKEW_MS = 60_000
+
+
+class StreamEnd:
+    """The end of one stream. Lives in one driver process.
+
+    Args:
+        bound: where; queues at ``LATEST`` have no end.
+        topics: whom to ask.
+        group: to ask in.
+        wall_s: the clock.
+    """
+
+    def __init__(
+        self, bound: Bound, topics: SubscribedTopics, group: str, wall_s: Callable[[], float]
+    ) -> None:
+        self._named = dict(bound.named)
+        self._unnamed = bound.unnamed
+        self._topics = topics
+        self._group = group
+        self._wall_s = wall_s
+        self._ends: dict[MessageQueue, int] = {}  # found out
+        self._asked_at: dict[MessageQueue, int] = {}  # where a queue ended when nothing was found
+        self._failed: set[str] = set()  # brokers, the last time
+        self._has_told = False
+        #: Whether there are queues of which nobody has said where they end.
+        self.is_unclear = False
+
+    def cap(self, bounds: Bounds) -> Bounds:
+        """Return the bounds of what is to be read of each queue.
+
+        Queues of which that cannot be found out now are left out.
+
+        Raises:
+            PymqError: a broker refused.
+        """
+        unclear: list[MessageQueue] = []
+        for queue, (_, end) in bounds.items():
+            place = self._named.get(queue, self._unnamed)
+            if isinstance(place, At):
+                is_near = 1000 * self._wall_s() >= place.timestamp_ms - CLOCK_SKEW_MS
+                if is_near and queue not in self._ends and self._asked_at.get(queue) != end:
+                    unclear.append(queue)
+            elif place != LATEST:
+                self._ends[queue] = place
+        if unclear:
+            self._look_up(unclear, bounds)
+        unknown = {queue for queue in unclear if not self._is_clear(queue, bounds[queue][1])}
+        self.is_unclear = bool(unknown)
+        there = {queue: some for queue, some in bounds.items() if queue not in unknown}
+        return capped(there, self._ends)
+
+    def tell_once(self, offsets: Mapping[MessageQueue, int], *, is_expected: bool) -> None:
+        """Say when nothing is left to read: Spark gives a source no means to end its query.
+
+        Args:
+            offsets: where the stream stands.
+            is_expected: the trigger ends the query by itself.
+        """
+        is_over = bool(offsets) and all(
+            queue in self._ends and offset >= self._ends[queue]
+            for queue, offset in offsets.items()
+        )
+        if is_over and not self._has_told:
+            self._has_told = True
+            if not is_expected:
+                LOG.warning(
+                    "every queue has been read up to the end that was asked for; the query runs on "
+                    "and reads nothing more: stop it, or use trigger(availableNow=True)"
+                )
+
+    def _is_clear(self, queue: MessageQueue, end: int) -> bool:
+        return queue in self._ends or self._asked_at.get(queue) == end
+
+    def _look_up(self, queues: list[MessageQueue], bounds: Bounds) -> None:
+        """Find out about moments, as far as brokers answer."""
+
+        def ask(client: BulkClient, queue: MessageQueue) -> int:
+            place = self._named.get(queue, self._unnamed)
+            assert isinstance(place, At)
+            end = bounds[queue][1]
+            return offset_at(client, queue, place.timestamp_ms, end=end, group=self._group)
+
+        found, failed = self._topics.look_up(queues, ask)
+        for queue, offset in found.items():
+            if offset < bounds[queue][1]:
+                self._ends[queue] = max(offset, bounds[queue][0])
+            else:
+                self._asked_at[queue] = bounds[queue][1]
+        for name in failed.keys() - self._failed:
+            LOG.warning("where queues of broker %s end is looked up later: %s", name, failed[name])
+        self._failed = set(failed)

@@ -1,0 +1,45 @@
+"""Spark Connect: a client and a local server, in a process and a JVM of their own."""
+
+from pathlib import Path
+
+import pytest
+from tests.spark.test_environment import run_spark
+
+from pymq.client.blocking import BlockingClient
+from pymq.protocol.message import Message
+from pymq.testing import Cluster
+
+pytestmark = pytest.mark.spark
+
+PROGRAM = """
+import sys
+from pyspark.sql import SparkSession
+from pymq.spark import LagListener, lag, register, starting_offsets
+
+name_server, folder = sys.argv[1:]
+builder = SparkSession.builder.remote("local[1]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.local.dir", folder).getOrCreate()
+register(spark)
+options = {"nameServer": name_server, "subscribe": "T"}
+print("rows:", spark.read.format("pymq").options(**options).load().count())
+found = []
+spark.streams.addListener(LagListener(lambda one: found.append(one.total)))
+rows = spark.readStream.format("pymq").options(**options, startingOffsets="earliest").load()
+writer = rows.writeStream.format("noop").option("checkpointLocation", folder + "/checkpoint")
+query = writer.start()
+query.processAllAvailable()
+print("lag:", lag(query.lastProgress).total, "offsets:", starting_offsets(query.lastProgress))
+query.stop()
+print("heard:", found[-1:])
+spark.stop()
+"""
+
+
+def test_registration_and_lag(cluster: Cluster, client: BlockingClient, tmp_path: Path) -> None:
+    pytest.importorskip("grpc")
+    queue = client.write_queues("T")[0]
+    client.send_batch(queue, [Message("T", b"x")] * 3)
+    text = run_spark(PROGRAM, cluster, tmp_path)
+    assert "rows: 3\n" in text
+    assert 'lag: 0 offsets: {"T": {"broker-a": {"0": 3, ' in text
+    assert "heard: [" in text

@@ -1,0 +1,344 @@
+"""Writing exactly once, without Spark: the writers' own functions against two brokers.
+
+What Spark does with writers is done here: tasks run, fail, run again, on whichever executor.
+"""
+
+import logging
+import pickle
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as spark_types
+from tests.spark.test_sink_faults import BATCH_ROWS, batches, in_background
+from tests.spark.two_brokers import NAMES, TwoBrokers
+
+from pymq.client import operations
+from pymq.errors import BrokerError, ConfigurationError, LocalProtocolError, RouteNotFound
+from pymq.protocol.codes import SinkCode
+from pymq.protocol.sink_bodies import SinkRow
+from pyspark_pymq.data_source import PymqSource
+from pyspark_pymq.sink import home, identity
+from pyspark_pymq.sink.exactly_once import Staged
+from pyspark_pymq.sink.home import NAMESPACE, _homes_of_this_process
+from pyspark_pymq.sink.plan import _plans_of_this_process
+from pyspark_pymq.sink.writer import PymqStreamWriter, Written
+
+BODY = spark_types.StructType().add("body", "string")
+PLACED = spark_types.StructType().add("body", "string").add("queueId", "integer")
+AT_BROKER = spark_types.StructType(PLACED.fields[:]).add("brokerName", "string")
+
+
+class Query:
+    """A streaming query's sink, as Spark uses it.
+
+    Args:
+        bed: the brokers.
+        context: what tasks are told; ``batch`` sets it.
+        options: more of the sink's.
+    """
+
+    def __init__(self, bed: TwoBrokers, context: dict[str, str], **options: str) -> None:
+        self.bed = bed
+        self.run = "run-1"
+        self.query = "0c0ffee0"
+        self._context = context
+        self.options = {
+            "nameServer": bed.name_server,
+            "topic": "T",
+            "requestTimeoutMs": "2000",
+            "retryTimeoutMs": "20000",
+            **options,
+        }
+
+    def writer(self, number: int, schema: spark_types.StructType = BODY) -> PymqStreamWriter:
+        """Return the writer of a micro-batch, as it arrives where it is used."""
+        self._context.update(
+            {
+                identity._QUERY: self.query,
+                identity._BATCH: str(number),
+                identity._RUN: self.run,
+            }
+        )
+        writer = PymqSource(self.options).streamWriter(schema, False)
+        return pickle.loads(pickle.dumps(writer))  # type: ignore[no-any-return]
+
+    def batch(self, number: int, *tasks: Iterator[pa.RecordBatch]) -> list[Written | Staged]:
+        """Run a micro-batch; return what its tasks reported."""
+        messages = [self.writer(number).write(task) for task in tasks]
+        self.writer(number).commit(messages, number)
+        return messages
+
+    def stored(self) -> list[int]:
+        """Return the numbers that are seen, sorted."""
+        return sorted(int(one.body) for one in self.bed.stored("T"))
+
+    def sinks(self) -> dict[str, list[SinkRow]]:
+        """Return what the brokers know."""
+        with self.bed.client() as client:
+            return {
+                name: client.ask(self.bed.broker(name).address, operations.show_sinks())
+                for name in NAMES
+            }
+
+    def home(self) -> str:
+        """Return the broker of the sink."""
+        (name,) = (name for name, rows in self.sinks().items() if rows)
+        return name
+
+    def other(self) -> str:
+        """Return the other one."""
+        return next(name for name in NAMES if name != self.home())
+
+
+@pytest.fixture
+def context(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What ``TaskContext`` would say; each test begins in a new process."""
+    found: dict[str, str] = {}
+    monkeypatch.setattr(identity, "_property", found.get)
+    new_process()
+    return found
+
+
+def new_process() -> None:
+    """Forget what a process keeps from one task to the next."""
+    _homes_of_this_process.cache_clear()
+    _plans_of_this_process.cache_clear()
+
+
+@pytest.fixture
+def query(two_brokers: TwoBrokers, context: dict[str, str]) -> Query:
+    two_brokers.create_topic("T")
+    return Query(two_brokers, context)
+
+
+def rows(*bounds: int, **more: list[object]) -> Iterator[pa.RecordBatch]:
+    yield pa.RecordBatch.from_pydict({"body": [str(n) for n in range(*bounds)], **more})
+
+
+# ---------------------------------------------------------------------------- tasks and batches
+
+
+def test_what_failed_attempts_staged_is_never_seen(query: Query) -> None:
+    """Also in the next micro-batch, and of a twin that ended later."""
+
+    def fails() -> Iterator[pa.RecordBatch]:
+        yield from rows(0, 10)
+        raise KeyError("executor lost")
+
+    with pytest.raises(KeyError):
+        query.writer(0).write(fails())
+    late = query.writer(0).write(rows(0, 10))
+    messages = [query.writer(0).write(rows(0, 10)), query.writer(0).write(rows(10, 20))]
+    query.writer(0).abort([messages[0], None], 0)
+    assert query.stored() == []
+    query.writer(0).commit(messages, 0)
+    assert query.stored() == list(range(20))
+    query.writer(0).commit([late], 0)  # whose driver does not know that it was replaced
+    query.batch(1, rows(20, 30))
+    assert query.stored() == list(range(30))
+
+
+def test_a_micro_batch_that_is_run_again(query: Query, caplog: pytest.LogCaptureFixture) -> None:
+    """With other tasks and in another order: nothing is written, nothing is said."""
+    query.batch(0, rows(0, 10), rows(10, 20))
+    query.run = "run-2"
+    with caplog.at_level(logging.INFO):
+        again = query.batch(0, rows(15, 20), rows(0, 5), rows(5, 15))
+    assert all(isinstance(message, Staged) and not message.runs for message in again)
+    assert query.stored() == list(range(20))
+    assert "was published before, with the same 20 rows" in caplog.text
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+    with caplog.at_level(logging.INFO):
+        query.batch(0, rows(0, 21))
+    assert "with other rows than it has now: 20:30:" in caplog.text
+    assert query.stored() == list(range(20))
+
+
+def test_micro_batches_without_rows(query: Query) -> None:
+    """They publish nothing, and their numbers are not missed. The first finds the sink a broker."""
+    query.batch(0, iter(()))
+    assert not any(query.sinks().values())
+    query.batch(1, rows(0, 5), iter(()))
+    query.batch(2, rows(0))
+    query.batch(4, rows(5, 9))
+    assert query.stored() == list(range(9))
+    assert query.sinks()[query.home()][0].last.batch == 4
+
+
+def test_older_runs_may_not_write(query: Query) -> None:
+    query.batch(0, rows(0, 5))
+    late = query.writer(1).write(rows(5, 10))
+    old, query.run = query.run, "run-2"
+    query.batch(1, rows(5, 10))
+    query.run = old
+    for action in (
+        lambda: query.writer(1).commit([late], 1),
+        lambda: query.writer(2).write(rows(10, 12)),
+    ):
+        with pytest.raises(BrokerError) as caught:
+            action()
+        assert caught.value.code == SinkCode.FENCED
+        assert "copies of one checkpoint" in str(caught.value)
+    assert query.stored() == list(range(10))
+
+
+def test_rows_of_a_queue_keep_their_order(query: Query) -> None:
+    message = query.writer(0, PLACED).write(batches(10, queue_id=2))
+    query.writer(0, PLACED).commit([message], 0)
+    found = [int(one.body) for one in query.bed.stored("T")]
+    assert found == list(range(10 * BATCH_ROWS))
+    assert {one.queue_id for one in query.bed.stored("T")} == {2}
+    assert {one.broker for one in query.bed.stored("T")} == {query.home()}
+
+
+def test_rows_that_cannot_be_written_exactly_once(query: Query) -> None:
+    query.batch(0, rows(0, 1))
+    with pytest.raises(LocalProtocolError, match=f"names broker {query.other()}, but this sink"):
+        query.writer(1, AT_BROKER).write(rows(1, 2, queueId=[0], brokerName=[query.other()]))
+    one = rows(1, 2, queueId=[0], brokerName=[query.home()])
+    query.writer(1).commit([query.writer(1, AT_BROKER).write(one)], 1)
+    assert query.stored() == [0, 1]
+    query.options["maxMessageSize"] = "4096"
+    large = pa.RecordBatch.from_pydict({"body": ["0", "1" * 4000]})
+    with pytest.raises(LocalProtocolError, match=r"row 1 of the task, for topic T: its record"):
+        query.writer(2).write(iter([large]))
+
+
+# -------------------------------------------------------------------------------------- brokers
+
+
+@pytest.mark.parametrize("action", ["restart", "kill", "freeze"])
+def test_brokers_that_go_and_come_back(query: Query, action: str) -> None:
+    """Under tasks, and between them and the driver's request."""
+    bed = query.bed
+    query.batch(0, rows(0))
+    query.batch(1, rows(0, 50))
+    name = query.home()
+
+    def away() -> None:
+        {"restart": bed.stop, "kill": bed.kill, "freeze": bed.freeze}[action](name)
+
+    def back() -> None:
+        bed.thaw(name) if action == "freeze" else bed.start(name)
+
+    def interrupted(first: int, before: int) -> Iterator[pa.RecordBatch]:
+        """Yield four batches of 25 rows; before one of them the broker goes, and comes back."""
+        for place in range(4):
+            if place == before:
+                away()
+                threads.append(in_background(back))
+            yield from rows(first + 25 * place, first + 25 * place + 25)
+
+    threads: list[threading.Thread] = []
+    for number in range(2, 6):
+        first = 50 + 100 * (number - 2)
+        message = query.writer(number).write(interrupted(first, number - 2))
+        if number == 5:
+            away()
+            threads.append(in_background(back))
+        query.writer(number).commit([message], number)
+        threads.pop().join()
+    assert query.stored() == list(range(450))
+
+
+def test_a_broker_that_is_away_is_not_taken_for_one_that_never_was(query: Query) -> None:
+    """Although the name server has forgotten it, and the other one could take the rows."""
+    query.batch(0, rows(0, 5))
+    name = query.home()
+    query.bed.stop(name)
+    query.bed.name_server_process.stop()
+    query.bed.name_server_process.start()
+    query.bed.wait_route(next(one for one in NAMES if one != name))
+    new_process()
+    query.options["retryTimeoutMs"] = "1500"
+    for number in (0, 1):  # the same once more, and the next
+        with pytest.raises(RouteNotFound, match=f"is at broker {name}, which no name server") as e:
+            query.writer(number).write(rows(0, 5))
+        assert "retryTimeoutMs" in e.value.__notes__[-1]
+    query.options["retryTimeoutMs"] = "20000"
+    back = in_background(lambda: query.bed.start(name))
+    query.batch(0, rows(0, 5))
+    query.batch(1, rows(5, 10))
+    back.join()
+    assert query.stored() == list(range(10))
+
+
+def test_name_servers_that_lost_what_they_kept(query: Query) -> None:
+    """The broker that has the sink is found all the same, and else it is not guessed."""
+    query.batch(0, rows(0, 5))
+    name = query.home()
+    with query.bed.client() as client:
+        address = query.bed.name_server
+        kept = client.ask(address, operations.find_value(NAMESPACE, query.query))
+        assert kept == name
+        client.ask(address, operations.put_value(NAMESPACE, query.query, ""))
+    new_process()
+    query.batch(1, rows(5, 10))
+    query.query = "0ther"
+    with pytest.raises(ConfigurationError, match="batch 7 of sink 0ther is not the query's first"):
+        query.writer(7).write(rows(10, 15))
+    query.options["sinkBroker"] = query.other()
+    query.batch(7, rows(10, 15))
+    del query.options["sinkBroker"]
+    query.batch(8, rows(15, 20))
+    assert query.stored() == list(range(20))
+    assert all(len(found) == 1 for found in query.sinks().values())
+
+
+def test_a_broker_of_the_users_choice(query: Query) -> None:
+    for name in NAMES:
+        query.options |= {"sinkBroker": name, "txnAppId": f"at-{name}"}
+        query.batch(0, rows(0, 5))
+        assert [row.last.sink for row in query.sinks()[name]] == [f"at-{name}"]
+    new_process()
+    query.options["txnAppId"] = f"at-{NAMES[0]}"  # and still sinkBroker=broker-b
+    with pytest.raises(ConfigurationError, match=r"at-broker-a is at broker broker-a\. .* forget"):
+        query.writer(1).write(rows(5, 6))
+
+
+def test_tasks_that_see_different_brokers(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One must not win by chance."""
+    query.batch(0, rows(0, 5))
+    messages = [query.writer(1).write(rows(5, 10))]
+    monkeypatch.setattr(home, "_find", lambda *_: query.other())
+    new_process()
+    messages.append(query.writer(1).write(rows(10, 15)))
+    with pytest.raises(ConfigurationError, match="different brokers .broker-a, broker-b."):
+        query.writer(1).commit(messages, 1)
+    assert query.stored() == list(range(5))
+
+
+def test_what_was_staged_is_lost(query: Query) -> None:
+    """The driver hears of it; the batch is written again when the query starts again."""
+    query.batch(0, rows(0, 5))
+    (message,) = [query.writer(1).write(rows(5, 10))]
+    assert isinstance(message, Staged)
+    message.runs[0].part += 1
+    with pytest.raises(BrokerError, match="not there any more") as caught:
+        query.writer(1).commit([message], 1)
+    assert caught.value.code == SinkCode.RUNS_LOST
+    assert "start the query again" in caught.value.__notes__[-1]
+    assert query.stored() == list(range(5))
+    query.run = "run-2"
+    query.batch(1, rows(5, 10))
+    assert query.stored() == list(range(10))
+
+
+def test_spark_that_says_nothing_of_the_query(
+    two_brokers: TwoBrokers, context: dict[str, str]
+) -> None:
+    two_brokers.create_topic("T")
+    query = Query(two_brokers, context)
+    writer = query.writer(0)
+    context.clear()
+    with pytest.raises(ConfigurationError, match="delivery=atLeastOnce"):
+        writer.write(rows(0, 5))
+    query.options["delivery"] = "atLeastOnce"
+    writer = query.writer(0)
+    context.clear()
+    assert isinstance(writer.write(rows(0, 5)), Written)
+    assert query.stored() == list(range(5))

@@ -1,0 +1,251 @@
+"""Queries that write exactly once, in a real Spark: what fails, and what is there afterwards.
+
+Each test copies numbered messages from a topic to another, with faults, and reads the second one.
+"""
+
+import logging
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.spark.faulty_sink import FAULTS, FaultySource
+from tests.spark.two_brokers import DEADLINE_S, TwoBrokers, numbers, wait_until
+
+from pymq.client.blocking import BlockingClient
+from pymq.client.sink_admin import SinkAdmin
+
+pytestmark = pytest.mark.spark
+ROWS = 600
+
+
+class Copy:
+    """A query from topic ``from`` to topic ``to``, which can be started again and again.
+
+    Args:
+        spark: the session.
+        bed: brokers with both topics.
+        checkpoint: of the query.
+    """
+
+    def __init__(self, spark: SparkSession, bed: TwoBrokers, checkpoint: Path) -> None:
+        self.spark, self.bed, self.checkpoint = spark, bed, checkpoint
+        spark.dataSource.register(FaultySource)
+        self.batch_count = 0
+
+    def rows(self, **options: object) -> DataFrame:
+        reader = self.spark.readStream.format("pymq").option("nameServer", self.bed.name_server)
+        reader.option("subscribe", "from").option("startingOffsets", "earliest")
+        reader.option("maxOffsetsPerTrigger", "150")
+        return reader.options(**options).load().select("body")  # type: ignore[arg-type]
+
+    def run(self, partitions: int = 2, **sink: str) -> str | None:
+        """Run the query until it has read what there is; return why it failed."""
+        writer = self.rows(minPartitions=partitions).writeStream.format("pymq-faulty")
+        writer.options(nameServer=self.bed.name_server, topic="to", **sink)
+        writer.option("checkpointLocation", str(self.checkpoint))
+        query = writer.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(DEADLINE_S), "the query does not end"
+        except Exception as error:
+            return str(error)
+        self.batch_count = query.lastProgress["batchId"]
+        return None
+
+    def check(self, count: int = ROWS) -> None:
+        """All rows are there, once."""
+        found = sorted(int(one.body) for one in self.bed.stored("to"))
+        assert found == list(range(count))
+
+    def forget_last(self, count: int) -> None:
+        """Set the checkpoint back by this many micro-batches, as from a backup."""
+        last = max(int(path.name) for path in self.checkpoint.glob("commits/[0-9]*"))
+        for number in range(last - count + 1, last + 1):
+            for folder in ("commits", "offsets"):
+                (self.checkpoint / folder / str(number)).unlink()
+                (self.checkpoint / folder / f".{number}.crc").unlink(missing_ok=True)
+
+
+@pytest.fixture
+def copy(spark: SparkSession, two_brokers: TwoBrokers, tmp_path: Path) -> Copy:
+    for topic in ("from", "to"):
+        two_brokers.create_topic(topic)
+    two_brokers.send("from", numbers(ROWS))
+    return Copy(spark, two_brokers, tmp_path / "checkpoint")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_query_that_fails_and_starts_again(copy: Copy, fault: str, tmp_path: Path) -> None:
+    """It starts again with another number of tasks."""
+    options = {"fault": fault, "faultBatch": "2", "faultMark": str(tmp_path / "mark")}
+    failure = copy.run(2, **options)
+    assert failure is not None and fault in failure
+    assert copy.run(3, **options) is None
+    assert copy.batch_count >= 4
+    copy.check()
+    assert copy.run(1) is None  # and nothing more comes of another start
+    copy.check()
+
+
+def test_a_checkpoint_that_is_set_back(copy: Copy, tmp_path: Path) -> None:
+    """By one micro-batch: it is known. By more: refused, and nothing is written."""
+    assert copy.run() is None
+    backup = tmp_path / "backup"
+    shutil.copytree(copy.checkpoint, backup)
+    copy.forget_last(1)
+    assert copy.run(3) is None
+    copy.check()
+
+    copy.forget_last(4)
+    failure = copy.run()
+    assert failure is not None and "479101" in failure and "sink forget" in failure
+    copy.check()
+    shutil.rmtree(copy.checkpoint)
+    shutil.copytree(backup, copy.checkpoint)
+    copy.bed.send("from", numbers(ROWS, ROWS + 50))
+    assert copy.run() is None
+    copy.check(ROWS + 50)
+
+
+def test_a_sink_that_was_forgotten_begins_again(copy: Copy) -> None:
+    assert copy.run() is None
+    copy.forget_last(copy.batch_count)
+    with BlockingClient(copy.bed.name_server) as client:
+        ((_, row),) = SinkAdmin(client).sinks()
+        assert SinkAdmin(client).forget(row.last.sink)
+    assert copy.run() is None
+    found = sorted(int(one.body) for one in copy.bed.stored("to"))
+    assert found == sorted([*range(ROWS), *range(ROWS)])
+
+
+def test_a_copied_checkpoint(copy: Copy, tmp_path: Path) -> None:
+    """The query that started last goes on; the other one is told why it may not."""
+    assert copy.run() is None
+    twin = Copy(copy.spark, copy.bed, tmp_path / "twin")
+    shutil.copytree(copy.checkpoint, twin.checkpoint)
+
+    def start(one: Copy) -> "object":
+        writer = one.rows().writeStream.format("pymq").option("nameServer", one.bed.name_server)
+        writer.option("topic", "to").option("checkpointLocation", str(one.checkpoint))
+        return writer.start()
+
+    # Spark itself refuses two runs of one query in a session; what it knows is the id.
+    first = start(copy)
+    try:
+        copy.bed.send("from", numbers(ROWS, ROWS + 40))
+        wait_until(lambda: len(copy.bed.stored("to")) == ROWS + 40, "the first one's rows")
+    finally:
+        first.stop()  # type: ignore[attr-defined]
+    # The twin is behind: its next micro-batch has the number of one that is published.
+    failure = twin.run()
+    assert failure is None
+    copy.check(ROWS + 40)
+
+
+def test_txn_app_id_outlives_a_checkpoint(copy: Copy, tmp_path: Path) -> None:
+    """Another query that writes to the same sink is refused, whatever its batches' numbers are."""
+    assert copy.run(txnAppId="copier") is None
+    copy.check()
+    copy.checkpoint = tmp_path / "another"
+    failure = copy.run(txnAppId="copier")
+    assert failure is not None and "479102" in failure and "another txnAppId" in failure
+    copy.check()
+
+
+def test_brokers_that_restart_under_a_query(copy: Copy) -> None:
+    """Wherever the sink is; rows come all the time."""
+    writer = copy.rows().writeStream.format("pymq").option("nameServer", copy.bed.name_server)
+    writer.option("topic", "to").option("checkpointLocation", str(copy.checkpoint))
+    query = writer.start()
+    try:
+        sent = ROWS
+        for action in ("restart", "kill", "freeze"):
+            for name in ("broker-a", "broker-b"):
+                copy.bed.send("from", numbers(sent, sent + 100))
+                sent += 100
+                if action == "restart":
+                    copy.bed.restart(name)
+                elif action == "kill":
+                    copy.bed.broker(name).kill()
+                    query.awaitTermination(1.0)
+                    copy.bed.start(name)
+                else:
+                    copy.bed.freeze(name)
+                    query.awaitTermination(3.0)
+                    copy.bed.thaw(name)
+        wait_until(
+            lambda: query.exception() is not None or len(copy.bed.stored("to")) >= sent, "all rows"
+        )
+        assert query.exception() is None
+    finally:
+        query.stop()
+    copy.check(sent)
+
+
+def test_a_broker_of_rocketmq_is_written_at_least_once(
+    caplog: pytest.LogCaptureFixture, copy: Copy
+) -> None:
+    """What the log says when a user must not expect more; see also ``tests/interop``."""
+    from pyspark_pymq.sink.writer import _warn_once
+
+    _warn_once.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        _warn_once()
+    assert re.search("at least once.*delivery=atLeastOnce", caplog.text)
+
+
+def test_batch_writes(copy: Copy, spark: SparkSession) -> None:
+    """Whole; and once, if they are numbered."""
+    frame = spark.range(200).selectExpr("cast(id as string) as body").repartition(3)
+
+    def write(**options: str) -> None:
+        writer = frame.write.format("pymq").mode("append")
+        writer.options(nameServer=copy.bed.name_server, topic="to", **options).save()
+
+    def count() -> int:
+        return len(copy.bed.stored("to"))
+
+    write()
+    assert count() == 200
+    for _ in range(2):
+        write(txnAppId="nightly", txnVersion="7")
+        assert count() == 400
+    write(txnAppId="nightly", txnVersion="8")
+    assert count() == 600
+    for options, text in (
+        ({"txnAppId": "nightly", "txnVersion": "3"}, "479101"),
+        ({"txnAppId": "nightly"}, "txnVersion is missing"),
+        ({"sinkBroker": "broker-x"}, "broker-x, which no name server knows"),
+    ):
+        with pytest.raises(Exception, match=text):
+            write(retryTimeoutMs="500", **options)
+    assert count() == 600
+
+
+def test_batch_writes_in_foreach_batch(copy: Copy) -> None:
+    """A micro-batch that is run again is not written again."""
+    calls: list[int] = []
+    failures = iter([True])
+
+    def write(frame: DataFrame, number: int) -> None:
+        calls.append(number)
+        for app in ("first", "second"):
+            writer = frame.write.format("pymq").mode("append")
+            writer.options(nameServer=copy.bed.name_server, topic="to", txnAppId=app).save()
+            if number == 2 and next(failures, False):
+                raise ValueError("as wanted")
+
+    def run() -> None:
+        writer = copy.rows().writeStream.foreachBatch(write)
+        writer.option("checkpointLocation", str(copy.checkpoint))
+        assert writer.trigger(availableNow=True).start().awaitTermination(DEADLINE_S)
+
+    with pytest.raises(Exception, match="as wanted"):
+        run()
+    run()
+    assert calls.count(2) == 2
+    found = sorted(int(one.body) for one in copy.bed.stored("to"))
+    assert found == sorted([*range(ROWS), *range(ROWS)])
+
+

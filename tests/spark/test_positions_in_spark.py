@@ -1,0 +1,196 @@
+"""Topics, starts, ends and limits in a real Spark, with two brokers and a restart in the middle."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+from tests.spark.test_source_positions import GROUP, commit, moment
+from tests.spark.two_brokers import Stored, TwoBrokers, numbers, wait_until
+
+pytestmark = pytest.mark.spark
+TOPIC = "T"
+DEADLINE_S = 120.0
+#: Before 4.2 trigger AvailableNow runs a single batch, whatever the limits.
+HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+
+Start = Callable[..., StreamingQuery]
+
+
+@pytest.fixture
+def start(spark: SparkSession, two_brokers: TwoBrokers, tmp_path: Path) -> Iterator[Start]:
+    """Starts a query with one checkpoint, which writes rows to files; stopped at the end."""
+    queries: list[StreamingQuery] = []
+
+    def start(*, available_now: bool = False, **options: str) -> StreamingQuery:
+        reader = spark.readStream.format("pymq").option("nameServer", two_brokers.name_server)
+        if "subscribePattern" not in options:
+            reader.option("subscribe", TOPIC)
+        reader.options(requestTimeoutMs="1000", columns="pymq,brokerName", **options)
+        rows = reader.load().select(*COLUMNS)
+        writer = rows.writeStream.format("parquet").option("path", str(tmp_path / "rows"))
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        if available_now:
+            writer.trigger(availableNow=True)
+        queries.append(writer.start())
+        return queries[-1]
+
+    yield start
+    for query in queries:
+        query.stop()
+
+
+COLUMNS = ("brokerName", "queueId", "queueOffset", "body", "topic")
+#: A first batch writes no file that would tell it.
+SCHEMA = "brokerName string, queueId int, queueOffset long, body binary, topic string"
+
+
+@pytest.fixture
+def found(spark: SparkSession, tmp_path: Path) -> Callable[..., list[Stored]]:
+    """Returns, sorted, the rows that were written."""
+
+    def found(topic: str = TOPIC) -> list[Stored]:
+        if not (tmp_path / "rows/_spark_metadata").exists():
+            return []
+        return to_stored(spark.read.schema(SCHEMA).parquet(str(tmp_path / "rows")), topic)
+
+    return found
+
+
+def to_stored(rows: DataFrame, topic: str = TOPIC) -> list[Stored]:
+    return sorted(
+        Stored(row.brokerName, row.queueId, row.queueOffset, bytes(row.body))
+        for row in rows.where(f"topic = '{topic}'").collect()
+    )
+
+
+def wait_for(query: StreamingQuery, holds: Callable[[], bool], what: str) -> None:
+    wait_until(lambda: query.exception() is not None or holds(), what, DEADLINE_S)
+    assert query.exception() is None
+
+
+@pytest.mark.parametrize("mode", ["time", "group", "pattern", "end"])
+def test_a_broker_restarts_with_the_query_and_the_query_in_the_middle(
+    mode: str,
+    start: Start,
+    found: Callable[..., list[Stored]],
+    spark: SparkSession,
+    two_brokers: TwoBrokers,
+) -> None:
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))  # ten for each of the queues
+    since = moment(bed)
+    commit(bed, 10)
+    bed.send(TOPIC, numbers(80, 160))
+    ends = json.dumps({TOPIC: {name: dict.fromkeys("0123", 25) for name in NAMES}})
+    first, end, options = {
+        "time": (10, 40, {"startingTimestamp": since}),
+        "group": (10, 40, {"startingOffsets": "group", "consumerGroup": GROUP}),
+        "pattern": (0, 40, {"subscribePattern": "T|new.*", "topicRefreshMs": "500"}),
+        "end": (0, 25, {"endingOffsets": ends}),
+    }[mode]
+    if first == 0:
+        options["startingOffsets"] = "earliest"
+
+    def wanted() -> list[Stored]:
+        return [one for one in bed.acknowledged(TOPIC) if first <= one.offset < end]
+
+    bed.stop("broker-b")
+    query = start(**options, maxOffsetsPerTrigger="10")
+    if mode == "pattern":
+        bed.create_topic("new", on=["broker-a"])
+        bed.send("new", numbers(40))
+    bed.start("broker-b")
+    wait_for(query, lambda: len(found()) > 5, "rows")
+    query.stop()
+    bed.send(TOPIC, numbers(160, 320))
+    query = start(**options)
+    bed.restart("broker-a")
+    wait_for(query, lambda: len(found()) >= len(wanted()), "all rows")
+    query.processAllAvailable()
+    assert found() == wanted()
+    if mode == "pattern":
+        wait_for(query, lambda: len(found("new")) == 40, "rows of the new topic")
+        assert found("new") == bed.stored("new")
+    query.stop()
+    batch = spark.read.format("pymq").option("nameServer", bed.name_server)
+    if mode == "group":
+        return
+    given = options if "subscribePattern" in options else {"subscribe": TOPIC, **options}
+    batch.option("columns", "pymq,brokerName")
+    assert to_stored(batch.options(**given).load()) == wanted()
+
+
+NAMES = ("broker-a", "broker-b")
+
+
+@pytest.mark.skipif(not HAS_LIMITS, reason="this Spark does not tell a source of AvailableNow")
+def test_limits_and_available_now(
+    start: Start, found: Callable[..., list[Stored]], two_brokers: TwoBrokers
+) -> None:
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(800))
+    limits = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "500"}
+    limits |= {"maxOffsetsPerTrigger": "600", "maxBytesPerTrigger": "30000"}
+    query = start(available_now=True, **limits, maxRecordsPerPartition="20")
+    assert query.awaitTermination(DEADLINE_S) and query.exception() is None
+    assert found() == bed.stored(TOPIC)
+    counts = [json.loads(one.json)["numInputRows"] for one in query.recentProgress]
+    assert sum(counts) == 800 and 5 <= len(counts) <= 20 and max(counts) <= 300, counts
+    # Fewer messages than are worth a batch: nothing waits.
+    bed.send(TOPIC, numbers(800, 840))
+    assert start(available_now=True, **limits).awaitTermination(DEADLINE_S)
+    assert found() == bed.stored(TOPIC)
+
+
+def test_few_messages_wait_for_others(
+    start: Start, found: Callable[..., list[Stored]], two_brokers: TwoBrokers
+) -> None:
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))
+    limits = {"startingOffsets": "earliest", "minOffsetsPerTrigger": "100"}
+    query = start(**limits, maxTriggerDelay="10m")
+    wait_for(query, lambda: query.lastProgress is not None, "the first batch")
+    query.processAllAvailable()
+    if HAS_LIMITS:  # before, the first batch of a run is never held back
+        assert found() == []
+    bed.send(TOPIC, numbers(80, 160))
+    wait_for(query, lambda: len(found()) == 160, "enough messages")
+    bed.send(TOPIC, numbers(160, 200))
+    query.processAllAvailable()
+    assert len(found()) == 160
+    query.stop()
+    began_s = time.monotonic()
+    query = start(**limits, maxTriggerDelay="8s")
+    wait_for(query, lambda: len(found()) == 200, "the delay")
+    assert not HAS_LIMITS or time.monotonic() - began_s >= 8
+    assert found() == bed.stored(TOPIC)
+
+
+def test_a_stream_waits_for_its_topic(
+    start: Start, found: Callable[..., list[Stored]], spark: SparkSession, two_brokers: TwoBrokers
+) -> None:
+    bed = two_brokers
+    options = {"subscribePattern": "T.*", "topicRefreshMs": "300", "startingOffsets": "latest"}
+    query = start(**options)
+    wait_for(query, lambda: query.lastProgress is not None, "the first batch")
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))
+    wait_for(query, lambda: len(found()) == 80, "rows")
+    assert found() == bed.stored(TOPIC)
+    query.stop()
+    reader = spark.read.format("pymq").option("nameServer", bed.name_server)
+    with pytest.raises(PySparkException, match="no topic matches; there are T"):
+        reader.option("subscribePattern", "U").load().count()
+    kept: Any = reader.option("assign", '{"T": {"broker-b": [3]}}')
+    with pytest.raises(PySparkException, match="exactly one of subscribe"):
+        kept.load()

@@ -1,0 +1,55 @@
+"""Settings that make tasks start quickly, in a process and a JVM of their own."""
+
+from pathlib import Path
+
+import pyspark
+import pytest
+from tests.spark.test_environment import run_spark
+
+from pymq.client.blocking import BlockingClient
+from pymq.protocol.message import Message
+from pymq.testing import Cluster
+
+pytestmark = pytest.mark.spark
+HAS_SOCKETS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 1)
+
+#: What Spark's processes log goes to standard error, which is made the same as standard output.
+PROGRAM = """
+import os, sys
+os.dup2(1, 2)
+from pyspark.sql import SparkSession
+from pymq.spark import tune
+
+name_server, folder = sys.argv[1:]
+options = {"nameServer": name_server, "subscribe": "S", "startingOffsets": "earliest"}
+
+def run(builder, name):
+    builder = builder.master("local[1]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.bindAddress", "127.0.0.1").getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    writer = spark.readStream.format("pymq").options(**options).load().writeStream.format("noop")
+    writer.option("checkpointLocation", folder + "/" + name)
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+    rows = sum(batch.numInputRows for batch in query.recentProgress)
+    conf = dict(spark.sparkContext.getConf().getAll())
+    spark.stop()
+    return rows, conf
+
+rows, _ = run(SparkSession.builder, "plain")
+print("plain rows:", rows, flush=True)
+rows, conf = run(tune(SparkSession.builder.config("spark.buffer.size", "131072")), "tuned")
+print("tuned rows:", rows, conf["spark.python.unix.domain.socket.enabled"])
+print(conf["spark.buffer.size"], conf["spark.speculation"])
+"""
+
+
+@pytest.mark.skipif(not HAS_SOCKETS, reason="this Spark knows TCP only")
+def test_tuned_and_not(cluster: Cluster, client: BlockingClient, tmp_path: Path) -> None:
+    client.send_batch(client.write_queues("S")[0], [Message("S", b"x")] * 3)
+    text = run_spark(PROGRAM, cluster, tmp_path)
+    plain, _, tuned = text.partition("plain rows: 3\n")
+    warning = "spark.python.unix.domain.socket.enabled=true before the session is made"
+    assert plain.count(warning) == 1, text
+    assert "tuned rows: 3 true\n131072 false\n" in tuned, text
+    assert warning not in tuned
