@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -334,17 +335,23 @@ def test_name_servers_that_go_away_are_said_once_for_all_topics(
 def test_a_client_that_is_closed_while_it_asks_for_the_members_says_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def answer(request: Command) -> Command | None:
-        asks = request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP
-        return None if asks else request.reply(0, body=b"{}")
+    """The broker goes at the same time."""
+    is_closed = threading.Event()
+
+    def answer(request: Command) -> Command:
+        if request.code == RequestCode.GET_CONSUMER_LIST_BY_GROUP:
+            assert is_closed.wait(10)
+            raise ConnectionResetError
+        return request.reply(0)
 
     async def test(broker: Played, name_server: str) -> None:
-        consumer = Consumer(name_server, "g").subscribe("T")
-        async with consumer:
-            await wait_until(
-                lambda: broker.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP), "it asks"
-            )
-            await consumer._pool.close()
+        asks = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        consumer = await Consumer(name_server, "g").subscribe("T").start()
+        await wait_until(lambda: broker.count(asks), "it asks")
+        closing = asyncio.create_task(consumer.close())
+        await wait_until(lambda: not consumer._pool.is_open, "it is closed")
+        is_closed.set()
+        await closing
 
     with Played(answer) as broker, Played(route_answer(address=broker.address)) as server:
         run(test(broker, server.address))
