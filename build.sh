@@ -146,41 +146,57 @@ demo() {
   exec "$python" examples/flights/demo.py "$@"
 }
 
-bench_spark() {
+bench_spark() {  # bench_spark [ceiling|kafka [ARGUMENTS]]: both without arguments
   make_env
   need_java "bench-spark"
-  exec "$python" -m tests.bench.spark "$@"
+  local part=${1:-both}
+  shift || true
+  case $part in both | ceiling | kafka) ;; *) die "bench-spark has the parts ceiling and kafka, not '$part'" ;; esac
+  [ "$part" = kafka ] || "$python" -m tests.bench.spark "$@"
+  [ "$part" != ceiling ] || return 0
+  need_maven || die "the comparison with Kafka needs Maven (Debian: apt-get install maven)"
+  "$python" tests/interop/jars.py --fetch kafka-3.9.1 spark-kafka-4.2.0
+  in_spark 4.2 -m tests.bench.spark_beside_kafka "$@"
 }
 
-spark_matrix() {  # each version has an environment of its own, with all else from .venv
+in_spark() {  # in_spark VERSION ARGUMENTS: a Python with that Spark, and all else from .venv
+  local version=$1 folder=$root/.matrix/$1 site
+  shift
+  if [ ! -f "$folder/ready" ]; then
+    say "installing Spark $version into .matrix/$version"
+    "$python" -m venv --clear --without-pip "$folder"
+    "$python" -m pip --python "$folder/bin/python" install --quiet --disable-pip-version-check \
+      "pyspark==$version.*" >&2 || return
+    site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    printf '%s\n' "$root/broker" "$root/connector" \
+      "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" > "$site/all-else.pth"
+    touch "$folder/ready"
+  fi
+  PATH=$folder/bin:$PATH PYSPARK_PYTHON=$folder/bin/python PYSPARK_DRIVER_PYTHON=$folder/bin/python \
+    "$folder/bin/python" "$@"
+}
+
+spark_matrix() {
   make_env
   need_java "spark-matrix"
-  local version folder site failed=
+  local version failed=
   for version in ${PYMQ_SPARK_VERSIONS:-4.0 4.1 4.2 4.3}; do
-    folder=$root/.matrix/$version
-    if [ ! -f "$folder/ready" ]; then
-      say "installing Spark $version into .matrix/$version"
-      "$python" -m venv --clear --without-pip "$folder"
-      "$python" -m pip --python "$folder/bin/python" install --quiet --disable-pip-version-check \
-        "pyspark==$version.*" >&2
-      site=$("$folder/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-      printf '%s\n' "$root/broker" "$root/connector" \
-        "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" > "$site/all-else.pth"
-      touch "$folder/ready"
-    fi
     say "testing with Spark $version"
-    PATH=$folder/bin:$PATH PYSPARK_PYTHON=$folder/bin/python PYSPARK_DRIVER_PYTHON=$folder/bin/python \
-      "$folder/bin/python" -m pytest tests/spark "$@" || failed+=" $version"
+    in_spark "$version" -m pytest tests/spark "$@" || failed+=" $version"
   done
   [ -z "$failed" ] || die "failed with Spark$failed"
 }
 
-interop() {
-  make_env
+need_maven() {  # installs it where that is possible; false when there is none
   if ! command -v mvn >/dev/null && may_install; then
     apt_install maven || true
   fi
-  if [ -n "${JAVA_HOME:-}" ] && command -v mvn >/dev/null; then
+  command -v mvn >/dev/null
+}
+
+interop() {
+  make_env
+  if need_maven && [ -n "${JAVA_HOME:-}" ]; then
     "$python" tests/interop/jars.py --fetch all
   elif [ -n "${CI:-}" ]; then
     die "the live Java peers need Java 17 or 21 and Maven (Debian: apt-get install maven)"
@@ -232,7 +248,7 @@ case $verb in
   spark-matrix) spark_matrix "$@" ;;        #: tests of the connector in each Spark from 4.0 on
   crash) crash "$@" ;;                      #: kill and break things for longer than `test` does
   bench) run "$python" -m tests.bench.run "$@" ;; #: speed and memory of broker and client, beside peers
-  bench-spark) bench_spark "$@" ;;          #: speed of the Spark source and sink
+  bench-spark) bench_spark "$@" ;;          #: speed of the Spark source and sink, beside Kafka's
   lint) lint "$@" ;;                        #: ruff, then mypy
   package) package ;;                       #: build the wheel into dist/ and try it in a fresh environment
   help | -h | --help)                       #: this list

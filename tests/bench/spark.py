@@ -1,6 +1,6 @@
 """Speed of the Spark source and sink, beside the most that Spark's Python data sources reach.
 
-Run it with ``./build.sh bench-spark [MILLIONS]``. In one run, taking turns:
+Run it with ``./build.sh bench-spark ceiling [MILLIONS]``. In one run, taking turns:
 
 * read a topic into ``noop``, beside a data source that yields prebuilt Arrow batches with the same
   columns and rows: what is left of the ceiling after fetching and decoding;
@@ -11,11 +11,9 @@ machine, as in ``local[2]``; ratios mean more than rates. The log's pages are wa
 (``Serving.warm_log``).
 """
 
-import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -29,6 +27,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 from tests.bench.machine import describe, line
 from tests.bench.serving import serving
+from tests.bench.turns import ROUNDS, to_noop, turns, verdict
 
 from pymq.client.bulk_client import BulkClient
 from pymq.protocol.record_batch import read_columns
@@ -37,7 +36,6 @@ from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
 from pyspark_pymq.source.columns import arrow_schema, default_schema
 from pyspark_pymq.source.decode import record_batches
 
-ROUNDS = 6
 TASKS = 2
 BODY_BYTES = 100
 CHUNK_ROWS = 10_000
@@ -112,13 +110,12 @@ def main() -> int:
         )
         ceiling = spark.read.format("prebuilt").options(batch=batch.hex(), rows=rows)
         missed += turns(
-            "read / prebuilt",
             {
-                "read a topic -> noop": lambda: to_noop(read.load()),
-                "read prebuilt batches -> noop": lambda: to_noop(ceiling.load()),
+                "read a topic": lambda: to_noop(read.load()),
+                "prebuilt batches": lambda: to_noop(ceiling.load()),
             },
-            rows,
-            READ_TARGET,
+            {"read a topic": READ_TARGET},
+            rows=rows,
         )
         generated = spark.range(0, rows, 1, TASKS).selectExpr(
             f"lpad(cast(id as string), {BODY_BYTES}, '.') as body",
@@ -128,13 +125,12 @@ def main() -> int:
         to_topic = generated.write.format("pymq").mode("append")
         to_topic.options(nameServer=name_server, topic="bench-written")
         missed += turns(
-            "write / counter",
             {
                 "write a topic": to_topic.save,
-                "write to a counter": generated.write.format("counting").mode("append").save,
+                "count": generated.write.format("counting").mode("append").save,
             },
-            rows,
-            WRITE_TARGET,
+            {"write a topic": WRITE_TARGET},
+            rows=rows,
             before=server.warm_log,
         )
         spark.stop()
@@ -193,54 +189,6 @@ def codec(client: BulkClient, rows: int) -> tuple[float, bytes]:
     with pa.ipc.new_stream(sink, schema) as writer:
         writer.write_batch(first_batch)
     return count / best_s, sink.getvalue().to_pybytes()
-
-
-def to_noop(rows: Any) -> None:
-    rows.write.format("noop").mode("overwrite").save()
-
-
-def turns(
-    what: str,
-    actions: dict[str, Callable[[], None]],
-    rows: int,
-    target: float,
-    *,
-    before: Callable[[], None] = lambda: None,
-) -> list[str]:
-    """Run two actions in turns; print their best rates and how the first does beside the second.
-
-    The ratio is the median over the rounds: the two actions of a round meet the same neighbours
-    on a shared machine, the best of each need not.
-
-    Args:
-        what: the ratio's name.
-        actions: what to time, by name; two.
-        rows: that each handles.
-        target: for the ratio.
-        before: what to do before each of them, not timed.
-
-    Returns:
-        What ``verdict`` does.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in actions}
-    for _ in range(ROUNDS + 1):  # the first one warms up
-        for name, action in actions.items():
-            before()
-            started = time.perf_counter()
-            action()
-            seconds[name].append(time.perf_counter() - started)
-    ours, theirs = (taken[1:] for taken in seconds.values())
-    for name, taken in zip(actions, (ours, theirs), strict=True):
-        line(f"{name}, best", rows / min(taken), "rows/s")
-    line(f"{what}, best of each", min(theirs) / min(ours), "")
-    ratios = [theirs_s / ours_s for ours_s, theirs_s in zip(ours, theirs, strict=True)]
-    return verdict(f"{what}, median of rounds", statistics.median(ratios), target)
-
-
-def verdict(name: str, value: float, target: float, unit: str = "") -> list[str]:
-    """Print a figure beside its target; return its name if it is below."""
-    line(name, value, unit, goal=f"target {target:,.3g}")
-    return [] if value >= target else [name]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The official jars of each RocketMQ version, fetched once through Maven and kept outside the tree.
+"""The jars of official peers, fetched once through Maven and kept outside the tree.
 
 A complete set lies in ``<cache>/peers/<version>-<hash of its pom.xml>/``. Maven fills a directory
 of another name beside it, renamed when everything is there: a directory of the final name is
@@ -32,12 +32,18 @@ VERSIONS: Final = ("4.5.1", "4.9.7", "5.3.3", "5.4.0", "5.5.0")
 PROXY: Final = "proxy-5.4.0"
 GRPC_CLIENT: Final = "grpc-5.0.8"
 SETS: Final = (*VERSIONS, PROXY, GRPC_CLIENT)
+#: What the Spark benchmark compares with; the tests need neither.
+KAFKA: Final = "kafka-3.9.1"
+SPARK_KAFKA: Final = "spark-kafka-4.2.0"
+_EVERY_SET: Final = (*SETS, KAFKA, SPARK_KAFKA)
 MAVEN_TIMEOUT_S: Final = 900.0
 OUTPUT_TAIL_CHARS: Final = 4_000
 
 _MAIN_JARS: Final = {
     PROXY: "rocketmq-proxy-5.4.0.jar",
     GRPC_CLIENT: "rocketmq-client-java-5.0.8.jar",
+    KAFKA: "kafka_2.13-3.9.1.jar",
+    SPARK_KAFKA: "spark-sql-kafka-0-10_2.13-4.2.0.jar",
 }
 _POMS: Final = Path(__file__).resolve().parent / "poms"
 _log = logging.getLogger("interop.jars")
@@ -85,7 +91,7 @@ def class_path(version: str) -> str:
     Fetches the jars first when the cache does not hold them (some seconds to a minute).
 
     Args:
-        version: one of ``SETS``.
+        version: one of ``SETS``, ``KAFKA`` or ``SPARK_KAFKA``.
 
     Returns:
         ``<directory>/*``, the form that ``java -cp`` expands itself.
@@ -132,7 +138,7 @@ def cache_dir() -> Path:
 def _jar_dir(version: str) -> Path:
     pom = _POMS / version / "pom.xml"
     if not pom.is_file():
-        raise JarsUnavailable(f"no {pom}; RocketMQ versions here: {', '.join(SETS)}")
+        raise JarsUnavailable(f"no {pom}; sets of jars here: {', '.join(_EVERY_SET)}")
     digest = hashlib.sha256(pom.read_bytes()).hexdigest()[:12]
     return cache_dir() / "peers" / f"{version}-{digest}"
 
@@ -147,7 +153,7 @@ def _maven_executable() -> str:
 def _fetch(version: str, target: Path) -> None:
     """Let Maven copy all jars into a fresh directory, then give it its final name."""
     maven = _maven_executable()
-    _log.info("fetching the jars of RocketMQ %s into %s", version, target)
+    _log.info("fetching the jars of %s into %s", version, target)
     partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     command = [
         maven, "-q", "-B", "-f", str(_POMS / version / "pom.xml"),
@@ -181,13 +187,13 @@ def _locked(path: Path) -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fetch the versions named on the command line; log where they are. Exit code 1 on failure."""
-    parser = argparse.ArgumentParser(description="Fetch the jars of the real RocketMQ peers.")
-    parser.add_argument("--fetch", nargs="+", required=True, choices=("all", *SETS))
+    parser = argparse.ArgumentParser(description="Fetch the jars of the real peers.")
+    parser.add_argument("--fetch", nargs="+", required=True, choices=("all", *_EVERY_SET))
     wanted: list[str] = parser.parse_args(arguments).fetch
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
     try:
         for version in SETS if "all" in wanted else wanted:
-            _log.info("RocketMQ %s: %s", version, class_path(version))
+            _log.info("%s: %s", version, class_path(version))
     except JarsUnavailable as error:
         _log.error("%s", error)
         return 1
