@@ -1,10 +1,13 @@
 """``format("pymq-faulty")``: the sink, with one fault in one micro-batch.
 
-Options of its own: ``fault``, one of ``FAULTS``; ``faultBatch``, the number of the micro-batch; and
-``faultMark``, a file that must not exist yet: what has failed once does not fail again.
+Options of its own: ``fault``, one of ``FAULTS`` or ``OUTAGES``; ``faultBatch``, the number of the
+micro-batch; and ``faultMark``, a file that must not exist yet: what has failed once does not fail
+again. For an outage it is also what tells the test to end the brokers; the sink goes on when the
+test has made a file of the same name and ``OVER``.
 """
 
 import os
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,6 +26,9 @@ FAULTS = (
     "commit fails before it asks",
     "commit fails when it was answered",
 )
+#: The brokers end at these moments; after the second the answer of the commit is lost, too.
+OUTAGES = ("brokers end before the commit", "brokers end after the commit")
+OUTAGE_S, OVER = 60.0, ".over"
 _OPTIONS = ("fault", "faultbatch", "faultmark")
 
 
@@ -61,7 +67,10 @@ class FaultyWriter(PymqStreamWriter):
                 os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
             except FileExistsError:
                 return
-            raise Fault(fault)
+            if fault in OUTAGES:
+                _await(mark + OVER)
+            if fault != OUTAGES[0]:
+                raise Fault(fault)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written | Staged:
         number = of_micro_batch(self._options).number
@@ -80,5 +89,14 @@ class FaultyWriter(PymqStreamWriter):
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         self._fail("commit fails before it asks", batchId)
+        self._fail("brokers end before the commit", batchId)
         super().commit(messages, batchId)
         self._fail("commit fails when it was answered", batchId)
+        self._fail("brokers end after the commit", batchId)
+
+
+def _await(path: str) -> None:
+    deadline_s = time.monotonic() + OUTAGE_S
+    while not os.path.exists(path):
+        assert time.monotonic() < deadline_s, f"nobody has made {path}"
+        time.sleep(0.01)

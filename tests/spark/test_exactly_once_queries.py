@@ -6,18 +6,22 @@ Each test copies numbered messages from a topic to another, with faults, and rea
 import logging
 import re
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.faulty_sink import FAULTS, FaultySource
-from tests.spark.two_brokers import DEADLINE_S, TwoBrokers, numbers, wait_until
+from tests.spark.faulty_sink import FAULTS, OUTAGES, OVER, FaultySource
+from tests.spark.two_brokers import DEADLINE_S, NAMES, TwoBrokers, numbers, wait_until
 
 from pymq.client.blocking import BlockingClient
 from pymq.client.sink_admin import SinkAdmin
 
 pytestmark = pytest.mark.spark
 ROWS = 600
+#: How long brokers stay away.
+AWAY_S = 1.0
 
 
 class Copy:
@@ -85,6 +89,33 @@ def test_a_query_that_fails_and_starts_again(copy: Copy, fault: str, tmp_path: P
     assert copy.batch_count >= 4
     copy.check()
     assert copy.run(1) is None  # and nothing more comes of another start
+    copy.check()
+
+
+@pytest.mark.parametrize("fault", OUTAGES)
+def test_brokers_that_end_around_the_commit(copy: Copy, fault: str, tmp_path: Path) -> None:
+    """What was staged, and what was decided, is in their logs when they come back."""
+    mark = tmp_path / "mark"
+
+    def end_brokers() -> None:
+        wait_until(mark.exists, fault)
+        for name in NAMES:
+            copy.bed.kill(name)
+        mark.with_name(mark.name + OVER).touch()
+        time.sleep(AWAY_S)
+        for name in NAMES:
+            copy.bed.start(name)
+
+    options = {"fault": fault, "faultBatch": "2", "faultMark": str(mark)}
+    with ThreadPoolExecutor() as pool:
+        ended = pool.submit(end_brokers)
+        failure = copy.run(2, **options)
+        ended.result(DEADLINE_S)
+    if fault == OUTAGES[0]:
+        assert failure is None
+    else:
+        assert failure is not None and fault in failure
+        assert copy.run(3, **options) is None
     copy.check()
 
 
