@@ -6,20 +6,32 @@ What Spark does with writers is done here: tasks run, fail, run again, on whiche
 import logging
 import pickle
 import threading
+import time
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as spark_types
+from tests.cluster.played import closed_address
 from tests.spark.test_sink_faults import BATCH_ROWS, batches, in_background
 from tests.spark.two_brokers import NAMES, TwoBrokers
 
 from pymq.client import operations
-from pymq.errors import BrokerError, ConfigurationError, LocalProtocolError, RouteNotFound
-from pymq.protocol.codes import SinkCode
+from pymq.client.bulk_client import BulkClient
+from pymq.client.operations import Operation
+from pymq.errors import (
+    BrokerError,
+    ConfigurationError,
+    ConnectionFailed,
+    LocalProtocolError,
+    RequestTimeout,
+    RouteNotFound,
+)
+from pymq.protocol.codes import SinkCode, SinkRequest
 from pymq.protocol.sink_bodies import SinkRow
 from pyspark_pymq.data_source import PymqSource
-from pyspark_pymq.sink import home, identity
+from pyspark_pymq.sink import exactly_once, home, identity
 from pyspark_pymq.sink.exactly_once import Staged
 from pyspark_pymq.sink.home import NAMESPACE, _homes_of_this_process
 from pyspark_pymq.sink.plan import _plans_of_this_process
@@ -285,6 +297,77 @@ def test_name_servers_that_lost_what_they_kept(query: Query) -> None:
     query.batch(8, rows(15, 20))
     assert query.stored() == list(range(20))
     assert all(len(found) == 1 for found in query.sinks().values())
+
+
+def test_a_batch_write_stays_at_its_broker(query: Query) -> None:
+    """It leaves the name server while it restarts; what was staged is there, and nowhere else."""
+    writer = PymqSource(query.options).writer(BODY, False)
+    message = writer.write(rows(0, 5))
+    assert isinstance(message, Staged) and message.home is not None
+    name = message.home.broker
+    query.bed.stop(name)
+    query.bed.wait_route(next(one for one in NAMES if one != name))
+    back = in_background(lambda: query.bed.start(name))
+    writer.commit([message])
+    back.join()
+    assert query.stored() == list(range(5))
+
+
+def test_a_numbered_batch_write_wants_all_name_servers_to_say_that_its_sink_is_new(
+    query: Query,
+) -> None:
+    """One that is away may know where versions before were written."""
+    query.options |= {"txnAppId": "nightly", "txnVersion": "57", "retryTimeoutMs": "1500"}
+    only = query.options["nameServer"]
+    query.options["nameServer"] = f"{only};{closed_address()}"
+    with pytest.raises(ConnectionFailed, match=closed_address().split(":")[0]):
+        PymqSource(query.options).writer(BODY, False).write(rows(0, 5))
+    query.options["nameServer"] = only
+    writer = PymqSource(query.options).writer(BODY, False)
+    writer.commit([writer.write(rows(0, 5))])
+    new_process()
+    query.options |= {"txnVersion": "58", "nameServer": f"{only};{closed_address()}"}
+    writer = PymqSource(query.options).writer(BODY, False)
+    writer.commit([writer.write(rows(5, 10))])
+    assert query.stored() == list(range(10))
+
+
+def test_name_servers_that_do_not_agree(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that knows the sink decides; without one nothing is guessed."""
+    told = {"name-server-1:9876": NAMES[0], "name-server-2:9876": NAMES[1]}
+    monkeypatch.setattr(home, "_remembered", lambda *_: (told, None))
+    with pytest.raises(ConfigurationError, match="do not agree .*-1:9876 says broker-a, "):
+        query.writer(0).write(rows(0, 5))
+    query.options["sinkBroker"] = NAMES[1]
+    query.batch(0, rows(0, 5))
+    del query.options["sinkBroker"]
+    new_process()
+    query.batch(1, rows(5, 10))
+    assert query.home() == NAMES[1] and query.stored() == list(range(10))
+
+
+def test_a_batch_that_takes_long_to_be_published(
+    query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is waited for as long as its broker goes on with it, and told."""
+    query.options["retryTimeoutMs"] = "200"
+    query.batch(0, rows(0, 5))
+    message = query.writer(1).write(rows(5, 10))
+    monkeypatch.setattr(exactly_once, "TOLD_EVERY_S", 0.3)
+    until_s = time.monotonic() + 1.0
+    ask = BulkClient.ask
+
+    def slow(client: BulkClient, address: str, operation: Operation[Any]) -> Any:
+        found = ask(client, address, operation)
+        if operation.request.code == SinkRequest.PUBLISH_BATCH and time.monotonic() < until_s:
+            raise RequestTimeout("no answer")
+        return found
+
+    monkeypatch.setattr(BulkClient, "ask", slow)
+    query.writer(1).commit([message], 1)
+    assert time.monotonic() > until_s
+    assert "is still being published at" in caplog.text
+    assert query.stored() == list(range(10))
 
 
 def test_a_broker_of_the_users_choice(query: Query) -> None:

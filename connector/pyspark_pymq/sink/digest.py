@@ -1,41 +1,61 @@
-"""What a batch holds, in short, so that a batch that is written again can be compared."""
+"""What a batch holds, in short, so that a batch that is written again can be compared.
 
+Of each row counts its body. The checksums of all are mixed and added up: the sum does not depend on
+the order of the rows, and on which tasks have them.
+"""
+
+import zlib
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+
+from pymq.protocol.record_batch import spans
+from pyspark_pymq.binary_arrays import contents
+
+_SUM_MASK = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Does not depend on the order of the rows, and on which tasks have them.
+    """Of rows.
 
     Attributes:
         rows: their number.
         body_bytes: size of all bodies.
-        byte_sum: sum of all their bytes.
+        checksum: of all bodies, 64 bits.
     """
 
     rows: int = 0
     body_bytes: int = 0
-    byte_sum: int = 0
+    checksum: int = 0
 
     @staticmethod
     def of(bodies: pa.BinaryArray) -> "Digest":
         """Return that of some bodies, of which none is null."""
         if not len(bodies):
             return Digest()
-        _, offsets, data = bodies.buffers()
-        bounds = np.frombuffer(offsets, np.int32)[bodies.offset : bodies.offset + len(bodies) + 1]
-        content = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
-        return Digest(len(bodies), content.size, int(content.sum(dtype=np.uint64)))
+        text, start = contents(bodies)
+        each = map(text.data.__getitem__, spans(start[:-1], start[1:]))
+        crcs = np.fromiter(map(zlib.crc32, each), np.uint64, len(bodies))
+        sizes = np.diff(start).astype(np.uint64)
+        checksum = int(_mixed(crcs | sizes << np.uint64(32)).sum(dtype=np.uint64))
+        return Digest(len(bodies), len(text), checksum)
 
     def __add__(self, other: "Digest") -> "Digest":
         return Digest(
             self.rows + other.rows,
             self.body_bytes + other.body_bytes,
-            self.byte_sum + other.byte_sum,
+            self.checksum + other.checksum & _SUM_MASK,
         )
 
     def __str__(self) -> str:
-        return f"{self.rows}:{self.body_bytes}:{self.byte_sum:x}"
+        return f"{self.rows}:{self.body_bytes}:{self.checksum:x}"
+
+
+def _mixed(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return numbers of which each bit depends on all bits of the given ones (SplitMix64)."""
+    mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -7,6 +7,7 @@ log. The requests: ``docs/sinks.md``.
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,11 +23,13 @@ from pymq.protocol.codes import ResponseCode, SinkCode
 from pymq.protocol.sink_bodies import PublishRequest, StagedRun
 from pyspark_pymq.retrying import Retries, note_limit
 from pyspark_pymq.sink.digest import Digest
-from pyspark_pymq.sink.home import SinkHome, find_home
+from pyspark_pymq.sink.home import SinkHome, find_again
 from pyspark_pymq.sink.identity import BatchIdentity
 from pyspark_pymq.sink.options import SinkOptions
 
 LOG = logging.getLogger(__name__)
+#: How often a batch is told that takes long to be published.
+TOLD_EVERY_S = 60.0
 
 #: What can be done about a refusal.
 _CURES = {
@@ -57,11 +60,7 @@ class Staged(datasource.WriterCommitMessage):
 
 
 def is_new(
-    client: BulkClient,
-    options: SinkOptions,
-    identity: BatchIdentity,
-    home: SinkHome,
-    retries: Retries,
+    client: BulkClient, identity: BatchIdentity, home: SinkHome, retries: Retries
 ) -> bool:
     """Ask whether a batch is to be written; from now on older runs of its query may not write.
 
@@ -74,7 +73,7 @@ def is_new(
             return client.ask(home.address, operations.sink_state(identity.batch())).is_new
         except PASSING as error:
             retries.wait_after(error)
-            home = find_home(client, options, identity, retries) or home
+            home = find_again(client, identity, home, retries)
         except BrokerError as error:
             raise _explained(error, identity) from error.__cause__
 
@@ -122,20 +121,39 @@ def publish(options: SinkOptions, messages: Sequence[Staged]) -> None:
 def _publish(
     options: SinkOptions, identity: BatchIdentity, home: SinkHome, request: PublishRequest
 ) -> SinkState:
-    """Ask until there is an answer."""
+    """Ask until there is an answer.
+
+    A broker that is still publishing the batch is waited for however long it takes: it has decided,
+    and goes on with it.
+    """
     retries = Retries(options.retry_timeout_s, f"publishing {identity}")
     config = ClientConfig(name_servers=options.name_servers, timeout_s=options.request_timeout_s)
+    told_s = time.monotonic()
     with BulkClient(options.name_servers, config=config) as client:
         while True:
             try:
                 return client.ask(home.address, operations.publish_batch(request))
             except PASSING as error:
+                if _is_decided(client, identity, home):
+                    retries.progressed()
+                    if time.monotonic() - told_s > TOLD_EVERY_S:
+                        told_s = time.monotonic()
+                        LOG.warning("%s is still being published at %s", identity, home.broker)
                 _wait(retries, error, options)
-                home = find_home(client, options, identity, retries) or home
+                home = find_again(client, identity, home, retries)
             except BrokerError as error:
                 if error.code != ResponseCode.FLUSH_DISK_TIMEOUT:
                     raise _explained(error, identity) from error.__cause__
                 _wait(retries, error, options)
+
+
+def _is_decided(client: BulkClient, identity: BatchIdentity, home: SinkHome) -> bool:
+    """Say whether a broker has decided to publish a batch; False if it does not answer."""
+    try:
+        row = client.ask(home.address, operations.sink_state(identity.batch())).row
+    except PymqError:
+        return False
+    return row is not None and row.last.batch == identity.number
 
 
 def _wait(retries: Retries, error: PymqError, options: SinkOptions) -> None:
@@ -155,7 +173,7 @@ def _compare(identity: BatchIdentity, digest: Digest, state: SinkState) -> None:
         return
     LOG.warning(
         "%s was published before, with other rows than it has now: %s then, %s now (rows, bytes of "
-        "bodies, their sum). What was published stays, and what is different now is not written. "
+        "bodies, checksum). What was published stays, and what is different now is not written. "
         "That is harmless if the query computes something else each time it runs; but if its "
         "checkpoint was set back, rows may be missing",
         identity,

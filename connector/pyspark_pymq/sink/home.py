@@ -67,13 +67,33 @@ def find_home(
             retries.wait_after(error)
 
 
+def find_again(
+    client: BulkClient, identity: BatchIdentity, home: SinkHome, retries: Retries
+) -> SinkHome:
+    """Return where the broker of a sink is now; it may have another address since it was away.
+
+    It is the same broker, whatever else there is: what was staged is there, and perhaps published.
+
+    Raises:
+        PymqError: no name server has known it for too long.
+    """
+    while True:
+        try:
+            return SinkHome(home.broker, _address(home.broker, _masters(client), identity))
+        except PASSING as error:
+            retries.wait_after(error)
+
+
 def _find(
     client: BulkClient, options: SinkOptions, identity: BatchIdentity, masters: Mapping[str, str]
 ) -> str | None:
     """Return the name of a sink's broker, which may be one that is away."""
-    remembered = _remembered(client, identity.sink) if identity.is_lasting else None
-    wanted = options.sink_broker or remembered
-    if wanted is not None and wanted == remembered:
+    remembered, failure = _remembered(client, identity.sink) if identity.is_lasting else ({}, None)
+    wanted = options.sink_broker
+    if wanted is None and len(set(remembered.values())) == 1:
+        wanted = next(iter(remembered.values()))
+    if wanted is not None and wanted in remembered.values():
+        _remember(client, identity.sink, wanted, known=remembered)
         return wanted
     capable, found = _ask_all(client, identity.sink, masters)
     if wanted is not None and set(found) - {wanted}:
@@ -87,11 +107,13 @@ def _find(
         candidates = _candidates(client, options, capable)
         if not candidates:
             return None
-        if not identity.is_first:
-            raise _unknown(identity, masters)
+        if not identity.is_first or remembered:
+            raise _unknown(identity, masters, remembered)
+        if failure is not None and identity.is_job:
+            raise failure  # It may have been told, long ago, what the others have not.
         name = candidates[zlib.crc32(identity.sink.encode()) % len(candidates)]
     if identity.is_lasting:
-        _remember(client, identity.sink, name)
+        _remember(client, identity.sink, name, known=remembered)
         LOG.info("sink %s is at broker %s", identity.sink, name)
     return name
 
@@ -155,7 +177,16 @@ def _candidates(client: BulkClient, options: SinkOptions, capable: Collection[st
     return sorted({queue.broker_name for queue in queues} & set(capable))
 
 
-def _unknown(identity: BatchIdentity, masters: Mapping[str, str]) -> ConfigurationError:
+def _unknown(
+    identity: BatchIdentity, masters: Mapping[str, str], remembered: Mapping[str, str]
+) -> ConfigurationError:
+    told = ", ".join(f"{server} says {name}" for server, name in sorted(remembered.items()))
+    if remembered:
+        return ConfigurationError(
+            f"{identity}: name servers do not agree at which broker that sink is ({told}), and no "
+            f"broker that is there ({', '.join(sorted(masters))}) knows it. Start the one that has "
+            "it, or choose it with option sinkBroker"
+        )
     return ConfigurationError(
         f"{identity} is not the query's first, but neither a name server nor a broker "
         f"({', '.join(sorted(masters))}) knows that sink. If its broker is away, start it. If the "
@@ -164,31 +195,35 @@ def _unknown(identity: BatchIdentity, masters: Mapping[str, str]) -> Configurati
     )
 
 
-def _remembered(client: BulkClient, sink: str) -> str | None:
-    """Return what name servers say; they know nothing of each other."""
-    failure: PymqError | None = None
-    has_answer = False
+def _remembered(client: BulkClient, sink: str) -> tuple[dict[str, str], PymqError | None]:
+    """Return what name servers say, each for itself, and why one says nothing.
+
+    Raises:
+        PymqError: none of them answers.
+    """
+    found: dict[str, str] = {}
+    failures: list[PymqError] = []
     for address in client.name_servers:
         try:
             name = client.ask(address, operations.find_value(NAMESPACE, sink))
         except PASSING as error:
-            failure = error
+            failures.append(error)
         else:
             if name:
-                return name
-            has_answer = True
-    if failure is not None and not has_answer:
-        raise failure
-    return None
+                found[address] = name
+    if len(failures) == len(client.name_servers):
+        raise failures[0]
+    return found, failures[0] if failures else None
 
 
-def _remember(client: BulkClient, sink: str, broker: str) -> None:
-    """Tell all name servers that are there; one must be."""
+def _remember(client: BulkClient, sink: str, broker: str, *, known: Mapping[str, str]) -> None:
+    """Tell the name servers that are there and do not know it; one must."""
     failure: PymqError | None = None
     has_answer = False
     for address in client.name_servers:
         try:
-            client.ask(address, operations.put_value(NAMESPACE, sink, broker))
+            if known.get(address) != broker:
+                client.ask(address, operations.put_value(NAMESPACE, sink, broker))
             has_answer = True
         except PASSING as error:
             failure = error

@@ -25,6 +25,7 @@ class BatchIdentity:
         is_lasting: whether the batch can be written again by somebody else, who must find that
             it is there already.
         is_first: whether the sink may be one that no broker knows yet.
+        is_job: whether it is a batch write of its own, of which nothing tells when the sink began.
     """
 
     sink: str
@@ -33,6 +34,7 @@ class BatchIdentity:
     number: int
     is_lasting: bool = True
     is_first: bool = True
+    is_job: bool = False
 
     def batch(self, row_count: int = 0, digest: str = "") -> SinkBatch:
         """Return it for a request."""
@@ -80,7 +82,9 @@ def of_job(options: SinkOptions, job: str) -> BatchIdentity:
         return BatchIdentity(f"job-{job}", job, job, 0, is_lasting=False)
     query, number = _property(_QUERY), _property(_BATCH)
     if options.txn_version is not None:
-        return BatchIdentity(options.txn_app_id, _ANY_QUERY, job, options.txn_version)
+        return BatchIdentity(
+            options.txn_app_id, _ANY_QUERY, job, options.txn_version, is_job=True
+        )
     if query is None or number is None:
         raise ConfigurationError(
             f"option txnVersion is missing: with txnAppId={options.txn_app_id} it tells which "

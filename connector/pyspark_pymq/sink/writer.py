@@ -146,7 +146,7 @@ class _Sink:
             first_queue=_task_number(),
             stage_at=home.broker,
         )
-        if is_new(client, options, identity, home, retries):
+        if is_new(client, identity, home, retries):
             task.run(chain((first,), others))
         else:
             task.count(chain((first,), others))
@@ -174,7 +174,8 @@ class _Sink:
 
 def _aborted(messages: Sequence[Any], what: str) -> None:
     """Log a failed job. Never raises: Spark would show that in place of the cause."""
-    if any(isinstance(message, Staged) for message in messages):
+    # A task without rows says nothing of how the others write.
+    if any(isinstance(message, Staged) and message.home is not None for message in messages):
         LOG.warning(
             "%s failed: unless it was published already, nobody will see what its tasks staged",
             what,

@@ -23,6 +23,9 @@ from pymq.protocol.record import Record, decode_record
 from pymq.protocol.unique_keys import month_around
 from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.sink import writer
+from pyspark_pymq.sink.digest import Digest
+from pyspark_pymq.sink.exactly_once import Staged
+from pyspark_pymq.sink.identity import BatchIdentity
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.sink.send_task import SendTask
 from pyspark_pymq.sink.writer import PymqBatchWriter, PymqStreamWriter, Written
@@ -235,6 +238,10 @@ def test_commit_and_abort_never_raise(caplog: pytest.LogCaptureFixture) -> None:
     PymqStreamWriter(OPTIONS, {}).abort([], 3)
     # What the task that failed had sent nobody knows: Spark passes None for it.
     assert "1 messages of tasks that ended are stored, and perhaps some of the" in caplog.text
+    caplog.clear()
+    empty = Staged(BatchIdentity("s", "q", "r", 0), None, (), Digest())
+    PymqBatchWriter(OPTIONS, {}).abort([*messages, empty])  # says nothing of how others write
+    assert "1 messages of tasks that ended are stored" in caplog.text
 
 
 def test_ids_have_the_time_since_the_month_began(broker: FakeBroker) -> None:
