@@ -33,11 +33,12 @@ class BulkClient(BlockingClient):
     def try_bounds(
         self, queues: Iterable[MessageQueue], *, timeout_s: float | None = None
     ) -> BoundsAnswer:
-        """Ask once for the bounds of queues; a broker that is away delays no other's answer.
+        """Ask once for the bounds of queues; a broker that is away costs no other its answer.
 
         Args:
             queues: of any topics and brokers.
-            timeout_s: for the answers, which are awaited together; the client's own by default.
+            timeout_s: for connections to be made, and then for the answers, which are awaited
+                together; the client's own by default.
 
         Raises:
             PymqError: a broker refused, and not because it is busy or the topic unknown.
@@ -77,12 +78,13 @@ class BulkClient(BlockingClient):
 
         Args:
             asked: ``host:port`` and what to ask there.
-            timeout_s: for the answers; the client's own by default.
+            timeout_s: as for ``try_bounds``.
 
         Returns:
             The results, or why there is none, in their order.
         """
         return ask_many(self._pool, asked, timeout_s=timeout_s or self._config.timeout_s)
+
     # --- topics and groups
 
     def topic_names(self) -> list[str]:
