@@ -41,7 +41,6 @@ from pymq.errors import (
 from pymq.net.blocking import BlockingChannel
 from pymq.net.connecting import Peer
 from pymq.protocol.addresses import split_address
-from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import DEFAULT_TOPIC, check_topic
 
 _log = logging.getLogger(__name__)
@@ -324,11 +323,6 @@ class BlockingPool:
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
-
-    def read_channel(self, queue: MessageQueue) -> BlockingChannel:
-        """Return the connection to a broker that has the queue."""
-        address = self.route(queue.topic).read_address(queue.broker_name)
-        return self.channel(address, advertised(queue.broker_name))
 
     def takes_records(self, address: str, hint: str) -> bool:
         """Say whether a broker takes pre-encoded records.

@@ -47,10 +47,11 @@ class BulkClient(BlockingClient):
         return ask_bounds(self._pool, wanted, timeout_s=timeout_s or self._config.timeout_s)
 
     def asks_master(self, queue: MessageQueue) -> bool:
-        """Say whether reads of a queue go to a master, as far as the route here tells.
+        """Say whether the bounds of a queue, and losses in it, are what its master says.
 
-        Otherwise they go to a slave, which may lag: what its master has acknowledged, and what
-        was read from it, may be missing there for a while.
+        So it is if the route here has a master: a replica of one is only read from. Otherwise
+        they are what a slave says, which may lag: what its master has acknowledged, and what was
+        read from it, may be missing there for a while.
         """
         route = self._pool.routes.find(queue.topic)
         return route is not None and queue.broker_name in route.masters()
