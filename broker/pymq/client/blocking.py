@@ -318,9 +318,7 @@ class BlockingClient:
             is_filtered=subscription.expression != "*",
             passes_gaps=passes_gaps,
         )
-        pull = partial(
-            Pull, queue, group=group, subscription=subscription, bytes_max=bytes_max
-        )
+        pull = partial(Pull, queue, group=group, subscription=subscription, bytes_max=bytes_max)
         yield from read_range(
             self._pool, self._read_sources, plan, pull, reads_replicas=reads_replicas
         )

@@ -12,7 +12,6 @@ from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, BatchPipeline
 from pymq.client.batch_request import Batch
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking import BlockingClient
-from pymq.client.blocking_pool import advertised
 from pymq.client.many_requests import ask_many
 from pymq.client.operations import Operation, PreparedMessage, Send, SendResult
 from pymq.client.preencoded_records import RecordsBody, send_records
@@ -108,16 +107,6 @@ class BulkClient(BlockingClient):
         return self._read(queue, operations.query_offset(group, queue, zero_if_new=False))
 
     # --- sending
-
-    def takes_records(self, queue: MessageQueue) -> bool:
-        """Say whether a queue's broker takes pre-encoded records, as pymq brokers do.
-
-        Raises:
-            RouteNotFound: the topic or its broker is not known.
-            PymqError: the broker did not answer, or refused to.
-        """
-        address = self._pool.write_route(queue.topic).address(queue.broker_name)
-        return self._pool.takes_records(address, advertised(queue.broker_name))
 
     def send_batches(
         self,

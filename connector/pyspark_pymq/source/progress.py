@@ -77,9 +77,7 @@ class GroupProgress:
         self._known_at: set[str] = set()  # addresses of brokers that know the group
         self._client_id = f"spark@{os.getpid()}#{time.time_ns()}"
 
-    def publish(
-        self, consumed: Offsets, routes: Iterable[Route], *, at_once: bool = False
-    ) -> None:
+    def publish(self, consumed: Offsets, routes: Iterable[Route], *, at_once: bool = False) -> None:
         """Commit what has been consumed, where it has changed; does not raise.
 
         Args:
