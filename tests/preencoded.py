@@ -2,7 +2,10 @@
 
 from typing import Final
 
+from pymq.client.batch_targets import BatchTarget
+from pymq.client.bulk_client import BulkClient
 from pymq.client.preencoded_records import RecordsBody
+from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import SharedFields
 from pymq.protocol.preencoded_records import pack_sizes
@@ -18,7 +21,11 @@ def lay_out(topic: str, body: bytes) -> RecordsBody:
         topic=topic, queue_id=0, born_timestamp=0, born_host=NOWHERE, store_host=NOWHERE
     )
     batch = NewBatch(body, shared)
-    data = batch.encode(
-        physical_offset=0, queue_offset=0, store_timestamp=0, store_host=NOWHERE
-    )
+    data = batch.encode(physical_offset=0, queue_offset=0, store_timestamp=0, store_host=NOWHERE)
     return RecordsBody(memoryview(data), pack_sizes(batch.sizes), len(batch.sizes))
+
+
+def takes_records(client: BulkClient, queue: MessageQueue) -> bool:
+    """Say whether a queue's broker takes such records."""
+    pipeline = client.batch_pipeline(in_flight_max=1, retry_s=1.0)
+    return pipeline.takes_records(BatchTarget.of(queue))

@@ -56,6 +56,8 @@ maxPartitions             no limit             most tasks of a batch
 maxRecordsPerPartition    no limit             most messages of a task; comes before
                                                ``maxPartitions``
 pullBytes                 8388608              bytes to ask for at once
+readFromReplica           true                 read old messages from a slave while the broker
+                                               suggests it; false: from masters only
 requestTimeoutMs          3000                 wait for one answer
 retryTimeoutMs            180000               keep trying this long while a broker is away;
                                                name servers forget a silent one after 120 s
@@ -147,6 +149,7 @@ SOURCE_OPTIONS: values.Table = {
     "maxPartitions": ("partitions_max", values.count(1)),
     "maxRecordsPerPartition": ("task_rows_max", values.count(1)),
     "pullBytes": ("pull_bytes", values.count(1024, 64 << 20)),
+    "readFromReplica": ("reads_replicas", values.flag),
 }
 SINK_OPTIONS: values.Table = {
     **_SHARED,

@@ -2,7 +2,8 @@
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Self
 
 from pymq.errors import RemoteProtocolError
@@ -20,6 +21,20 @@ def closed_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@contextmanager
+def unreachable_address() -> Iterator[str]:
+    """Yield an address that does not take connections and does not refuse them, either."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):  # fill its queue of connections that nobody accepts
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 class Played:

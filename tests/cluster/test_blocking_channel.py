@@ -1,6 +1,7 @@
 """BlockingChannel against a peer that this test plays itself, over a socket pair."""
 
 import gc
+import os
 import random
 import signal
 import socket
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.cluster.played import closed_address, unreachable_address
 
 from pymq.errors import (
     ClientClosed,
@@ -21,7 +23,9 @@ from pymq.errors import (
     TooManyPending,
 )
 from pymq.net.blocking import BlockingChannel
+from pymq.net.connecting import connect_sockets
 from pymq.net.frame_input import INBOX_BYTES, VIEW_BYTES_MIN
+from pymq.protocol.addresses import split_address
 from pymq.protocol.command import Command
 from pymq.protocol.framing import FrameDecoder, encode_frame
 
@@ -256,6 +260,39 @@ def test_a_peer_that_does_not_read(ends: Ends) -> None:
     assert caught.value.outcome_known
 
 
+def test_connecting_to_many_at_a_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, unreachable_address() as lost:
+        here = listener.getsockname()
+        refused, away = split_address(closed_address()), split_address(lost)
+        peers = {away: "", refused: "", ("no such host", 1): "", here: ""}
+        found = BlockingChannel.connect_all(peers, timeout_s=0.2)
+        connected = found.pop(here)
+        assert isinstance(connected, BlockingChannel) and connected.check_alive()
+        connected.close()
+        assert {peer: str(error).partition(": ")[2] for peer, error in found.items()} == {
+            away: "no answer within 0.2 s",
+            refused: "[Errno 111] Connection refused",
+            ("no such host", 1): "[Errno -2] Name or service not known",
+        }
+
+
+def test_the_addresses_of_a_host_are_tried_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, unreachable_address() as lost:
+        addresses = [split_address(closed_address()), split_address(lost), listener.getsockname()]
+        kind = (socket.AF_INET, socket.SOCK_STREAM, 0, "")
+        monkeypatch.setattr(
+            socket, "getaddrinfo", lambda *_, **__: [(*kind, address) for address in addresses]
+        )
+        channel = BlockingChannel.connect("pymq.test", 9876, timeout_s=0.2)
+        assert channel.peer == "pymq.test:9876" and channel.check_alive()
+        channel.close()
+        del addresses[2]
+        with pytest.raises(ConnectionFailed, match=r"pymq\.test:9876: no answer within 0\.2 s"):
+            BlockingChannel.connect("pymq.test", 9876, timeout_s=0.2)
+
+
 def test_the_peer_closes(ends: Ends) -> None:
     channel, server = ends
     answered, unanswered = send(channel), send(channel)
@@ -388,6 +425,18 @@ def test_the_answer_to_an_interrupted_request_is_dropped(
     server.connection.sendall(server.answer(first, b"late") + server.answer(server.next(), b"ok"))
     assert channel.receive(following, soon()).body == b"ok"
     assert not channel._answers
+
+
+def test_sockets_are_closed_when_connecting_is_interrupted(
+    interrupt_soon: Callable[[], None],
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, unreachable_address() as lost:
+        before = len(os.listdir("/proc/self/fd"))
+        interrupt_soon()
+        with pytest.raises(KeyboardInterrupt) as caught:
+            connect_sockets([listener.getsockname(), split_address(lost)], timeout_s=WAIT_S)
+        # Its traceback keeps the sockets: they are not closed by being forgotten.
+        assert len(os.listdir("/proc/self/fd")) == before and caught.tb
 
 
 def test_a_stream_that_was_interrupted_is_not_followed(

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.cluster.addresses import has_ipv6
+from tests.preencoded import takes_records
 
 from pymq import Consumer, Producer
 from pymq.client.admin import BlockingAdmin
@@ -55,7 +56,7 @@ def test_sends_singly_and_in_batches_are_read(client: BulkClient) -> None:
 
 def test_records_laid_out_for_ipv4_are_not_wanted(client: BulkClient) -> None:
     queue = topic_of_one_queue(client, "records")
-    assert not client.takes_records(queue)
+    assert not takes_records(client, queue)
 
 
 def test_asyncio_clients(cluster: Cluster, client: BulkClient) -> None:

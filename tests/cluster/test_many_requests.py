@@ -1,12 +1,19 @@
-"""Many small requests at once, of brokers that are played: one that is away delays no other."""
+"""Many small requests at once, to brokers that are played: one that is away fails no other."""
 
 import time
 from typing import Any
 
-from tests.cluster.played import PlayedBroker, PlayedNameServer, closed_address
+import pytest
+from tests.cluster.played import (
+    PlayedBroker,
+    PlayedNameServer,
+    closed_address,
+    unreachable_address,
+)
 
 from pymq.client import operations
 from pymq.client.bulk_client import BulkClient
+from pymq.client.routes import Route
 from pymq.errors import BrokerSystemError, ConnectionFailed, PymqError, RequestTimeout
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode
@@ -72,3 +79,51 @@ def test_a_refusal_is_of_one_request() -> None:
 
         broker.answer = refuse_the_second
         assert ends(client, *[broker.address] * 3) == [7, BrokerSystemError, 7]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("timeout_s", [None, 0.5])
+def test_a_host_that_takes_no_connection_fails_no_other(
+    is_first: bool, timeout_s: float | None
+) -> None:
+    """Its broker lost power, or a firewall drops what is sent to it."""
+    with (
+        unreachable_address() as lost,
+        unreachable_address() as also_lost,
+        PlayedBroker(end=5) as broker,
+    ):
+        addresses = {"broker-l": lost, "broker-m": also_lost, "broker-n": broker.address}
+        queues = [MessageQueue("T", name, 0) for name in addresses]
+        if not is_first:
+            queues.reverse()
+        route = Route("T", (), tuple(queues), {name: {0: at} for name, at in addresses.items()})
+        for ask in ("bounds", "ends"):
+            with BulkClient("127.0.0.1:1", timeout_s=1.0, routes=[route]) as client:
+                begun_s = time.monotonic()
+                if ask == "bounds":
+                    answer = client.try_bounds(queues, timeout_s=timeout_s)
+                    assert answer.found == {MessageQueue("T", "broker-n", 0): (0, 5)}
+                    assert set(answer.failed) == {"broker-l", "broker-m"}
+                    errors: list[Any] = list(answer.failed.values())
+                else:
+                    asked = [
+                        (addresses[queue.broker_name], operations.max_offset(queue))
+                        for queue in queues
+                    ]
+                    found = client.ask_many(asked, timeout_s=timeout_s)
+                    assert found.pop(-1 if is_first else 0) == 5
+                    errors = list(found)
+                # Both are waited for together, and no longer than an answer would be.
+                waited_s = timeout_s or 1.0
+                assert time.monotonic() - begun_s < 1.8 * waited_s
+                for error in errors:
+                    assert isinstance(error, ConnectionFailed)
+                    assert f"no answer within {waited_s:g} s" in str(error)
+
+
+def test_a_connection_is_waited_for_no_longer_than_an_answer() -> None:
+    with unreachable_address() as lost, BulkClient(lost, timeout_s=0.2) as client:
+        begun_s = time.monotonic()
+        with pytest.raises(ConnectionFailed, match=r"no answer within 0\.2 s"):
+            client.topic_names()
+        assert time.monotonic() - begun_s < 2.0

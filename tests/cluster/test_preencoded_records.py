@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.cluster.broker_peer import Peer, fields, records, serve
-from tests.preencoded import NOWHERE, lay_out
+from tests.preencoded import NOWHERE, lay_out, takes_records
 
 from pymq.client.bulk_client import BulkClient
 from pymq.client.preencoded_records import RecordsBody
@@ -33,7 +33,7 @@ def test_records_are_read_as_messages_of_a_batch(
 ) -> None:
     """Frames small and large, records long and short, batches between them."""
     rng = random.Random(seed)
-    assert client.takes_records(queue)
+    assert takes_records(client, queue)
     messages = [
         (rng.randbytes(rng.randrange(500)), b"TAGS\x01%c\x02n\x01%d\x02" % (rng.choice(b"ab"), n))
         for n in range(6_000)

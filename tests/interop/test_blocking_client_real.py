@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 from tests.interop.conftest import RealCluster
+from tests.preencoded import takes_records
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.batch_targets import BatchTarget
@@ -151,7 +152,7 @@ def test_a_range_is_read_exactly(site: Site) -> None:
 
 
 def test_preencoded_records_are_for_pymq_brokers_only(site: Site) -> None:
-    assert site.client.takes_records(site.queue()) is False
+    assert takes_records(site.client, site.queue()) is False
 
 
 def test_pipelined_batches_are_all_there(site: Site) -> None:

@@ -15,7 +15,7 @@ from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.java_values import Outgoing
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, wait_for_route
-from tests.preencoded import lay_out
+from tests.preencoded import lay_out, takes_records
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
@@ -108,7 +108,7 @@ class Site:
         texts = [b"", b"a\x01b", b"TAGS\x01a\x02", b"a\x01b\x02" + FOREIGN]
         body = encode_batch([(0, b"%d" % number, text) for number, text in enumerate(texts)])
         bodies: list[bytes | RecordsBody] = [body]
-        if self.client.takes_records(self.queue):
+        if takes_records(self.client, self.queue):
             bodies.append(lay_out(self.topic, body))
         self.client.send_batches(self.queue, bodies)
         return 20 + 4 * len(bodies)

@@ -17,6 +17,7 @@ is there twice, with the same message id (property ``UNIQ_KEY``), by which reade
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Self, TypeVar
 
 from pymq.client import operations
@@ -28,6 +29,7 @@ from pymq.client.operations import Operation, PreparedMessage, Pull, PullResult,
 from pymq.client.queue_bounds import ask_bounds
 from pymq.client.range_reader import read_range
 from pymq.client.ranges import PullChunk, RangePlan
+from pymq.client.read_sources import ReadSources
 from pymq.client.routes import Route, no_read_queue
 from pymq.client.send_encoding import (
     batch_messages,
@@ -99,6 +101,7 @@ class BlockingClient:
         self._message_ids = MessageIds()
         self._clock = Clock()
         self._sender = BlockingSender(self._pool, self._clock)
+        self._read_sources = ReadSources(self._pool)
 
     def close(self) -> None:
         """Close all connections. Idempotent."""
@@ -275,11 +278,15 @@ class BlockingClient:
         sql: str | None = None,
         bytes_max: int = 8 << 20,
         passes_gaps: bool = False,
+        reads_replicas: bool = True,
     ) -> Iterator[PullChunk]:
         """Yield the messages with ``first <= offset < end``, in order, exactly once.
 
         The last chunk's ``next_offset`` is ``end``. While a chunk is in the caller's hands the
         next pull is in flight. Leave the loop early as you like.
+
+        They come from the queue's master; from a replica while its broker suggests that, and
+        while the route has no master.
 
         Args:
             queue: where from.
@@ -293,6 +300,8 @@ class BlockingClient:
             bytes_max: largest answer that a pymq broker may give; others ignore it.
             passes_gaps: continue after offsets at which the queue has no message; the caller checks
                 which offsets came. Otherwise they are an error.
+            reads_replicas: follow the broker's suggestions. What a replica fails at, or lacks,
+                the master is asked for; a gap that is passed over it is not.
 
         Raises:
             LocalProtocolError: ``tags`` is SQL, or names no tag, or there is ``sql``, too.
@@ -309,8 +318,9 @@ class BlockingClient:
             is_filtered=subscription.expression != "*",
             passes_gaps=passes_gaps,
         )
+        pull = partial(Pull, queue, group=group, subscription=subscription, bytes_max=bytes_max)
         yield from read_range(
-            self._pool, plan, group=group, subscription=subscription, bytes_max=bytes_max
+            self._pool, self._read_sources, plan, pull, reads_replicas=reads_replicas
         )
 
     def _read(

@@ -1,14 +1,15 @@
 """Connections, routes and retries of a blocking client: what ``pool`` is to asyncio."""
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from pymq.client import operations
 from pymq.client.backoff import Backoff
-from pymq.client.config import ClientConfig
+from pymq.client.config import ClientConfig, connect_s
 from pymq.client.home import Process
 from pymq.client.name_server_failures import NameServerFailures
 from pymq.client.operations import Operation, check_send_topic
@@ -38,8 +39,8 @@ from pymq.errors import (
     TopicNotExist,
 )
 from pymq.net.blocking import BlockingChannel
+from pymq.net.connecting import Peer
 from pymq.protocol.addresses import split_address
-from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import DEFAULT_TOPIC, check_topic
 
 _log = logging.getLogger(__name__)
@@ -265,27 +266,55 @@ class BlockingPool:
             ConnectionFailed: it cannot be reached.
             ClientClosed: we are closed.
         """
+        found = self.channels({address: hint})[address]
+        if isinstance(found, ConnectionFailed):
+            raise found
+        return found
+
+    def channels(
+        self, hints: Mapping[str, str], *, timeout_s: float = math.inf
+    ) -> dict[str, BlockingChannel | ConnectionFailed]:
+        """Return the connections to several addresses, those that are missing opened together.
+
+        Args:
+            hints: address -> where it is from, as for ``ask``.
+            timeout_s: for connections to be made, if that is less than usual.
+
+        Returns:
+            For each address its connection, or why it cannot be reached.
+
+        Raises:
+            ClientClosed: we are closed.
+        """
         if self._closed.is_set():
             raise ClientClosed("the client is closed; make another one")
         if self._process.is_forked:
             self._leave_to_parent()
-        channel = self._channels.get(address)
-        if channel is None or not channel.check_alive():
+        found: dict[str, BlockingChannel | ConnectionFailed] = {}
+        missing: dict[str, Peer] = {}
+        for address, hint in hints.items():
+            channel = self._channels.get(address)
+            if channel is not None and channel.check_alive():
+                found[address] = channel
+                continue
             try:
-                host, port = split_address(address)
+                missing[address] = split_address(address)
             except ConfigurationError as error:
                 if not hint:
                     raise
-                raise ConnectionFailed(f"{error}; {hint}") from error
-            channel = BlockingChannel.connect(
-                host,
-                port,
-                timeout_s=self.config.connect_timeout_s,
-                hint=hint,
+                found[address] = failed = ConnectionFailed(f"{error}; {hint}")
+                failed.__cause__ = error
+        if missing:
+            opened = BlockingChannel.connect_all(
+                {peer: hints[address] for address, peer in missing.items()},
+                timeout_s=min(connect_s(self.config), timeout_s),
                 frame_bytes_max=self.config.frame_bytes_max,
             )
-            self._channels[address] = channel
-        return channel
+            for address, peer in missing.items():
+                found[address] = made = opened[peer]
+                if isinstance(made, BlockingChannel):
+                    self._channels[address] = made
+        return found
 
     def _leave_to_parent(self) -> None:
         """Close our copies of the connections of another process, which still uses them."""
@@ -294,11 +323,6 @@ class BlockingPool:
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
-
-    def read_channel(self, queue: MessageQueue) -> BlockingChannel:
-        """Return the connection to a broker that has the queue."""
-        address = self.route(queue.topic).read_address(queue.broker_name)
-        return self.channel(address, advertised(queue.broker_name))
 
     def takes_records(self, address: str, hint: str) -> bool:
         """Say whether a broker takes pre-encoded records.

@@ -12,7 +12,6 @@ from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, BatchPipeline
 from pymq.client.batch_request import Batch
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking import BlockingClient
-from pymq.client.blocking_pool import advertised
 from pymq.client.many_requests import ask_many
 from pymq.client.operations import Operation, PreparedMessage, Send, SendResult
 from pymq.client.preencoded_records import RecordsBody, send_records
@@ -33,11 +32,12 @@ class BulkClient(BlockingClient):
     def try_bounds(
         self, queues: Iterable[MessageQueue], *, timeout_s: float | None = None
     ) -> BoundsAnswer:
-        """Ask once for the bounds of queues; a broker that is away delays no other's answer.
+        """Ask once for the bounds of queues; a broker that is away costs no other its answer.
 
         Args:
             queues: of any topics and brokers.
-            timeout_s: for the answers, which are awaited together; the client's own by default.
+            timeout_s: for connections to be made, and then for the answers, which are awaited
+                together; the client's own by default.
 
         Raises:
             PymqError: a broker refused, and not because it is busy or the topic unknown.
@@ -46,10 +46,11 @@ class BulkClient(BlockingClient):
         return ask_bounds(self._pool, wanted, timeout_s=timeout_s or self._config.timeout_s)
 
     def asks_master(self, queue: MessageQueue) -> bool:
-        """Say whether reads of a queue go to a master, as far as the route here tells.
+        """Say whether the bounds of a queue, and losses in it, are what its master says.
 
-        Otherwise they go to a slave, which may lag: what its master has acknowledged, and what
-        was read from it, may be missing there for a while.
+        So it is if the route here has a master: a replica of one is only read from. Otherwise
+        they are what a slave says, which may lag: what its master has acknowledged, and what was
+        read from it, may be missing there for a while.
         """
         route = self._pool.routes.find(queue.topic)
         return route is not None and queue.broker_name in route.masters()
@@ -77,12 +78,13 @@ class BulkClient(BlockingClient):
 
         Args:
             asked: ``host:port`` and what to ask there.
-            timeout_s: for the answers; the client's own by default.
+            timeout_s: as for ``try_bounds``.
 
         Returns:
             The results, or why there is none, in their order.
         """
         return ask_many(self._pool, asked, timeout_s=timeout_s or self._config.timeout_s)
+
     # --- topics and groups
 
     def topic_names(self) -> list[str]:
@@ -105,16 +107,6 @@ class BulkClient(BlockingClient):
         return self._read(queue, operations.query_offset(group, queue, zero_if_new=False))
 
     # --- sending
-
-    def takes_records(self, queue: MessageQueue) -> bool:
-        """Say whether a queue's broker takes pre-encoded records, as pymq brokers do.
-
-        Raises:
-            RouteNotFound: the topic or its broker is not known.
-            PymqError: the broker did not answer, or refused to.
-        """
-        address = self._pool.write_route(queue.topic).address(queue.broker_name)
-        return self._pool.takes_records(address, advertised(queue.broker_name))
 
     def send_batches(
         self,

@@ -14,6 +14,9 @@ from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, check_group
 
 _SEPARATOR = re.compile(r"[;,\s]+")
 
+#: Who has not taken a connection by then is away, however long an answer may take.
+CONNECT_TIMEOUT_S = 3.0
+
 
 def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
     """Return the addresses in one string or several, separated by ``;`` or ``,``.
@@ -44,7 +47,8 @@ class ClientConfig:
         name_servers: ``host:port`` of each; they know nothing of each other.
         producer_group: the group sends are made in.
         timeout_s: for the answer to one request.
-        connect_timeout_s: for a connection to be made.
+        connect_timeout_s: for a connection to be made; ``None``: ``timeout_s``, but at most
+            ``CONNECT_TIMEOUT_S``.
         read_deadline_s: reads are tried again until this has passed without any progress.
         send_retries: how often a failed send is tried again on another queue. A failure
             whose outcome is unknown may have stored the message: then it is there twice, with
@@ -64,7 +68,7 @@ class ClientConfig:
     name_servers: tuple[str, ...]
     producer_group: str = DEFAULT_PRODUCER_GROUP
     timeout_s: float = 3.0
-    connect_timeout_s: float = 3.0
+    connect_timeout_s: float | None = None
     read_deadline_s: float = 15.0
     send_retries: int = 2
     route_age_s: float = 30.0
@@ -79,8 +83,10 @@ class ClientConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "name_servers", parse_name_servers(self.name_servers))
         check_group(self.producer_group)
-        for name in ("timeout_s", "connect_timeout_s", "read_deadline_s", "route_age_s"):
+        for name in ("timeout_s", "read_deadline_s", "route_age_s"):
             check_seconds(name, getattr(self, name))
+        if self.connect_timeout_s is not None:
+            check_seconds("connect_timeout_s", self.connect_timeout_s)
         check_count("send_retries (retries of a producer)", self.send_retries, 0, 100)
         check_count("default_queue_count", self.default_queue_count, 1)
         if not isinstance(self.compression, Compression):
@@ -98,3 +104,10 @@ class ClientConfig:
                 f"body_bytes_max={self.body_bytes_max}: expected 1..{self.frame_bytes_max - 1}, "
                 "below frame_bytes_max"
             )
+
+
+def connect_s(config: ClientConfig) -> float:
+    """Return for how many seconds a connection may be made."""
+    if config.connect_timeout_s is not None:
+        return config.connect_timeout_s
+    return min(config.timeout_s, CONNECT_TIMEOUT_S)

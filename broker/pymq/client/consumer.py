@@ -18,7 +18,7 @@ from datetime import datetime
 from typing import Self, overload
 
 from pymq.client.checks import check_count, check_seconds
-from pymq.client.config import ClientConfig, parse_name_servers
+from pymq.client.config import ClientConfig, connect_s, parse_name_servers
 from pymq.client.handler import check_handler
 from pymq.client.home import Home
 from pymq.client.inbox import Delivery, FlowLimits, Inbox
@@ -125,7 +125,7 @@ class Consumer:
         self._pool = ClientPool(
             config.name_servers,
             timeout_s=timeout_s,
-            connect_timeout_s=config.connect_timeout_s,
+            connect_timeout_s=connect_s(config),
             route_age_s=config.route_age_s,
             consumers=self._consumer_data,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},

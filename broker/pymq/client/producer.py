@@ -13,7 +13,7 @@ from typing import Self
 
 from pymq.client import send_encoding
 from pymq.client.checks import check_count
-from pymq.client.config import ClientConfig, parse_name_servers
+from pymq.client.config import ClientConfig, connect_s, parse_name_servers
 from pymq.client.operations import (
     BODY_BYTES_MAX,
     DEFAULT_QUEUE_COUNT,
@@ -96,7 +96,7 @@ class Producer:
         self._pool = ClientPool(
             config.name_servers,
             timeout_s=timeout_s,
-            connect_timeout_s=config.connect_timeout_s,
+            connect_timeout_s=connect_s(config),
             route_age_s=config.route_age_s,
             producer_group=group,
             on_route=self._route_changed,

@@ -1,25 +1,36 @@
-"""Reading a range of a queue over one connection: sends the pulls of a plan, takes the answers.
+"""Reading a range of a queue: sends the pulls of a plan, takes the answers.
 
-Which pulls these are, and how many are in flight, is the plan's business: ``ranges``.
+Which pulls these are, and how many are in flight, is the plan's business: ``ranges``. Where they
+go: to the queue's master, or to the replica that the last answer suggested (``read_sources``). A
+replica need not have all that its master has: what it fails at, the master is asked for.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pymq.client.blocking_pool import PASSING, BlockingPool, timed_out
 from pymq.client.operations import Pull, PullResult
 from pymq.client.ranges import Joiner, PullChunk, RangePlan, Span
-from pymq.errors import RequestTimeout
-from pymq.net.blocking import BlockingChannel
-from pymq.protocol.bodies import Subscription
+from pymq.client.read_sources import ReadSource, ReadSources
+from pymq.client.routes import MASTER_ID
+from pymq.errors import (
+    BrokerError,
+    CorruptRecord,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+    RequestTimeout,
+)
+
+#: How one broker can fail where another may succeed.
+_FAILURES = (*PASSING, BrokerError, RemoteProtocolError, OffsetOutOfRange, CorruptRecord)
 
 
 def read_range(
     pool: BlockingPool,
+    sources: ReadSources,
     plan: RangePlan,
+    pull: Callable[..., Pull],
     *,
-    group: str,
-    subscription: Subscription,
-    bytes_max: int,
+    reads_replicas: bool,
 ) -> Iterator[PullChunk]:
     """Yield the messages of a plan's range, in order, exactly once.
 
@@ -28,53 +39,64 @@ def read_range(
 
     Args:
         pool: connections and routes.
+        sources: where to read.
         plan: nothing of it was sent yet.
-        group: consumer group; nothing is committed for it.
-        subscription: which messages are wanted.
-        bytes_max: largest answer that a pymq broker shall give.
+        pull: returns a pull of the queue from an offset on, which wants ``count_max`` messages.
+        reads_replicas: whether to follow the broker's suggestions.
 
     Raises:
-        OffsetOutOfRange: part of the range is not there; the text says what is.
+        OffsetOutOfRange: part of the range is not there; the text says what is. It is the master
+            that says so, if the route has one.
         ClientMisplaced: another thread waits for an answer.
         PymqError: no progress until the deadline, or the broker refused.
     """
     joiner = Joiner()
     backoff = pool.backoff()
-    channel: BlockingChannel | None = None
+    suggested_id = MASTER_ID
+    source: ReadSource | None = None
+    asked: dict[Span, ReadSource] = {}  # Pulls at two brokers are in flight after a suggestion.
     ready: list[PullChunk] = []
     try:
         while True:
+            failing: ReadSource | None = None
             try:
-                if channel is None:
-                    channel = pool.read_channel(plan.queue)
+                if source is None:
+                    source = sources.open(plan.queue, suggested_id)
+                failing = source
                 with pool.alone():
                     for span in plan.unsent():
-                        span.operation = pull = Pull(
-                            plan.queue,
-                            span.offset,
-                            group=group,
-                            count_max=span.count,
-                            subscription=subscription,
-                            bytes_max=bytes_max,
-                        )
-                        span.opaque = channel.send(pull.request, pool.deadline_s())
+                        asked[span] = source
+                        span.operation = one = pull(span.offset, count_max=span.count)
+                        span.opaque = source.channel.send(one.request, pool.deadline_s())
                 yield from ready
                 ready = []
                 if plan.is_done:
                     yield from joiner.flush()
                     return
-                ready = joiner.add(plan.accept(_receive(pool, channel, plan.spans[0])))
+                oldest = plan.spans[0]
+                failing = asked[oldest]
+                result = _receive(pool, failing, oldest)
+                del asked[oldest]
+                ready = joiner.add(plan.accept(result, is_from_master=failing.is_master))
                 backoff.progressed()
-            except PASSING as error:
-                _forget(channel, plan)
-                channel = None
-                backoff.wait(error, {plan.queue.topic})
+                if reads_replicas and result.suggested_broker_id != suggested_id:
+                    suggested_id, source = result.suggested_broker_id, None
+            except _FAILURES as error:
+                _forget(asked, plan)
+                source = None
+                if failing is not None and failing.is_chosen:
+                    sources.avoid(failing)
+                elif isinstance(error, PASSING):
+                    backoff.wait(error, {plan.queue.topic})
+                else:
+                    raise
     finally:
-        _forget(channel, plan)
+        _forget(asked, plan)
 
 
-def _receive(pool: BlockingPool, channel: BlockingChannel, span: Span) -> PullResult:
+def _receive(pool: BlockingPool, source: ReadSource, span: Span) -> PullResult:
     assert span.opaque is not None and span.operation is not None
+    channel = source.channel
     try:
         with pool.alone():
             response = channel.receive(span.opaque, pool.deadline_s())
@@ -83,10 +105,10 @@ def _receive(pool: BlockingPool, channel: BlockingChannel, span: Span) -> PullRe
     return span.operation.result(response, peer=channel.peer)
 
 
-def _forget(channel: BlockingChannel | None, plan: RangePlan) -> None:
+def _forget(asked: dict[Span, ReadSource], plan: RangePlan) -> None:
     """Give up the pulls in flight."""
-    if channel is not None:
-        for span in plan.spans:
-            if span.opaque is not None:
-                channel.forget(span.opaque)
+    for span, source in asked.items():
+        if span.opaque is not None:
+            source.channel.forget(span.opaque)
+    asked.clear()
     plan.restart()

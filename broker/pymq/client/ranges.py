@@ -21,7 +21,7 @@ asks for 100 from 0 and gets 25 (0..25); then pulls of 25 from 25, 50 and 75 are
 
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pymq.client.operations import Pull, PullResult, PullStatus
@@ -59,11 +59,14 @@ class PullChunk:
         next_offset: offset up to which they were: where the next chunk begins. All matching
             messages between are here; there may be none. Without a filter there is one for
             each offset, unless gaps are passed over.
+        is_from_master: whether all of it is what the queue's master answered. Otherwise some may
+            be missing that the master has.
     """
 
     buffer: memoryview
     first: int
     next_offset: int
+    is_from_master: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -133,8 +136,12 @@ class RangePlan:
             spans.append(Span(position, min(step, self.end - position)))
             position += spans[-1].count
 
-    def accept(self, result: PullResult) -> PullChunk:
+    def accept(self, result: PullResult, *, is_from_master: bool = True) -> PullChunk:
         """Take the answer to the oldest span; return its messages, perhaps none.
+
+        Args:
+            result: the answer.
+            is_from_master: see ``PullChunk``.
 
         Raises:
             OffsetOutOfRange: the broker does not have all of the range (any more).
@@ -151,7 +158,7 @@ class RangePlan:
         self.cursor = next_offset
         if not self._is_filtered:
             self._learn(span, next_offset - first, len(result.body))
-        return PullChunk(body, first, next_offset)
+        return PullChunk(body, first, next_offset, is_from_master)
 
     def _check(self, span: Span, result: PullResult) -> None:
         moved_on = result.next_offset > span.offset
@@ -241,7 +248,7 @@ class Joiner:
         """Take a chunk; return those that are ready."""
         if len(chunk.buffer) >= PASS_BYTES_MIN and not self._bytes:
             if self._chunks:  # nothing but offsets at which nothing matched
-                chunk = PullChunk(chunk.buffer, self._chunks.pop(0).first, chunk.next_offset)
+                chunk = _over([*self._chunks, chunk], chunk.buffer)
                 self._chunks.clear()
             return [chunk]
         self._chunks.append(chunk)
@@ -254,8 +261,13 @@ class Joiner:
         self._bytes = 0
         if len(chunks) < 2:
             return chunks
-        joined = memoryview(b"".join([chunk.buffer for chunk in chunks]))
-        return [PullChunk(joined, chunks[0].first, chunks[-1].next_offset)]
+        return [_over(chunks, memoryview(b"".join([chunk.buffer for chunk in chunks])))]
+
+
+def _over(chunks: Sequence[PullChunk], buffer: memoryview) -> PullChunk:
+    """Return one chunk for several that follow one another, with what is in all of them."""
+    is_from_master = all(chunk.is_from_master for chunk in chunks)
+    return PullChunk(buffer, chunks[0].first, chunks[-1].next_offset, is_from_master)
 
 
 def _named(queue: MessageQueue) -> str:

@@ -11,6 +11,7 @@ channel is closed.
 import select
 import socket
 import time
+from collections.abc import Mapping
 
 from pymq.errors import (
     ClientClosed,
@@ -20,6 +21,7 @@ from pymq.errors import (
     RemoteProtocolError,
     RequestTimeout,
 )
+from pymq.net.connecting import Peer, connect_sockets
 from pymq.net.frame_input import FrameInput
 from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import request_name
@@ -101,17 +103,49 @@ class BlockingChannel:
         Raises:
             ConnectionFailed: no connection was made in time.
         """
-        peer = join_address(host, port)
-        try:
-            connection = socket.create_connection((host, port), timeout=timeout_s)
-        except (OSError, UnicodeError) as error:
-            timed_out = isinstance(error, TimeoutError)
-            reason = f"no answer within {timeout_s:g} s" if timed_out else error
-            raise ConnectionFailed(
-                f"no connection to {peer}: {reason}{'; ' + hint if hint else ''}"
-            ) from error
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return cls(peer, connection, frame_bytes_max=frame_bytes_max, pending_max=pending_max)
+        found = cls.connect_all(
+            {(host, port): hint},
+            timeout_s=timeout_s,
+            frame_bytes_max=frame_bytes_max,
+            pending_max=pending_max,
+        )[host, port]
+        if isinstance(found, ConnectionFailed):
+            raise found
+        return found
+
+    @classmethod
+    def connect_all(
+        cls,
+        peers: Mapping[Peer, str],
+        *,
+        timeout_s: float,
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        pending_max: int = PENDING_MAX,
+    ) -> "dict[Peer, BlockingChannel | ConnectionFailed]":
+        """Connect to several peers at the same time.
+
+        Args:
+            peers: host and port -> hint, as for ``connect``.
+            timeout_s, frame_bytes_max, pending_max: as for ``connect``.
+
+        Returns:
+            For each peer its connection, or why there is none.
+        """
+        found: dict[Peer, BlockingChannel | ConnectionFailed] = {}
+        for (host, port), connection in connect_sockets(peers, timeout_s=timeout_s).items():
+            peer, hint = join_address(host, port), peers[host, port]
+            if isinstance(connection, socket.socket):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                found[host, port] = cls(
+                    peer, connection, frame_bytes_max=frame_bytes_max, pending_max=pending_max
+                )
+                continue
+            failed = ConnectionFailed(
+                f"no connection to {peer}: {connection}{'; ' + hint if hint else ''}"
+            )
+            failed.__cause__ = connection
+            found[host, port] = failed
+        return found
 
     # --- use
 

@@ -75,6 +75,7 @@ class SourceOptions:
     partitions_max: int | None = None
     task_rows_max: int | None = None
     pull_bytes: int = 8 << 20
+    reads_replicas: bool = True
     request_timeout_s: float = 3.0
     retry_timeout_s: float = RETRY_S
 

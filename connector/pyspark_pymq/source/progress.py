@@ -77,9 +77,7 @@ class GroupProgress:
         self._known_at: set[str] = set()  # addresses of brokers that know the group
         self._client_id = f"spark@{os.getpid()}#{time.time_ns()}"
 
-    def publish(
-        self, consumed: Offsets, routes: Iterable[Route], *, at_once: bool = False
-    ) -> None:
+    def publish(self, consumed: Offsets, routes: Iterable[Route], *, at_once: bool = False) -> None:
         """Commit what has been consumed, where it has changed; does not raise.
 
         Args:
@@ -121,11 +119,7 @@ class GroupProgress:
     def _open(self) -> BulkClient:
         if self._client is None:
             timeout_s = min(TIMEOUT_S, self._options.request_timeout_s)
-            config = ClientConfig(
-                name_servers=self._options.name_servers,
-                timeout_s=timeout_s,
-                connect_timeout_s=timeout_s,
-            )
+            config = ClientConfig(name_servers=self._options.name_servers, timeout_s=timeout_s)
             self._client = self._connect(self._options.name_servers, config=config)
         return self._client
 

@@ -6,7 +6,7 @@ nothing outlives it, and it starts no thread.
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,7 @@ class Fetched:
     buffer: Any  # bytes or memoryview: whole records, back to back
     first: int
     next_offset: int
+    is_from_master: bool
 
 
 def read_ranges(
@@ -127,7 +128,7 @@ def fetch(
 ) -> Iterator[tuple[RecordColumns, Kept]]:
     """Yield a range's records in order, without gap or overlap, and which of them to keep.
 
-    Messages are lost when a master says so. What only a slave lacks its master may have; and a
+    Messages are lost when a master says so. What only a replica lacks its master may have; and a
     broker that contradicts itself, as during recovery, is asked again.
 
     Args:
@@ -171,9 +172,10 @@ def fetch(
             )
         records = read_columns(fetched.buffer)
         kept, lost = check_fetched(fetched, records.queue_offset, part, options)
-        if lost is not None and not client.asks_master(part.queue):
-            retries.wait_after(_doubtful(client, part.queue, OffsetOutOfRange(lost)))
-            pieces = _pulled(client, left, options)
+        if lost is not None and not fetched.is_from_master:
+            if not client.asks_master(part.queue):
+                retries.wait_after(_doubtful(client, part.queue, OffsetOutOfRange(lost)))
+            pieces = _pulled(client, left, replace(options, reads_replicas=False))
             continue
         if lost is not None:
             _report_loss(lost, options)
@@ -200,6 +202,7 @@ def _pulled(client: BulkClient, part: QueueRange, options: SourceOptions) -> Ite
     """Yield the answers of a range, small ones joined."""
     first = next_offset = part.first
     buffers: list[Any] = []
+    is_from_master = True
     for chunk in client.pull_range(
         part.queue,
         part.first,
@@ -209,14 +212,16 @@ def _pulled(client: BulkClient, part: QueueRange, options: SourceOptions) -> Ite
         sql=options.sql,
         bytes_max=options.pull_bytes,
         passes_gaps=True,  # ``check_fetched`` finds them
+        reads_replicas=options.reads_replicas,
     ):
         buffers.append(chunk.buffer)
+        is_from_master = is_from_master and chunk.is_from_master
         next_offset = min(chunk.next_offset, part.end)
         if sum(map(len, buffers)) >= DECODED_BYTES_MIN:
-            yield Fetched(_joined(buffers), first, next_offset)
-            first, buffers = next_offset, []
+            yield Fetched(_joined(buffers), first, next_offset, is_from_master)
+            first, buffers, is_from_master = next_offset, [], True
     if first < next_offset:
-        yield Fetched(_joined(buffers), first, next_offset)
+        yield Fetched(_joined(buffers), first, next_offset, is_from_master)
 
 
 def _joined(buffers: list[Any]) -> Any:

@@ -71,7 +71,7 @@ class Chunk:
     buffer: memoryview
     first: int
     next_offset: int
-    count: int | None = None
+    is_from_master: bool = True
 
 
 @dataclass
@@ -92,6 +92,8 @@ class FakeBroker:
     open_clients: int = 0
     takes_records: bool = True
     only_slaves: set[str] = field(default_factory=set)  # brokers whose master is away
+    #: What a replica has instead, from which the broker suggests to read.
+    replicas: dict[MessageQueue, list[bytes]] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)  # brokers that do not answer
     unrouted: set[str] = field(default_factory=set)  # brokers that no name server knows
     registered: set[str] = field(default_factory=set)  # and of those, known without topics
@@ -324,7 +326,12 @@ class FakeClient:
         sql: str | None = None,
         bytes_max: int = 8 << 20,
         passes_gaps: bool = False,
+        reads_replicas: bool = True,
     ) -> Iterator[Chunk]:
+        records = self._broker.queues[queue]
+        is_from_master = queue.broker_name not in self._broker.only_slaves
+        if reads_replicas and queue in self._broker.replicas:
+            records, is_from_master = self._broker.replicas[queue], False
         codes = {java_hash(tag.strip()) for tag in tags.split("||")} if tags != "*" else None
         while first < end:
             self._called("pull", queue, first, end, tags)
@@ -334,10 +341,11 @@ class FakeClient:
             following = min(first + self._broker.pull_count, high)
             if self._broker.exact_end:
                 following = min(following, end)
-            records = self._broker.queues[queue][first - low : following - low]
+            some = records[first - low : following - low]
             if sql is not None:
-                records = matching(sql, records)
-            yield Chunk(memoryview(b"".join(filter_by(codes, records))), first, following)
+                some = matching(sql, some)
+            found = memoryview(b"".join(filter_by(codes, some)))
+            yield Chunk(found, first, following, is_from_master)
             first = following
 
     def batch_pipeline(

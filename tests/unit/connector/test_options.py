@@ -58,6 +58,7 @@ def test_all_options_of_the_source() -> None:
             "minPartitions": "2",
             "maxPartitions": "4",
             "pullBytes": "65536",
+            "readFromReplica": "false",
             "requestTimeoutMs": "1500",
             "retryTimeoutMs": "100",
             "queryname": "ignored",
@@ -80,7 +81,7 @@ def test_all_options_of_the_source() -> None:
     assert options.columns == ("pymq", "msgId")
     assert options.consumer_group == "reports" and options.has_group and options.commits_offsets
     assert (options.partitions_min, options.partitions_max) == (2, 4)
-    assert options.pull_bytes == 65536
+    assert options.pull_bytes == 65536 and not options.reads_replicas
     assert (options.request_timeout_s, options.retry_timeout_s) == (1.5, 0.1)
 
 

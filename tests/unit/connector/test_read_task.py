@@ -174,6 +174,22 @@ def test_what_only_a_slave_lacks_is_waited_for(
             read(QueueRange(Q0, 100, 120), fail_on_data_loss=lenient, retry_timeout_s=0.2)
 
 
+def test_what_a_replica_lacks_is_read_from_its_master(broker: FakeBroker) -> None:
+    """Whether the master has it or not, and whatever else the task reads."""
+    there = list(broker.queues[Q0])
+    broker.replicas = {Q0: [*there[:4], b"", *there[5:]], Q1: list(broker.queues[Q1])}
+    ranges = QueueRange(Q0, 100, 120), QueueRange(Q1, 0, 20)
+    table = read(*ranges)
+    assert table["queueOffset"].to_pylist() == [*range(100, 120), *range(20)]
+    broker.queues[Q1][3] = b""  # which says that it is the replica that was asked
+    assert read(*ranges).equals(table)
+    with pytest.raises(OffsetOutOfRange, match="1 of 20 messages from 0 on .* first at 3"):
+        read(*ranges, reads_replicas=False)
+    broker.queues[Q0][4] = b""
+    with pytest.raises(OffsetOutOfRange, match="1 of 20 messages from 100 on .* first at 104"):
+        read(*ranges)
+
+
 def test_offsets_must_ascend(broker: FakeBroker) -> None:
     broker.queues[Q1][3] = record(b"twice", {"TAGS": "C"}, queue_id=1, queue_offset=2)
     for tags in ((), ("B", "C")):
