@@ -166,6 +166,14 @@ def stored_records(address: str, topic: str, queue_ids: Sequence[int] = (0,)) ->
     return found
 
 
+def stored_count(address: str, topic: str) -> int:
+    """Return where queue 0 ends; brokers say it also of topics that they let nobody read."""
+    with asking(address) as ask:
+        answer = ask(RequestCode.GET_MAX_OFFSET, topic=topic, queueId=0)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return int((answer.fields or {})["offset"])
+
+
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     """Wait for a condition."""
     deadline = time.monotonic() + timeout_s
