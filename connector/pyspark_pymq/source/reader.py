@@ -269,8 +269,8 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
     def _bounds(self, position: Position, *, unlimited: bool) -> Bounds:
         """Return bounds that tell what the next batch has; asks only if it must.
 
-        What was known before is enough when the query ends there (AvailableNow), or when it
-        fills a batch up to its cap, unless it is time to look for new topics.
+        What was known before is enough when the query ends there (AvailableNow), or, for a
+        while, when it fills a batch up to its cap.
         """
         known = self._topics.known_bounds()
         takes = self._options.choice.takes
@@ -279,8 +279,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             return known
         waiting = sum(backlog(position.offsets, known).values())
         offsets_max = None if unlimited else self._options.offsets_max
-        is_enough = offsets_max is not None and waiting >= offsets_max
-        if is_enough and not self._topics.wants_topics:
+        if offsets_max is not None and waiting >= offsets_max and self._topics.is_recent:
             return known
         return self._topics.bounds(position.offsets)
 

@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 PAUSE_MIN_S = 0.01
 PAUSE_MAX_S = 0.2  # other sources of the same query wait, too
+#: An answer with enough for a full batch serves for this long. A question now and then finds what
+#: is new or back, notices who is away, and keeps the reported lag true.
+ANSWER_AGE_S = 1.0
 
 
 class SubscribedTopics:
@@ -175,9 +178,13 @@ class SubscribedTopics:
         return self._outages
 
     @property
-    def wants_topics(self) -> bool:
-        """Whether it is time to look for new topics: ask for bounds, even if they are known."""
-        return self._discovery.is_due
+    def is_recent(self) -> bool:
+        """Whether the last answer may serve once more, and no topics need to be looked for."""
+        return (
+            self._asked_at is not None
+            and self._monotonic_s() - self._asked_at < ANSWER_AGE_S
+            and not self._discovery.is_due
+        )
 
     def waits_for(self, queues: Iterable[MessageQueue]) -> bool:
         """Say whether there is no answer about one of the queues, and it is waited for."""

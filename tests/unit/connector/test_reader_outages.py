@@ -64,6 +64,30 @@ def test_a_broker_that_is_back_is_read_where_the_stream_stood(
     assert reader.latestOffset(both(15, 10, 10)) == both(15, 10, 10)
 
 
+def test_a_backlog_hides_no_outage(two: FakeBroker, gone: set[str], clock: Time) -> None:
+    """The other broker alone fills every batch."""
+    two.add(Q0, *[(b"x", {})] * 5000)
+    reader = stream(maxoffsetspertrigger="5", retrytimeoutms="60000")
+    gone.add("broker-b")
+    position = both(5, 0, 3)
+    for _ in range(20):
+        position = reader.latestOffset(position)
+        clock.now_s += 2
+    assert position["orders"]["broker-b"] == {"0": 3}
+    gone.clear()
+    for _ in range(20):
+        position = reader.latestOffset(position)
+        clock.now_s += 2
+    assert position["orders"]["broker-b"] == {"0": 10}
+    gone.add("broker-b")
+    started_s = clock.now_s
+    with pytest.raises(ConnectionFailed, match="broker-b has given no answer"):
+        while clock.now_s < started_s + 100:
+            position = reader.latestOffset(position)
+            clock.now_s += 2
+    assert 60 <= clock.now_s - started_s < 66
+
+
 def test_a_broker_that_is_gone_for_good_can_be_left_behind(
     two: FakeBroker, gone: set[str], clock: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
