@@ -201,9 +201,8 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         """Return where the batch that starts at ``position`` ends: there, if nothing is new."""
         bounds = self._bounds(position, unlimited=unlimited)
         self._tell_start(position, bounds)
-        bounds = self._check_losses(position.offsets, bounds)
+        bounds = self._check_losses(position.offsets, self._end.cap(bounds, position.offsets))
         position = replace(position, offsets=within(position.offsets, bounds))
-        bounds = self._end.cap(bounds)
         if self._is_bounded:
             bounds = bounded(bounds, self._targets(position, bounds))
         discovered = self._positions.later(position, bounds)
@@ -212,7 +211,14 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _waits(self, position: Position) -> bool:
         """Say whether a broker has more to say about what a query reads that is to end."""
-        return self._topics.waits_for(position.offsets) or self._end.is_unclear
+        return (
+            self._topics.waits_for(self._end.unfinished(position.offsets)) or self._end.is_unclear
+        )
+
+    def _check_losses(self, offsets: Mapping[MessageQueue, int], bounds: Bounds) -> Bounds:
+        """Do it for the queues that have not been read up to their end."""
+        checked = super()._check_losses(self._end.unfinished(offsets), bounds)
+        return bounds if checked is bounds else self._end.cap(checked, offsets)
 
     def _takes(
         self, offsets: Mapping[MessageQueue, int], waiting: Mapping[MessageQueue, int]
@@ -301,7 +307,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
                 Position(start.offsets, first_is_empty), since_ms
             )
             if self._is_bounded:
-                self._targets(self._initial, self._end.cap(bounds))
+                self._targets(self._initial, self._end.cap(bounds, start.offsets))
         return self._initial
 
     def _for_later_queues(self, start: Position, since_ms: int) -> Position:

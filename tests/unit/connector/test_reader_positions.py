@@ -305,6 +305,34 @@ def test_a_stream_ends_at_offsets(
     assert stream(endingoffsets=one).latestOffset(offsets(5, 0)) == offsets(12, 10)
 
 
+@pytest.mark.parametrize("how", ["offset", "time"])
+def test_what_becomes_of_a_queue_after_its_end_is_no_loss(
+    two: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    two.offset_at[T] = 8
+    text = json.dumps({"orders": {"broker-a": {"0": 8, "1": 8}, "broker-b": {"0": 8}}})
+    options = {"endingoffsets": text} if how == "offset" else {"endingtimestamp": str(T)}
+    running, lenient = stream(**options), stream(**options, failondataloss="false")
+    for reader in (running, lenient):
+        assert reader.latestOffset(both(5, 0, 0)) == both(8, 8, 8)
+    two.trim(Q0, 12)  # they expire
+    two.queues[Q1].clear()  # its topic is created again
+    del two.queues[B0]
+    two.away.add("broker-b")
+    readers_of_both = [running, lenient]
+    if how == "offset":  # at a moment messages that are gone could have been stored before it
+        readers_of_both.append(stream(**options))
+    caplog.clear()
+    for reader in readers_of_both:
+        clock.now_s += 60
+        assert reader.latestOffset(both(8, 8, 8)) == both(8, 8, 8)
+        reader.prepareForTriggerAvailableNow()
+        assert reader.latestOffset(both(8, 8, 8)) == both(8, 8, 8)
+    assert "data loss" not in caplog.text
+    with pytest.raises(OffsetOutOfRange, match=r"queue 0 of orders on broker-a: messages 7\.\."):
+        running.latestOffset(both(7, 8, 8))
+
+
 def test_a_stream_ends_at_a_time(two: FakeBroker, clock: Time) -> None:
     end_ms = 1_030_000  # half a minute from now
     reader = stream(startingoffsets="earliest", endingtimestamp=str(end_ms), retrytimeoutms="60000")
