@@ -7,7 +7,7 @@ reader in its own process, which keeps a ``SubscribedTopics``; progress lives in
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +25,7 @@ from pyspark_pymq.offsets import (
     Bound,
     Bounds,
     Position,
+    listed,
     position_from_json,
     position_to_json,
     resolve,
@@ -44,7 +45,7 @@ from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.planning import ranges
 from pyspark_pymq.source.progress import GroupProgress
 from pyspark_pymq.source.source import QueuesPartition, Source
-from pyspark_pymq.source.start_log import start_told
+from pyspark_pymq.source.start_log import NO_LONGER_CHOSEN, start_told
 from pyspark_pymq.source.stream_end import StreamEnd
 
 try:  # Spark 4.2 and later
@@ -106,6 +107,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         self._wall_s = wall_s
         self._reasons: Mapping[MessageQueue, str] = {}  # of the initial position
         self._has_told = False  # where the query resumes
+        self._no_longer_chosen: Collection[MessageQueue] | None = None  # known when it resumes
         self._initial: Position | None = None
         self._planned: Position | None = None
         self._ended: Position | None = None  # of the last batch that this process has begun
@@ -126,6 +128,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             limit: what ``getDefaultReadLimit`` returned, or all there is.
 
         Raises:
+            ConfigurationError: the checkpoint has other topics than the options choose.
             OffsetOutOfRange: messages are gone, and ``failOnDataLoss`` is true.
             PymqError: brokers could not be asked.
         """
@@ -133,6 +136,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             position = position_from_json(start)
         else:
             position = self._planned or self._start()
+        self._check_checkpoint(position)
         unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
         if position.initial:
             if unlimited:  # although ``getDefaultReadLimit`` said something else
@@ -178,6 +182,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         asked for again, and a broker that is away by now must not be left out.
         """
         begin, self._planned = position_from_json(start), position_from_json(end)
+        self._check_checkpoint(begin)
         if begin == self._initial and not begin.initial and self._planned != self._ended:
             begin = self._with_all_queues(begin, self._planned)
         return self._partitions(ranges(begin, self._planned))
@@ -245,6 +250,24 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             LOG.debug("no sample of the sizes of messages: %s", error)
         return found.get(queue)
 
+    def _check_checkpoint(self, position: Position) -> None:
+        """Check once that the checkpoint is of the topics that the options choose.
+
+        Raises:
+            ConfigurationError: it has none of them.
+        """
+        if self._no_longer_chosen is not None:
+            return
+        choice = self._options.choice
+        self._no_longer_chosen = left = choice.no_longer_taken(position.offsets.keys())
+        if left:
+            LOG.warning(
+                "%s does not choose %s, which the checkpoint has: they keep their place in it and "
+                "are not read; if they are chosen again, reading continues there",
+                choice,
+                listed(left),
+            )
+
     def _tell_start(self, position: Position, bounds: Bounds) -> None:
         """Log where the query resumes, and why; once."""
         if self._has_told:
@@ -253,6 +276,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         reasons = dict.fromkeys(position.offsets, "checkpoint")
         if self._initial is not None and self._initial.offsets == position.offsets:
             reasons |= self._reasons
+        reasons |= dict.fromkeys(self._no_longer_chosen or (), NO_LONGER_CHOSEN)
         choice = self._options.choice
         LOG.info("stream of %s: %s", choice, start_told(position.offsets, reasons, bounds))
         there = {*position.offsets, *bounds}
