@@ -74,6 +74,7 @@ class PymqSource(DataSource):
             check_schema(schema, known=QUEUE_COLUMNS)
             return QueueStatesReader(options, schema)
         options.check_schema(schema)
+        options.check_for_batch()
         if takes_filters():
             from pyspark_pymq.source.pushdown import FilteringBatchReader
 
