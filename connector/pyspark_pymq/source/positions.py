@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from pymq.client.bulk_client import BulkClient
-from pymq.errors import ConfigurationError, OffsetOutOfRange, PymqError
+from pymq.errors import ConfigurationError, OffsetOutOfRange, PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
     COMMITTED,
@@ -59,6 +59,8 @@ class Positions:
         self._topics = topics
         self._start = start
         self._group = options.consumer_group
+        #: Why some brokers have not said where their new queues begin, by name.
+        self.unanswered: dict[str, PymqError] = {}
 
     def start(self, bound: Bound, bounds: Bounds) -> Start:
         """Return where a new query starts.
@@ -100,7 +102,7 @@ class Positions:
         """Return where queues begin that a stream does not know yet.
 
         That is journaled, and so must not depend on when it is asked: as the stream itself began.
-        Queues that cannot be asked now are left out.
+        Queues that cannot be asked now are left out, see ``unanswered``.
 
         Raises:
             PymqError: a broker refused.
@@ -112,7 +114,7 @@ class Positions:
         if new and position.group is not None:
             group = position.group
             committed, failed = self._topics.look_up(
-                new, lambda client, queue: client.stored_commit(group, queue)
+                new, lambda client, queue: _commit_within(client, group, queue, bounds[queue])
             )
             found = {queue: offset for queue, offset in committed.items() if offset is not None}
             reason = f"where group {group} stands, or {reason}"
@@ -128,8 +130,10 @@ class Positions:
             found |= {queue: bounds[queue][0] for queue in rest}
         if found:
             LOG.info("new queues, each is read from %s on: %s", reason, _each(found))
-        for name, error in failed.items():
-            LOG.warning("queues of broker %s are new, and are looked at later: %s", name, error)
+        for name in failed.keys() - self.unanswered.keys():
+            text = "queues of broker %s are new, and are looked at later: %s"
+            LOG.warning(text, name, failed[name])
+        self.unanswered = failed
         return found
 
     def _at_times(self, chosen: Mapping[MessageQueue, Place], bounds: Bounds) -> Offsets:
@@ -165,6 +169,43 @@ class Positions:
                 f"latest"
             )
         return found
+
+
+def _commit_within(
+    client: BulkClient, group: str, queue: MessageQueue, bounds: tuple[int, int]
+) -> int | None:
+    """Return what a group has committed in a new queue, moved to where the queue has messages.
+
+    It may be of a topic of the same name that was deleted, or older than what is kept.
+
+    Args:
+        bounds: of the queue, as far as the query reads it, or as they were a while ago.
+
+    Raises:
+        PymqError: there is no answer, or only that of a slave that lags behind.
+    """
+    committed = client.stored_commit(group, queue)
+    if committed is None or bounds[0] <= committed <= bounds[1]:
+        return committed
+    answer = client.try_bounds([queue])
+    if queue not in answer.found:
+        raise answer.failed[queue.broker_name]
+    first, end = answer.found[queue]
+    if committed > end and not client.asks_master(queue):
+        raise RouteNotFound(f"the master of broker {queue.broker_name} is away, and its slave lags")
+    offset = min(max(committed, first), end)
+    if offset != committed:
+        LOG.warning(
+            "%s is new, and group %s has committed %d there, but it holds %d up to %d: it is read "
+            "from %d on",
+            named(queue),
+            group,
+            committed,
+            first,
+            end,
+            offset,
+        )
+    return offset
 
 
 def _nothing_so_late(

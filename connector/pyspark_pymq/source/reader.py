@@ -7,15 +7,14 @@ reader in its own process, which keeps a ``SubscribedTopics``; progress lives in
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from pymq.errors import PymqError
+from pymq.errors import ConnectionFailed
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
     COMMITTED,
@@ -148,7 +147,8 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             self._tell_start(position, self._topics.known_bounds())
             return position_to_json(replace(position, initial=False))
         end = self._end_of_batch(position, unlimited=unlimited)
-        while self._is_bounded and end == position and self._waits(position):
+        asked_s = self._topics.now_s()
+        while self._is_bounded and end == position and self._waits(position, asked_s):
             end = self._end_of_batch(position, unlimited=unlimited)
         self._ended = end
         self._end.tell_once(position.offsets, is_expected=self._is_bounded)
@@ -214,11 +214,30 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         takes = take_all if unlimited else self._takes
         return end_of_batch(position, bounds, discovered=discovered, takes=takes)
 
-    def _waits(self, position: Position) -> bool:
-        """Say whether a broker has more to say about what a query reads that is to end."""
-        return (
-            self._topics.waits_for(self._end.unfinished(position.offsets)) or self._end.is_unclear
+    def _waits(self, position: Position, since_s: float) -> bool:
+        """Say whether a broker has more to say about what a query reads that is to end.
+
+        Raises:
+            ConnectionFailed: it has not done so for ``retryTimeoutMs``, and ``failOnDataLoss`` is
+                true.
+        """
+        new = (self._target or {}).keys() - position.offsets.keys()
+        if self._topics.waits_for([*self._end.unfinished(position.offsets), *new]):
+            return True  # Outages have an end of their own.
+        if not new and not self._end.is_unclear:
+            return False
+        if self._topics.now_s() - since_s < self._options.retry_timeout_s:
+            return True
+        reasons = {**self._positions.unanswered, **self._end.unanswered}
+        told = ", ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+        text = (
+            f"{told or listed(sorted(new))}: for {self._options.retry_timeout_s:.0f} s there was "
+            f"no answer about where queues begin, or end"
         )
+        if self._options.fail_on_data_loss:
+            raise ConnectionFailed(f"{text}; start the query again when there is")
+        LOG.warning("ending without them (failOnDataLoss=false): %s", text)
+        return False
 
     def _check_losses(self, offsets: Mapping[MessageQueue, int], bounds: Bounds) -> Bounds:
         """Do it for the queues that have not been read up to their end."""
@@ -305,7 +324,9 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         known = self._topics.known_bounds()
         takes = self._options.choice.takes
         is_complete = all(queue in known for queue in position.offsets if takes(queue))
-        if known and self._target is not None and is_complete and not self._end.is_unclear:
+        target = self._target
+        has_begun = target is not None and target.keys() <= position.offsets.keys()
+        if known and is_complete and has_begun and not self._end.is_unclear:
             return known
         waiting = sum(backlog(position.offsets, known).values())
         offsets_max = None if unlimited else self._options.offsets_max
@@ -350,32 +371,3 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             is_past = place.timestamp_ms <= since_ms + CLOCK_SKEW_MS
             return replace(start, since_ms=place.timestamp_ms if is_past else since_ms)
         return replace(start, since_ms=since_ms if place == LATEST else None, group=group)
-
-
-class RefusedStreamReader(DataSourceStreamReader):
-    """Says at the first question why there is no reader.
-
-    An error of ``DataSource.streamReader`` itself Spark 4.0 to 4.3 show behind one of their own.
-
-    Args:
-        reason: what is wrong.
-    """
-
-    def __init__(self, reason: PymqError) -> None:
-        self._reason = reason
-
-    def initialOffset(self) -> dict[str, Any]:
-        """Raise the reason."""
-        raise self._reason
-
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Raise the reason."""
-        raise self._reason
-
-    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
-        """Raise the reason."""
-        raise self._reason
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raise the reason."""
-        raise self._reason

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from pymq.client.bulk_client import BulkClient
+from pymq.errors import PymqError
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import LATEST, At, Bound, Bounds, Offsets
 from pyspark_pymq.source.limits import capped
@@ -40,10 +41,11 @@ class StreamEnd:
         self._wall_s = wall_s
         self._ends: dict[MessageQueue, int] = {}  # of moments, found out
         self._asked_at: dict[MessageQueue, int] = {}  # where a queue ended when nothing was found
-        self._failed: set[str] = set()  # brokers, the last time
         self._has_told = False
         #: Whether there are queues of which nobody has said where they end.
         self.is_unclear = False
+        #: Why some brokers have not said it, by name.
+        self.unanswered: dict[str, PymqError] = {}
 
     def cap(self, bounds: Bounds, offsets: Mapping[MessageQueue, int]) -> Bounds:
         """Return the bounds of what is to be read of each queue.
@@ -121,6 +123,6 @@ class StreamEnd:
                 self._ends[queue] = max(offset, bounds[queue][0])
             else:
                 self._asked_at[queue] = bounds[queue][1]
-        for name in failed.keys() - self._failed:
+        for name in failed.keys() - self.unanswered.keys():
             LOG.warning("where queues of broker %s end is looked up later: %s", name, failed[name])
-        self._failed = set(failed)
+        self.unanswered = failed

@@ -211,6 +211,47 @@ def test_available_now_does_not_end_without_a_broker(
     assert again.latestOffset(both(16, 10, 10)) == both(16, 10, 10)
 
 
+def test_available_now_does_not_end_before_it_knows_where_a_new_queue_begins(
+    two: FakeBroker,
+    clock: Time,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = both(15, 10, None, since=SINCE)
+    asked = FakeClient.offset_by_time
+
+    def fails(client: FakeClient, queue: MessageQueue, timestamp_ms: int) -> int:
+        if queue == B0 and clock.now_s < until_s:
+            raise ConnectionFailed("reset by peer")
+        return asked(client, queue, timestamp_ms)
+
+    monkeypatch.setattr(FakeClient, "offset_by_time", fails)
+    until_s = clock.now_s + 20
+    reader = stream()
+    reader.prepareForTriggerAvailableNow()
+    position = reader.latestOffset(before)
+    assert position == both(15, 10, 0, since=SINCE)
+    two.add(Q0, (b"late", {}))
+    assert reader.latestOffset(position) == both(15, 10, 10, since=SINCE)
+    assert caplog.text.count("queues of broker broker-b are new, and are looked at later") == 1
+    assert len(two.calls) < 1000
+    # It does not wait for ever.
+    for lenient in (False, True):
+        until_s = clock.now_s + 1000
+        started_s = clock.now_s
+        reader = stream(failondataloss="false" if lenient else "true", retrytimeoutms="60000")
+        reader.prepareForTriggerAvailableNow()
+        wanted = r"broker-b \(reset by peer\): for 60 s there was no answer about where queues"
+        if lenient:
+            position = both(16, 10, None, since=SINCE)
+            assert reader.latestOffset(position) == position
+            assert "ending without them (failOnDataLoss=false): broker-b" in caplog.text
+        else:
+            with pytest.raises(ConnectionFailed, match=wanted):
+                reader.latestOffset(both(16, 10, None, since=SINCE))
+        assert 60 <= clock.now_s - started_s < 61
+
+
 def test_a_latest_start_without_a_broker_does_not_replay_its_history(
     two: FakeBroker, clock: Time
 ) -> None:
