@@ -135,6 +135,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         registration.announce()
 
     tables.topics.on_change = topics_changed
+    tables.topics.ids.on_change = saving.add("topicIds.json", tables.topics.ids)
     tables.groups.on_change = saving.add("subscriptionGroup.json", tables.groups)
     notices = _connect_clients(site, tables)
     saving.add_periodic("consumerFilter.json", tables.filters, interval_s=_FILTER_SAVE_INTERVAL_S)

@@ -22,10 +22,12 @@ class BoundsAnswer:
     Attributes:
         found: (first offset kept, end) of the queues whose brokers answered.
         failed: broker name -> why one of its queues has no answer.
+        topic_ids: (topic, broker name) -> which topic of that name it is; of pymq brokers.
     """
 
     found: dict[MessageQueue, tuple[int, int]] = field(default_factory=dict)
     failed: dict[str, PymqError] = field(default_factory=dict)
+    topic_ids: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 def ask_bounds(
@@ -88,7 +90,8 @@ class _Round:
     ) -> None:
         if queue.broker_name in self._silent:
             return
-        pair = operations.min_offset(queue), operations.max_offset(queue)
+        end = operations.max_offset(queue, self._answer.topic_ids)
+        pair = operations.min_offset(queue), end
         try:
             channel = self._pool.read_channel(queue)
             with self._pool.alone():
