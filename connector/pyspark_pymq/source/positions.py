@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pymq.client.bulk_client import BulkClient
 from pymq.errors import ConfigurationError, OffsetOutOfRange, PymqError, RouteNotFound
@@ -28,6 +28,9 @@ from pyspark_pymq.source.query_start import QueryStart
 from pyspark_pymq.source.subscribed_topics import SubscribedTopics
 
 LOG = logging.getLogger(__name__)
+
+#: Clocks of drivers and brokers differ: rather read a little twice than miss something.
+CLOCK_SKEW_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,23 @@ class Positions:
             PymqError: a broker could not be asked.
         """
         return resolve(bound, bounds, self._at_times(places(bound, bounds), bounds))
+
+    def for_later_queues(self, start: Position, place: Place, since_ms: int) -> Position:
+        """Return where a stream starts, with what queues need to know that it meets later.
+
+        Args:
+            start: where it starts.
+            place: what the user said of all queues.
+            since_ms: when it starts, by the clocks of all brokers.
+        """
+        group = None
+        if place == COMMITTED:
+            group, place = self._group, self._options.group_fallback or EARLIEST
+        if isinstance(place, At):
+            # What a queue gets from now on is read, also before a moment that is still to come.
+            is_past = place.timestamp_ms <= since_ms + CLOCK_SKEW_MS
+            return replace(start, since_ms=place.timestamp_ms if is_past else since_ms)
+        return replace(start, since_ms=since_ms if place == LATEST else None, group=group)
 
     def later(self, position: Position, bounds: Bounds) -> Offsets:
         """Return where queues begin that a stream does not know yet.

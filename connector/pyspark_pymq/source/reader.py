@@ -7,7 +7,7 @@ reader in its own process, which keeps a ``SubscribedTopics``; progress lives in
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +17,7 @@ from pyspark.sql.types import StructType
 from pymq.errors import ConnectionFailed
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
-    COMMITTED,
-    EARLIEST,
     LATEST,
-    At,
     Bound,
     Bounds,
     Position,
@@ -42,10 +39,17 @@ from pyspark_pymq.source.lookups import average_size
 from pyspark_pymq.source.message_sizes import MessageSizes
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.planning import ranges
+from pyspark_pymq.source.positions import CLOCK_SKEW_MS
 from pyspark_pymq.source.progress import GroupProgress
 from pyspark_pymq.source.source import QueuesPartition, Source
 from pyspark_pymq.source.start_log import NO_LONGER_CHOSEN, start_told
 from pyspark_pymq.source.stream_end import StreamEnd
+from pyspark_pymq.source.topic_identity import (
+    TopicIdentity,
+    created_again,
+    first_messages,
+    with_ids,
+)
 
 try:  # Spark 4.2 and later
     from pyspark.sql.streaming.datasource import (
@@ -64,8 +68,6 @@ LOG = logging.getLogger(__name__)
 
 #: What Spark has no limit for.
 NO_LIMIT = (1 << 63) - 1
-#: Clocks of drivers and brokers differ: rather read a little twice than miss something.
-CLOCK_SKEW_MS = 10_000
 
 
 class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -103,6 +105,11 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         self._delay = TriggerDelay(options.offsets_min, options.trigger_delay_s, monotonic_s)
         self._sizes = MessageSizes(self._average_size, monotonic_s)
         self._progress = GroupProgress(options)
+        self._identity = TopicIdentity(
+            self._topics,
+            fail_on_data_loss=options.fail_on_data_loss,
+            otherwise=self._to_start_elsewhere,
+        )
         self._wall_s = wall_s
         self._reasons: Mapping[MessageQueue, str] = {}  # of the initial position
         self._has_told = False  # where the query resumes
@@ -178,14 +185,21 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueuesPartition]:
         """Return the tasks of a batch: a pure function of its two offsets.
 
-        But for the first batch of a stream before Spark 4.2, run again after a crash: its start is
-        asked for again, and a broker that is away by now must not be left out.
+        But for a batch that is run again after a crash, which may no longer be what it was: the
+        first one of a stream before Spark 4.2, whose start is asked for again, and a broker that
+        is away by now must not be left out; and one of a topic that was created again.
         """
         begin, self._planned = position_from_json(start), position_from_json(end)
         self._check_checkpoint(begin)
         if begin == self._initial and not begin.initial and self._planned != self._ended:
             begin = self._with_all_queues(begin, self._planned)
-        return self._partitions(ranges(begin, self._planned))
+        wanted = ranges(begin, self._planned)
+        if wanted and self._planned.topic_ids and self._planned != self._ended:
+            # It was planned by an earlier process, and its topics may be others now.
+            self._topics.bounds(self._planned.offsets, at_once=True)
+            others = self._identity.others(self._planned, self._planned.offsets)
+            wanted = [one for one in wanted if one.queue not in others]
+        return self._partitions(wanted)
 
     def stop(self) -> None:
         """Close connections. Spark mostly ends the process instead, and nothing depends on it."""
@@ -206,13 +220,32 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         """Return where the batch that starts at ``position`` ends: there, if nothing is new."""
         bounds = self._bounds(position, unlimited=unlimited)
         self._tell_start(position, bounds)
-        bounds = self._check_losses(position.offsets, self._end.cap(bounds, position.offsets))
-        position = replace(position, offsets=within(position.offsets, bounds))
+        others = self._identity.others(position, self._end.unfinished(position.offsets))
+        if others:
+            bounds = {**bounds, **self._topics.known_bounds()}
+            self._forget(others)
+        begun_again = first_messages(others, bounds)
+        kept = {queue: offset for queue, offset in position.offsets.items() if queue not in others}
+        bounds = self._check_losses(kept, self._end.cap(bounds, kept))
+        if created_again(position, self._end.unfinished(kept), self._topics.topic_ids):
+            # It was so while a loss was looked into.
+            return self._end_of_batch(position, unlimited=unlimited)
+        position = replace(position, offsets=within(kept, bounds))
         if self._is_bounded:
             bounds = bounded(bounds, self._targets(position, bounds))
-        discovered = self._positions.later(position, bounds)
+        elsewhere = {queue: some for queue, some in bounds.items() if queue not in others}
+        discovered = self._positions.later(position, elsewhere) | begun_again
         takes = take_all if unlimited else self._takes
-        return end_of_batch(position, bounds, discovered=discovered, takes=takes)
+        end = end_of_batch(position, bounds, discovered=discovered, takes=takes)
+        if end.offsets == kept:
+            return end  # Ids alone make no batch.
+        return with_ids(end, self._topics.topic_ids)
+
+    def _forget(self, queues: Iterable[MessageQueue]) -> None:
+        """Forget where queues end: their topic is another one now."""
+        self._end.forget(queues)
+        for queue in queues:
+            (self._target or {}).pop(queue, None)
 
     def _waits(self, position: Position, since_s: float) -> bool:
         """Say whether a broker has more to say about what a query reads that is to end.
@@ -348,26 +381,10 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             start = self._positions.start(self._starting, bounds)
             first_is_empty = ReadAllAvailable is not None or self._starting.moves
             self._reasons = start.reasons
-            self._initial = self._for_later_queues(
-                Position(start.offsets, first_is_empty), since_ms
+            initial = with_ids(Position(start.offsets, first_is_empty), self._topics.topic_ids)
+            self._initial = self._positions.for_later_queues(
+                initial, self._starting.unnamed, since_ms
             )
             if self._is_bounded:
                 self._targets(self._initial, self._end.cap(bounds, start.offsets))
         return self._initial
-
-    def _for_later_queues(self, start: Position, since_ms: int) -> Position:
-        """Return where the stream starts, with what queues need to know that it meets later.
-
-        Args:
-            start: where it starts.
-            since_ms: when it does, by the clocks of all brokers.
-        """
-        place = self._starting.unnamed
-        group = None
-        if place == COMMITTED:
-            group, place = self._options.consumer_group, self._options.group_fallback or EARLIEST
-        if isinstance(place, At):
-            # What a queue gets from now on is read, also before a moment that is still to come.
-            is_past = place.timestamp_ms <= since_ms + CLOCK_SKEW_MS
-            return replace(start, since_ms=place.timestamp_ms if is_past else since_ms)
-        return replace(start, since_ms=since_ms if place == LATEST else None, group=group)

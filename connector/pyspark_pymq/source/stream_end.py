@@ -6,7 +6,7 @@ its end is done with: whatever becomes of it later is no loss.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from pymq.client.bulk_client import BulkClient
 from pymq.errors import PymqError
@@ -83,6 +83,12 @@ class StreamEnd:
             for queue, offset in offsets.items()
             if (end := self._known_end(queue)) is None or offset < end
         }
+
+    def forget(self, queues: Iterable[MessageQueue]) -> None:
+        """Look for the ends of queues again: they are those of other topics now."""
+        for queue in queues:
+            self._ends.pop(queue, None)
+            self._asked_at.pop(queue, None)
 
     def tell_once(self, offsets: Mapping[MessageQueue, int], *, is_expected: bool) -> None:
         """Say when nothing is left to read: Spark gives a source no means to end its query.

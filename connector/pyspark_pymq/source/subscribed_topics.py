@@ -21,7 +21,7 @@ from pymq.client.bulk_client import BulkClient
 from pymq.client.routes import Route
 from pymq.errors import PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq.offsets import Bounds, named
+from pyspark_pymq.offsets import Bounds, TopicIds, named
 from pyspark_pymq.retrying import pause
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.outages import Outages
@@ -68,6 +68,7 @@ class SubscribedTopics:
         self._queues: set[MessageQueue] = set()
         self._routed: set[MessageQueue] = set()
         self._bounds: Bounds = {}
+        self._topic_ids: TopicIds = {}
         self._asked_at: float | None = None
         self._pause_s = PAUSE_MIN_S
         self._outages = Outages(
@@ -151,6 +152,11 @@ class SubscribedTopics:
     def known_bounds(self) -> Bounds:
         """Return the last answer, without asking anybody; empty before the first."""
         return self._bounds
+
+    @property
+    def topic_ids(self) -> TopicIds:
+        """The ids of topics that the last answer came with."""
+        return self._topic_ids
 
     def routes(self) -> list[Route]:
         """Return the topics' routes, as last seen."""
@@ -241,10 +247,13 @@ class SubscribedTopics:
         rest = [queue for queue in queues if queue not in by_masters]
         answer = client.try_bounds(self._outages.without(rest))
         found, failed = by_masters | answer.found, dict(answer.failed)
+        topic_ids = dict(answer.topic_ids)
         for of_broker, timeout_s in due.values():
             answer = client.try_bounds(of_broker, timeout_s=timeout_s)
             found |= answer.found
             failed |= answer.failed
+            topic_ids |= answer.topic_ids
+        self._topic_ids = topic_ids
         by_masters |= self._ask_masters(client, queues, found, failed)
         self._from_masters = {
             queue for queue in found if queue in by_masters or client.asks_master(queue)
