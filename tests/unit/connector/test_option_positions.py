@@ -219,5 +219,6 @@ def test_starts_that_a_batch_cannot_have(given: dict[str, str], text: str) -> No
     options.check_for_stream()
     with pytest.raises(ConfigurationError, match=text):
         options.check_for_batch()
-    for fine in ({}, {"startingoffsets": by_queue(-2)}, {**given, "startingtimestamp": "7"}):
+    overridden = {**given, "startingtimestamp": "2026-01-31T09:30:00Z"}
+    for fine in ({}, {"startingoffsets": by_queue(-2)}, overridden):
         source_options({**SOURCE, **fine}).check_for_batch()

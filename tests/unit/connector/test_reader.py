@@ -310,7 +310,8 @@ def test_batch_bounds_that_are_not_there(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.offset_at[1] = 99
-    late = {"startingtimestamp": "1", "startingoffsetsbytimestampstrategy": "latest"}
+    late = {"startingtimestamp": "1970-01-01T00:00:00.001Z"}
+    late["startingoffsetsbytimestampstrategy"] = "latest"
     for options, text in (
         ({"startingoffsets": '{"orders": {"broker-a": {"0": 1}}}'}, r"1\.\.4 are gone"),
         ({"startingoffsets": '{"orders": {"broker-a": {"1": 11}}}'}, "ends at 10"),

@@ -147,7 +147,9 @@ def test_a_queue_that_was_read_to_its_end_is_done_with(broker: FakeBroker) -> No
 
 def test_an_end_by_time_is_looked_for_in_the_new_topic(broker: FakeBroker, clock: Time) -> None:
     broker.offset_at[900_000] = 8
-    reader = stream(endingtimestamp="900000", failondataloss="false", maxoffsetspertrigger="8")
+    reader = stream(
+        endingtimestamp="1970-01-01T00:15:00Z", failondataloss="false", maxoffsetspertrigger="8"
+    )
     position = reader.latestOffset(with_id(offsets(5, 0), "first"))
     assert position == with_id(offsets(7, 5), "first")
     create_again(broker)
