@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from pyspark_pymq.sink.writer import PymqBatchWriter, PymqStreamWriter
     from pyspark_pymq.source.batch_reader import PymqBatchReader
     from pyspark_pymq.source.metadata import QueueStatesReader
-    from pyspark_pymq.source.reader import PymqStreamReader, RefusedStreamReader
+    from pyspark_pymq.source.reader import PymqStreamReader
+    from pyspark_pymq.source.refused_reader import RefusedStreamReader
 
 #: Spark needs the first as well, but not in every process.
 _PACKAGES = ("pyarrow", "numpy", "pymq")
@@ -74,6 +75,7 @@ class PymqSource(DataSource):
             check_schema(schema, known=QUEUE_COLUMNS)
             return QueueStatesReader(options, schema)
         options.check_schema(schema)
+        options.check_for_batch()
         if takes_filters():
             from pyspark_pymq.source.pushdown import FilteringBatchReader
 
@@ -84,7 +86,8 @@ class PymqSource(DataSource):
         """Return the reader of ``spark.readStream``, or one that raises what is wrong."""
         from pymq.errors import ConfigurationError
         from pyspark_pymq.source.options import source_options
-        from pyspark_pymq.source.reader import PymqStreamReader, RefusedStreamReader
+        from pyspark_pymq.source.reader import PymqStreamReader
+        from pyspark_pymq.source.refused_reader import RefusedStreamReader
         from pyspark_pymq.transport import warn_of_tcp
 
         warn_of_tcp()

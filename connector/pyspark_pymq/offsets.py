@@ -12,6 +12,10 @@ A stream that began at the latest messages, or at a moment, records that moment,
 begins with what was stored after that. One that began where a consumer group stands records
 ``"group": "..."``: such a queue begins where that group stands in it, if it does.
 
+Brokers of pymq say which topic of a name they have, by an id that each topic gets when it is
+created. ``"ids": {"topic": {"broker": "..."}}`` has those that the offsets are of. Checkpoints of
+earlier versions lack it; it is added as soon as there are other offsets to write.
+
 Where a stream begins is determined once: asked for twice, "latest" would lose what arrives in
 between. But Spark journals only where a batch ends. So the initial offset carries
 ``"init": true``, the first batch ends where it started, without the mark, and is always empty. A
@@ -20,7 +24,7 @@ queue that appears later is likewise journaled at its first message one batch be
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,6 +42,8 @@ VERSION = 1
 LOSSES_TOLD_MAX = 4
 
 Offsets = dict[MessageQueue, int]
+#: (topic, broker name) -> which topic of that name it is.
+TopicIds = Mapping[tuple[str, str], str]
 Bounds = Mapping[MessageQueue, tuple[int, int]]  # first offset kept, end (next to be assigned)
 #: One spelling for each, or a queue could be named twice.
 _QUEUE_ID = re.compile("0|[1-9][0-9]*")
@@ -87,12 +93,14 @@ class Position:
         since_ms: queues that are discovered later begin with what was stored then or later, ms
             since 1970; None: with their first message.
         group: before that, where this consumer group stands in them.
+        topic_ids: of the topics that the offsets are of, as far as brokers tell.
     """
 
     offsets: Offsets
     initial: bool = False
     since_ms: int | None = None
     group: str | None = None
+    topic_ids: TopicIds = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +127,10 @@ def position_to_json(position: Position) -> dict[str, Any]:
         mark["since"] = position.since_ms
     if position.group is not None:
         mark["group"] = position.group
+    if position.topic_ids:
+        ids = mark["ids"] = {}
+        for (topic, broker_name), topic_id in sorted(position.topic_ids.items()):
+            ids.setdefault(topic, {})[broker_name] = topic_id
     value: dict[str, Any] = {RESERVED: mark}
     for queue, offset in sorted(position.offsets.items()):
         brokers = value.setdefault(queue.topic, {})
@@ -157,7 +169,16 @@ def position_from_json(value: Any) -> Position:
     group = mark.get("group")
     if group is not None and type(group) is not str:
         raise ConfigurationError(f"offsets with group={group!r}, expected its name")
-    return Position(offsets, mark.get("init") is True, since_ms, group)
+    topic_ids = dict(_topic_ids(mark.get("ids", {})))
+    return Position(offsets, mark.get("init") is True, since_ms, group, topic_ids)
+
+
+def _topic_ids(value: Any) -> Iterator[tuple[tuple[str, str], str]]:
+    for topic, brokers in _members(value, "ids"):
+        for broker_name, topic_id in _members(brokers, f"ids of {topic}"):
+            if type(topic_id) is not str:
+                raise ConfigurationError(f"offsets with the id {topic_id!r}, expected a string")
+            yield (topic, broker_name), topic_id
 
 
 def queue_members(value: Any) -> Iterator[tuple[MessageQueue, Any]]:

@@ -93,7 +93,9 @@ def test_nothing_to_read_or_write(
     write(spark.createDataFrame([("only",)], "body string"))
     write(spark.createDataFrame([], "body string"))
     assert reader.load().count() == 1
-    assert reader.option("startingOffsets", "latest").load().count() == 0
+    options = {"startingTimestamp": "3000-01-01T00:00:00Z"}
+    options["startingOffsetsByTimestampStrategy"] = "latest"
+    assert reader.options(**options).load().count() == 0
 
 
 def test_rows_choose_topic_and_queue(
@@ -128,6 +130,11 @@ def test_wrong_options_fail_at_load(
         reader.options(**options).load()
     for piece in pieces:
         assert piece in str(caught.value)
+
+
+def test_a_start_at_the_latest_is_refused(reader: DataFrameReader) -> None:
+    with pytest.raises(PySparkException, match="startingOffsets=latest is for streams"):
+        reader.option("startingOffsets", "latest").load().count()
 
 
 def test_wrong_writes_say_why(spark: SparkSession, write: Callable[..., None]) -> None:

@@ -14,6 +14,8 @@ from pyspark.sql.streaming import StreamingQuery
 from tests.spark.test_source_positions import GROUP, commit, moment
 from tests.spark.two_brokers import Stored, TwoBrokers, numbers, wait_until
 
+from pymq.client.admin import BlockingAdmin
+
 pytestmark = pytest.mark.spark
 TOPIC = "T"
 DEADLINE_S = 120.0
@@ -73,6 +75,28 @@ def to_stored(rows: DataFrame, topic: str = TOPIC) -> list[Stored]:
 def wait_for(query: StreamingQuery, holds: Callable[[], bool], what: str) -> None:
     wait_until(lambda: query.exception() is not None or holds(), what, DEADLINE_S)
     assert query.exception() is None
+
+
+def test_a_topic_that_was_created_again_while_the_query_was_stopped(
+    start: Start, found: Callable[..., list[Stored]], two_brokers: TwoBrokers
+) -> None:
+    bed = two_brokers
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(80))
+    start(available_now=True, startingOffsets="earliest").awaitTermination()
+    start(available_now=True).awaitTermination()  # Before 4.2 each is one batch.
+    before = found()
+    with bed.client() as client:
+        BlockingAdmin(client).delete_topic(TOPIC)
+    bed.create_topic(TOPIC)
+    bed.send(TOPIC, numbers(100, 300))
+    query = start(available_now=True)
+    with pytest.raises(PySparkException, match="T on broker-a, topic T on broker-b: deleted, and"):
+        query.awaitTermination()
+    for _ in range(3):
+        start(available_now=True, failOnDataLoss="false").awaitTermination()
+    assert len(before) == 80
+    assert found() == sorted(before + bed.stored(TOPIC))
 
 
 @pytest.mark.parametrize("mode", ["time", "group", "pattern", "end"])

@@ -128,13 +128,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         announced=functools.partial(registration.wait_announced, ANNOUNCE_WAIT_S),
         flushed=flusher.wait_all_flushed,
     )
-    save_topics = saving.add("topics.json", tables.topics)
-
-    def topics_changed() -> None:
-        save_topics()
-        registration.announce()
-
-    tables.topics.on_change = topics_changed
+    _save_topics(tables.topics, saving, registration)
     tables.groups.on_change = saving.add("subscriptionGroup.json", tables.groups)
     notices = _connect_clients(site, tables)
     saving.add_periodic("consumerFilter.json", tables.filters, interval_s=_FILTER_SAVE_INTERVAL_S)
@@ -183,6 +177,18 @@ def _make_core(site: Site, tables: Tables) -> Core:
         deletions=Deletions([statistics.forget_topic], [statistics.forget_group]),
         reports=[admission.report],
     )
+
+
+def _save_topics(topics: TopicTable, saving: StateSaving, registration: Registration) -> None:
+    """Have changes of the topics saved, and told to the name servers."""
+    save = saving.add("topics.json", topics)
+
+    def changed() -> None:
+        save()
+        registration.announce()
+
+    topics.on_change = changed
+    topics.ids.on_change = saving.add("topicIds.json", topics.ids)
 
 
 def _connect_clients(site: Site, tables: Tables) -> ChangeNotices:

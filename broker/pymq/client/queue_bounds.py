@@ -19,10 +19,12 @@ class BoundsAnswer:
     Attributes:
         found: (first offset kept, end) of the queues whose brokers answered.
         failed: broker name -> why one of its queues has no answer.
+        topic_ids: (topic, broker name) -> which topic of that name it is; of pymq brokers.
     """
 
     found: dict[MessageQueue, tuple[int, int]] = field(default_factory=dict)
     failed: dict[str, PymqError] = field(default_factory=dict)
+    topic_ids: dict[tuple[str, str], str] = field(default_factory=dict)
 
 
 def ask_bounds(
@@ -64,7 +66,8 @@ def ask_bounds(
             failed(queue, error)
             continue
         routed.append(queue)
-        asked += [(address, operations.min_offset(queue)), (address, operations.max_offset(queue))]
+        end = operations.max_offset(queue, answer.topic_ids)
+        asked += [(address, operations.min_offset(queue)), (address, end)]
         hints[address] = advertised(queue.broker_name)
     results = ask_many(pool, asked, timeout_s=timeout_s, hints=hints)
     for queue, first, end in zip(routed, results[::2], results[1::2], strict=True):

@@ -188,6 +188,26 @@ class SourceOptions:
         }
         return ", ".join(name for name, limit in limits.items() if limit is not None)
 
+    def check_for_batch(self) -> None:
+        """Check what only a stream can do.
+
+        Raises:
+            ConfigurationError: a batch is to start at the latest messages.
+        """
+        start = self.start(EARLIEST)
+        if start.unnamed == LATEST:
+            raise ConfigurationError(
+                "option startingOffsets=latest is for streams (spark.readStream): a batch would "
+                "read nothing. Use earliest, JSON or startingTimestamp, or leave it out"
+            )
+        for queue, place in start.named:
+            if place == LATEST:
+                raise ConfigurationError(
+                    f"option startingOffsets: {named(queue)} is to start at -1 (latest), which "
+                    f"only streams can do: a batch would read nothing of it. Name an offset, or -2 "
+                    f"(earliest); to leave the queue out, use assign"
+                )
+
     def check_for_stream(self) -> None:
         """Check what only a batch can do.
 

@@ -2,10 +2,10 @@
 
 import logging
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pymq.client.bulk_client import BulkClient
-from pymq.errors import ConfigurationError, OffsetOutOfRange, PymqError
+from pymq.errors import ConfigurationError, OffsetOutOfRange, PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
     COMMITTED,
@@ -28,6 +28,9 @@ from pyspark_pymq.source.query_start import QueryStart
 from pyspark_pymq.source.subscribed_topics import SubscribedTopics
 
 LOG = logging.getLogger(__name__)
+
+#: Clocks of drivers and brokers differ: rather read a little twice than miss something.
+CLOCK_SKEW_MS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,8 @@ class Positions:
         self._topics = topics
         self._start = start
         self._group = options.consumer_group
+        #: Why some brokers have not said where their new queues begin, by name.
+        self.unanswered: dict[str, PymqError] = {}
 
     def start(self, bound: Bound, bounds: Bounds) -> Start:
         """Return where a new query starts.
@@ -96,11 +101,28 @@ class Positions:
         """
         return resolve(bound, bounds, self._at_times(places(bound, bounds), bounds))
 
+    def for_later_queues(self, start: Position, place: Place, since_ms: int) -> Position:
+        """Return where a stream starts, with what queues need to know that it meets later.
+
+        Args:
+            start: where it starts.
+            place: what the user said of all queues.
+            since_ms: when it starts, by the clocks of all brokers.
+        """
+        group = None
+        if place == COMMITTED:
+            group, place = self._group, self._options.group_fallback or EARLIEST
+        if isinstance(place, At):
+            # What a queue gets from now on is read, also before a moment that is still to come.
+            is_past = place.timestamp_ms <= since_ms + CLOCK_SKEW_MS
+            return replace(start, since_ms=place.timestamp_ms if is_past else since_ms)
+        return replace(start, since_ms=since_ms if place == LATEST else None, group=group)
+
     def later(self, position: Position, bounds: Bounds) -> Offsets:
         """Return where queues begin that a stream does not know yet.
 
         That is journaled, and so must not depend on when it is asked: as the stream itself began.
-        Queues that cannot be asked now are left out.
+        Queues that cannot be asked now are left out, see ``unanswered``.
 
         Raises:
             PymqError: a broker refused.
@@ -112,7 +134,7 @@ class Positions:
         if new and position.group is not None:
             group = position.group
             committed, failed = self._topics.look_up(
-                new, lambda client, queue: client.stored_commit(group, queue)
+                new, lambda client, queue: _commit_within(client, group, queue, bounds[queue])
             )
             found = {queue: offset for queue, offset in committed.items() if offset is not None}
             reason = f"where group {group} stands, or {reason}"
@@ -128,8 +150,10 @@ class Positions:
             found |= {queue: bounds[queue][0] for queue in rest}
         if found:
             LOG.info("new queues, each is read from %s on: %s", reason, _each(found))
-        for name, error in failed.items():
-            LOG.warning("queues of broker %s are new, and are looked at later: %s", name, error)
+        for name in failed.keys() - self.unanswered.keys():
+            text = "queues of broker %s are new, and are looked at later: %s"
+            LOG.warning(text, name, failed[name])
+        self.unanswered = failed
         return found
 
     def _at_times(self, chosen: Mapping[MessageQueue, Place], bounds: Bounds) -> Offsets:
@@ -165,6 +189,43 @@ class Positions:
                 f"latest"
             )
         return found
+
+
+def _commit_within(
+    client: BulkClient, group: str, queue: MessageQueue, bounds: tuple[int, int]
+) -> int | None:
+    """Return what a group has committed in a new queue, moved to where the queue has messages.
+
+    It may be of a topic of the same name that was deleted, or older than what is kept.
+
+    Args:
+        bounds: of the queue, as far as the query reads it, or as they were a while ago.
+
+    Raises:
+        PymqError: there is no answer, or only that of a slave that lags behind.
+    """
+    committed = client.stored_commit(group, queue)
+    if committed is None or bounds[0] <= committed <= bounds[1]:
+        return committed
+    answer = client.try_bounds([queue])
+    if queue not in answer.found:
+        raise answer.failed[queue.broker_name]
+    first, end = answer.found[queue]
+    if committed > end and not client.asks_master(queue):
+        raise RouteNotFound(f"the master of broker {queue.broker_name} is away, and its slave lags")
+    offset = min(max(committed, first), end)
+    if offset != committed:
+        LOG.warning(
+            "%s is new, and group %s has committed %d there, but it holds %d up to %d: it is read "
+            "from %d on",
+            named(queue),
+            group,
+            committed,
+            first,
+            end,
+            offset,
+        )
+    return offset
 
 
 def _nothing_so_late(

@@ -7,24 +7,21 @@ reader in its own process, which keeps a ``SubscribedTopics``; progress lives in
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from pymq.errors import PymqError
+from pymq.errors import ConnectionFailed
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import (
-    COMMITTED,
-    EARLIEST,
     LATEST,
-    At,
     Bound,
     Bounds,
     Position,
+    listed,
     position_from_json,
     position_to_json,
     resolve,
@@ -42,10 +39,17 @@ from pyspark_pymq.source.lookups import average_size
 from pyspark_pymq.source.message_sizes import MessageSizes
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.planning import ranges
+from pyspark_pymq.source.positions import CLOCK_SKEW_MS
 from pyspark_pymq.source.progress import GroupProgress
 from pyspark_pymq.source.source import QueuesPartition, Source
-from pyspark_pymq.source.start_log import start_told
+from pyspark_pymq.source.start_log import NO_LONGER_CHOSEN, start_told
 from pyspark_pymq.source.stream_end import StreamEnd
+from pyspark_pymq.source.topic_identity import (
+    TopicIdentity,
+    created_again,
+    first_messages,
+    with_ids,
+)
 
 try:  # Spark 4.2 and later
     from pyspark.sql.streaming.datasource import (
@@ -64,8 +68,6 @@ LOG = logging.getLogger(__name__)
 
 #: What Spark has no limit for.
 NO_LIMIT = (1 << 63) - 1
-#: Clocks of drivers and brokers differ: rather read a little twice than miss something.
-CLOCK_SKEW_MS = 10_000
 
 
 class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -103,9 +105,15 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         self._delay = TriggerDelay(options.offsets_min, options.trigger_delay_s, monotonic_s)
         self._sizes = MessageSizes(self._average_size, monotonic_s)
         self._progress = GroupProgress(options)
+        self._identity = TopicIdentity(
+            self._topics,
+            fail_on_data_loss=options.fail_on_data_loss,
+            otherwise=self._to_start_elsewhere,
+        )
         self._wall_s = wall_s
         self._reasons: Mapping[MessageQueue, str] = {}  # of the initial position
         self._has_told = False  # where the query resumes
+        self._no_longer_chosen: Collection[MessageQueue] | None = None  # known when it resumes
         self._initial: Position | None = None
         self._planned: Position | None = None
         self._ended: Position | None = None  # of the last batch that this process has begun
@@ -126,6 +134,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             limit: what ``getDefaultReadLimit`` returned, or all there is.
 
         Raises:
+            ConfigurationError: the checkpoint has other topics than the options choose.
             OffsetOutOfRange: messages are gone, and ``failOnDataLoss`` is true.
             PymqError: brokers could not be asked.
         """
@@ -133,6 +142,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             position = position_from_json(start)
         else:
             position = self._planned or self._start()
+        self._check_checkpoint(position)
         unlimited = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
         if position.initial:
             if unlimited:  # although ``getDefaultReadLimit`` said something else
@@ -144,7 +154,8 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             self._tell_start(position, self._topics.known_bounds())
             return position_to_json(replace(position, initial=False))
         end = self._end_of_batch(position, unlimited=unlimited)
-        while self._is_bounded and end == position and self._waits(position):
+        asked_s = self._topics.now_s()
+        while self._is_bounded and end == position and self._waits(position, asked_s):
             end = self._end_of_batch(position, unlimited=unlimited)
         self._ended = end
         self._end.tell_once(position.offsets, is_expected=self._is_bounded)
@@ -174,13 +185,21 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[QueuesPartition]:
         """Return the tasks of a batch: a pure function of its two offsets.
 
-        But for the first batch of a stream before Spark 4.2, run again after a crash: its start is
-        asked for again, and a broker that is away by now must not be left out.
+        But for a batch that is run again after a crash, which may no longer be what it was: the
+        first one of a stream before Spark 4.2, whose start is asked for again, and a broker that
+        is away by now must not be left out; and one of a topic that was created again.
         """
         begin, self._planned = position_from_json(start), position_from_json(end)
+        self._check_checkpoint(begin)
         if begin == self._initial and not begin.initial and self._planned != self._ended:
             begin = self._with_all_queues(begin, self._planned)
-        return self._partitions(ranges(begin, self._planned))
+        wanted = ranges(begin, self._planned)
+        if wanted and self._planned.topic_ids and self._planned != self._ended:
+            # It was planned by an earlier process, and its topics may be others now.
+            self._topics.bounds(self._planned.offsets, at_once=True)
+            others = self._identity.others(self._planned, self._planned.offsets)
+            wanted = [one for one in wanted if one.queue not in others]
+        return self._partitions(wanted)
 
     def stop(self) -> None:
         """Close connections. Spark mostly ends the process instead, and nothing depends on it."""
@@ -201,18 +220,62 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         """Return where the batch that starts at ``position`` ends: there, if nothing is new."""
         bounds = self._bounds(position, unlimited=unlimited)
         self._tell_start(position, bounds)
-        bounds = self._check_losses(position.offsets, bounds)
-        position = replace(position, offsets=within(position.offsets, bounds))
-        bounds = self._end.cap(bounds)
+        others = self._identity.others(position, self._end.unfinished(position.offsets))
+        if others:
+            bounds = {**bounds, **self._topics.known_bounds()}
+            self._forget(others)
+        begun_again = first_messages(others, bounds)
+        kept = {queue: offset for queue, offset in position.offsets.items() if queue not in others}
+        bounds = self._check_losses(kept, self._end.cap(bounds, kept))
+        if created_again(position, self._end.unfinished(kept), self._topics.topic_ids):
+            # It was so while a loss was looked into.
+            return self._end_of_batch(position, unlimited=unlimited)
+        position = replace(position, offsets=within(kept, bounds))
         if self._is_bounded:
             bounds = bounded(bounds, self._targets(position, bounds))
-        discovered = self._positions.later(position, bounds)
+        elsewhere = {queue: some for queue, some in bounds.items() if queue not in others}
+        discovered = self._positions.later(position, elsewhere) | begun_again
         takes = take_all if unlimited else self._takes
-        return end_of_batch(position, bounds, discovered=discovered, takes=takes)
+        end = end_of_batch(position, bounds, discovered=discovered, takes=takes)
+        if end.offsets == kept:
+            return end  # Ids alone make no batch.
+        return with_ids(end, self._topics.topic_ids)
 
-    def _waits(self, position: Position) -> bool:
-        """Say whether a broker has more to say about what a query reads that is to end."""
-        return self._topics.waits_for(position.offsets) or self._end.is_unclear
+    def _forget(self, queues: Iterable[MessageQueue]) -> None:
+        """Forget where queues end: their topic is another one now."""
+        self._end.forget(queues)
+        for queue in queues:
+            (self._target or {}).pop(queue, None)
+
+    def _waits(self, position: Position, since_s: float) -> bool:
+        """Say whether a broker has more to say about what a query reads that is to end.
+
+        Raises:
+            ConnectionFailed: it has not done so for ``retryTimeoutMs``, and ``failOnDataLoss`` is
+                true.
+        """
+        new = (self._target or {}).keys() - position.offsets.keys()
+        if self._topics.waits_for([*self._end.unfinished(position.offsets), *new]):
+            return True  # Outages have an end of their own.
+        if not new and not self._end.is_unclear:
+            return False
+        if self._topics.now_s() - since_s < self._options.retry_timeout_s:
+            return True
+        reasons = {**self._positions.unanswered, **self._end.unanswered}
+        told = ", ".join(f"{name} ({reason})" for name, reason in sorted(reasons.items()))
+        text = (
+            f"{told or listed(sorted(new))}: for {self._options.retry_timeout_s:.0f} s there was "
+            f"no answer about where queues begin, or end"
+        )
+        if self._options.fail_on_data_loss:
+            raise ConnectionFailed(f"{text}; start the query again when there is")
+        LOG.warning("ending without them (failOnDataLoss=false): %s", text)
+        return False
+
+    def _check_losses(self, offsets: Mapping[MessageQueue, int], bounds: Bounds) -> Bounds:
+        """Do it for the queues that have not been read up to their end."""
+        checked = super()._check_losses(self._end.unfinished(offsets), bounds)
+        return bounds if checked is bounds else self._end.cap(checked, offsets)
 
     def _takes(
         self, offsets: Mapping[MessageQueue, int], waiting: Mapping[MessageQueue, int]
@@ -239,6 +302,24 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             LOG.debug("no sample of the sizes of messages: %s", error)
         return found.get(queue)
 
+    def _check_checkpoint(self, position: Position) -> None:
+        """Check once that the checkpoint is of the topics that the options choose.
+
+        Raises:
+            ConfigurationError: it has none of them.
+        """
+        if self._no_longer_chosen is not None:
+            return
+        choice = self._options.choice
+        self._no_longer_chosen = left = choice.no_longer_taken(position.offsets.keys())
+        if left:
+            LOG.warning(
+                "%s does not choose %s, which the checkpoint has: they keep their place in it and "
+                "are not read; if they are chosen again, reading continues there",
+                choice,
+                listed(left),
+            )
+
     def _tell_start(self, position: Position, bounds: Bounds) -> None:
         """Log where the query resumes, and why; once."""
         if self._has_told:
@@ -247,6 +328,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         reasons = dict.fromkeys(position.offsets, "checkpoint")
         if self._initial is not None and self._initial.offsets == position.offsets:
             reasons |= self._reasons
+        reasons |= dict.fromkeys(self._no_longer_chosen or (), NO_LONGER_CHOSEN)
         choice = self._options.choice
         LOG.info("stream of %s: %s", choice, start_told(position.offsets, reasons, bounds))
         there = {*position.offsets, *bounds}
@@ -269,18 +351,19 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
     def _bounds(self, position: Position, *, unlimited: bool) -> Bounds:
         """Return bounds that tell what the next batch has; asks only if it must.
 
-        What was known before is enough when the query ends there (AvailableNow), or when it
-        fills a batch up to its cap, unless it is time to look for new topics.
+        What was known before is enough when the query ends there (AvailableNow), or, for a
+        while, when it fills a batch up to its cap.
         """
         known = self._topics.known_bounds()
         takes = self._options.choice.takes
         is_complete = all(queue in known for queue in position.offsets if takes(queue))
-        if known and self._target is not None and is_complete and not self._end.is_unclear:
+        target = self._target
+        has_begun = target is not None and target.keys() <= position.offsets.keys()
+        if known and is_complete and has_begun and not self._end.is_unclear:
             return known
         waiting = sum(backlog(position.offsets, known).values())
         offsets_max = None if unlimited else self._options.offsets_max
-        is_enough = offsets_max is not None and waiting >= offsets_max
-        if is_enough and not self._topics.wants_topics:
+        if offsets_max is not None and waiting >= offsets_max and self._topics.is_recent:
             return known
         return self._topics.bounds(position.offsets)
 
@@ -298,55 +381,10 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             start = self._positions.start(self._starting, bounds)
             first_is_empty = ReadAllAvailable is not None or self._starting.moves
             self._reasons = start.reasons
-            self._initial = self._for_later_queues(
-                Position(start.offsets, first_is_empty), since_ms
+            initial = with_ids(Position(start.offsets, first_is_empty), self._topics.topic_ids)
+            self._initial = self._positions.for_later_queues(
+                initial, self._starting.unnamed, since_ms
             )
             if self._is_bounded:
-                self._targets(self._initial, self._end.cap(bounds))
+                self._targets(self._initial, self._end.cap(bounds, start.offsets))
         return self._initial
-
-    def _for_later_queues(self, start: Position, since_ms: int) -> Position:
-        """Return where the stream starts, with what queues need to know that it meets later.
-
-        Args:
-            start: where it starts.
-            since_ms: when it does, by the clocks of all brokers.
-        """
-        place = self._starting.unnamed
-        group = None
-        if place == COMMITTED:
-            group, place = self._options.consumer_group, self._options.group_fallback or EARLIEST
-        if isinstance(place, At):
-            # What a queue gets from now on is read, also before a moment that is still to come.
-            is_past = place.timestamp_ms <= since_ms + CLOCK_SKEW_MS
-            return replace(start, since_ms=place.timestamp_ms if is_past else since_ms)
-        return replace(start, since_ms=since_ms if place == LATEST else None, group=group)
-
-
-class RefusedStreamReader(DataSourceStreamReader):
-    """Says at the first question why there is no reader.
-
-    An error of ``DataSource.streamReader`` itself Spark 4.0 to 4.3 show behind one of their own.
-
-    Args:
-        reason: what is wrong.
-    """
-
-    def __init__(self, reason: PymqError) -> None:
-        self._reason = reason
-
-    def initialOffset(self) -> dict[str, Any]:
-        """Raise the reason."""
-        raise self._reason
-
-    def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:
-        """Raise the reason."""
-        raise self._reason
-
-    def partitions(self, start: Any, end: Any) -> Sequence[InputPartition]:
-        """Raise the reason."""
-        raise self._reason
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raise the reason."""
-        raise self._reason

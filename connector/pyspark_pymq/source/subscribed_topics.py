@@ -21,7 +21,7 @@ from pymq.client.bulk_client import BulkClient
 from pymq.client.routes import Route
 from pymq.errors import PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq.offsets import Bounds, named
+from pyspark_pymq.offsets import Bounds, TopicIds, named
 from pyspark_pymq.retrying import pause
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.outages import Outages
@@ -34,6 +34,9 @@ T = TypeVar("T")
 
 PAUSE_MIN_S = 0.01
 PAUSE_MAX_S = 0.2  # other sources of the same query wait, too
+#: An answer with enough for a full batch serves for this long. A question now and then finds what
+#: is new or back, notices who is away, and keeps the reported lag true.
+ANSWER_AGE_S = 1.0
 
 
 class SubscribedTopics:
@@ -65,6 +68,7 @@ class SubscribedTopics:
         self._queues: set[MessageQueue] = set()
         self._routed: set[MessageQueue] = set()
         self._bounds: Bounds = {}
+        self._topic_ids: TopicIds = {}
         self._asked_at: float | None = None
         self._pause_s = PAUSE_MIN_S
         self._outages = Outages(
@@ -149,6 +153,11 @@ class SubscribedTopics:
         """Return the last answer, without asking anybody; empty before the first."""
         return self._bounds
 
+    @property
+    def topic_ids(self) -> TopicIds:
+        """The ids of topics that the last answer came with."""
+        return self._topic_ids
+
     def routes(self) -> list[Route]:
         """Return the topics' routes, as last seen."""
         return self._routes
@@ -175,9 +184,13 @@ class SubscribedTopics:
         return self._outages
 
     @property
-    def wants_topics(self) -> bool:
-        """Whether it is time to look for new topics: ask for bounds, even if they are known."""
-        return self._discovery.is_due
+    def is_recent(self) -> bool:
+        """Whether the last answer may serve once more, and no topics need to be looked for."""
+        return (
+            self._asked_at is not None
+            and self._monotonic_s() - self._asked_at < ANSWER_AGE_S
+            and not self._discovery.is_due
+        )
 
     def waits_for(self, queues: Iterable[MessageQueue]) -> bool:
         """Say whether there is no answer about one of the queues, and it is waited for."""
@@ -234,10 +247,13 @@ class SubscribedTopics:
         rest = [queue for queue in queues if queue not in by_masters]
         answer = client.try_bounds(self._outages.without(rest))
         found, failed = by_masters | answer.found, dict(answer.failed)
+        topic_ids = dict(answer.topic_ids)
         for of_broker, timeout_s in due.values():
             answer = client.try_bounds(of_broker, timeout_s=timeout_s)
             found |= answer.found
             failed |= answer.failed
+            topic_ids |= answer.topic_ids
+        self._topic_ids = topic_ids
         by_masters |= self._ask_masters(client, queues, found, failed)
         self._from_masters = {
             queue for queue in found if queue in by_masters or client.asks_master(queue)

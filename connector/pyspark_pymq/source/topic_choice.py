@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import is_system_topic, topic_objection
 
@@ -67,6 +68,22 @@ class TopicChoice:
                 or AssignedQueue(topic, "", number) in self.assigned
             )
         return self.takes_topic(queue.topic)
+
+    def no_longer_taken(self, queues: Collection[MessageQueue]) -> list[MessageQueue]:
+        """Return which queues of a checkpoint are not read, sorted.
+
+        Raises:
+            ConfigurationError: none of its topics is: it was written for other ones.
+        """
+        topics = sorted({queue.topic for queue in queues})
+        if topics and not any(map(self.takes_topic, topics)):
+            told = ", ".join(topics[:8]) + (", ..." if len(topics) > 8 else "")
+            raise ConfigurationError(
+                f"the checkpoint has positions in {told}, and {self} chooses none of these topics: "
+                f"it is of another query. Use another checkpoint (option checkpointLocation) for "
+                f"other topics, which then begin at startingOffsets, or choose the ones it has"
+            )
+        return sorted(queue for queue in queues if not self.takes(queue))
 
     def matching(self, topics: Iterable[str], own: Collection[str]) -> list[str]:
         """Return which of some topics are read, sorted.

@@ -102,6 +102,7 @@ class FakeBroker:
     groups: set[str] = field(default_factory=set)  # that may commit
     committed: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)  # by group
     own_topics: set[str] = field(default_factory=set)  # more of what a name server lists
+    topic_ids: dict[tuple[str, str], str] = field(default_factory=dict)  # of pymq brokers
 
     def add(self, queue: MessageQueue, *messages: tuple[bytes, dict[str, str]]) -> None:
         records = self.queues.setdefault(queue, [])
@@ -289,6 +290,9 @@ class FakeClient:
                 answer.failed[queue.broker_name] = ConnectionFailed(f"{queue.broker_name} is away")
             else:
                 answer.found[queue] = self._bounds(queue)
+                place = queue.topic, queue.broker_name
+                if place in self._broker.topic_ids:
+                    answer.topic_ids[place] = self._broker.topic_ids[place]
         return answer
 
     def known_routes(self) -> list[Route]:

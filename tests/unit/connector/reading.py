@@ -3,8 +3,7 @@
 from typing import Any
 
 from pymq.protocol.bodies import MessageQueue
-from pyspark_pymq.source import reader as readers
-from pyspark_pymq.source import subscribed_topics
+from pyspark_pymq.source import positions, subscribed_topics
 from pyspark_pymq.source.batch_reader import PymqBatchReader
 from pyspark_pymq.source.columns import default_schema
 from pyspark_pymq.source.options import source_options
@@ -13,7 +12,7 @@ from pyspark_pymq.source.reader import PymqStreamReader
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
 OPTIONS = {"nameserver": "a:1", "subscribe": "orders"}
 SCHEMA = default_schema(properties=False)
-SINCE = 1_000_000 - readers.CLOCK_SKEW_MS  # of a start at the latest messages
+SINCE = 1_000_000 - positions.CLOCK_SKEW_MS  # of a start at the latest messages
 
 
 class Time:

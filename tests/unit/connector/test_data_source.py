@@ -71,6 +71,7 @@ def test_errors_at_load_and_start() -> None:
         lambda: PymqSource({**OPTIONS, "subscibe": "x"}),
         lambda: PymqSource({"nameserver": "a:1"}).schema(),
         lambda: source.reader(bad),
+        lambda: PymqSource({**OPTIONS, "startingoffsets": "latest"}).reader(SCHEMA),
         lambda: source.writer(spark.StructType().add("body", "string"), False),
         lambda: PymqSource({"nameserver": "a:1"}).writer(bad, False),
         lambda: PymqSource({"nameserver": "a:1", "topic": "t"}).writer(bad, True),

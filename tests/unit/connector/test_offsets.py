@@ -60,11 +60,15 @@ queues = st.builds(
     st.dictionaries(queues, st.integers(0, 1 << 60)),
     st.booleans(),
     st.none() | st.integers(0, 1 << 60),
+    st.dictionaries(st.tuples(st.text(), st.text()), st.text()),
 )
 def test_json_round_trip(
-    offsets: dict[MessageQueue, int], initial: bool, since_ms: int | None
+    offsets: dict[MessageQueue, int],
+    initial: bool,
+    since_ms: int | None,
+    ids: dict[tuple[str, str], str],
 ) -> None:
-    position = Position(offsets, initial, since_ms)
+    position = Position(offsets, initial, since_ms, topic_ids=ids)
     assert position_from_json(json.loads(json.dumps(position_to_json(position)))) == position
 
 
@@ -78,6 +82,8 @@ def test_json_round_trip(
         {"t": {"b": {"-1": 1}}},
         {"t": {"b": {"1": "x"}}},
         {"%": {"since": "1"}},
+        {"%": {"ids": "1"}},
+        {"%": {"ids": {"t": {"b": 7}}}},
     ],
 )
 def test_json_that_is_none(value: object) -> None:

@@ -205,3 +205,20 @@ def test_ends_that_a_stream_cannot_have(given: dict[str, str], text: str) -> Non
         options.check_for_stream()
     for fine in ({}, {"endingoffsets": by_queue(7)}, {**given, "endingtimestamp": "7"}):
         source_options({**SOURCE, **fine}).check_for_stream()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"startingoffsets": "latest"}, "latest is for streams.*a batch would read nothing"),
+        ({"startingoffsets": by_queue(-1)}, "queue 0 of orders on b .*only streams can do"),
+    ],
+)
+def test_starts_that_a_batch_cannot_have(given: dict[str, str], text: str) -> None:
+    options = source_options({**SOURCE, **given})
+    options.check_for_stream()
+    with pytest.raises(ConfigurationError, match=text):
+        options.check_for_batch()
+    overridden = {**given, "startingtimestamp": "2026-01-31T09:30:00Z"}
+    for fine in ({}, {"startingoffsets": by_queue(-2)}, overridden):
+        source_options({**SOURCE, **fine}).check_for_batch()

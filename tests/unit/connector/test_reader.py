@@ -288,7 +288,6 @@ def test_stop_closes(broker: FakeBroker) -> None:
 
 def test_batch_bounds(broker: FakeBroker) -> None:
     assert planned(batch().partitions()) == [(0, 5, 15), (1, 0, 10)]
-    assert planned(batch(startingoffsets="latest").partitions()) == []
     text = '{"orders": {"broker-a": {"0": 7, "1": 3}}}'
     assert planned(batch(endingoffsets=text).partitions()) == [(0, 5, 7), (1, 0, 3)]
     assert planned(batch(startingoffsets=text).partitions()) == [(0, 7, 15), (1, 3, 10)]
@@ -310,6 +309,9 @@ def test_a_queue_that_loses_its_route_while_a_job_is_planned(
 def test_batch_bounds_that_are_not_there(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
+    broker.offset_at[1] = 99
+    late = {"startingtimestamp": "1970-01-01T00:00:00.001Z"}
+    late["startingoffsetsbytimestampstrategy"] = "latest"
     for options, text in (
         ({"startingoffsets": '{"orders": {"broker-a": {"0": 1}}}'}, r"1\.\.4 are gone"),
         ({"startingoffsets": '{"orders": {"broker-a": {"1": 11}}}'}, "ends at 10"),
@@ -317,7 +319,7 @@ def test_batch_bounds_that_are_not_there(
         # Nothing to read, but not because there is nothing new: that is no success.
         ({"endingoffsets": '{"orders": {"broker-a": {"0": 4}}}'}, "starts at 5, after the end.*4"),
         (
-            {"startingoffsets": "latest", "endingoffsets": '{"orders": {"broker-a": {"1": 2}}}'},
+            {**late, "endingoffsets": '{"orders": {"broker-a": {"1": 2}}}'},
             "queue 1 of orders on broker-a: reading starts at 10",
         ),
     ):

@@ -6,8 +6,22 @@ from tests.unit.connector.fake import FakeBroker, record
 from tests.unit.connector.reading import Q0, Q2, Time, batch, offsets, planned, stream
 
 from pyspark_pymq.source import reader as readers
+from pyspark_pymq.source.subscribed_topics import ANSWER_AGE_S
 
 SIZE = len(record(b"x"))
+
+
+def test_a_backlog_hides_neither_new_queues_nor_the_lag(broker: FakeBroker, clock: Time) -> None:
+    broker.add(Q0, *[(b"x", {})] * 1000)
+    reader = stream(maxoffsetspertrigger="10")
+    position = reader.latestOffset(offsets(5, 0))
+    broker.add(Q0, *[(b"x", {})] * 500)
+    broker.add(Q2, (b"x", {}))
+    clock.now_s += ANSWER_AGE_S
+    position = reader.latestOffset(position)
+    assert position["orders"]["broker-a"]["2"] == 0
+    assert reader.reportLatestOffset() == offsets(1515, 10, 1)
+    assert reader.latestOffset(position)["orders"]["broker-a"]["2"] == 1
 
 
 def test_few_messages_wait(broker: FakeBroker, clock: Time) -> None:

@@ -64,6 +64,30 @@ def test_a_broker_that_is_back_is_read_where_the_stream_stood(
     assert reader.latestOffset(both(15, 10, 10)) == both(15, 10, 10)
 
 
+def test_a_backlog_hides_no_outage(two: FakeBroker, gone: set[str], clock: Time) -> None:
+    """The other broker alone fills every batch."""
+    two.add(Q0, *[(b"x", {})] * 5000)
+    reader = stream(maxoffsetspertrigger="5", retrytimeoutms="60000")
+    gone.add("broker-b")
+    position = both(5, 0, 3)
+    for _ in range(20):
+        position = reader.latestOffset(position)
+        clock.now_s += 2
+    assert position["orders"]["broker-b"] == {"0": 3}
+    gone.clear()
+    for _ in range(20):
+        position = reader.latestOffset(position)
+        clock.now_s += 2
+    assert position["orders"]["broker-b"] == {"0": 10}
+    gone.add("broker-b")
+    started_s = clock.now_s
+    with pytest.raises(ConnectionFailed, match="broker-b has given no answer"):
+        while clock.now_s < started_s + 100:
+            position = reader.latestOffset(position)
+            clock.now_s += 2
+    assert 60 <= clock.now_s - started_s < 66
+
+
 def test_a_broker_that_is_gone_for_good_can_be_left_behind(
     two: FakeBroker, gone: set[str], clock: Time, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -185,6 +209,47 @@ def test_available_now_does_not_end_without_a_broker(
     assert again.latestOffset(both(16, 10, 3)) == both(16, 10, 10)
     two.add(B0, (b"later", {}))
     assert again.latestOffset(both(16, 10, 10)) == both(16, 10, 10)
+
+
+def test_available_now_does_not_end_before_it_knows_where_a_new_queue_begins(
+    two: FakeBroker,
+    clock: Time,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    before = both(15, 10, None, since=SINCE)
+    asked = FakeClient.offset_by_time
+
+    def fails(client: FakeClient, queue: MessageQueue, timestamp_ms: int) -> int:
+        if queue == B0 and clock.now_s < until_s:
+            raise ConnectionFailed("reset by peer")
+        return asked(client, queue, timestamp_ms)
+
+    monkeypatch.setattr(FakeClient, "offset_by_time", fails)
+    until_s = clock.now_s + 20
+    reader = stream()
+    reader.prepareForTriggerAvailableNow()
+    position = reader.latestOffset(before)
+    assert position == both(15, 10, 0, since=SINCE)
+    two.add(Q0, (b"late", {}))
+    assert reader.latestOffset(position) == both(15, 10, 10, since=SINCE)
+    assert caplog.text.count("queues of broker broker-b are new, and are looked at later") == 1
+    assert len(two.calls) < 1000
+    # It does not wait for ever.
+    for lenient in (False, True):
+        until_s = clock.now_s + 1000
+        started_s = clock.now_s
+        reader = stream(failondataloss="false" if lenient else "true", retrytimeoutms="60000")
+        reader.prepareForTriggerAvailableNow()
+        wanted = r"broker-b \(reset by peer\): for 60 s there was no answer about where queues"
+        if lenient:
+            position = both(16, 10, None, since=SINCE)
+            assert reader.latestOffset(position) == position
+            assert "ending without them (failOnDataLoss=false): broker-b" in caplog.text
+        else:
+            with pytest.raises(ConnectionFailed, match=wanted):
+                reader.latestOffset(both(16, 10, None, since=SINCE))
+        assert 60 <= clock.now_s - started_s < 61
 
 
 def test_a_latest_start_without_a_broker_does_not_replay_its_history(

@@ -251,6 +251,41 @@ def test_a_late_broker_begins_where_the_group_stands(
     assert end["%"] == {"v": 1, "group": "G"}
 
 
+def test_a_commit_beyond_a_new_queue_is_moved_to_it(
+    two: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is of another topic of that name, or too old; nothing of that is to be journaled."""
+    two.trim(B0, 4)
+    position = both(15, 10, None)
+    position["%"]["group"] = "G"
+    for committed, begins in ((500, 10), (2, 4), (10, 10), (4, 4), (7, 7)):
+        caplog.clear()
+        two.committed = {("G", B0): committed}
+        reader = stream()
+        found = reader.latestOffset(position)
+        assert found["orders"]["broker-b"] == {"0": begins}
+        warned = f"queue 0 of orders on broker-b is new, and group G has committed {committed} "
+        assert (warned in caplog.text) == (begins != committed)
+        clock.now_s += 1
+        assert reader.latestOffset(found)["orders"]["broker-b"] == {"0": 10}
+    # What the group has consumed since the last answer, or beyond where the query ends, is not so.
+    two.committed = {("G", B0): 9}
+    caplog.clear()
+    ending = json.dumps({"orders": {"broker-b": {"0": 6}}})
+    assert stream(endingoffsets=ending).latestOffset(position)["orders"]["broker-b"] == {"0": 9}
+    assert "has committed" not in caplog.text
+    # A slave that lags behind knows nothing of it.
+    two.committed = {("G", B0): 12}
+    two.only_slaves.add("broker-b")
+    reader = stream()
+    assert reader.latestOffset(position) == position
+    assert "and its slave lags" in caplog.text
+    two.only_slaves.clear()
+    two.add(B0, *[(b"x", {})] * 5)
+    clock.now_s += 1
+    assert reader.latestOffset(position)["orders"]["broker-b"] == {"0": 12}
+
+
 def test_starts_that_move_are_journaled_before_4_2(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +338,34 @@ def test_a_stream_ends_at_offsets(
     assert stream(endingoffsets=text).latestOffset(offsets(14, 2)) == offsets(14, 4)
     one = json.dumps({"orders": {"broker-a": {"0": 12}}})
     assert stream(endingoffsets=one).latestOffset(offsets(5, 0)) == offsets(12, 10)
+
+
+@pytest.mark.parametrize("how", ["offset", "time"])
+def test_what_becomes_of_a_queue_after_its_end_is_no_loss(
+    two: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    two.offset_at[T] = 8
+    text = json.dumps({"orders": {"broker-a": {"0": 8, "1": 8}, "broker-b": {"0": 8}}})
+    options = {"endingoffsets": text} if how == "offset" else {"endingtimestamp": str(T)}
+    running, lenient = stream(**options), stream(**options, failondataloss="false")
+    for reader in (running, lenient):
+        assert reader.latestOffset(both(5, 0, 0)) == both(8, 8, 8)
+    two.trim(Q0, 12)  # they expire
+    two.queues[Q1].clear()  # its topic is created again
+    del two.queues[B0]
+    two.away.add("broker-b")
+    readers_of_both = [running, lenient]
+    if how == "offset":  # at a moment messages that are gone could have been stored before it
+        readers_of_both.append(stream(**options))
+    caplog.clear()
+    for reader in readers_of_both:
+        clock.now_s += 60
+        assert reader.latestOffset(both(8, 8, 8)) == both(8, 8, 8)
+        reader.prepareForTriggerAvailableNow()
+        assert reader.latestOffset(both(8, 8, 8)) == both(8, 8, 8)
+    assert "data loss" not in caplog.text
+    with pytest.raises(OffsetOutOfRange, match=r"queue 0 of orders on broker-a: messages 7\.\."):
+        running.latestOffset(both(7, 8, 8))
 
 
 def test_a_stream_ends_at_a_time(two: FakeBroker, clock: Time) -> None:

@@ -191,6 +191,44 @@ def test_available_now_reads_the_topics_of_its_start(broker: FakeBroker, clock: 
     assert again.latestOffset(position)["orders-late"] == {"broker-a": {"0": 1}}
 
 
+# ------------------------------------------------------------------------- checkpoints of others
+
+
+def test_a_checkpoint_of_another_topic_is_refused(broker: FakeBroker) -> None:
+    broker.add(NEW, *[(b"x", {})] * 3)
+    position = offsets(15, 10)
+    wanted = "positions in orders, and {} chooses none.*Use another checkpoint"
+    for reader, choice in (
+        (stream(subscribe="orders-eu,more"), "subscribe=orders-eu,more"),
+        (pattern("orders-.*"), "subscribePattern=orders-.*"),
+        (assign('{"orders-eu": [0]}'), "assign=queue 0 of orders-eu on any broker"),
+    ):
+        assert isinstance(reader, PymqStreamReader)
+        with pytest.raises(ConfigurationError, match=wanted.format(choice)):
+            reader.latestOffset(position)
+        # Spark first runs a batch again that was not done.
+        with pytest.raises(ConfigurationError, match=wanted.format(choice)):
+            reader.partitions(offsets(5, 0), position)
+
+
+def test_topics_that_are_no_longer_chosen(
+    broker: FakeBroker, clock: Time, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.add(NEW, *[(b"x", {})] * 3)
+    position = {**offsets(12, 8), "orders-eu": {"broker-a": {"0": 1}}}
+    reader = stream(subscribe="orders-eu")
+    with caplog.at_level(logging.INFO):
+        for _ in range(2):
+            end = reader.latestOffset(position)
+            assert end == {**offsets(12, 8), "orders-eu": {"broker-a": {"0": 3}}}
+    (warned,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    wanted = "does not choose orders/broker-a/0, orders/broker-a/1, which the checkpoint has: they"
+    assert wanted in warned
+    assert "orders/broker-a/1 at 8 (no longer chosen)" in caplog.text
+    both = stream(subscribe="orders,orders-eu")
+    assert both.latestOffset(end) == {**offsets(15, 10), "orders-eu": {"broker-a": {"0": 3}}}
+
+
 # ---------------------------------------------------------------------------------------- assign
 
 
@@ -210,15 +248,20 @@ def test_assigned_queues_alone_are_read(two: FakeBroker, clock: Time) -> None:
     assert reader.latestOffset(position)["orders"] == {"broker-a": {"1": 10}}
     everywhere = assign('{"orders": [0]}', batch)
     assert sorted(
-        r.queue for part in everywhere.partitions() for r in part.ranges  # type: ignore[attr-defined]
+        r.queue
+        for part in everywhere.partitions()
+        for r in part.ranges  # type: ignore[attr-defined]
     ) == [Q0, B0]
 
 
-def test_queues_that_are_no_longer_assigned_keep_their_place(two: FakeBroker) -> None:
+def test_queues_that_are_no_longer_assigned_keep_their_place(
+    two: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     reader = assign('{"orders": {"broker-a": [0]}}')
     assert isinstance(reader, PymqStreamReader)
     end = reader.latestOffset(offsets(5, 3))
     assert end == offsets(15, 3)
+    assert "does not choose orders/broker-a/1, which the checkpoint has" in caplog.text
 
 
 def test_assigned_queues_that_are_not_there(

@@ -163,6 +163,11 @@ BOTH_WAYS: list[tuple[Header, dict[str, str]]] = [
         },
     ),
     (offsets.OffsetResponse(offset=5), {"offset": "5"}),
+    (offsets.MaxOffsetResponse(offset=5), {"offset": "5"}),
+    (
+        offsets.MaxOffsetResponse(offset=5, topic_id="f0"),
+        {"offset": "5", "pymqTopicId": "f0"},
+    ),
     (
         offsets.UpdateOffsetRequest(
             consumer_group="g", topic="T", queue_id=1, commit_offset=9, broker_name="b"
@@ -266,6 +271,7 @@ REQUIRED: dict[type[Header], set[str]] = {
     routes.DataVersionRequest: {"brokerName", "brokerAddr", "clusterName"},
     routes.DeleteTopicRoutesRequest: {"topic"},
     routes.BrokerHeartbeatRequest: {"brokerName", "brokerAddr", "clusterName"},
+    offsets.MaxOffsetResponse: {"offset"},
     topics.UpdateTopicRequest: {
         "topic",
         "readQueueNums",

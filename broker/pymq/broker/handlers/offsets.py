@@ -12,6 +12,7 @@ from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.offsets import (
     MaxOffsetRequest,
+    MaxOffsetResponse,
     OffsetResponse,
     QueryOffsetRequest,
     QueueRequest,
@@ -115,7 +116,11 @@ class OffsetHandlers:
     def end(self, request: Request) -> Command:
         """GET_MAX_OFFSET (30): the offset the next message will get."""
         header = MaxOffsetRequest.from_fields(request.fields)
-        return _answer(request, self._store.queue_bounds(header.topic, header.queue_id)[1])
+        fields = MaxOffsetResponse(
+            offset=self._store.queue_bounds(header.topic, header.queue_id)[1],
+            topic_id=self._topics.id_of(header.topic),
+        )
+        return request.response(ResponseCode.SUCCESS, fields=fields.to_fields())
 
     def first(self, request: Request) -> Command:
         """GET_MIN_OFFSET (31)."""

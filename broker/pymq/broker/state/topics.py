@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.state.topic_ids import TopicIds
 from pymq.clock import Clock
 from pymq.errors import refusal
 from pymq.protocol import fastjson, names
@@ -33,6 +34,7 @@ class TopicTable:
 
     Attributes:
         on_change: called after every change; to be set by whoever needs to know.
+        ids: tell a topic from an earlier one of its name.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class TopicTable:
         self._config = config
         self._clock = clock
         self.on_change: Callable[[], None] = lambda: None
+        self.ids = TopicIds()
         self._topics: dict[str, TopicConfig] = {}
         self.version = DataVersion()
         self.system_topics = self._create_system_topics()
@@ -78,6 +81,8 @@ class TopicTable:
         """Create a topic, or replace its settings; those of a light queue cannot be changed."""
         if self._light(config.topic) is not None:
             return
+        if config.topic not in self._topics:
+            self.ids.created(config.topic)
         self._topics[config.topic] = config
         self._changed()
 
@@ -85,8 +90,13 @@ class TopicTable:
         """Delete a topic; False if there was none."""
         if self._topics.pop(topic, None) is None:
             return False
+        self.ids.deleted(topic)
         self._changed()
         return True
+
+    def id_of(self, topic: str) -> str | None:
+        """Return a topic's id; None if it is not in the table."""
+        return self.ids.find(topic) if topic in self._topics else None
 
     def names(self) -> list[str]:
         """Return the names of all topics, sorted."""
@@ -115,13 +125,7 @@ class TopicTable:
         """Return a topic's settings; create it with this many queues if it does not exist."""
         config = self._topics.get(topic)
         if config is None:
-            config = TopicConfig(
-                topic=topic,
-                read_queue_count=queue_count,
-                write_queue_count=queue_count,
-                perm=perm,
-                topic_sys_flag=sys_flag,
-            )
+            config = _with_queues(topic, queue_count, perm=perm, sys_flag=sys_flag)
             self.put(config)
             _log.info("topic %s created with %d queues", topic, queue_count)
         return config
@@ -155,7 +159,8 @@ class TopicTable:
         for topic, count in counts.items():
             if topic not in self._topics and not is_light(topic):
                 _log.warning("topic %s has messages but no settings; created again", topic)
-                self.create(topic, queue_count=count)
+                self._topics[topic] = _with_queues(topic, count)  # It keeps its id.
+                self._changed()
 
     def body(self) -> TopicTableBody:
         """Return the table as sent to name servers, slaves and tools."""
@@ -204,11 +209,21 @@ class TopicTable:
             wanted.append((names.DEFAULT_TOPIC, count, inherit | _READ_WRITE))
         for topic, count, perm in wanted:
             if topic not in self._topics:
-                self._topics[topic] = TopicConfig(
-                    topic=topic, read_queue_count=count, write_queue_count=count, perm=perm
-                )
+                self._topics[topic] = _with_queues(topic, count, perm=perm)
         return frozenset(topic for topic, _, _ in wanted)
 
     def _changed(self) -> None:
         self.version = self.version.next(self._clock.wall_ms())
         self.on_change()
+
+
+def _with_queues(
+    topic: str, count: int, *, perm: int = _READ_WRITE, sys_flag: int = 0
+) -> TopicConfig:
+    return TopicConfig(
+        topic=topic,
+        read_queue_count=count,
+        write_queue_count=count,
+        perm=perm,
+        topic_sys_flag=sys_flag,
+    )

@@ -1,11 +1,14 @@
 """Bounds of queues, offsets by time, and what groups have committed."""
 
+from collections.abc import MutableMapping
+
 from pymq.client.operations.operation import SUCCESS, Operation, Plain, new_request, nothing
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.offsets import (
     MaxOffsetRequest,
+    MaxOffsetResponse,
     OffsetResponse,
     QueryOffsetRequest,
     QueueRequest,
@@ -26,13 +29,27 @@ def min_offset(queue: MessageQueue) -> Operation[int]:
     return Plain(request, f"the first offset of {_named(queue)}", _offset)
 
 
-def max_offset(queue: MessageQueue) -> Operation[int]:
-    """The end of a queue: the offset its next message gets; 0 when it is unknown (30)."""
+def max_offset(
+    queue: MessageQueue, topic_ids: MutableMapping[tuple[str, str], str] | None = None
+) -> Operation[int]:
+    """The end of a queue: the offset its next message gets; 0 when it is unknown (30).
+
+    Args:
+        queue: which.
+        topic_ids: takes up the topic's id there, by topic and broker name, if the broker tells it.
+    """
     header = MaxOffsetRequest(
         topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
     )
+
+    def read(response: Command) -> int:
+        found = MaxOffsetResponse.from_fields(response.fields)
+        if topic_ids is not None and found.topic_id is not None:
+            topic_ids[queue.topic, queue.broker_name] = found.topic_id
+        return found.offset
+
     request = new_request(RequestCode.GET_MAX_OFFSET, header)
-    return Plain(request, f"the end of {_named(queue)}", _offset)
+    return Plain(request, f"the end of {_named(queue)}", read)
 
 
 def offset_by_time(queue: MessageQueue, timestamp_ms: int) -> Operation[int]:

@@ -17,11 +17,25 @@ class QueryOffsetRequest(Header):
     broker_name: str | None = wire("bname", default=None)
 
 
+#: The id of a topic of which the broker does not know when it was created.
+NO_ID = "0"
+
+
 @dataclass(slots=True, kw_only=True)
 class OffsetResponse(Header):
-    """A queue offset: answer to 14, 29, 30 and 31."""
+    """A queue offset: answer to 14, 29 and 31."""
 
     offset: int
+
+
+@dataclass(slots=True, kw_only=True)
+class MaxOffsetResponse(Header):
+    """The end of a queue: answer to 30."""
+
+    offset: int
+    #: Extension of pymq: which topic of that name it is, or ``NO_ID``. None: there is no such
+    #: topic, or a broker of RocketMQ answered.
+    topic_id: str | None = wire("pymqTopicId", default=None)
 
 
 @dataclass(slots=True, kw_only=True)

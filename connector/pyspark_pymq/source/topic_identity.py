@@ -1,0 +1,115 @@
+"""Topics that were deleted and created again: an offset means another message there.
+
+Brokers of pymq give each topic that is created an id. Where a stream stands has the ids of the
+topics it has read. Where a broker tells none, as those of RocketMQ do, or one of the two ids is not
+known, only the bounds of queues are left to compare.
+"""
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from pymq.errors import OffsetOutOfRange
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.headers.offsets import NO_ID
+from pyspark_pymq.offsets import Bounds, Offsets, Position, TopicIds
+from pyspark_pymq.source.subscribed_topics import SubscribedTopics
+
+LOG = logging.getLogger(__name__)
+
+#: Topics that are told in one message.
+_TOLD_MAX = 8
+
+
+class TopicIdentity:
+    """Compares the topics there are with those a stream has read. Lives in one driver process.
+
+    Args:
+        topics: whom to ask.
+        fail_on_data_loss: whether another topic is an error.
+        otherwise: how to read something else; for the error.
+    """
+
+    def __init__(
+        self, topics: SubscribedTopics, *, fail_on_data_loss: bool, otherwise: str
+    ) -> None:
+        self._topics = topics
+        self._fail_on_data_loss = fail_on_data_loss
+        self._otherwise = otherwise
+
+    def others(self, position: Position, offsets: Mapping[MessageQueue, int]) -> list[MessageQueue]:
+        """Return the queues of topics that were created again, sorted, by the last answer.
+
+        If there are any, everybody is asked once more: some of that answer may be of before.
+
+        Args:
+            position: where the stream stands.
+            offsets: those of its offsets that count.
+
+        Raises:
+            OffsetOutOfRange: there are some, and that is an error.
+            PymqError: a broker refused.
+        """
+        if not created_again(position, offsets, self._topics.topic_ids):
+            return []
+        self._topics.bounds(position.offsets, at_once=True)
+        queues = created_again(position, offsets, self._topics.topic_ids)
+        if queues and self._fail_on_data_loss:
+            raise OffsetOutOfRange(
+                f"{_told(queues)}. The offsets of the query are those of the old topic, and what "
+                f"was not read of it is gone. To read the new one from its first message on, set "
+                f"the option failOnDataLoss to false; to start elsewhere, {self._otherwise}"
+            )
+        if queues:
+            LOG.warning(
+                "data loss accepted (failOnDataLoss=false), reading continues at the first "
+                "message of the new topic: %s",
+                _told(queues),
+            )
+        return queues
+
+
+def created_again(
+    position: Position, offsets: Mapping[MessageQueue, int], topic_ids: TopicIds
+) -> list[MessageQueue]:
+    """Return the queues of ``offsets`` whose topic is not the one that a stream has read, sorted.
+
+    A topic of which nothing was read is none of them: its offsets are those of any topic.
+
+    Args:
+        position: where the stream stands.
+        offsets: those of its offsets that count.
+        topic_ids: of the topics there are.
+    """
+    read = {(queue.topic, queue.broker_name) for queue, at in position.offsets.items() if at > 0}
+    others = {one for one in read if _is_another(position.topic_ids.get(one), topic_ids.get(one))}
+    return sorted(queue for queue in offsets if (queue.topic, queue.broker_name) in others)
+
+
+def _is_another(before: str | None, now: str | None) -> bool:
+    # A broker may lose an id in a crash; it never finds one for a topic it has no id of.
+    return before is not None and now not in (None, NO_ID, before)
+
+
+def first_messages(queues: Collection[MessageQueue], bounds: Bounds) -> Offsets:
+    """Return where queues begin; those without an answer at 0, as any new queue does."""
+    return {queue: bounds[queue][0] if queue in bounds else 0 for queue in queues}
+
+
+def with_ids(end: Position, topic_ids: TopicIds) -> Position:
+    """Return where a batch ends, with the ids of its topics that are known now."""
+    topics = {(queue.topic, queue.broker_name) for queue in end.offsets}
+    known = {
+        one: topic_id
+        for one, topic_id in topic_ids.items()
+        if one in topics and (topic_id != NO_ID or one not in end.topic_ids)
+    }
+    return replace(end, topic_ids={**end.topic_ids, **known})
+
+
+def _told(queues: Collection[MessageQueue]) -> str:
+    topics = sorted({(queue.topic, queue.broker_name) for queue in queues})
+    texts = [f"topic {topic} on {broker_name}" for topic, broker_name in topics[:_TOLD_MAX]]
+    if len(topics) > _TOLD_MAX:
+        texts.append(f"{len(topics) - _TOLD_MAX} more")
+    return f"{', '.join(texts)}: deleted, and created again, since the query has read from it"
