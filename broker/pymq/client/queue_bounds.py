@@ -66,8 +66,8 @@ def ask_bounds(
             failed(queue, error)
             continue
         routed.append(queue)
-        end = operations.max_offset(queue, answer.topic_ids)
-        asked += [(address, operations.min_offset(queue)), (address, end)]
+        pair = operations.min_offset(queue), operations.max_offset(queue, answer.topic_ids)
+        asked += [(address, one) for one in pair]
         hints[address] = advertised(queue.broker_name)
     results = ask_many(pool, asked, timeout_s=timeout_s, hints=hints)
     for queue, first, end in zip(routed, results[::2], results[1::2], strict=True):
