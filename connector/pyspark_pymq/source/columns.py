@@ -68,9 +68,8 @@ def _text_of(name: str) -> Column[RecordRows]:
 
 
 COLUMNS: Mapping[str, Column[RecordRows]] = {
-    "topic": Column(_TEXT, RecordRows.topics),
+    "topic": Column(_TEXT, lambda rows: rows.constant(rows.queue.topic)),
     "brokerName": Column(_TEXT, lambda rows: rows.constant(rows.queue.broker_name)),
-    # Records of a queue that collects other queues' messages hold those queues' ids.
     "queueId": Column(_INT, _same_int(lambda rows: rows.queue.queue_id)),
     "queueOffset": Column(_LONG, _number("queue_offset")),
     "body": Column(_BINARY, RecordRows.bodies),

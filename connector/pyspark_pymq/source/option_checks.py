@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.filter.tags import check_tags
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.names import LMQ_PREFIX
 from pyspark_pymq.offsets import COMMITTED, EARLIEST, At, Bound, named
 from pyspark_pymq.source.columns import USUAL, chosen_columns
 from pyspark_pymq.value_options import SIDE_TOPIC
@@ -31,7 +32,7 @@ def check_choice(options: SourceOptions) -> None:
     ]
     if not given:
         raise ConfigurationError(
-            'option subscribe is missing: the pymq source needs it, for example .option('
+            "option subscribe is missing: the pymq source needs it, for example .option("
             '"subscribe", "orders"); or subscribePattern, or assign'
         )
     if len(given) > 1:
@@ -39,6 +40,16 @@ def check_choice(options: SourceOptions) -> None:
             f"options {' and '.join(given)} are given; expected exactly one of subscribe, "
             f"subscribePattern and assign: remove the others"
         )
+    for name, topic in (
+        *(("subscribe", topic) for topic in options.topics),
+        ("subscribePattern", (options.topic_pattern or "").replace("\\", "")),
+        *(("assign", queue.topic) for queue in sorted(options.assigned)),
+    ):
+        if topic.startswith(LMQ_PREFIX):
+            raise ConfigurationError(
+                f"option {name}: {topic} is a light queue ({LMQ_PREFIX}), which has no route and "
+                "no offsets of its own: subscribe the topics that its messages were sent to"
+            )
     broad = {(queue.topic, queue.queue_id) for queue in options.assigned if not queue.broker_name}
     for queue in options.assigned:
         if queue.broker_name and (queue.topic, queue.queue_id) in broad:
@@ -133,9 +144,7 @@ def check_positions(options: SourceOptions) -> None:
                     f"option {option}: topic {queue.topic!r} is not among {choice}"
                 )
             if not choice.takes(queue):
-                raise ConfigurationError(
-                    f"option {option}: {named(queue)} is not among {choice}"
-                )
+                raise ConfigurationError(f"option {option}: {named(queue)} is not among {choice}")
     _check_order(options.start(EARLIEST), options.end())
 
 

@@ -61,22 +61,12 @@ class RecordRows:
     @cached_property
     def properties(self) -> PropertyIndex:
         """Where names and values stand in these rows' properties."""
-        texts = cut_out(
-            self.records.buffer, self.field("properties_start"), self.field("ends")
-        )
+        texts = cut_out(self.records.buffer, self.field("properties_start"), self.field("ends"))
         return PropertyIndex(*contents(texts))
 
     def constant(self, text: str) -> pa.Array:
         """Return a string column with one value."""
         return pa.repeat(pa.scalar(text, pa.string()), self.count)
-
-    def topics(self) -> pa.Array:
-        """Return the topics: the queue's own, but for queues that collect several topics'."""
-        if self.records.one_topic == self.queue.topic.encode():
-            return self.constant(self.queue.topic)
-        return as_text(
-            cut_out(self.records.buffer, self.field("topic_start"), self.field("topic_end"))
-        )
 
     def bodies(self) -> pa.Array:
         """Return the bodies, compressed ones as their producer wrote them."""

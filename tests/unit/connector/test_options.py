@@ -119,6 +119,15 @@ def test_a_table_of_queues() -> None:
         ({"subscribe": " , "}, ["subscribe", "topics"]),
         ({"subscribe": "a/b"}, ["subscribe", "'a/b'", "letters"]),
         ({"subscribe": "x" * 128}, ["subscribe", "1..127"]),
+        ({"subscribe": "orders,%LMQ%a"}, ["subscribe", "%LMQ%a is a light queue", "topics that"]),
+        (
+            {"subscribe": None, "subscribepattern": "\\%LMQ%.*"},
+            ["subscribePattern", "%LMQ%.* is a light queue"],
+        ),
+        (
+            {"subscribe": None, "assign": '{"orders": [0], "%LMQ%a": [0]}'},
+            ["assign", "%LMQ%a is a light queue"],
+        ),
         ({"startingoffsets": "yesterday"}, ["startingOffsets", "yesterday", "earliest, latest"]),
         ({"startingoffsets": "[1]"}, ["startingOffsets", "expected an object"]),
         ({"startingoffsets": '{"orders": {"b": {"x": 1}}}'}, ["'x'", "queue id"]),
