@@ -76,8 +76,7 @@ class StreamEnd:
             is_expected: the trigger ends the query by itself.
         """
         is_over = bool(offsets) and all(
-            queue in self._ends and offset >= self._ends[queue]
-            for queue, offset in offsets.items()
+            queue in self._ends and offset >= self._ends[queue] for queue, offset in offsets.items()
         )
         if is_over and not self._has_told:
             self._has_told = True
@@ -96,8 +95,9 @@ class StreamEnd:
         def ask(client: BulkClient, queue: MessageQueue) -> int:
             place = self._named.get(queue, self._unnamed)
             assert isinstance(place, At)
-            end = bounds[queue][1]
-            return offset_at(client, queue, place.timestamp_ms, end=end, group=self._group)
+            return offset_at(
+                client, queue, place.timestamp_ms, bounds=bounds[queue], group=self._group
+            )
 
         found, failed = self._topics.look_up(queues, ask)
         for queue, offset in found.items():

@@ -65,7 +65,6 @@ def test_brokers_that_give_the_last_message(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RocketMQ 4.9 does where nothing is late enough; the message itself tells which it is."""
-    late = 1_700_000_000_456 + 1  # all messages of the fake were stored just before
     asked = FakeClient.offset_by_time
 
     def like_4_9(client: FakeClient, queue: object, timestamp_ms: int) -> int:
@@ -73,14 +72,14 @@ def test_brokers_that_give_the_last_message(
         return min(found, client._bounds(queue)[1] - 1)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FakeClient, "offset_by_time", like_4_9)
-    broker.offset_at = {late: 99, late - 1: 99}
+    broker.offset_at = {T: 99, T - 1: 14}
     with pytest.raises(OffsetOutOfRange, match="no message was stored"):
-        stream(startingtimestamp=str(late)).initialOffset()
-    found = stream(startingtimestamp=str(late - 1)).initialOffset()
-    assert found["orders"] == offsets(14, 9)["orders"]
+        stream(**TIME).initialOffset()
+    lenient = {"startingtimestamp": str(T - 1), "startingoffsetsbytimestampstrategy": "latest"}
+    assert stream(**lenient).initialOffset()["orders"] == offsets(14, 10)["orders"]
     broker.queues[Q1].clear()
     with pytest.raises(OffsetOutOfRange, match="orders/broker-a/1"):
-        stream(startingtimestamp=str(late - 1)).initialOffset()
+        stream(startingtimestamp=str(T - 1)).initialOffset()
 
 
 def test_times_by_queue(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
