@@ -76,7 +76,8 @@ COLUMNS: Mapping[str, Column[RecordRows]] = {
     "tags": _text_of("TAGS"),
     "keys": _text_of("KEYS"),
     "msgId": Column(_TEXT, RecordRows.message_ids),
-    "bornTimestamp": Column(_TIME, lambda rows: rows.times("born_timestamp")),
+    # Whatever the producer said; what the broker's clock says is always a time.
+    "bornTimestamp": Column(_TIME, lambda rows: rows.times("born_timestamp"), may_be_null=True),
     "storeTimestamp": Column(_TIME, lambda rows: rows.times("store_timestamp")),
     "bornHost": Column(_TEXT, RecordRows.born_hosts),
     "flag": Column(_INT, _number("flag")),
