@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pymq.client.blocking import BlockingClient
+from pymq.client.config import ClientConfig
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
@@ -281,6 +282,23 @@ def test_bad_records_on_a_side_topic(
         reason = {b"\xff": "not UTF-8", b"not json": "not JSON"}.get(bytes(row.body), "")
         assert properties["BAD_RECORD_REASON"].startswith(reason)
     assert {row.body for row in originals.values()} == {GOOD}
+
+
+def test_a_bad_record_that_is_larger_than_any_message(
+    read: Callable[..., DataFrame], cluster: Cluster, topic: str
+) -> None:
+    """It was sent compressed, and is put aside so."""
+    side, body = f"{topic}-side", b"not json " * 800_000
+    names = (cluster.name_server,)
+    config = ClientConfig(name_servers=names, body_bytes_max=len(body))
+    with BlockingClient(names, config=config) as client:
+        client.write_queues(side)
+        client.send(Message(topic, body))
+    options = {"valueFormat": "json", "valueSchema": "id int"}
+    assert read(**options, badRecords="sideTopic", badRecordsTopic=side).count() == 0
+    (row,) = read(subscribe=side, columns="body,properties").collect()
+    assert row.body == body
+    assert row.properties["BAD_RECORD_REASON"].startswith("not JSON")
 
 
 def test_decimals_beyond_their_type(

@@ -83,6 +83,7 @@ class BulkClient(BlockingClient):
             The results, or why there is none, in their order.
         """
         return ask_many(self._pool, asked, timeout_s=timeout_s or self._config.timeout_s)
+
     # --- topics and groups
 
     def topic_names(self) -> list[str]:
@@ -229,6 +230,8 @@ class BulkClient(BlockingClient):
     def _batch_operation(self, queue: MessageQueue, batch: Batch) -> Send:
         if isinstance(batch, RecordsBody):
             return send_records(self._send_operation(queue, batch.body), batch)
+        if isinstance(batch, PreparedMessage):
+            return self._sender.operation(batch, queue)
         return self._send_operation(queue, memoryview(batch).cast("B"))
 
     def _send_operation(self, queue: MessageQueue, body: memoryview) -> Send:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pymq.client.batch_targets import BatchTarget, QueueChooser, fitting
-from pymq.client.operations import Operation, PullResult, PullStatus
+from pymq.client.operations import Operation, PreparedMessage, PullResult, PullStatus
 from pymq.client.preencoded_records import RecordsBody
 from pymq.client.queue_bounds import BoundsAnswer
 from pymq.client.routes import Route
@@ -364,6 +364,19 @@ class FakeClient:
     def store(self, queue: MessageQueue, body: Any) -> None:
         self._called("send", queue)
         stored = self._broker.queues[queue]
+        if isinstance(body, PreparedMessage):
+            stored.append(
+                record(
+                    bytes(body.body),
+                    body.properties.encode(),
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    queue_offset=len(stored),
+                    sys_flag=body.sys_flag,
+                    flag=body.flag,
+                )
+            )
+            return
         assert isinstance(body, RecordsBody) is self._broker.takes_records
         batch = _preencoded(body, queue) if self._broker.takes_records else _taken(body, queue)
         data = batch.encode(
@@ -391,7 +404,8 @@ class FakePipeline:
     def send(self, target: BatchTarget, body: Any) -> None:
         queues = fitting(target, self._client._queues(target.topic), set())
         queue = self._chooser.choose(target, self._count, queues, 0.0)
-        size = len(body.body if isinstance(body, RecordsBody) else body)
+        is_plain = not isinstance(body, (RecordsBody, PreparedMessage))
+        size = len(body if is_plain else body.body)
         self._client.store(queue, body)
         self._chooser.sent(queue, self._count, size)
         self._chooser.ended(queue)
