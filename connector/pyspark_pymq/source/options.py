@@ -123,9 +123,7 @@ class SourceOptions:
         Raises:
             ConfigurationError: the type of the values is not known.
         """
-        return default_schema(
-            self.columns, properties=self.include_properties, values=self.values
-        )
+        return default_schema(self.columns, properties=self.include_properties, values=self.values)
 
     def check_schema(self, schema: StructType) -> None:
         """Check the columns of messages that are to be read.
@@ -219,6 +217,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         options, SOURCE_OPTIONS, required=("nameServer",), side="source", others=SINK_OPTIONS
     )
     _check_needed(given)
+    option_checks.check_given(given)
     return SourceOptions(**given)
 
 
