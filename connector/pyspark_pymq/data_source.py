@@ -35,8 +35,8 @@ class PymqSource(DataSource):
             ConfigurationError: an option is unknown, missing or malformed.
         """
         check_packages()
+        from pyspark_pymq.format_options import with_schema_text
         from pyspark_pymq.options import check_options
-        from pyspark_pymq.value_options import with_schema_text
 
         super().__init__(with_schema_text(options))
         check_options(self.options)

@@ -1,6 +1,6 @@
 """Text of the options that say which topics are read, where to start and end, and how long to wait.
 
-``option_values`` has the others.
+``format_options`` has those about values, ``option_values`` the others.
 """
 
 import json

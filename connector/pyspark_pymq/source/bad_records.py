@@ -48,9 +48,9 @@ from pymq.protocol.message import (
     decode_properties,
     encode_properties,
 )
+from pyspark_pymq.format_options import FAIL, NULL, SIDE_TOPIC
 from pyspark_pymq.offsets import named
 from pyspark_pymq.source.record_rows import RecordRows
-from pyspark_pymq.value_options import FAIL, NULL, SIDE_TOPIC
 
 LOG = logging.getLogger(__name__)
 

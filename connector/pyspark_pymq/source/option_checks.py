@@ -12,10 +12,10 @@ from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.filter.tags import check_tags
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import LMQ_PREFIX
+from pyspark_pymq.format_options import FAIL, NULL, SIDE_TOPIC
 from pyspark_pymq.offsets import COMMITTED, EARLIEST, At, Bound, named
 from pyspark_pymq.option_tables import RETRY_S, SOURCE_OPTIONS
 from pyspark_pymq.source.columns import chosen_columns
-from pyspark_pymq.value_options import FAIL, NULL, SIDE_TOPIC
 
 if TYPE_CHECKING:
     from pyspark_pymq.source.options import SourceOptions

@@ -11,12 +11,12 @@ import pytest
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import option_tables
+from pyspark_pymq.format_options import with_schema_text
 from pyspark_pymq.offsets import EARLIEST, LATEST, Bound
 from pyspark_pymq.option_tables import SINK_OPTIONS, SOURCE_OPTIONS
 from pyspark_pymq.options import check_options
 from pyspark_pymq.sink.options import SinkOptions, sink_options
 from pyspark_pymq.source.options import SourceOptions, source_options
-from pyspark_pymq.value_options import with_schema_text
 from pyspark_pymq.values.ddl import struct_of_ddl
 
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
