@@ -9,7 +9,7 @@
     query = spark.readStream.format("pymq")...start()
     pymq_spark.lag(query.lastProgress).total
     pymq_spark.starting_offsets(query.lastProgress)     # for option("startingOffsets", ...)
-    spark.streams.addListener(pymq_spark.LagListener())
+    spark.streams.addListener(pymq_spark.LagListener(lambda lag: print(lag.total)))
 
 Nothing of Spark is imported before it is needed: ``lag`` and ``starting_offsets`` do without.
 """

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 #: Spark needs the first as well, but not in every process.
 _PACKAGES = ("pyarrow", "numpy", "pymq")
-#: Where Spark hands over the filters of a batch, if ``spark.sql.python.filterPushdown.enabled``.
-_FILTERS_WORKER = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class PymqSource(DataSource):
@@ -38,8 +36,8 @@ class PymqSource(DataSource):
             ConfigurationError: an option is unknown, missing or malformed.
         """
         check_packages()
+        from pyspark_pymq.format_options import with_schema_text
         from pyspark_pymq.options import check_options
-        from pyspark_pymq.value_options import with_schema_text
 
         super().__init__(with_schema_text(options))
         check_options(self.options)
@@ -64,7 +62,9 @@ class PymqSource(DataSource):
         from pyspark_pymq.source.columns import check_schema
         from pyspark_pymq.source.metadata import QUEUE_COLUMNS, QueueStatesReader
         from pyspark_pymq.source.options import source_options
+        from pyspark_pymq.spark_processes import show_log, takes_filters
 
+        show_log()
         options = source_options(self.options)
         if options.commits_offsets:
             raise ConfigurationError(
@@ -88,8 +88,9 @@ class PymqSource(DataSource):
         from pyspark_pymq.source.options import source_options
         from pyspark_pymq.source.reader import PymqStreamReader
         from pyspark_pymq.source.refused_reader import RefusedStreamReader
-        from pyspark_pymq.transport import warn_of_tcp
+        from pyspark_pymq.spark_processes import show_log, warn_of_tcp
 
+        show_log()
         warn_of_tcp()
         try:
             options = source_options(self.options)
@@ -129,15 +130,6 @@ class PymqSource(DataSource):
 
         options = sink_options(self.options)
         return PymqStreamWriter(options, check_columns(schema, options), plan_sink(options))
-
-
-def takes_filters() -> bool:
-    """Say whether this is the process in which Spark hands over filters.
-
-    In any other one it refuses readers that take filters.
-    """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _FILTERS_WORKER in sys.modules or (main is not None and main.name == _FILTERS_WORKER)
 
 
 def check_packages() -> None:

@@ -1,6 +1,6 @@
 """Text of the options that say which topics are read, where to start and end, and how long to wait.
 
-``option_values`` has the others.
+``format_options`` has those about values, ``option_values`` the others.
 """
 
 import json
@@ -18,6 +18,8 @@ from pyspark_pymq.source.topic_choice import AssignedQueue
 
 _UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+#: Less are seconds: in milliseconds it is March 1973, in seconds the year 5138.
+_MILLISECONDS_MIN = 100_000_000_000
 _EXPECTED_TIME = "expected milliseconds since 1970, or a time like 2026-01-31T09:30:00+01:00"
 _QUEUES = "expected queue ids like [0, 1], or an object of them by broker"
 
@@ -71,6 +73,11 @@ def timestamp(text: str) -> At:
 
 def _at(value: Any) -> At:
     if type(value) is int and value >= 0:
+        if 0 < value < _MILLISECONDS_MIN:
+            raise ValueError(
+                f"{value} found, which looks like seconds; {_EXPECTED_TIME}. (In milliseconds it "
+                f"would be {At(value)}: write that if it is meant)"
+            )
         if value > 253_402_300_799_999:  # the year 9999
             raise ValueError(f"{value} found, {_EXPECTED_TIME}")
         return At(value)

@@ -99,7 +99,7 @@ for the limits, whatever its tags. With a trigger of available-now, or once, not
 from pymq.protocol.framing import FRAME_BYTES_MAX
 from pyspark_pymq import option_positions as positions
 from pyspark_pymq import option_values as values
-from pyspark_pymq.value_options import FORMAT_OPTIONS, READ_OPTIONS
+from pyspark_pymq.format_options import FORMAT_OPTIONS, READ_OPTIONS
 
 #: Longer than the 120 s after which name servers drop a silent broker from their routes: rows of
 #: which only the number of the queue is given go to another one from then on.

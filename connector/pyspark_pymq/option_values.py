@@ -1,4 +1,4 @@
-"""What a user's options say: their names, and their text as values.
+"""Text of the options -> values: what is common to all, and the plain ones.
 
 Every error names the option in its usual spelling, what was given, and what would be right.
 """

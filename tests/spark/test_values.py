@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from pymq.client.blocking import BlockingClient
+from pymq.client.config import ClientConfig
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
@@ -283,6 +284,45 @@ def test_bad_records_on_a_side_topic(
     assert {row.body for row in originals.values()} == {GOOD}
 
 
+def test_a_bad_record_that_is_larger_than_any_message(
+    read: Callable[..., DataFrame], cluster: Cluster, topic: str
+) -> None:
+    """It was sent compressed, and is put aside so."""
+    side, body = f"{topic}-side", b"not json " * 800_000
+    names = (cluster.name_server,)
+    config = ClientConfig(name_servers=names, body_bytes_max=len(body))
+    with BlockingClient(names, config=config) as client:
+        client.write_queues(side)
+        client.send(Message(topic, body))
+    options = {"valueFormat": "json", "valueSchema": "id int"}
+    assert read(**options, badRecords="sideTopic", badRecordsTopic=side).count() == 0
+    (row,) = read(subscribe=side, columns="body,properties").collect()
+    assert row.body == body
+    assert row.properties["BAD_RECORD_REASON"].startswith("not JSON")
+
+
+def test_decimals_beyond_their_type(
+    read: Callable[..., DataFrame], client: BlockingClient, topic: str
+) -> None:
+    """They are bad records like others, and not an error of whoever gets the rows."""
+    side = f"{topic}-side"
+    client.write_queues(side)
+    beyond = [b'{"price":100000000}', b'{"price":"1e8"}']
+    queue = client.write_queues(topic)[0]
+    good = Message(topic, b'{"price":99999999.99}')
+    client.send_batch(queue, [good, *(Message(topic, body) for body in beyond), good])
+    options = {"valueFormat": "json", "valueSchema": "price decimal(10, 2)"}
+    with pytest.raises(PySparkException, match="offset 1 .*value.price is the number 100000000"):
+        read(**options).collect()
+    price = Decimal("99999999.99")
+    rows = read(**options, badRecords="null").orderBy("queueOffset").collect()
+    assert [row.value and row.value.price for row in rows] == [price, None, None, price]
+    left = read(**options, badRecords="sideTopic", badRecordsTopic=side).collect()
+    assert [row.value.price for row in left] == [price, price]
+    aside = read(subscribe=side, columns="body").collect()
+    assert sorted(bytes(row.body) for row in aside) == sorted(beyond)
+
+
 def test_a_stream_of_values(
     spark: SparkSession,
     read: Callable[..., DataFrame],
@@ -321,11 +361,15 @@ def test_a_stream_of_values(
 def test_sharding_keys_flags_and_ids(
     spark: SparkSession, read: Callable[..., DataFrame], write: Callable[..., None]
 ) -> None:
-    rows = spark.range(500).repartition(4).selectExpr(
-        "cast(id AS string) AS body",
-        "if(id % 10 = 9, null, concat('schlüssel-', id % 30)) AS shardingKey",
-        "cast(id - 250 AS int) AS flag",
-        "id AS order_number",
+    rows = (
+        spark.range(500)
+        .repartition(4)
+        .selectExpr(
+            "cast(id AS string) AS body",
+            "if(id % 10 = 9, null, concat('schlüssel-', id % 30)) AS shardingKey",
+            "cast(id - 250 AS int) AS flag",
+            "id AS order_number",
+        )
     )
     write(rows, dedupKey="order_number")
     columns = "body binary, queueId int, flag int, msgId string, properties map<string,string>"
@@ -344,9 +388,7 @@ def test_wrong_values_say_why(
     spark: SparkSession, read: Callable[..., DataFrame], write: Callable[..., None]
 ) -> None:
     struct = spark.range(2).selectExpr("struct(id, cast('nan' AS double) AS x) AS value")
-    schema = json.dumps(
-        {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
-    )
+    schema = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]})
     cases: list[tuple[DataFrame, dict[str, str], str]] = [
         (struct, {}, "set the option valueFormat to json or avro"),
         (struct, {"valueFormat": "json"}, "value.x is nan; JSON has no such number"),

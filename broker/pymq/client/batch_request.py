@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymq.client.batch_targets import BatchTarget
-from pymq.client.operations import SendStatus
+from pymq.client.operations import PreparedMessage, SendStatus
 from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import DurabilityUnknown, PymqError
 from pymq.protocol.bodies import MessageQueue
 
-#: A SEND_BATCH body, or records that need less of the broker.
-Batch = bytes | bytearray | memoryview | RecordsBody
+#: A SEND_BATCH body, or records that need less of the broker, or one message, which may be
+#: compressed as a batch may not.
+Batch = bytes | bytearray | memoryview | RecordsBody | PreparedMessage
 
 _CURES = {
     SendStatus.FLUSH_DISK_TIMEOUT: "its disk did not confirm it in time (syncFlushTimeout)",
@@ -52,7 +53,7 @@ class BatchRequest:
     def size_bytes(self) -> int:
         """Bytes of the batch."""
         batch = self.batch
-        body = batch.body if isinstance(batch, RecordsBody) else batch
+        body = batch.body if isinstance(batch, (RecordsBody, PreparedMessage)) else batch
         return memoryview(body).nbytes
 
 

@@ -221,6 +221,8 @@ class BulkClient(BlockingClient):
     def _batch_operation(self, queue: MessageQueue, batch: Batch) -> Send:
         if isinstance(batch, RecordsBody):
             return send_records(self._send_operation(queue, batch.body), batch)
+        if isinstance(batch, PreparedMessage):
+            return self._sender.operation(batch, queue)
         return self._send_operation(queue, memoryview(batch).cast("B"))
 
     def _send_operation(self, queue: MessageQueue, body: memoryview) -> Send:

@@ -3,9 +3,9 @@
 from pyspark.sql import types as spark
 
 from pymq.errors import ConfigurationError
+from pyspark_pymq.format_options import check_target
 from pyspark_pymq.option_values import like
 from pyspark_pymq.sink.options import SinkOptions
-from pyspark_pymq.value_options import check_target
 from pyspark_pymq.values.formats import AVRO, BINARY, ValueFormat
 from pyspark_pymq.values.json_rows import check_json_type
 from pyspark_pymq.values.spark_types import misfit

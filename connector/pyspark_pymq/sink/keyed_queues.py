@@ -23,8 +23,8 @@ from pymq.errors import RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.java_hashes import java_hashes
 from pyspark_pymq.binary_arrays import contents
+from pyspark_pymq.format_options import check_target
 from pyspark_pymq.retrying import Retries
-from pyspark_pymq.value_options import check_target
 
 
 class KeyedQueues:

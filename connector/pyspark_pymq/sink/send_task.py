@@ -16,12 +16,12 @@ from pymq.client.bulk_client import BulkClient
 from pymq.errors import LocalProtocolError
 from pymq.protocol.sink_bodies import StagedRun
 from pymq.protocol.unique_keys import month_around
+from pyspark_pymq.format_options import check_target
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.encode import Encoded, Messages, encode_messages
 from pyspark_pymq.sink.keyed_queues import KeyedQueues
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
-from pyspark_pymq.value_options import check_target
 
 #: Ten thousand rows of a usual size, as Spark hands them over, are one request.
 REQUEST_BYTES_MAX = 3 << 20
@@ -62,9 +62,7 @@ class SendTask:
         self._columns = columns
         self._wall_s = wall_s
         self._encode_values = options.values.encode()
-        self._keyed_queues = KeyedQueues(
-            client, options.topic, stage_at, options.retry_timeout_s
-        )
+        self._keyed_queues = KeyedQueues(client, options.topic, stage_at, options.retry_timeout_s)
         self._request_bytes_max = min(REQUEST_BYTES_MAX, options.message_bytes_max)
         self._keys = UniqueKeyArrays(
             address=bytes((127, 0, 0, 1)), pid=os.getpid(), salt=os.urandom(4)

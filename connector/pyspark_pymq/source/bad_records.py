@@ -11,22 +11,29 @@ sideTopic       is no row; a copy of it goes to another topic
 Bodies are bad that cannot be decompressed, or are not of the ``valueFormat``. Who reads neither
 bodies nor values has no bad records.
 
-The copy on the side topic is acknowledged before the row is left out. It has the message's body
-(as it was stored, if it cannot be decompressed), flag, tags, keys and properties, its id among
-them, and says in properties why it is there and where it came from. A task that is repeated sends
-its copies again: with the same id and the same place, by which they can be told.
+The copy on the side topic is acknowledged before the row is left out. It has the message's body,
+flag, tags, keys and properties, its id among them, and says in properties why it is there and where
+it came from. A task that is repeated sends its copies again: with the same id and the same place,
+by which they can be told.
+
+Copies are sent in batches, whose bodies are not compressed: what cannot be decompressed is in one
+as it was stored. A large body goes alone, compressed if it was: decompressed it may be larger than
+any message that a broker takes.
 """
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.bulk_client import BulkClient
+from pymq.client.operations import PreparedMessage
 from pymq.errors import MessageIllegal, PymqError, RemoteProtocolError
 from pymq.protocol.batch_body import encode_batch
+from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
 from pymq.protocol.message import (
     DELAY,
     FIRST_POP_TIME,
@@ -36,13 +43,14 @@ from pymq.protocol.message import (
     TIMER_DELAY_S,
     TIMER_DELIVERY_MS,
     TRANSACTION_PREPARED,
+    UNIQUE_KEY,
     WAIT,
     decode_properties,
     encode_properties,
 )
+from pyspark_pymq.format_options import FAIL, NULL, SIDE_TOPIC
 from pyspark_pymq.offsets import named
 from pyspark_pymq.source.record_rows import RecordRows
-from pyspark_pymq.value_options import FAIL, NULL, SIDE_TOPIC
 
 LOG = logging.getLogger(__name__)
 
@@ -59,8 +67,9 @@ _DONE = {
     *(INNER_COUNT, WAIT, POP_CHECK_POINT, FIRST_POP_TIME, "INNER_MULTI_DISPATCH"),
 }
 _REASON_CHARACTERS_MAX = 500
-#: Copies that are sent together, unless one alone is larger.
+#: Copies that are sent together; a larger one goes alone.
 _BATCH_BYTES_MAX = 1 << 20
+_COMPRESSION_BITS = MessageFlag.COMPRESSED | COMPRESSION_MASK
 _IN_FLIGHT_MAX = 3
 
 
@@ -176,7 +185,7 @@ class SideTopic:
             pipeline = self._client.batch_pipeline(
                 in_flight_max=_IN_FLIGHT_MAX, retry_s=self._retry_s
             )
-            for batch in _batches(_copies(rows, reasons, corrupt)):
+            for batch in _requests(self.topic, _copies(rows, reasons, corrupt)):
                 pipeline.send(BatchTarget(self.topic), batch)
             pipeline.flush()
         except PymqError as error:
@@ -199,15 +208,38 @@ def _described(rows: RecordRows, place: int) -> str:
     return f"the message at offset {offset} of {named(rows.queue)}"
 
 
+@dataclass(slots=True)
+class _Copy:
+    """A copy of one message: its body as it is in a batch, or alone with these system flags."""
+
+    flag: int
+    sys_flag: int
+    body: bytes
+    properties: bytes
+    key: str | None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.body) + len(self.properties)
+
+
 def _copies(
     rows: RecordRows, reasons: Mapping[int, str], corrupt: Mapping[int, str]
-) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield flag, body and encoded properties of each copy."""
+) -> Iterator[_Copy]:
+    """Yield a copy of each bad one."""
     bodies = rows.bodies()
     buffer = rows.records.buffer
     for place, reason in reasons.items():
         first, end = (int(rows.field(name)[place]) for name in ("body_start", "body_end"))
-        body = buffer[first:end].tobytes() if place in corrupt else bodies[place].as_py()
+        stored = buffer[first:end]
+        sys_flag = 0
+        if place in corrupt:
+            body = stored.tobytes()
+        elif len(bodies[place].as_buffer()) > _BATCH_BYTES_MAX:
+            body = stored.tobytes()
+            sys_flag = int(rows.field("sys_flag")[place]) & _COMPRESSION_BITS
+        else:
+            body = bodies[place].as_py()
         first, end = (int(rows.field(name)[place]) for name in ("properties_start", "ends"))
         properties = decode_properties(buffer[first:end].tobytes())
         for name in _DONE:
@@ -219,7 +251,9 @@ def _copies(
             QUEUE_ID: str(rows.queue.queue_id),
             QUEUE_OFFSET: str(int(rows.field("queue_offset")[place])),
         }
-        yield int(rows.field("flag")[place]), body, encode_properties(properties)
+        flag = int(rows.field("flag")[place])
+        key = properties.get(UNIQUE_KEY)
+        yield _Copy(flag, sys_flag, body, encode_properties(properties), key)
 
 
 def _plain(reason: str) -> str:
@@ -228,16 +262,23 @@ def _plain(reason: str) -> str:
     return text.replace("\x01", "\\x01").replace("\x02", "\\x02")
 
 
-def _batches(copies: Iterator[tuple[int, bytes, bytes]]) -> Iterator[bytes]:
-    """Yield bodies of SEND_BATCH."""
-    found: list[tuple[int, bytes, bytes]] = []
+def _requests(topic: str, copies: Iterator[_Copy]) -> Iterator[bytes | PreparedMessage]:
+    """Yield bodies of SEND_BATCH, and the copies that go alone."""
+    found: list[_Copy] = []
     size = 0
     for copy in copies:
-        more = len(copy[1]) + len(copy[2])
-        if found and size + more > _BATCH_BYTES_MAX:
-            yield encode_batch(found)
+        if copy.sys_flag or copy.size_bytes > _BATCH_BYTES_MAX:
+            text = copy.properties.decode()
+            yield PreparedMessage(topic, copy.body, text, copy.key, copy.flag, copy.sys_flag)
+            continue
+        if found and size + copy.size_bytes > _BATCH_BYTES_MAX:
+            yield _batch(found)
             found, size = [], 0
         found.append(copy)
-        size += more
+        size += copy.size_bytes
     if found:
-        yield encode_batch(found)
+        yield _batch(found)
+
+
+def _batch(copies: list[_Copy]) -> bytes:
+    return encode_batch([(copy.flag, copy.body, copy.properties) for copy in copies])

@@ -68,16 +68,16 @@ def _text_of(name: str) -> Column[RecordRows]:
 
 
 COLUMNS: Mapping[str, Column[RecordRows]] = {
-    "topic": Column(_TEXT, RecordRows.topics),
+    "topic": Column(_TEXT, lambda rows: rows.constant(rows.queue.topic)),
     "brokerName": Column(_TEXT, lambda rows: rows.constant(rows.queue.broker_name)),
-    # Records of a queue that collects other queues' messages hold those queues' ids.
     "queueId": Column(_INT, _same_int(lambda rows: rows.queue.queue_id)),
     "queueOffset": Column(_LONG, _number("queue_offset")),
     "body": Column(_BINARY, RecordRows.bodies),
     "tags": _text_of("TAGS"),
     "keys": _text_of("KEYS"),
     "msgId": Column(_TEXT, RecordRows.message_ids),
-    "bornTimestamp": Column(_TIME, lambda rows: rows.times("born_timestamp")),
+    # Whatever the producer said; what the broker's clock says is always a time.
+    "bornTimestamp": Column(_TIME, lambda rows: rows.times("born_timestamp"), may_be_null=True),
     "storeTimestamp": Column(_TIME, lambda rows: rows.times("store_timestamp")),
     "bornHost": Column(_TEXT, RecordRows.born_hosts),
     "flag": Column(_INT, _number("flag")),

@@ -51,7 +51,8 @@ def unpacked(
     Raises:
         ConfigurationError: the package that a body's format needs is not installed.
     """
-    packed = np.flatnonzero(records.sys_flag[rows] & _COMPRESSED).tolist()
+    flags = records.sys_flag[rows]
+    packed = np.flatnonzero(flags & _COMPRESSED).tolist()
     if not packed:
         yield Unpacked(rows, {})
         return
@@ -63,7 +64,7 @@ def unpacked(
         body = why = None
         try:
             stored = records.buffer[int(start[row]) : int(end[row])].data
-            body = decompress(stored, int(records.sys_flag[rows][row]))
+            body = decompress(stored, int(flags[row]))
         except RemoteProtocolError as error:
             why = str(error)
         size = len(body or b"")

@@ -5,18 +5,55 @@ Each check raises ``ConfigurationError``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.filter.tags import check_tags
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.names import LMQ_PREFIX
+from pyspark_pymq.format_options import FAIL, NULL, SIDE_TOPIC
 from pyspark_pymq.offsets import COMMITTED, EARLIEST, At, Bound, named
-from pyspark_pymq.source.columns import USUAL, chosen_columns
-from pyspark_pymq.value_options import SIDE_TOPIC
+from pyspark_pymq.option_tables import RETRY_S, SOURCE_OPTIONS
+from pyspark_pymq.source.columns import chosen_columns
 
 if TYPE_CHECKING:
     from pyspark_pymq.source.options import SourceOptions
+
+
+#: Fields of the options that count where the queues are read, and not their messages.
+_OF_QUEUES = {
+    *("metadata", "name_servers", "request_timeout_s", "retry_timeout_s"),
+    *("topics", "topic_pattern", "assigned", "expected_brokers", "consumer_group"),
+}
+
+
+def check_given(given: Mapping[str, Any]) -> None:
+    """Check what only the user's own words tell, who may have said what is the default.
+
+    Args:
+        given: values of the options the user gave, by field.
+    """
+    for name, (field, _) in SOURCE_OPTIONS.items():
+        if "metadata" in given and field in given and field not in _OF_QUEUES:
+            raise ConfigurationError(
+                f"option {name} is about messages, and metadata={given['metadata']} reads none: "
+                "remove one of them"
+            )
+    null_corrupt, bad_records = given.get("null_corrupt_bodies"), given.get("bad_records", FAIL)
+    if null_corrupt is not None and bad_records not in (FAIL, NULL if null_corrupt else FAIL):
+        raise ConfigurationError(
+            f"option corruptBodies={'null' if null_corrupt else 'fail'} contradicts "
+            f"badRecords={bad_records}, which counts for bodies that cannot be decompressed, too: "
+            "remove corruptBodies"
+        )
+    request_s, retry_s = given.get("request_timeout_s", 0), given.get("retry_timeout_s", RETRY_S)
+    if request_s > retry_s:
+        raise ConfigurationError(
+            f"option requestTimeoutMs={1000 * request_s:.0f} is above "
+            f"retryTimeoutMs={1000 * retry_s:.0f}: an answer would be waited for longer than a "
+            "broker may be away"
+        )
 
 
 def check_choice(options: SourceOptions) -> None:
@@ -31,7 +68,7 @@ def check_choice(options: SourceOptions) -> None:
     ]
     if not given:
         raise ConfigurationError(
-            'option subscribe is missing: the pymq source needs it, for example .option('
+            "option subscribe is missing: the pymq source needs it, for example .option("
             '"subscribe", "orders"); or subscribePattern, or assign'
         )
     if len(given) > 1:
@@ -39,10 +76,27 @@ def check_choice(options: SourceOptions) -> None:
             f"options {' and '.join(given)} are given; expected exactly one of subscribe, "
             f"subscribePattern and assign: remove the others"
         )
+    for name, topic in (
+        *(("subscribe", topic) for topic in options.topics),
+        ("subscribePattern", (options.topic_pattern or "").replace("\\", "")),
+        *(("assign", queue.topic) for queue in sorted(options.assigned)),
+    ):
+        if topic.startswith(LMQ_PREFIX):
+            raise ConfigurationError(
+                f"option {name}: {topic} is a light queue ({LMQ_PREFIX}), which has no route and "
+                "no offsets of its own: subscribe the topics that its messages were sent to"
+            )
     broad = {(queue.topic, queue.queue_id) for queue in options.assigned if not queue.broker_name}
     for queue in options.assigned:
         if queue.broker_name and (queue.topic, queue.queue_id) in broad:
             raise ConfigurationError(f"option assign: {queue} is assigned twice")
+    brokers = {queue.broker_name for queue in options.assigned}
+    absent = sorted(set(options.expected_brokers) - brokers)
+    if options.assigned and "" not in brokers and absent:
+        raise ConfigurationError(
+            f"option expectedBrokers names {', '.join(absent)}, of which assign names no queue: it "
+            f"would be waited for in vain. Expected some of {', '.join(sorted(brokers))}"
+        )
 
 
 def check_filters(options: SourceOptions) -> None:
@@ -51,6 +105,12 @@ def check_filters(options: SourceOptions) -> None:
             f"options sql and tags exclude each other: name the tags in the expression, "
             f"TAGS IN ({', '.join(map(repr, options.tags))}) AND ({options.sql:.200})"
         )
+    for tag in options.tags:
+        if "|" in tag:
+            raise ConfigurationError(
+                f"option tags: {tag[:80]!r} would be one tag; several are separated by '||'. If "
+                f"messages have this very tag, use the option sql: TAGS = {tag[:80]!r}"
+            )
     try:
         check_tags(str(options.choice), options.tag_expression)
     except LocalProtocolError as error:
@@ -62,20 +122,6 @@ def check_filters(options: SourceOptions) -> None:
 
 def check_columns(options: SourceOptions) -> None:
     chosen_columns(options.columns)
-    if options.metadata is None:
-        return
-    of_messages = {
-        "columns": options.columns != (USUAL,),
-        "includeProperties": options.include_properties,
-        "tags": bool(options.tags),
-        "sql": options.sql is not None,
-    }
-    for name, is_given in of_messages.items():
-        if is_given:
-            raise ConfigurationError(
-                f"option {name} is about messages, and metadata={options.metadata} reads none: "
-                "remove one of them"
-            )
 
 
 def check_values(options: SourceOptions) -> None:
@@ -133,9 +179,7 @@ def check_positions(options: SourceOptions) -> None:
                     f"option {option}: topic {queue.topic!r} is not among {choice}"
                 )
             if not choice.takes(queue):
-                raise ConfigurationError(
-                    f"option {option}: {named(queue)} is not among {choice}"
-                )
+                raise ConfigurationError(f"option {option}: {named(queue)} is not among {choice}")
     _check_order(options.start(EARLIEST), options.end())
 
 

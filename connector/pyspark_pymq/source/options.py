@@ -8,13 +8,13 @@ from pyspark.sql.types import StructType
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.names import TOOLS_GROUP
+from pyspark_pymq.format_options import FAIL, NULL
 from pyspark_pymq.offsets import COMMITTED, EARLIEST, LATEST, At, Bound, Place, named
 from pyspark_pymq.option_tables import RETRY_S, SINK_OPTIONS, SOURCE_OPTIONS
 from pyspark_pymq.option_values import read_options
 from pyspark_pymq.source import option_checks
 from pyspark_pymq.source.columns import USUAL, check_schema, default_schema
 from pyspark_pymq.source.topic_choice import AssignedQueue, TopicChoice
-from pyspark_pymq.value_options import FAIL, NULL
 from pyspark_pymq.values.formats import BINARY, ValueFormat, value_format
 
 #: Options that do nothing without another one: both, and the field of the first.
@@ -124,9 +124,7 @@ class SourceOptions:
         Raises:
             ConfigurationError: the type of the values is not known.
         """
-        return default_schema(
-            self.columns, properties=self.include_properties, values=self.values
-        )
+        return default_schema(self.columns, properties=self.include_properties, values=self.values)
 
     def check_schema(self, schema: StructType) -> None:
         """Check the columns of messages that are to be read.
@@ -240,6 +238,7 @@ def source_options(options: Mapping[str, str]) -> SourceOptions:
         options, SOURCE_OPTIONS, required=("nameServer",), side="source", others=SINK_OPTIONS
     )
     _check_needed(given)
+    option_checks.check_given(given)
     return SourceOptions(**given)
 
 

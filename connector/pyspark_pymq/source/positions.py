@@ -55,9 +55,7 @@ class Positions:
         start: whom to ask while the query starts.
     """
 
-    def __init__(
-        self, options: SourceOptions, topics: SubscribedTopics, start: QueryStart
-    ) -> None:
+    def __init__(self, options: SourceOptions, topics: SubscribedTopics, start: QueryStart) -> None:
         self._options = options
         self._topics = topics
         self._start = start
@@ -167,8 +165,7 @@ class Positions:
     def _offset_at(
         self, client: BulkClient, queue: MessageQueue, timestamp_ms: int, bounds: Bounds
     ) -> int:
-        end = bounds[queue][1]
-        return offset_at(client, queue, timestamp_ms, end=end, group=self._group)
+        return offset_at(client, queue, timestamp_ms, bounds=bounds[queue], group=self._group)
 
     def _committed(self, queues: Collection[MessageQueue]) -> dict[MessageQueue, int | None]:
         """Return what the group has committed.

@@ -10,8 +10,8 @@ conditions on                                  what becomes of them
 topic, brokerName, queueId (partition)         queues are left out; Spark does not look again
 queueOffset (offset): ``= < <= > >=``          ranges are cut; Spark does not look again
 queueOffset (offset): ``IN``                   ranges are cut to what lies between
-storeTimestamp (timestamp): ``= < <= > >=``,   ranges are cut where brokers find the time, with
-``IN``                                         a message to spare; Spark evaluates the condition
+storeTimestamp (timestamp): ``= < <= > >=``,   ranges are cut where brokers find the time; Spark
+``IN``                                         evaluates the condition
 everything else                                Spark evaluates it
 =============================================  ==============================================
 
@@ -42,10 +42,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.names import LMQ_PREFIX
 from pyspark_pymq.offsets import Offsets, QueueRange
 from pyspark_pymq.source.batch_reader import PymqBatchReader
 from pyspark_pymq.source.columns import BODY_COLUMNS, COLUMNS
+from pyspark_pymq.source.lookups import offset_at
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.source import QueuesPartition
 
@@ -89,15 +89,9 @@ _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
 
 
 class OffsetFilters:
-    """What the filters of one query leave of the ranges it would read.
+    """What the filters of one query leave of the ranges it would read."""
 
-    Args:
-        topics: that are read, as far as they are known.
-    """
-
-    def __init__(self, topics: Sequence[str]) -> None:
-        #: A light queue lists messages of other topics.
-        self._tells_topics = bool(topics) and not any(map(_is_light, topics))
+    def __init__(self) -> None:
         self._queue_tests: list[Callable[[MessageQueue], bool]] = []
         self._first = 0
         self._end: int | None = None
@@ -127,26 +121,22 @@ class OffsetFilters:
     def narrow(
         self,
         wanted: Iterable[QueueRange],
-        offsets_at: Callable[[Iterable[MessageQueue], int], Offsets],
+        offsets_at: Callable[[Sequence[QueueRange], int], Offsets],
     ) -> list[QueueRange]:
         """Return what is left of some ranges.
 
         Args:
             wanted: the ranges.
-            offsets_at: asks brokers where a moment (ms) is in queues; those that do not answer
-                are left out.
+            offsets_at: asks brokers for the first messages since a moment (ms) in ranges; queues
+                of those that do not answer are left out.
         """
         kept = [part for part in wanted if all(test(part.queue) for test in self._queue_tests)]
-        queues = sorted({part.queue for part in kept})
-        # RocketMQ 4.9 answers with any message of that very time, or with the nearest one, which
-        # may be the one before: rather read one too many.
         starts: Offsets = {}
         if self._since_ms is not None:
-            starts = offsets_at(queues, max(self._since_ms - 1, 0))
+            starts = offsets_at(kept, max(self._since_ms, 0))
         ends: Offsets = {}
         if self._until_ms is not None:
-            found = offsets_at(queues, max(self._until_ms + 1, 0))
-            ends = {queue: offset + 1 for queue, offset in found.items()}
+            ends = offsets_at(kept, max(self._until_ms + 1, 0))
         narrowed = []
         for part in kept:
             first = max(part.first, self._first, starts.get(part.queue, part.first))
@@ -166,12 +156,8 @@ class OffsetFilters:
         values = value if isinstance(condition, In) else (value,)
         if any(type(one) is not kind for one in values):  # NULL among them: never true
             return False
-        is_topic = name == "topic"
-        self._queue_tests.append(
-            lambda queue: (is_topic and _is_light(queue.topic))
-            or compare(read(queue), value) is not is_negated
-        )
-        return self._tells_topics or not is_topic
+        self._queue_tests.append(lambda queue: compare(read(queue), value) is not is_negated)
+        return True
 
     def _take_offsets(self, condition: Filter, value: Any) -> bool:
         values = value if isinstance(condition, In) else (value,)
@@ -212,10 +198,6 @@ class OffsetFilters:
             self._until_ms = min(until_ms, until_ms if self._until_ms is None else self._until_ms)
 
 
-def _is_light(topic: str) -> bool:
-    return topic.startswith(LMQ_PREFIX)
-
-
 def _operands(condition: Filter) -> tuple[str | None, Any]:
     """Return the column of a filter, by the name it has here, and what it is compared with."""
     if not isinstance(condition, Comparison) or len(condition.attribute) != 1:
@@ -229,7 +211,7 @@ class FilteringBatchReader(PymqBatchReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._filters = OffsetFilters(options.topics)
+        self._filters = OffsetFilters()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         """Take filters over; return those that Spark must evaluate."""
@@ -241,9 +223,16 @@ class FilteringBatchReader(PymqBatchReader):
         finally:
             self._topics.close()
 
-    def _offsets_at(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> Offsets:
+    def _offsets_at(self, wanted: Sequence[QueueRange], timestamp_ms: int) -> Offsets:
+        bounds = {part.queue: (part.first, part.end) for part in wanted}
         found, _ = self._topics.look_up(
-            queues, lambda client, queue: client.offset_by_time(queue, timestamp_ms)
+            sorted(bounds),
+            lambda client, queue: offset_at(
+                client,
+                queue,
+                timestamp_ms,
+                bounds=bounds[queue],
+                group=self._options.consumer_group,
+            ),
         )
         return found
-

@@ -22,11 +22,13 @@ from pymq.protocol.record import offset_message_id, unpack_host
 from pymq.protocol.record_batch import RecordColumns
 from pyspark_pymq.binary_arrays import as_text, contents, cut_out, cut_out_pairs
 from pyspark_pymq.source.compressed_bodies import Rows
+from pyspark_pymq.values.json_rows import TIME_MAX_US, TIME_MIN_US
 
 #: Of the two columns that are not a single number or string.
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
+_TIME_MIN_MS, _TIME_MAX_MS = TIME_MIN_US // 1000, TIME_MAX_US // 1000
 _BORN_IPV6 = int(MessageFlag.BORN_HOST_IPV6)
 _STORE_IPV6 = int(MessageFlag.STORE_HOST_IPV6)
 
@@ -61,22 +63,12 @@ class RecordRows:
     @cached_property
     def properties(self) -> PropertyIndex:
         """Where names and values stand in these rows' properties."""
-        texts = cut_out(
-            self.records.buffer, self.field("properties_start"), self.field("ends")
-        )
+        texts = cut_out(self.records.buffer, self.field("properties_start"), self.field("ends"))
         return PropertyIndex(*contents(texts))
 
     def constant(self, text: str) -> pa.Array:
         """Return a string column with one value."""
         return pa.repeat(pa.scalar(text, pa.string()), self.count)
-
-    def topics(self) -> pa.Array:
-        """Return the topics: the queue's own, but for queues that collect several topics'."""
-        if self.records.one_topic == self.queue.topic.encode():
-            return self.constant(self.queue.topic)
-        return as_text(
-            cut_out(self.records.buffer, self.field("topic_start"), self.field("topic_end"))
-        )
 
     def bodies(self) -> pa.Array:
         """Return the bodies, compressed ones as their producer wrote them."""
@@ -131,5 +123,13 @@ class RecordRows:
         return pa.array(texts, pa.string()).take(encoded.indices)
 
     def times(self, name: str) -> pa.Array:
-        """Return a field of milliseconds as a column of timestamps."""
-        return pa.array(self.field(name) * 1000).cast(TIMESTAMP)
+        """Return a field of milliseconds as a column of timestamps.
+
+        What is not of the years 1 to 9999 is null: a producer may say anything, and Spark shows no
+        other years.
+        """
+        times_ms = self.field(name)
+        known = (times_ms >= _TIME_MIN_MS) & (times_ms <= _TIME_MAX_MS)
+        if known.all():
+            return pa.array(times_ms * 1000).cast(TIMESTAMP)
+        return pa.array(np.where(known, times_ms, 0) * 1000, mask=~known).cast(TIMESTAMP)

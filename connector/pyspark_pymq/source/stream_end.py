@@ -120,8 +120,9 @@ class StreamEnd:
         def ask(client: BulkClient, queue: MessageQueue) -> int:
             place = self._named.get(queue, self._unnamed)
             assert isinstance(place, At)
-            end = bounds[queue][1]
-            return offset_at(client, queue, place.timestamp_ms, end=end, group=self._group)
+            return offset_at(
+                client, queue, place.timestamp_ms, bounds=bounds[queue], group=self._group
+            )
 
         found, failed = self._topics.look_up(queues, ask)
         for queue, offset in found.items():

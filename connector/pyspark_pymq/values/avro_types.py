@@ -26,8 +26,9 @@ from typing import Any
 
 from pyspark.sql import types as spark
 
+_NULL = "null"
 _SIMPLE: dict[str, spark.DataType] = {
-    "null": spark.NullType(),
+    _NULL: spark.NullType(),
     "boolean": spark.BooleanType(),
     "int": spark.IntegerType(),
     "long": spark.LongType(),
@@ -59,7 +60,7 @@ class Plan:
     Attributes:
         rewritten: its schema, see above.
         spark_type: what it is in Spark.
-        nullable: it is a union with null.
+        nullable: it is null, or a union with null.
         from_avro: makes what Arrow takes of what fastavro returns; None: it is the same.
         to_avro: makes what fastavro takes of what Arrow returns; None: it is the same.
     """
@@ -106,7 +107,7 @@ class _Planner:
             return self._union(schema, namespace, path)
         if isinstance(schema, str):
             if schema in _SIMPLE and schema not in ("enum", "fixed"):
-                return Plan(schema, _SIMPLE[schema])
+                return Plan(schema, _SIMPLE[schema], nullable=schema == _NULL)
             full = schema if "." in schema or not namespace else f"{namespace}.{schema}"
             named = self._named.get(full) or self._named.get(schema)
             if named is None:
@@ -121,7 +122,7 @@ class _Planner:
             return self._array(schema, namespace, path)
         if kind == "map":
             return self._map(schema, namespace, path)
-        if isinstance(kind, str) and kind in _SIMPLE:
+        if isinstance(kind, str) and kind in _SIMPLE and kind != _NULL:
             return _with_logical_type(kind, kind, schema)
         return self.plan(kind, namespace, path)
 
@@ -175,6 +176,9 @@ class _Planner:
 
     def _array(self, schema: dict[str, Any], namespace: str, path: str) -> Plan:
         item = self.plan(schema.get("items"), namespace, f"{path}.element")
+        if _takes_no_bytes(item.rewritten):
+            # fastavro would make as many as a few bytes can say.
+            raise ValueError(f"{path}.element takes no bytes: an array of it has no bound")
         return Plan(
             {"type": "array", "items": item.rewritten},
             spark.ArrayType(item.spark_type, item.nullable),
@@ -287,6 +291,16 @@ class _Planner:
         return Plan(_as_in(schema, branches, wrapped), kind, nullable, from_avro, to_avro)
 
 
+def _takes_no_bytes(rewritten: Any) -> bool:
+    """Say whether a value of a type is encoded in no byte at all."""
+    match rewritten:
+        case {"type": "record", "fields": fields}:
+            return all(_takes_no_bytes(field["type"]) for field in fields)
+        case {"type": "fixed", "size": size}:
+            return bool(size == 0)
+    return bool(rewritten == _NULL)
+
+
 def _as_in(schema: list[Any], branches: list[Any], rewritten: list[Any]) -> list[Any]:
     """Return a union with its branches rewritten, and null where it was."""
     left = iter(rewritten)
@@ -310,9 +324,7 @@ def _with_logical_type(kind: str, rewritten: Any, schema: dict[str, Any]) -> Pla
         return Plan(rewritten, _SIMPLE[kind])
     spark_type, unit_us = time
     if unit_us == 1000:
-        return Plan(
-            rewritten, spark_type, from_avro=_times_1000, to_avro=_of_something(_by_1000)
-        )
+        return Plan(rewritten, spark_type, from_avro=_times_1000, to_avro=_of_something(_by_1000))
     return Plan(rewritten, spark_type)
 
 

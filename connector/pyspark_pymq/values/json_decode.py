@@ -110,6 +110,7 @@ class JsonDecoder:
                 return None
             columns = [column.combine_chunks() for column in table.columns]
             read = pa.StructArray.from_arrays(columns, fields=list(table.schema))
+            _check_numbers(read)
             return rebuilt(read, self._type, _leaf)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeDecodeError):
             return None  # older versions of Arrow read no decimals
@@ -218,6 +219,23 @@ def _read_as(given: spark.DataType) -> pa.DataType:
         case spark.DateType() | spark.TimestampType() | spark.TimestampNTZType():
             return pa.string()
     return arrow_type(given)
+
+
+def _check_numbers(array: pa.Array) -> None:
+    """Check the numbers that Arrow's reader takes although their type cannot hold them.
+
+    Raises:
+        pa.ArrowInvalid: a double is infinite, or a decimal has more digits than its type.
+    """
+    if pa.types.is_struct(array.type):
+        for at in range(array.type.num_fields):
+            _check_numbers(array.field(at))
+    elif pa.types.is_list(array.type):
+        _check_numbers(array.values)
+    elif pa.types.is_float64(array.type):
+        _require(pc.all(pc.is_finite(array)))
+    elif pa.types.is_decimal(array.type):
+        array.validate(full=True)
 
 
 def _leaf(array: pa.Array, target: pa.DataType) -> pa.Array:

@@ -42,7 +42,8 @@ Convert = Callable[[Any], Any]
 DEPTH_MAX = 400
 #: The years 1 to 9999, in microseconds since 1970.
 TIME_MIN_US, TIME_MAX_US = -62_135_596_800_000_000, 253_402_300_799_999_999
-DATE_PATTERN = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
+#: Not of the year 0, in which a time with an offset from UTC may still be one of the year 1.
+DATE_PATTERN = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"
 CLOCK_PATTERN = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?"
 ZONE_PATTERN = r"(?:Z|[+-](?:0[0-9]|1[0-8])(?::?[0-5][0-9])?)"
 
@@ -139,9 +140,7 @@ def converter(given: spark.DataType, path: str) -> Convert:
     convert: Convert
     match given:
         case spark.StructType():
-            fields = [
-                (f.name, converter(f.dataType, f"{path}.{f.name}")) for f in given.fields
-            ]
+            fields = [(f.name, converter(f.dataType, f"{path}.{f.name}")) for f in given.fields]
             convert = _struct_converter(fields, path)
         case spark.ArrayType():
             convert = _array_converter(converter(given.elementType, f"{path}.element"), path)
@@ -327,7 +326,7 @@ def _timestamp(value: Any, path: str) -> int:
         sign, digits = found[3][0], found[3][1:].replace(":", "").ljust(4, "0")
         offset_s = int(digits[:2]) * 3600 + int(digits[2:]) * 60
         offset_s = -offset_s if sign == "-" else offset_s
-    time_us = _microseconds(found[1], found[2]) if _is_day(found[1]) else None
+    time_us = _microseconds(found[1], found[2])
     if time_us is not None:
         time_us -= offset_s * 1_000_000
     if time_us is None or not TIME_MIN_US <= time_us <= TIME_MAX_US:
@@ -338,16 +337,10 @@ def _timestamp(value: Any, path: str) -> int:
 def _local_timestamp(value: Any, path: str) -> int:
     expected = "a time such as 2024-02-29T12:30:00"
     found = _LOCAL_TIME.fullmatch(_string(value, path, expected))
-    time_us = None
-    if found is not None and _is_day(found[1]):
-        time_us = _microseconds(found[1], found[2])
+    time_us = _microseconds(found[1], found[2]) if found is not None else None
     if time_us is None:
         raise _wrong(path, value, expected)
     return time_us
-
-
-def _is_day(text: str) -> bool:
-    return not text.startswith("0000")
 
 
 def _microseconds(day: str, clock: str | None) -> int | None:

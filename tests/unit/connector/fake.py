@@ -1,11 +1,12 @@
 """A client with the connector's part of ``BulkClient``, over queues held in memory."""
 
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pymq.client.batch_targets import BatchTarget, QueueChooser, fitting
-from pymq.client.operations import Operation, PullResult, PullStatus
+from pymq.client.operations import Operation, PreparedMessage, PullResult, PullStatus
 from pymq.client.preencoded_records import RecordsBody
 from pymq.client.queue_bounds import BoundsAnswer
 from pymq.client.routes import Route
@@ -35,6 +36,8 @@ from pymq.protocol.record import (
 
 BORN_HOST = pack_host("10.0.0.1", 50000)
 STORE_HOST = pack_host("10.0.0.2", 10911)
+#: Where a record says when it was stored, if its producer's address is one of IPv4.
+STORE_TIMESTAMP, STORE_TIMESTAMP_AT = struct.Struct(">q"), 56
 
 
 def record(
@@ -122,6 +125,14 @@ class FakeBroker:
         """Forget the messages before ``first``."""
         del self.queues[queue][: first - self.first.get(queue, 0)]
         self.first[queue] = first
+
+    def stored(self, queue: MessageQueue, offset: int) -> bytes:
+        """Return a record, stored when ``offset_at`` says, if that says anything."""
+        item = bytearray(self.queues[queue][offset - self.first.get(queue, 0)])
+        if self.offset_at:
+            times = [time for time, first in self.offset_at.items() if first <= offset]
+            STORE_TIMESTAMP.pack_into(item, STORE_TIMESTAMP_AT, max(times, default=0))
+        return bytes(item)
 
     def client(self, name_servers: Sequence[str], **settings: object) -> "FakeClient":
         self.open_clients += 1
@@ -225,6 +236,7 @@ class FakeClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
     def topic_names(self) -> list[str]:
         self._called("topic_names")
         names = {queue.topic for queue in self._broker.queues if self._is_routed(queue)}
@@ -238,12 +250,13 @@ class FakeClient:
     def pull(
         self, queue: MessageQueue, offset: int, *, count_max: int, bytes_max: int, group: str
     ) -> PullResult:
-        """Answer with whole messages, one at least."""
+        """Answer with whole messages, one at least, stored when ``offset_at`` says."""
         self._called("pull", queue, offset, count_max)
         self._check_there(queue)
         first, end = self._bounds(queue)
         some = b""
-        for item in self._broker.queues[queue][offset - first : offset - first + count_max]:
+        for place in range(offset, min(offset + count_max, end)) if offset >= first else ():
+            item = self._broker.stored(queue, place)
             if some and len(some) + len(item) > bytes_max:
                 break
             some += item
@@ -299,12 +312,15 @@ class FakeClient:
         queues = [queue for queue in self._broker.queues if self._is_routed(queue)]
         slaves = self._broker.only_slaves
         return [
-            Route(topic, (), tuple(sorted(of_topic)), {
-                queue.broker_name: {
-                    int(queue.broker_name in slaves): f"{queue.broker_name}:1"
-                }
-                for queue in of_topic
-            })
+            Route(
+                topic,
+                (),
+                tuple(sorted(of_topic)),
+                {
+                    queue.broker_name: {int(queue.broker_name in slaves): f"{queue.broker_name}:1"}
+                    for queue in of_topic
+                },
+            )
             for topic in sorted({queue.topic for queue in queues})
             if (of_topic := [queue for queue in queues if queue.topic == topic])
         ]
@@ -360,6 +376,19 @@ class FakeClient:
     def store(self, queue: MessageQueue, body: Any) -> None:
         self._called("send", queue)
         stored = self._broker.queues[queue]
+        if isinstance(body, PreparedMessage):
+            stored.append(
+                record(
+                    bytes(body.body),
+                    body.properties.encode(),
+                    topic=queue.topic,
+                    queue_id=queue.queue_id,
+                    queue_offset=len(stored),
+                    sys_flag=body.sys_flag,
+                    flag=body.flag,
+                )
+            )
+            return
         assert isinstance(body, RecordsBody) is self._broker.takes_records
         batch = _preencoded(body, queue) if self._broker.takes_records else _taken(body, queue)
         data = batch.encode(
@@ -387,7 +416,8 @@ class FakePipeline:
     def send(self, target: BatchTarget, body: Any) -> None:
         queues = fitting(target, self._client._queues(target.topic), set())
         queue = self._chooser.choose(target, self._count, queues, 0.0)
-        size = len(body.body if isinstance(body, RecordsBody) else body)
+        is_plain = not isinstance(body, (RecordsBody, PreparedMessage))
+        size = len(body if is_plain else body.body)
         self._client.store(queue, body)
         self._chooser.sent(queue, self._count, size)
         self._chooser.ended(queue)

@@ -12,12 +12,13 @@ from pyspark_pymq.source.reader import PymqStreamReader
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))
 OPTIONS = {"nameserver": "a:1", "subscribe": "orders"}
 SCHEMA = default_schema(properties=False)
-SINCE = 1_000_000 - positions.CLOCK_SKEW_MS  # of a start at the latest messages
+NOW_S = 200_000_000  # when tests begin: 1976-05-03T19:33:20Z
+SINCE = 1000 * NOW_S - positions.CLOCK_SKEW_MS  # of a start at the latest messages
 
 
 class Time:
     def __init__(self) -> None:
-        self.now_s = 1000.0
+        self.now_s = float(NOW_S)
 
     def __call__(self) -> float:
         return self.now_s

@@ -134,13 +134,10 @@ def test_a_reader_takes_filters_only_where_spark_hands_them_over(
     plain = datasource.DataSourceReader.pushFilters
     assert type(source.reader(SCHEMA)).pushFilters is plain
     worker = "pyspark.sql.worker.data_source_pushdown_filters"
-    monkeypatch.setitem(sys.modules, worker, sys)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=worker))
     assert isinstance(source.reader(SCHEMA), FilteringBatchReader)
     table = PymqSource({**OPTIONS, "metadata": "topics"})
     assert isinstance(table.reader(table.schema()), QueueStatesReader)
-    monkeypatch.delitem(sys.modules, worker)
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=worker))
-    assert isinstance(source.reader(SCHEMA), FilteringBatchReader)
 
 
 def test_complete_mode_appends() -> None:

@@ -17,7 +17,8 @@ from pyspark_pymq.values.spark_types import arrow_type
 
 TYPE = struct_of_ddl(
     "a bigint, b string, c double, d boolean, e timestamp, f date, g decimal(6,2), h tinyint, "
-    "i float, j array<int>, k struct<x int, y: array<struct<z string>>>, l timestamp_ntz"
+    "i float, j array<int>, k struct<x int, y: array<struct<z string>>, v array<decimal(6,2)>>, "
+    "l timestamp_ntz"
 )
 
 
@@ -61,19 +62,24 @@ SCALARS = st.one_of(
             "2024-02-29T12:30:00.123456789Z", "2024-02-29T12:30:60Z", "0001-01-01T00:00:00+01:00",
             "2024-02-29T12:30:00-0530", "9999-12-31T23:59:59-01", "2024-02-29T12", "2024-1-1",
             "2024-02-29T12:30:00Z\n", "2024-02-29\n", "2024-02-29T24:00:00",
-            "2024-02-29T12:60:00", "2024-02-29T12:30:00.Z", "1.25", "+1.5",
+            "2024-02-29T12:60:00", "2024-02-29T12:30:00.Z", "0000-12-31T23:59:59-01:00",
+            "0000-12-31T23:59", "0010-01-01T00:00:00Z", "1.25", "+1.5",
             ".5", "5.", "1e2", "1_0", "12345.6", "0.005", "0.500", "Infinity", "nan", " 1", "1 ",
-            "9999.99", "9999.995", "1e-2", "100e-3", "-0", "\ud83d\ude00",
+            "9999.99", "9999.995", "10000", "1e4", "1e-2", "100e-3", "-0", "\ud83d\ude00",
         ]
     ),
 )  # fmt: skip
 NAMES = st.sampled_from(["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "x", "y", "z"])
 VALUES = st.recursive(
     SCALARS,
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=4)
-    ),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(NAMES, inner, max_size=4)),
     max_leaves=6,
+)
+#: Around the largest numbers of decimal(6,2), in all ways of writing them.
+DECIMALS = st.builds(
+    lambda number, write: write(number),
+    st.integers(9_990, 10_010) | st.sampled_from([10**5, 10**6, 10**36]),
+    st.sampled_from([int, str, float, "{:e}".format, "-{}.00".format]),
 )
 FITTING = st.fixed_dictionaries(
     {},
@@ -84,7 +90,7 @@ FITTING = st.fixed_dictionaries(
         "d": st.booleans(),
         "e": st.sampled_from(["2024-02-29T12:30:00Z", "2024-02-29T12:30:00.5+01:00"]),
         "f": st.dates().map(str),
-        "g": st.decimals(-9999, 9999, places=2).map(float),
+        "g": st.decimals(-20_000, 20_000, places=2).map(float) | DECIMALS,
         "h": st.integers(-128, 127),
         "i": st.floats(width=32, allow_nan=False, allow_infinity=False),
         "j": st.lists(st.none() | st.integers(-9, 9), max_size=3),
@@ -101,7 +107,9 @@ SPECIAL = [
     b'{"z":1e400}', b'{"a":01}', b'{"a":-0}', b'{"c":-0}', b'{"i":1e39}', b'{"i":0.1}',
     b'{"i":3.4028235677973366e38}', b'{"i":1.00000005960464477539062500000000001}',
     b'{"g":1e1}', b'{"g":1.250}', b'{"g":0.0000}', b'{"g":1e-2}', b'{"g":0e99}',
-    b'{"g":1e99999999}', b'{"h":128}', b'{"a":1.0}', b'{"a":9223372036854775808}',
+    b'{"g":1e99999999}', b'{"g":10000}', b'{"g":1e4}', b'{"g":"1e4"}', b'{"g":-9999.99}',
+    b'{"k":{"v":[10000]}}', b'{"c":1.7976931348623159e308}', b'{"c":-1.7976931348623157e308}',
+    b'{"e":"0000-12-31T23:59:59-01:00"}', b'{"h":128}', b'{"a":1.0}', b'{"a":9223372036854775808}',
     b'{"a":"1"}', b'{"b":1.50}', b'{"b":true}', b'{"b":{}}', b'{"\\u0061":7}', b"\xef\xbb\xbf{}",
     b'{"k":{"x":1,"x":2}}', b'{"k":null}', b'{"k":[]}', b'{"j":{}}', b'{"a":1} // x',
     b'{"a":1,}', b'{"z":' + b"[" * 399 + b"]" * 399 + b"}",

@@ -14,6 +14,7 @@ from pyspark_pymq.source.topic_choice import AssignedQueue
 NAMES = {"nameserver": "127.0.0.1:9876"}
 SOURCE = {**NAMES, "subscribe": "orders"}
 Q0 = MessageQueue("orders", "b", 0)
+EARLY = 200_000_000_000  # ms: 1976-05-03T19:33:20Z
 
 
 def by_queue(value: object, queue_id: str = "0", topic: str = "orders") -> str:
@@ -38,6 +39,8 @@ def test_topics_by_pattern_and_by_queue() -> None:
     [
         ("1767225600000", 1767225600000),
         (" 0 ", 0),
+        ("100000000000", 100_000_000_000),
+        ("1970-01-01T00:00:00.007Z", 7),
         ("2026-01-01T00:00:00Z", 1767225600000),
         ("2026-01-01T01:00:00.250+01:00", 1767225600250),
         ("2026-01-01 00:00+00:00", 1767225600000),
@@ -55,21 +58,21 @@ def test_a_moment_as_text() -> None:
 
 def test_which_start_and_end_count() -> None:
     times = {
-        "startingoffsetsbytimestamp": by_queue(5),
-        "endingoffsetsbytimestamp": by_queue("1970-01-01T00:00:00.007Z"),
+        "startingoffsetsbytimestamp": by_queue(EARLY + 5),
+        "endingoffsetsbytimestamp": by_queue("1976-05-03T19:33:20.007Z"),
     }
     offsets = {"startingoffsets": by_queue(50), "endingoffsets": by_queue(70)}
-    moments = {"startingtimestamp": "2", "endingtimestamp": "3"}
+    moments = {"startingtimestamp": str(EARLY + 2), "endingtimestamp": str(EARLY + 3)}
     assert source_options(SOURCE).start(LATEST) == Bound(LATEST)
     assert source_options(SOURCE).end() == Bound(LATEST)
     options = source_options({**SOURCE, **offsets})
     assert options.start(LATEST) == Bound(EARLIEST, ((Q0, 50),))
     assert options.end() == Bound(LATEST, ((Q0, 70),)) and not list(options.overridden())
     options = source_options({**SOURCE, **offsets, **times})
-    assert options.start(LATEST) == Bound(EARLIEST, ((Q0, At(5)),))
-    assert options.end() == Bound(LATEST, ((Q0, At(7)),))
+    assert options.start(LATEST) == Bound(EARLIEST, ((Q0, At(EARLY + 5)),))
+    assert options.end() == Bound(LATEST, ((Q0, At(EARLY + 7)),))
     options = source_options({**SOURCE, **offsets, **times, **moments})
-    assert (options.start(LATEST), options.end()) == (Bound(At(2)), Bound(At(3)))
+    assert (options.start(LATEST), options.end()) == (Bound(At(EARLY + 2)), Bound(At(EARLY + 3)))
     assert list(options.overridden()) == [
         "startingTimestamp takes precedence over startingOffsetsByTimestamp and startingOffsets, "
         "which does nothing",
@@ -133,6 +136,13 @@ NO_TOPICS = {"subscribe": None}
         ({"startingtimestamp": "yesterday"}, ["startingTimestamp", "'yesterday'", "milliseconds"]),
         ({"startingtimestamp": "-5"}, ["startingTimestamp", "'-5' found", "milliseconds"]),
         ({"startingtimestamp": "2026-01-01T00:00:00"}, ["no offset from UTC", "Z or +01:00"]),
+        (
+            {"startingtimestamp": "1767225600"},
+            ["1767225600 found, which looks like seconds", "milliseconds since", "1970-01-21T10:"],
+        ),
+        ({"endingtimestamp": "99999999999"}, ["endingTimestamp", "looks like seconds"]),
+        ({"startingoffsetsbytimestamp": by_queue(1)}, ["ByTimestamp", "1 found", "seconds"]),
+        ({"endingoffsetsbytimestamp": by_queue(1767225600)}, ["ByTimestamp", "seconds"]),
         ({"startingtimestamp": "1767225600000000"}, ["startingTimestamp", "milliseconds"]),
         ({"endingtimestamp": "1960-01-01T00:00:00Z"}, ["endingTimestamp", "1970"]),
         ({"startingoffsetsbytimestamp": "5"}, ["startingOffsetsByTimestamp", "object"]),
@@ -141,18 +151,18 @@ NO_TOPICS = {"subscribe": None}
         ({"startingoffsetsbytimestamp": by_queue([])}, ["[] found", "expected JSON like"]),
         ({"startingoffsetsbytimestamp": by_queue(True)}, ["True found"]),
         ({"startingoffsetsbytimestamp": by_queue(-1)}, ["-1 found", "milliseconds since 1970"]),
-        ({"startingoffsetsbytimestamp": by_queue(1, "x")}, ["'x'", "queue id"]),
-        ({"startingoffsetsbytimestamp": by_queue(1, topic="t")}, ["'t'", "subscribe=orders"]),
+        ({"startingoffsetsbytimestamp": by_queue(EARLY, "x")}, ["'x'", "queue id"]),
+        ({"startingoffsetsbytimestamp": by_queue(EARLY, topic="t")}, ["'t'", "subscribe=orders"]),
         ({"startingoffsetsbytimestampstrategy": "latest"}, ["does nothing without startingTimes"]),
         (
-            {"startingtimestamp": "5", "startingoffsetsbytimestampstrategy": "earliest"},
+            {"startingtimestamp": "0", "startingoffsetsbytimestampstrategy": "earliest"},
             ["startingOffsetsByTimestampStrategy", "error or latest"],
         ),
         ({"startingoffsets": "group"}, ["startingOffsets=group", "expected the option consumerGr"]),
         ({**GROUP, "groupoffsetfallback": "never"}, ["earliest or latest or fail"]),
         ({"groupoffsetfallback": "latest"}, ["groupOffsetFallback does nothing", "group"]),
         (
-            {**NO_TOPICS, "subscribepattern": "o.*", "startingoffsets": by_queue(1, topic="t")},
+            {**NO_TOPICS, "subscribepattern": "o.*", "startingoffsets": by_queue(EARLY, topic="t")},
             ["startingOffsets", "'t'", "subscribePattern=o.*"],
         ),
         (
@@ -170,7 +180,7 @@ NO_TOPICS = {"subscribe": None}
             ["start at 2026-01-02T00:00:00.000Z", "end at 2026-01-01T00:00:00.000Z", "before"],
         ),
         (
-            {"startingtimestamp": "7", "endingoffsetsbytimestamp": by_queue(6)},
+            {"startingtimestamp": str(EARLY), "endingoffsetsbytimestamp": by_queue(EARLY - 1)},
             ["queue 0 of orders on b", "is before"],
         ),
         # --- limits
@@ -203,7 +213,7 @@ def test_ends_that_a_stream_cannot_have(given: dict[str, str], text: str) -> Non
     options = source_options({**SOURCE, **given})
     with pytest.raises(ConfigurationError, match=text):
         options.check_for_stream()
-    for fine in ({}, {"endingoffsets": by_queue(7)}, {**given, "endingtimestamp": "7"}):
+    for fine in ({}, {"endingoffsets": by_queue(7)}, {**given, "endingtimestamp": "0"}):
         source_options({**SOURCE, **fine}).check_for_stream()
 
 

@@ -11,12 +11,12 @@ import pytest
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq import option_tables
+from pyspark_pymq.format_options import with_schema_text
 from pyspark_pymq.offsets import EARLIEST, LATEST, Bound
 from pyspark_pymq.option_tables import SINK_OPTIONS, SOURCE_OPTIONS
 from pyspark_pymq.options import check_options
 from pyspark_pymq.sink.options import SinkOptions, sink_options
 from pyspark_pymq.source.options import SourceOptions, source_options
-from pyspark_pymq.value_options import with_schema_text
 from pyspark_pymq.values.ddl import struct_of_ddl
 
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
@@ -47,7 +47,6 @@ def test_all_options_of_the_source() -> None:
             "valueSchema": "id bigint, name string",
             "badRecords": "sidetopic",
             "badRecordsTopic": " aside ",
-            "corruptBodies": "null",
             "expectedBrokers": "broker-a, broker-b,",
             "failOnDataLoss": "FALSE",
             "tags": "A || B||A",
@@ -60,7 +59,7 @@ def test_all_options_of_the_source() -> None:
             "pullBytes": "65536",
             "readFromReplica": "false",
             "requestTimeoutMs": "1500",
-            "retryTimeoutMs": "100",
+            "retryTimeoutMs": "2000",
             "queryname": "ignored",
             "checkpointlocation": "/somewhere",
         }
@@ -74,7 +73,7 @@ def test_all_options_of_the_source() -> None:
     assert options.values.name == "json"
     assert options.values.value_type == struct_of_ddl("id bigint, name string")
     assert (options.bad_records, options.bad_records_topic) == ("sideTopic", "aside")
-    assert options.null_corrupt_bodies
+    assert not options.null_corrupt_bodies
     assert options.expected_brokers == ("broker-a", "broker-b")
     assert options.tags == ("A", "B")
     assert options.include_properties
@@ -82,7 +81,7 @@ def test_all_options_of_the_source() -> None:
     assert options.consumer_group == "reports" and options.has_group and options.commits_offsets
     assert (options.partitions_min, options.partitions_max) == (2, 4)
     assert options.pull_bytes == 65536 and not options.reads_replicas
-    assert (options.request_timeout_s, options.retry_timeout_s) == (1.5, 0.1)
+    assert (options.request_timeout_s, options.retry_timeout_s) == (1.5, 2.0)
 
 
 def test_offsets_of_a_progress_report_can_be_pasted() -> None:
@@ -104,7 +103,20 @@ def test_a_filter_in_sql() -> None:
 
 
 def test_a_table_of_queues() -> None:
-    assert source_options({**SOURCE, "metadata": "Topics"}).metadata == "topics"
+    given = {"expectedBrokers": "a", "consumerGroup": "G", "requestTimeoutMs": "1000"}
+    assert source_options({**SOURCE, **given, "metadata": "Topics"}).metadata == "topics"
+
+
+def test_options_that_agree() -> None:
+    for given in (
+        {"corruptBodies": "null", "badRecords": "null"},
+        {"corruptBodies": "null", "badRecords": "fail"},
+        {"corruptBodies": "fail"},
+        {"retryTimeoutMs": "500"},
+        {"subscribe": "", "assign": '{"orders": [0]}', "expectedBrokers": "c"},
+        {"subscribe": "", "assign": '{"o": {"b": [0], "c": [1]}}', "expectedBrokers": "c"},
+    ):
+        source_options({name: text for name, text in {**SOURCE, **given}.items() if text})
 
 
 @pytest.mark.parametrize(
@@ -120,6 +132,15 @@ def test_a_table_of_queues() -> None:
         ({"subscribe": " , "}, ["subscribe", "topics"]),
         ({"subscribe": "a/b"}, ["subscribe", "'a/b'", "letters"]),
         ({"subscribe": "x" * 128}, ["subscribe", "1..127"]),
+        ({"subscribe": "orders,%LMQ%a"}, ["subscribe", "%LMQ%a is a light queue", "topics that"]),
+        (
+            {"subscribe": None, "subscribepattern": "\\%LMQ%.*"},
+            ["subscribePattern", "%LMQ%.* is a light queue"],
+        ),
+        (
+            {"subscribe": None, "assign": '{"orders": [0], "%LMQ%a": [0]}'},
+            ["assign", "%LMQ%a is a light queue"],
+        ),
         ({"startingoffsets": "yesterday"}, ["startingOffsets", "yesterday", "earliest, latest"]),
         ({"startingoffsets": "[1]"}, ["startingOffsets", "expected an object"]),
         ({"startingoffsets": '{"orders": {"b": {"x": 1}}}'}, ["'x'", "queue id"]),
@@ -171,10 +192,46 @@ def test_a_table_of_queues() -> None:
         ({"columns": ","}, ["columns", "pymq, kafka"]),
         ({"metadata": "offsets"}, ["metadata='offsets'", "expected topics"]),
         ({"metadata": "topics", "sql": "a = 1"}, ["option sql", "metadata=topics"]),
+        *(
+            ({"metadata": "topics", name: text}, [f"option {shown} is about messages"])
+            for name, text, shown in (
+                ("startingoffsets", "earliest", "startingOffsets"),
+                ("endingoffsets", "latest", "endingOffsets"),
+                ("maxoffsetspertrigger", "5", "maxOffsetsPerTrigger"),
+                ("valueformat", "json", "valueFormat"),
+                ("badrecords", "null", "badRecords"),
+                ("minpartitions", "1", "minPartitions"),
+                ("pullbytes", "2000", "pullBytes"),
+                ("includeproperties", "false", "includeProperties"),
+                ("tags", "A", "tags"),
+            )
+        ),
         ({"metadata": "topics", "columns": "kafka"}, ["option columns", "metadata=topics"]),
         ({"commitoffsetstobroker": "true"}, ["commitOffsetsToBroker", "needs", "consumerGroup"]),
         ({"requesttimeoutms": "86400000"}, ["requestTimeoutMs", "1..86399999"]),
         ({"retrytimeoutms": "604800000"}, ["retryTimeoutMs", "100..86399999"]),
+        (
+            {"retrytimeoutms": "100", "requesttimeoutms": "10000"},
+            ["requestTimeoutMs=10000 is above", "retryTimeoutMs=100"],
+        ),
+        ({"requesttimeoutms": "200000"}, ["requestTimeoutMs=200000", "retryTimeoutMs=180000"]),
+        (
+            {"corruptbodies": "fail", "badrecords": "null"},
+            ["corruptBodies=fail contradicts badRecords=null", "remove corruptBodies"],
+        ),
+        (
+            {"corruptbodies": "null", "badrecords": "sideTopic", "badrecordstopic": "aside"},
+            ["corruptBodies=null contradicts badRecords=sideTopic"],
+        ),
+        (
+            {
+                "subscribe": None,
+                "assign": '{"orders": {"b": [0]}}',
+                "expectedbrokers": "c,b",
+            },
+            ["expectedBrokers names c, of which assign names no queue", "some of b"],
+        ),
+        ({"tags": "A|B"}, ["tags", "'A|B' would be one tag", "'||'", "TAGS = 'A|B'"]),
         ({"retrytimeoutms": "99"}, ["retryTimeoutMs", "100.."]),
         ({"consumergroup": "a b"}, ["consumerGroup", "letters"]),
         ({"minpartitions": "3", "maxpartitions": "2"}, ["maxPartitions=2", "minPartitions=3"]),

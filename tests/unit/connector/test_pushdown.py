@@ -3,6 +3,7 @@
 import bisect
 import datetime
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -71,23 +72,9 @@ def holds(condition: Filter, row: dict[str, Any]) -> bool:
     raise AssertionError(condition)
 
 
-def rocketmq_5(queues: Any, ms: int) -> Offsets:
-    found = next((n for n, time_ms in enumerate(TIMES_MS) if time_ms >= ms), len(TIMES_MS))
-    return dict.fromkeys(queues, FIRST + found)
-
-
-def rocketmq_4(source: random.Random) -> Any:
-    """Any message of that very time, or else the nearer neighbour; behind the end the last one."""
-
-    def offsets_at(queues: Any, ms: int) -> Offsets:
-        found = [n for n, time_ms in enumerate(TIMES_MS) if time_ms == ms]
-        if not found:
-            after = bisect.bisect(TIMES_MS, ms)
-            neighbours = range(max(after - 1, 0), min(after + 1, len(TIMES_MS)))
-            found = [min(neighbours, key=lambda n: abs(TIMES_MS[n] - ms))]
-        return {queue: FIRST + source.choice(found) for queue in queues}
-
-    return offsets_at
+def offsets_at(wanted: Sequence[QueueRange], ms: int) -> Offsets:
+    found = bisect.bisect_left(TIMES_MS, ms)
+    return {part.queue: FIRST + found for part in wanted}
 
 
 def random_filter(source: random.Random) -> Filter:
@@ -127,18 +114,16 @@ def random_filter(source: random.Random) -> Filter:
     return spark.Not(found) if source.random() < 0.2 else found
 
 
-@pytest.mark.parametrize("version", [4, 5])
-def test_nothing_is_missing_and_nothing_too_much(version: int, seed: int) -> None:
+def test_nothing_is_missing_and_nothing_too_much(seed: int) -> None:
     """Of random filters: what is left of them must hold of what is read, and be all there is."""
     source = random.Random(seed)
     narrowed = 0
     for _ in range(2000):
         conditions = [random_filter(source) for _ in range(source.randrange(1, 4))]
-        filters = OffsetFilters(["orders", "orders-2"])
+        filters = OffsetFilters()
         rest = [condition for condition in conditions if not filters.take(condition)]
         wanted = [QueueRange(queue, FIRST, FIRST + len(TIMES_MS)) for queue in QUEUES]
-        lookup = rocketmq_5 if version == 5 else rocketmq_4(source)
-        ranges = filters.narrow(wanted, lookup)
+        ranges = filters.narrow(wanted, offsets_at)
         read = [(part.queue, offset) for part in ranges for offset in range(part.first, part.end)]
         everything = [(p.queue, offset) for p in wanted for offset in range(p.first, p.end)]
         narrowed += len(read) < len(everything)
@@ -166,29 +151,17 @@ def test_nothing_is_missing_and_nothing_too_much(version: int, seed: int) -> Non
     ids=repr,
 )
 def test_what_spark_has_to_evaluate(condition: Filter) -> None:
-    filters = OffsetFilters(["orders"])
+    filters = OffsetFilters()
     assert not filters.take(condition)
     wanted = [QueueRange(queue, 0, 5) for queue in QUEUES]
-    assert filters.narrow(wanted, rocketmq_5) == wanted
-
-
-@pytest.mark.parametrize("known", [["orders", "%LMQ%a"], []], ids=["named", "unknown"])
-def test_a_light_queue_has_messages_of_other_topics(known: list[str]) -> None:
-    light = MessageQueue("%LMQ%a", "a", 0)
-    wanted = [QueueRange(light, 0, 5), *(QueueRange(queue, 0, 5) for queue in QUEUES)]
-    filters = OffsetFilters(known)
-    assert not filters.take(spark.EqualTo(column("topic"), "orders"))
-    assert not filters.take(spark.Not(spark.EqualTo(column("topic"), "orders-3")))
-    found = filters.narrow(wanted, rocketmq_5)
-    assert found == [part for part in wanted if part.queue.topic != "orders-2"]
-    assert filters.take(spark.EqualTo(column("brokerName"), "b"))
+    assert filters.narrow(wanted, offsets_at) == wanted
 
 
 def test_a_broker_that_does_not_answer_is_read_in_full() -> None:
-    filters = OffsetFilters(["orders"])
+    filters = OffsetFilters()
     assert not filters.take(spark.EqualTo(column("storeTimestamp"), at(1010)))
     wanted = [QueueRange(queue, FIRST, 10) for queue in QUEUES[:2]]
-    answer = filters.narrow(wanted, lambda queues, ms: rocketmq_5(QUEUES[:1], ms))
+    answer = filters.narrow(wanted, lambda wanted, ms: offsets_at(wanted[:1], ms))
     assert answer[1] == wanted[1] and len(answer[0]) < len(wanted[0])
 
 
@@ -196,7 +169,7 @@ def test_a_reader_plans_what_is_left(two: FakeBroker) -> None:
     reader = FilteringBatchReader(source_options(OPTIONS), SCHEMA)
     tags = spark.EqualTo(column("tags"), "A")
     since = spark.GreaterThan(column("storeTimestamp"), at(2000))
-    two.offset_at[1999] = 7
+    two.offset_at[2000] = 7
     given = [
         spark.EqualTo(column("brokerName"), "broker-a"),
         tags,

@@ -79,9 +79,7 @@ def test_what_is_not_a_progress(wrong: Any) -> None:
 
 def test_starting_offsets_continue_where_a_query_stood() -> None:
     text = starting_offsets(report(({"logOffset": 3}, None), (ENDS, LATEST)))
-    assert json.loads(text) == {
-        "orders": {"broker-a": {"0": 20, "1": 7}, "broker-b": {"0": 3}}
-    }
+    assert json.loads(text) == {"orders": {"broker-a": {"0": 20, "1": 7}, "broker-b": {"0": 3}}}
     options = {"nameserver": "a:1", "subscribe": "orders", "startingoffsets": text}
     starting = source_options(options).starting
     assert starting is not None and dict(starting.named) == {Q0: 20, Q1: 7, B0: 3}
@@ -121,6 +119,21 @@ def test_a_listener_reports_queries_of_ours(caplog: pytest.LogCaptureFixture) ->
         LagListener().onQueryProgress(Event())  # type: ignore[arg-type]
     assert "query some-id, batch 7: 5 messages behind, most of them, 5, in " in caplog.text
     assert "nothing is known of 2 queues" in caplog.text
+
+
+def test_a_listener_that_nobody_would_hear_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Event:
+        progress = Progress()
+
+    listener = LagListener()
+    with caplog.at_level("WARNING"):
+        for _ in range(2):
+            listener.onQueryProgress(Event())  # type: ignore[arg-type]
+    (record,) = caplog.records
+    text = record.getMessage()
+    assert "call logging.basicConfig(level=logging.INFO), or give it a function" in text
 
 
 def test_without_spark() -> None:

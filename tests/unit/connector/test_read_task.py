@@ -1,5 +1,6 @@
 """What a task reads: exactly its ranges, or an error that says what is missing."""
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,8 +16,9 @@ from pymq.errors import (
     RouteNotFound,
 )
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.compression import Compression, compression_flags
 from pymq.protocol.message import decode_properties
-from pymq.protocol.record import decode_record
+from pymq.protocol.record import decode_record, pack_host
 from pyspark_pymq import retrying
 from pyspark_pymq.offsets import QueueRange
 from pyspark_pymq.source import read_task
@@ -284,6 +286,35 @@ def test_bad_records_go_to_a_side_topic(
             "BAD_RECORD_QUEUE_OFFSET": str(offset),
         }
     assert "3 bodies cannot be decoded and are left out and stored in topic aside" in caplog.text
+
+
+def test_large_bad_records_go_to_the_side_topic_alone(mixed: FakeBroker) -> None:
+    """And compressed if they were: in a batch they would be larger than what a broker takes."""
+    large = b"{not json " * 200_000
+    flags = compression_flags(Compression.ZLIB)
+    properties = {"TAGS": "T", "UNIQ_KEY": "id", "DELAY": "3"}
+    bodies = [(large, 0), (zlib.compress(large), flags), (b"junk", 0), (zlib.compress(b"x"), 1)]
+    mixed.queues[Q1] = [
+        record(body, properties, queue_id=1, queue_offset=n, sys_flag=sys_flag | 0x10, flag=7,
+               born_host=pack_host("::1", 5))
+        for n, (body, sys_flag) in enumerate([*bodies, *bodies[:1]])
+    ]  # fmt: skip
+    assert read_json(bad_records="sideTopic", bad_records_topic="aside").num_rows == 0
+    copies = [decode_record(item) for item in mixed.queues[SIDE]]
+    told = [decode_properties(copy.properties) for copy in copies]
+    found = {
+        int(properties["BAD_RECORD_QUEUE_OFFSET"]): (copy.body, copy.sys_flag)
+        for copy, properties in zip(copies, told, strict=True)
+    }
+    assert found == {
+        0: (large, 0),
+        1: (zlib.compress(large), flags),
+        2: (b"junk", 0),
+        3: (b"x", 0),
+        4: (large, 0),
+    }
+    assert {copy.flag for copy in copies} == {7}
+    assert all(p["UNIQ_KEY"] == "id" and p["TAGS"] == "T" and "DELAY" not in p for p in told)
 
 
 def test_a_side_topic_that_cannot_be_written_fails_the_task(mixed: FakeBroker) -> None:

@@ -7,6 +7,7 @@ import pytest
 from tests.unit.connector.fake import FakeBroker, FakeClient
 from tests.unit.connector.reading import (
     B0,
+    NOW_S,
     Q0,
     Q1,
     Q2,
@@ -23,7 +24,7 @@ from pymq.errors import ConfigurationError, ConnectionFailed, OffsetOutOfRange
 from pyspark_pymq.source import reader as readers
 from pyspark_pymq.source.subscribed_topics import SubscribedTopics
 
-T = 900_000  # before the start of all tests, which is at 1,000,000 ms
+T = 1000 * NOW_S - 100_000  # 1976-05-03T19:31:40Z
 TIME = {"startingtimestamp": str(T)}
 GROUP = {"startingoffsets": "group", "consumergroup": "G"}
 
@@ -52,7 +53,7 @@ def test_a_start_before_the_first_message(broker: FakeBroker) -> None:
 
 def test_times_with_nothing_behind_them(broker: FakeBroker) -> None:
     broker.offset_at[T] = 12  # beyond all of queue 1
-    wanted = r"at or after 1970-01-01T00:15:00\.000Z in orders/broker-a/1\..*Strategy to latest"
+    wanted = r"at or after 1976-05-03T19:31:40\.000Z in orders/broker-a/1\..*Strategy to latest"
     for reader in (stream(**TIME), batch(**TIME)):
         with pytest.raises(OffsetOutOfRange, match=wanted):
             reader.initialOffset() if hasattr(reader, "initialOffset") else reader.partitions()
@@ -65,7 +66,6 @@ def test_brokers_that_give_the_last_message(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RocketMQ 4.9 does where nothing is late enough; the message itself tells which it is."""
-    late = 1_700_000_000_456 + 1  # all messages of the fake were stored just before
     asked = FakeClient.offset_by_time
 
     def like_4_9(client: FakeClient, queue: object, timestamp_ms: int) -> int:
@@ -73,19 +73,19 @@ def test_brokers_that_give_the_last_message(
         return min(found, client._bounds(queue)[1] - 1)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FakeClient, "offset_by_time", like_4_9)
-    broker.offset_at = {late: 99, late - 1: 99}
+    broker.offset_at = {T: 99, T - 1: 14}
     with pytest.raises(OffsetOutOfRange, match="no message was stored"):
-        stream(startingtimestamp=str(late)).initialOffset()
-    found = stream(startingtimestamp=str(late - 1)).initialOffset()
-    assert found["orders"] == offsets(14, 9)["orders"]
+        stream(**TIME).initialOffset()
+    lenient = {"startingtimestamp": str(T - 1), "startingoffsetsbytimestampstrategy": "latest"}
+    assert stream(**lenient).initialOffset()["orders"] == offsets(14, 10)["orders"]
     broker.queues[Q1].clear()
     with pytest.raises(OffsetOutOfRange, match="orders/broker-a/1"):
-        stream(startingtimestamp=str(late - 1)).initialOffset()
+        stream(startingtimestamp=str(T - 1)).initialOffset()
 
 
 def test_times_by_queue(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker.offset_at = {T: 8, T + 1000: 9}
-    times = json.dumps({"orders": {"broker-a": {"0": T, "1": "1970-01-01T01:15:01+01:00"}}})
+    times = json.dumps({"orders": {"broker-a": {"0": T, "1": "1976-05-03T20:31:41+01:00"}}})
     by_queue = {"startingoffsetsbytimestamp": times, "startingoffsets": "latest"}
     assert stream(**by_queue).initialOffset() == offsets(8, 9, init=True)
     assert "startingOffsetsByTimestamp takes precedence over startingOffsets" in caplog.text
@@ -111,15 +111,16 @@ def test_a_broker_that_comes_late_begins_at_that_time_too(two: FakeBroker, clock
 
 
 def test_a_start_just_now_is_not_earlier_for_later_queues(broker: FakeBroker) -> None:
-    broker.offset_at[999_999] = 9
-    found = stream(startingtimestamp="999999").initialOffset()
-    assert found == offsets(9, 9, init=True, since=999_999)
+    just_now = 1000 * NOW_S - 1
+    broker.offset_at[just_now] = 9
+    found = stream(startingtimestamp=str(just_now)).initialOffset()
+    assert found == offsets(9, 9, init=True, since=just_now)
 
 
 def test_a_start_in_the_future_passes_over_no_later_queue(broker: FakeBroker, clock: Time) -> None:
-    future = str(2_000_000)
-    broker.offset_at[2_000_000] = 99
-    reader = stream(startingtimestamp=future, startingoffsetsbytimestampstrategy="latest")
+    future = 2000 * NOW_S
+    broker.offset_at[future] = 99
+    reader = stream(startingtimestamp=str(future), startingoffsetsbytimestampstrategy="latest")
     assert reader.initialOffset() == offsets(15, 10, init=True, since=SINCE)
 
 
@@ -369,7 +370,7 @@ def test_what_becomes_of_a_queue_after_its_end_is_no_loss(
 
 
 def test_a_stream_ends_at_a_time(two: FakeBroker, clock: Time) -> None:
-    end_ms = 1_030_000  # half a minute from now
+    end_ms = 1000 * NOW_S + 30_000  # half a minute from now
     reader = stream(startingoffsets="earliest", endingtimestamp=str(end_ms), retrytimeoutms="60000")
     two.offset_at[end_ms] = 99  # nothing is so late yet
     position = reader.latestOffset(reader.initialOffset())
@@ -390,7 +391,7 @@ def test_a_stream_ends_at_a_time(two: FakeBroker, clock: Time) -> None:
 
 
 def test_an_end_far_ahead_is_not_asked_about(broker: FakeBroker, clock: Time) -> None:
-    reader = stream(endingtimestamp="5000000")
+    reader = stream(endingtimestamp=str(2000 * NOW_S))
     assert reader.latestOffset(offsets(5, 0)) == offsets(15, 10)
     assert not [call for call in broker.calls if call[0] == "offset_by_time"]
 
@@ -446,7 +447,7 @@ def test_a_start_says_where_and_why(broker: FakeBroker, caplog: pytest.LogCaptur
     one = json.dumps({"orders": {"broker-a": {"0": 7}}})
     cases = (
         ({}, "orders/broker-a/0 at 15 (latest, 0 messages follow); orders/broker-a/1 at 10"),
-        (TIME, "0 at 8 (timestamp 1970-01-01T00:15:00.000Z, 7 messages follow)"),
+        (TIME, "0 at 8 (timestamp 1976-05-03T19:31:40.000Z, 7 messages follow)"),
         (GROUP, "0 at 9 (group G committed it, 6 messages follow)"),
         (GROUP, "1 at 0 (group G committed nothing: earliest, 10 messages follow)"),
         ({"startingoffsets": one}, "0 at 7 (startingOffsets, 8"),

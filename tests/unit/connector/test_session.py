@@ -1,6 +1,5 @@
-"""Settings of a session, explicit registration, and the warning of slow tasks."""
+"""Settings of a session, and explicit registration."""
 
-import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,6 @@ from pyspark.sql import SparkSession
 from pymq.spark import register, tune
 from pyspark_pymq import DefaultSource
 from pyspark_pymq.session import SETTINGS
-from pyspark_pymq.transport import warn_of_tcp
 
 
 @pytest.fixture(autouse=True)
@@ -66,29 +64,3 @@ def test_register() -> None:
     session: Any = SimpleNamespace(dataSource=SimpleNamespace(register=found.append))
     register(session)
     assert found == [DefaultSource]
-
-
-@pytest.mark.parametrize(
-    ("process", "version", "path", "is_warned"),
-    [
-        ("pyspark.sql.streaming.python_streaming_source_runner", "4.3.0", None, True),
-        ("pyspark.sql.streaming.python_streaming_source_runner", "4.1.4", None, True),
-        ("pyspark.sql.streaming.python_streaming_source_runner", "4.3.0", "/tmp/x.sock", False),
-        ("pyspark.sql.streaming.python_streaming_source_runner", "4.0.5", None, False),
-        ("pyspark.sql.worker.plan_data_source_read", "4.3.0", None, False),
-    ],
-)
-def test_a_warning_of_tcp(
-    process: str,
-    version: str,
-    path: str | None,
-    is_warned: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", SimpleNamespace(name=process))
-    monkeypatch.setattr(pyspark, "__version__", version)
-    if path is not None:
-        monkeypatch.setenv("PYTHON_WORKER_FACTORY_SOCK_PATH", path)
-    warn_of_tcp()
-    assert ("pymq.spark.tune" in caplog.text) is is_warned

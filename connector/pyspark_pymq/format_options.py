@@ -1,4 +1,4 @@
-"""The texts of options about values and bad records, as values."""
+"""Text of the options about formats, schemas and bad records -> values."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
