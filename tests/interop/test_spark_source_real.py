@@ -81,6 +81,35 @@ def test_sql(site: Site) -> None:
     assert found == sorted([*range(10, 20)] * 2)
 
 
+def test_starts_and_ends_at_times(site: Site) -> None:
+    """Brokers of 4.9 name any message of a moment, or one nearby; rows are those since then."""
+    lenient = {"startingoffsetsbytimestampstrategy": "latest"}
+    options = site.options()
+    reader = PymqBatchReader(options, options.default_schema())
+    everything = rows(reader, reader.partitions())
+    times = sorted({row["storeTimestamp"] for row in everything})
+    ms = datetime.timedelta(milliseconds=1)
+    for at in {one + step for one in times for step in (-ms, 0 * ms, ms)}:
+        text = str(round(1000 * at.timestamp()))
+        for given, expected in (
+            (
+                {"startingtimestamp": text, **lenient},
+                [row["storeTimestamp"] >= at for row in everything],
+            ),
+            ({"endingtimestamp": text}, [row["storeTimestamp"] < at for row in everything]),
+        ):
+            options = site.options(**given)
+            reader = PymqBatchReader(options, options.default_schema())
+            places = [
+                sorted((row["queueId"], row["queueOffset"]) for row in some)
+                for some in (
+                    rows(reader, reader.partitions()),
+                    [row for row, is_wanted in zip(everything, expected, strict=True) if is_wanted],
+                )
+            ]
+            assert places[0] == places[1], given
+
+
 @pytest.mark.skipif(not hasattr(spark, "Filter"), reason="Spark 4.0 hands over no filters")
 def test_times_that_spark_hands_over(site: Site) -> None:
     """Brokers of 4.9 answer with a message nearby; nothing that is wanted may be missing."""
