@@ -58,8 +58,16 @@ class SinkWriter:
             part=part,
         )
 
-    async def publish(self, number: int, *runs: StagedRun, is_lasting: bool = True) -> Command:
-        batch = self.batch(number, sum(run.count for run in runs))
+    async def publish(
+        self,
+        number: int,
+        *runs: StagedRun,
+        is_lasting: bool = True,
+        row_count: int | None = None,
+    ) -> Command:
+        if row_count is None:
+            row_count = sum(run.count for run in runs)
+        batch = self.batch(number, row_count)
         body = PublishRequest(batch=batch, runs=list(runs), is_lasting=is_lasting).encode()
         return await self.peer.ask(SinkRequest.PUBLISH_BATCH, body)
 

@@ -130,6 +130,27 @@ def test_what_was_staged_and_is_not_there(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
+def test_runs_that_are_not_all_of_the_rows(tmp_path: Path) -> None:
+    """One task was told that the batch is published already, and that was forgotten since."""
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        writer = SinkWriter(peer)
+        run = await writer.stage([b"a", b"b"])
+        for runs, row_count in (([], 1000), ([run], 3), ([run, run], 2)):
+            answer = await writer.publish(0, *runs, row_count=row_count)
+            assert answer.code == SinkCode.RUNS_LOST
+            assert f"has {row_count} rows, and {2 * len(runs)} are staged" in (answer.remark or "")
+        assert await shown(peer) == []
+        assert (await writer.publish(0, run)).code == 0
+        # Of a batch that is there it does not matter.
+        answer = await writer.publish(0, row_count=2)
+        assert (answer.code, fields(answer)["new"]) == (ResponseCode.SUCCESS, "false")
+        assert await bodies(peer) == [b"a", b"b"]
+
+    serve(tmp_path, check)
+
+
 @pytest.mark.parametrize("is_file_lost", [False, True])
 def test_a_restart_knows_what_was_published(tmp_path: Path, is_file_lost: bool) -> None:
     async def publish(peer: Peer) -> None:

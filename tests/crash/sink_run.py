@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -195,6 +196,7 @@ class SinkRun:
     async def publish(self, batch: SinkBatch, runs: Sequence[StagedRun]) -> Command:
         """Ask for a batch to be published; return the answer."""
         connection = FakeConnection()
+        batch = replace(batch, row_count=sum(run.count for run in runs))
         body = PublishRequest(batch=batch, runs=list(runs)).encode()
         command = Command(SinkRequest.PUBLISH_BATCH, {}, body, opaque=1)
         self.dispatcher.on_commands(connection.as_connection(), [command])

@@ -87,6 +87,15 @@ class SinkHandlers:
         return self._answer(request, batch.sink, is_new=is_new)
 
     async def _decide(self, body: PublishRequest) -> None:
+        count = sum(run.count for run in body.runs)
+        if count != body.batch.row_count:
+            # A task whose batch was published already, as it was told, stages nothing. If it is
+            # not by now (the sink was forgotten), the rest must not pass for the whole batch.
+            raise refusal(
+                SinkCode.RUNS_LOST,
+                f"batch {body.batch.batch} of sink {body.batch.sink} has {body.batch.row_count} "
+                f"rows, and {count} are staged; nothing was published, write the batch again",
+            )
         for topic in {run.topic for run in body.runs}:
             self._topics.require(topic)
         try:
