@@ -3,8 +3,6 @@
 STAGE_RECORDS is a send; see ``handlers.send``.
 """
 
-import asyncio
-import weakref
 from collections.abc import Mapping
 
 from pymq.broker.sinks.journal import SinkJournal
@@ -43,8 +41,6 @@ class SinkHandlers:
         self._table = table
         self._journal = journal
         self._publishing = publishing
-        #: Of sinks for which requests are being handled.
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -67,7 +63,7 @@ class SinkHandlers:
         body = PublishRequest.decode(request.body)
         batch = body.batch
         _check(batch)
-        async with self._locks.setdefault(batch.sink, asyncio.Lock()):
+        async with self._journal.lock(batch.sink):
             is_new = self._table.admit(batch)
             if is_new:
                 await self._decide(body)
@@ -114,7 +110,7 @@ class SinkHandlers:
             is_lasting=body.is_lasting,
             runs=body.runs,
         )
-        await self._journal.write(decided)
+        await self._journal.record(decided)
         sink = self._table.find(body.batch.sink)
         assert sink is not None
         self._publishing.begin(sink)
@@ -131,9 +127,9 @@ class SinkHandlers:
         sink = None if name is None else self._table.find(name)
         if sink is None:
             raise refusal(ResponseCode.QUERY_NOT_FOUND, f"there is no sink {name}")
-        async with self._locks.setdefault(sink.row.last.sink, asyncio.Lock()):
+        async with self._journal.lock(sink.row.last.sink):
             await self._publishing.wait(sink.row.last.sink)
-            end = await self._journal.write(
+            end = await self._journal.record(
                 JournalEntry(kind=JournalKind.FORGOTTEN.value, batch=sink.row.last)
             )
             await self._journal.wait_secured(end)

@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Callable
 
 from pymq.broker.log_writer import LogWriter, Outcome
-from pymq.broker.put_answer import is_in_log
+from pymq.broker.put_answer import is_in_log, send_answer
 from pymq.broker.state.sinks import Sink, SinkTable
 from pymq.clock import Clock
-from pymq.errors import DurabilityUnknown, RemoteProtocolError, StoreError
+from pymq.errors import DurabilityUnknown, RemoteProtocolError, StoreError, refusal
 from pymq.protocol.message import KEYS
 from pymq.protocol.names import SINK_TOPIC
 from pymq.protocol.record import NewRecord, decode_records
@@ -51,6 +52,14 @@ class SinkJournal:
         self._wait_flushed = wait_flushed
         self._reserved_hours = reserved_hours
         self._host = host
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    def lock(self, sink: str) -> asyncio.Lock:
+        """Return what to hold while what is known of a sink decides on what is written of it.
+
+        Until an entry is in the log, the table does not know it.
+        """
+        return self._locks.setdefault(sink, asyncio.Lock())
 
     def load(self) -> None:
         """Take over what the table's file does not know yet, at a start.
@@ -84,11 +93,22 @@ class SinkJournal:
                     self._table.take(entry, place, record.physical_offset + record.size)
             at = max(result.next_queue_offset, at + 1)
 
-    async def write(self, entry: JournalEntry) -> int:
-        """Write an entry; the table has it as soon as it is in the log, wherever that fails.
+    async def record(self, entry: JournalEntry) -> int:
+        """Write an entry that a client asks for; return the physical offset behind it.
 
-        Returns:
-            The physical offset behind it.
+        The table has it as soon as it is in the log, wherever that fails.
+
+        Raises:
+            BrokerError: it is not in the log; as a send is refused, so that who repeats a send
+                repeats this.
+        """
+        result, outcome = await self._append(self._record(entry), entry)
+        if not is_in_log(outcome):
+            raise refusal(*send_answer(result, outcome))
+        return result.physical_end
+
+    async def write(self, entry: JournalEntry) -> int:
+        """Write an entry, as ``record`` does.
 
         Raises:
             StoreError: it is not in the log.
@@ -105,20 +125,23 @@ class SinkJournal:
         Raises:
             StoreError: it is not in the log.
         """
-        written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        result, outcome = await self._append(put, entry)
+        if not is_in_log(outcome):
+            raise StoreError(result.remark or outcome.value)
+        return result.physical_end
+
+    async def _append(self, put: Put, entry: JournalEntry | None) -> tuple[PutResult, Outcome]:
+        told: asyncio.Future[tuple[PutResult, Outcome]]
+        told = asyncio.get_running_loop().create_future()
 
         def done(result: PutResult, outcome: Outcome) -> None:
             if is_in_log(outcome) and entry is not None:
                 self._take(entry, result)
-            if written.done():  # The task was cancelled.
-                return
-            if is_in_log(outcome):
-                written.set_result(result.physical_end)
-            else:
-                written.set_exception(StoreError(result.remark or outcome.value))
+            if not told.done():  # It is when the task was cancelled.
+                told.set_result((result, outcome))
 
         self._log_writer.append(put, done, wait=False)
-        return await written
+        return await told
 
     def write_now(self, entry: JournalEntry) -> None:
         """Write an entry at a start, when nobody else uses the store.
@@ -163,10 +186,15 @@ class SinkJournal:
         """Write again what the journal would forget with the log; return how many entries."""
         now_ms = self._clock.wall_ms()
         self._table.forget_old(now_ms)
-        old = self._table.about_to_expire(now_ms - self._reserved_hours * _HOUR_MS // 2)
-        for sink in old:
-            await self.write(kept(sink))
-        return len(old)
+        count = 0
+        for sink in self._table.about_to_expire(now_ms - self._reserved_hours * _HOUR_MS // 2):
+            name = sink.row.last.sink
+            async with self.lock(name):
+                # While others were written, it may have been forgotten, or published something.
+                if self._table.find(name) is sink:
+                    await self.write(kept(sink))
+                    count += 1
+        return count
 
     def _record(self, entry: JournalEntry) -> NewRecord:
         name = entry.batch.sink
@@ -188,6 +216,4 @@ def published(batch: SinkBatch) -> JournalEntry:
 def kept(sink: Sink) -> JournalEntry:
     """Return the entry that says of a sink what an earlier one said."""
     row = sink.row
-    return JournalEntry(
-        kind=JournalKind.KEPT.value, batch=row.last, is_lasting=row.is_lasting
-    )
+    return JournalEntry(kind=JournalKind.KEPT.value, batch=row.last, is_lasting=row.is_lasting)

@@ -1,0 +1,148 @@
+"""The journal of sinks: what is written to it, by whom, and what a start reads from it."""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store.stores import HOST, FakeClock, QuickFiles, config
+
+from pymq.broker.log_writer import LogWriter, Outcome
+from pymq.broker.sinks.journal import SinkJournal, published
+from pymq.broker.state.sinks import SinkTable
+from pymq.errors import BrokerError, StoreError
+from pymq.protocol.codes import ResponseCode
+from pymq.protocol.sink_bodies import JournalEntry, JournalKind, SinkBatch
+from pymq.store import MessageStore, Put, PutResult, PutStatus
+
+HOUR_MS = 3_600_000
+
+
+class Writer(LogWriter):
+    """Keeps what is written until a test looks, or refuses it."""
+
+    def __init__(self, store: MessageStore) -> None:
+        super().__init__(functools.partial(store.put, store_host=HOST), None)
+        self.refused: PutStatus | None = None
+        self.is_held = False
+        self.held: list[Callable[[], None]] = []
+
+    def append(self, put: Put, done: Any, *, wait: bool = True) -> None:
+        if self.refused is not None:
+            done(PutResult(self.refused, remark="why"), Outcome.REFUSED)
+        elif self.is_held:
+            self.held.append(functools.partial(super().append, put, done, wait=wait))
+        else:
+            super().append(put, done, wait=wait)
+
+    def let_go(self) -> None:
+        held, self.held = self.held, []
+        for one in held:
+            one()
+
+
+class Bed:
+    """A journal on a store of its own.
+
+    Args:
+        path: of the store.
+        table: what ``sinks.json`` says.
+        settings: of the store.
+    """
+
+    def __init__(self, path: Path, table: SinkTable | None = None, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.config = config(path, **settings)
+        self.store = MessageStore.open(self.config, self.clock, files=QuickFiles())
+        self.table = table or SinkTable()
+        self.writer = Writer(self.store)
+        self.journal = SinkJournal(
+            self.store,
+            self.writer,
+            self.table,
+            self.clock,
+            lambda end, done: done(None),
+            reserved_hours=72,
+            host=HOST,
+        )
+
+    async def publish(self, what: SinkBatch) -> None:
+        await self.journal.record(entry(JournalKind.DECIDED, what))
+        await self.journal.write(published(what))
+
+
+def batch(sink: str = "s", number: int = 0) -> SinkBatch:
+    return SinkBatch(sink=sink, query="q", run="r", batch=number)
+
+
+def entry(kind: JournalKind, what: SinkBatch) -> JournalEntry:
+    return JournalEntry(kind=kind.value, batch=what)
+
+
+def run(bed: Bed, test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(test)
+    bed.store.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (PutStatus.BUSY, ResponseCode.SYSTEM_BUSY),
+        (PutStatus.NOT_WRITABLE, ResponseCode.SERVICE_NOT_AVAILABLE),
+        (PutStatus.MESSAGE_ILLEGAL, ResponseCode.MESSAGE_ILLEGAL),
+    ],
+)
+def test_what_clients_ask_for_is_refused_as_a_send_is(
+    tmp_path: Path, status: PutStatus, code: ResponseCode
+) -> None:
+    bed = Bed(tmp_path)
+
+    async def test() -> None:
+        bed.writer.refused = status
+        with pytest.raises(BrokerError) as refused:
+            await bed.journal.record(entry(JournalKind.DECIDED, batch()))
+        assert (refused.value.code, refused.value.remark) == (code, "why")
+        with pytest.raises(StoreError):
+            await bed.journal.write(published(batch()))
+        assert bed.table.find("s") is None
+
+    run(bed, test())
+
+
+def test_what_is_said_again_undoes_nothing_that_was_written_meanwhile(tmp_path: Path) -> None:
+    bed = Bed(tmp_path)
+
+    async def test() -> None:
+        for name in ("forgotten", "goes on", "rests"):
+            await bed.publish(batch(name, 1))
+        bed.clock.now_ms += 40 * HOUR_MS
+        bed.writer.is_held = True
+        # Who has a sink's lock has just decided something, and it is not in the log yet.
+        async with bed.journal.lock("forgotten"), bed.journal.lock("goes on"):
+            writing = [
+                asyncio.create_task(bed.journal.record(one))
+                for one in (
+                    entry(JournalKind.FORGOTTEN, batch("forgotten", 1)),
+                    entry(JournalKind.DECIDED, batch("goes on", 2)),
+                )
+            ]
+            again = asyncio.create_task(bed.journal.say_again())
+            await asyncio.sleep(0.01)
+            bed.writer.is_held = False
+            bed.writer.let_go()
+            await asyncio.gather(*writing)
+        assert await again == 1
+        assert bed.table.find("forgotten") is None
+        found = bed.table.find("goes on")
+        assert found is not None and found.row.last.batch == 2
+
+    run(bed, test())
+    other = Bed(tmp_path)
+    other.journal.load()
+    assert [(row.last.sink, row.last.batch) for row in other.table.rows()] == [
+        ("goes on", 2),
+        ("rests", 1),
+    ]
+    other.store.close()
