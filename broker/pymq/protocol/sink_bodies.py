@@ -66,6 +66,10 @@ class PublishRequest(JsonObject):
     is_lasting: bool = wire("lasting", default=True)
 
 
+#: Of the layout of journal records.
+JOURNAL_VERSION = 1
+
+
 class JournalKind(StrEnum):
     """What a record of the journal of sinks says."""
 
@@ -80,12 +84,12 @@ class JournalEntry(JsonObject):
     """A record of the journal of sinks: the body of a message in the system topic of sinks.
 
     Attributes:
-        version: of this layout.
+        version: of its layout.
         kind: a ``JournalKind``.
         runs: of the batch, when it is decided.
     """
 
-    version: int = 1
+    version: int = JOURNAL_VERSION
     kind: str
     batch: SinkBatch
     is_lasting: bool = wire("lasting", default=True)

@@ -10,10 +10,11 @@ from pymq.broker.put_answer import is_in_log, send_answer
 from pymq.broker.state.sinks import Sink, SinkTable
 from pymq.clock import Clock
 from pymq.errors import DurabilityUnknown, RemoteProtocolError, StoreError, refusal
+from pymq.protocol import fastjson
 from pymq.protocol.message import KEYS
 from pymq.protocol.names import SINK_TOPIC
-from pymq.protocol.record import NewRecord, decode_records
-from pymq.protocol.sink_bodies import JournalEntry, JournalKind, SinkBatch
+from pymq.protocol.record import NewRecord, Record, decode_records
+from pymq.protocol.sink_bodies import JOURNAL_VERSION, JournalEntry, JournalKind, SinkBatch
 from pymq.store import MessageStore, Put, PutResult, PutStatus
 
 _log = logging.getLogger(__name__)
@@ -65,7 +66,7 @@ class SinkJournal:
         """Take over what the table's file does not know yet, at a start.
 
         Raises:
-            StoreError: the journal cannot be read.
+            StoreError: the journal cannot be read, or has what only a later pymq understands.
         """
         first, end = self._store.queue_bounds(SINK_TOPIC, QUEUE_ID)
         if self._table.read_to > end:
@@ -84,13 +85,10 @@ class SinkJournal:
             result.check()
             for buffer in result.buffers:
                 for record in decode_records(buffer, verify=True):
-                    try:
-                        entry = JournalEntry.decode(record.body)
-                    except RemoteProtocolError as error:
-                        _log.error("left out of the journal of sinks: %s", error)
-                        continue
-                    place = record.queue_offset, record.store_timestamp
-                    self._table.take(entry, place, record.physical_offset + record.size)
+                    entry = _entry(record)
+                    if entry is not None:
+                        place = record.queue_offset, record.store_timestamp
+                        self._table.take(entry, place, record.physical_offset + record.size)
             at = max(result.next_queue_offset, at + 1)
 
     async def record(self, entry: JournalEntry) -> int:
@@ -206,6 +204,35 @@ class SinkJournal:
             self._host,
             self._clock.wall_ms(),
         )
+
+
+def _entry(record: Record) -> JournalEntry | None:
+    """Return what a record of the journal says; None if it is not of pymq.
+
+    Raises:
+        StoreError: it is of a pymq that this one does not understand. To leave it out would be to
+            guess what was published.
+    """
+    try:
+        value = fastjson.parse(record.body)
+        if type(value) is not dict or "version" not in value or "kind" not in value:
+            raise RemoteProtocolError("it has no version and kind")
+    except RemoteProtocolError as error:
+        _log.error("left out of the journal of sinks: entry %d: %s", record.queue_offset, error)
+        return None
+    version, kind = value["version"], value["kind"]
+    try:
+        if version != JOURNAL_VERSION:
+            raise RemoteProtocolError(f"expected version {JOURNAL_VERSION}")
+        if kind not in list(JournalKind):
+            raise RemoteProtocolError(f"expected one of the kinds {', '.join(JournalKind)}")
+        return JournalEntry.from_json(value)
+    except RemoteProtocolError as error:
+        raise StoreError(
+            f"entry {record.queue_offset} of the journal of sinks (topic {SINK_TOPIC}) has version "
+            f"{version!a} and kind {kind!a}, which this pymq does not know: {error}. Start the "
+            "pymq that wrote it; without the entry nobody knows what sinks have published"
+        ) from error
 
 
 def published(batch: SinkBatch) -> JournalEntry:

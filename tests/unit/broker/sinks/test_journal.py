@@ -13,7 +13,10 @@ from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.broker.sinks.journal import SinkJournal, published
 from pymq.broker.state.sinks import SinkTable
 from pymq.errors import BrokerError, StoreError
+from pymq.protocol import fastjson
 from pymq.protocol.codes import ResponseCode
+from pymq.protocol.names import SINK_TOPIC
+from pymq.protocol.record import NewRecord
 from pymq.protocol.sink_bodies import JournalEntry, JournalKind, SinkBatch
 from pymq.store import MessageStore, Put, PutResult, PutStatus
 
@@ -146,3 +149,39 @@ def test_what_is_said_again_undoes_nothing_that_was_written_meanwhile(tmp_path: 
         ("rests", 1),
     ]
     other.store.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"version": 2}, "version 2 and kind 'decided'.*expected version 1"),
+        ({"kind": "moved"}, "version 1 and kind 'moved'.*expected one of the kinds decided, "),
+        ({"batch": {"sink": "s"}}, "'batch' is missing"),
+    ],
+)
+def test_an_entry_of_a_later_pymq_stops_the_start(
+    tmp_path: Path, body: dict[str, Any], reason: str
+) -> None:
+    bed = Bed(tmp_path)
+    known = entry(JournalKind.DECIDED, batch()).to_json()
+    put_entry(bed, fastjson.dump(known | body))
+    with pytest.raises(StoreError, match=f"entry 0 of the journal of sinks.*{reason}"):
+        bed.journal.load()
+    bed.store.close()
+
+
+def test_what_is_not_of_pymq_is_left_out_of_the_journal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = Bed(tmp_path)
+    for body in (b"by hand", b"[]", b'{"kind":"kept"}'):
+        put_entry(bed, body)
+    put_entry(bed, entry(JournalKind.KEPT, batch(number=7)).encode())
+    bed.journal.load()
+    assert [row.last.batch for row in bed.table.rows()] == [7]
+    assert caplog.text.count("left out of the journal of sinks: entry") == 3
+    bed.store.close()
+
+
+def put_entry(bed: Bed, body: bytes) -> None:
+    bed.journal.put_now(NewRecord(SINK_TOPIC, 0, body, b"", HOST, bed.clock.now_ms))
