@@ -11,7 +11,8 @@ from tests.cluster.cli_processes import DEADLINE_S, array, pymq, refusal, rows, 
 
 from pymq.client import operations
 from pymq.client.bulk_client import BulkClient
-from pymq.protocol.sink_bodies import PublishRequest, SinkBatch
+from pymq.protocol.sink_bodies import SinkBatch
+from pymq.protocol.sink_decisions import PublishRequest, StagedRuns
 from pymq.testing import Cluster
 
 
@@ -247,7 +248,7 @@ def test_sinks(cluster: Cluster, name_server: str) -> None:
     with BulkClient(name_server) as client:
         for name in ("one", "two"):
             batch = SinkBatch(sink=name, query="q", run="r", batch=7)
-            wanted = operations.publish_batch(PublishRequest(batch=batch, runs=[]))
+            wanted = operations.publish_batch(PublishRequest(batch=batch, runs=StagedRuns()))
             assert client.ask(cluster.broker_address, wanted).is_new
     found = array(pymq("sink", "list", *where))
     assert [(row["sink"], row["batch"], row["rows"]) for row in found] == [

@@ -15,13 +15,8 @@ from pymq.protocol.codes import ResponseCode, SinkCode, SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.headers.sinks import SinkNameRequest, SinkResponse
 from pymq.protocol.names import SINK_TOPIC
-from pymq.protocol.sink_bodies import (
-    JournalEntry,
-    JournalKind,
-    PublishRequest,
-    SinkBatch,
-    SinkRows,
-)
+from pymq.protocol.sink_bodies import SinkBatch, SinkRows
+from pymq.protocol.sink_decisions import JournalEntry, JournalKind, PublishRequest
 
 #: Longest name of a sink, its query, its run; and of a digest.
 TEXT_MAX = 255
@@ -83,7 +78,7 @@ class SinkHandlers:
         return self._answer(request, batch.sink, is_new=is_new)
 
     async def _decide(self, body: PublishRequest) -> None:
-        count = sum(run.count for run in body.runs)
+        count = body.runs.row_count
         if count != body.batch.row_count:
             # A task whose batch was published already, as it was told, stages nothing. If it is
             # not by now (the sink was forgotten), the rest must not pass for the whole batch.
@@ -92,7 +87,7 @@ class SinkHandlers:
                 f"batch {body.batch.batch} of sink {body.batch.sink} has {body.batch.row_count} "
                 f"rows, and {count} are staged; nothing was published, write the batch again",
             )
-        for topic in {run.topic for run in body.runs}:
+        for topic in body.runs.topics:
             self._topics.require(topic)
         try:
             await self._publishing.check(body.runs)

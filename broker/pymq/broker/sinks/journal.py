@@ -14,8 +14,9 @@ from pymq.protocol import fastjson
 from pymq.protocol.message import KEYS
 from pymq.protocol.names import SINK_TOPIC
 from pymq.protocol.record import NewRecord, Record, decode_records
-from pymq.protocol.sink_bodies import JOURNAL_VERSION, JournalEntry, JournalKind, SinkBatch
-from pymq.store import MessageStore, Put, PutResult, PutStatus
+from pymq.protocol.sink_bodies import SinkBatch
+from pymq.protocol.sink_decisions import JOURNAL_VERSION, JournalEntry, JournalKind
+from pymq.store import MessageStore, Put, PutResult, PutStatus, StoreConfig
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class SinkJournal:
         table: gets what the journal says.
         wait_flushed: calls back when the log is flushed up to a physical offset, or with the
             reason why that cannot be promised.
-        reserved_hours: how long the log is kept: what it says of a sink is said again before.
+        config: of the store: how long messages may be, and how long the log is kept; what it says
+            of a sink is said again before.
         host: our packed address.
     """
 
@@ -43,7 +45,7 @@ class SinkJournal:
         clock: Clock,
         wait_flushed: Callable[[int, Callable[[str | None], None]], None],
         *,
-        reserved_hours: int,
+        config: StoreConfig,
         host: bytes,
     ) -> None:
         self._store = store
@@ -51,7 +53,7 @@ class SinkJournal:
         self._table = table
         self._clock = clock
         self._wait_flushed = wait_flushed
-        self._reserved_hours = reserved_hours
+        self._config = config
         self._host = host
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
@@ -77,7 +79,7 @@ class SinkJournal:
                 end,
             )
             self._table.clear()
-        at = max(first, self._table.read_to)
+        at = max(first, self._table.read_from)
         while at < end:
             result = self._store.read(
                 SINK_TOPIC, QUEUE_ID, at, count_max=_READ_COUNT, bytes_max=_READ_BYTES
@@ -94,16 +96,21 @@ class SinkJournal:
     async def record(self, entry: JournalEntry) -> int:
         """Write an entry that a client asks for; return the physical offset behind it.
 
-        The table has it as soon as it is in the log, wherever that fails.
+        What a message cannot hold becomes several, of which the last one counts: others have a
+        turn between them. The table has it as soon as it is in the log, wherever that fails.
 
         Raises:
             BrokerError: it is not in the log; as a send is refused, so that who repeats a send
                 repeats this.
         """
-        result, outcome = await self._append(self._record(entry), entry)
-        if not is_in_log(outcome):
-            raise refusal(*send_answer(result, outcome))
-        return result.physical_end
+        end = 0
+        for one in entry.split(self._config.message_bytes_max):
+            result, outcome = await self._append(self._record(one), one)
+            if not is_in_log(outcome):
+                code, remark = send_answer(result, outcome)
+                raise refusal(code, remark or outcome.value)
+            end = result.physical_end
+        return end
 
     async def write(self, entry: JournalEntry) -> int:
         """Write an entry, as ``record`` does.
@@ -185,7 +192,8 @@ class SinkJournal:
         now_ms = self._clock.wall_ms()
         self._table.forget_old(now_ms)
         count = 0
-        for sink in self._table.about_to_expire(now_ms - self._reserved_hours * _HOUR_MS // 2):
+        reserved_ms = self._config.reserved_hours * _HOUR_MS
+        for sink in self._table.about_to_expire(now_ms - reserved_ms // 2):
             name = sink.row.last.sink
             async with self.lock(name):
                 # While others were written, it may have been forgotten, or published something.

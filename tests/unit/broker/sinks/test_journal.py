@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from pymq.protocol import fastjson
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.names import SINK_TOPIC
 from pymq.protocol.record import NewRecord
-from pymq.protocol.sink_bodies import JournalEntry, JournalKind, SinkBatch
+from pymq.protocol.sink_bodies import SinkBatch, StagedRun
+from pymq.protocol.sink_decisions import JournalEntry, JournalKind, StagedRuns
 from pymq.store import MessageStore, Put, PutResult, PutStatus
 
 HOUR_MS = 3_600_000
@@ -67,7 +69,7 @@ class Bed:
             self.table,
             self.clock,
             lambda end, done: done(None),
-            reserved_hours=72,
+            config=self.config,
             host=HOST,
         )
 
@@ -155,7 +157,10 @@ def test_what_is_said_again_undoes_nothing_that_was_written_meanwhile(tmp_path: 
     ("body", "reason"),
     [
         ({"version": 2}, "version 2 and kind 'decided'.*expected version 1"),
-        ({"kind": "moved"}, "version 1 and kind 'moved'.*expected one of the kinds decided, "),
+        (
+            {"kind": "moved"},
+            "version 1 and kind 'moved'.*expected one of the kinds runs, decided, ",
+        ),
         ({"batch": {"sink": "s"}}, "'batch' is missing"),
     ],
 )
@@ -181,6 +186,78 @@ def test_what_is_not_of_pymq_is_left_out_of_the_journal(
     assert [row.last.batch for row in bed.table.rows()] == [7]
     assert caplog.text.count("left out of the journal of sinks: entry") == 3
     bed.store.close()
+
+
+def test_a_decision_of_several_records_counts_with_the_last(tmp_path: Path) -> None:
+    """Whichever the broker dies after; the next one is made of other runs."""
+    whole = replace(entry(JournalKind.DECIDED, batch(number=1)), runs=runs(100))
+    parts = whole.split(1000)
+    assert len(parts) > 4
+    for count in range(len(parts) + 1):
+        bed = Bed(tmp_path / str(count), message_bytes_max=1000)
+        texts = []
+        bed.journal.write_now(entry(JournalKind.DECIDED, batch(number=0)))
+        for part in parts[:count]:
+            bed.journal.write_now(part)
+            texts.append(bed.table.to_text())
+        bed.store.close()
+        for text in (None, *texts):
+            table = SinkTable()
+            if text is not None:
+                table.restore(fastjson.parse(text))
+            again = Bed(tmp_path / str(count), table, message_bytes_max=1000)
+            again.journal.load()
+            check_decision(again, runs(100) if count == len(parts) else None)
+            again.store.close()
+
+    async def test() -> None:
+        other = replace(entry(JournalKind.DECIDED, batch(number=1)), runs=runs(70))
+        end = await again.journal.record(other)
+        check_decision(again, runs(70))
+        assert again.table.pending()[0].decision_end == end
+        await again.journal.write(published(batch(number=1)))
+        assert await again.journal.record(entry(JournalKind.DECIDED, batch(number=2))) > end
+
+    # What is left of one that was not finished is no part of the next.
+    again = Bed(tmp_path / "2", message_bytes_max=1000)
+    again.journal.load()
+    run(again, test())
+    again = Bed(tmp_path / "2")
+    again.journal.load()
+    assert [row.last.batch for row in again.table.rows()] == [2]
+    again.store.close()
+
+
+def test_a_decision_of_which_the_log_has_lost_a_part(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bed = Bed(tmp_path, message_bytes_max=1000)
+    known = runs(100)
+    what = replace(batch(number=1), row_count=known.row_count)
+    parts = replace(entry(JournalKind.DECIDED, what), runs=known).split(1000)
+    for part in parts[1:]:
+        put_entry(bed, part.encode())
+    bed.journal.load()
+    check_decision(bed, parts[-1].runs)
+    lost = known.row_count - parts[-1].runs.row_count
+    assert f"batch 1 of sink s: {lost} of its {known.row_count} messages are lost" in caplog.text
+    bed.store.close()
+
+
+def runs(count: int) -> StagedRuns:
+    return StagedRuns.of(
+        StagedRun(topic="T", queue_id=0, physical_offset=number, size_bytes=9, count=2, part=count)
+        for number in range(count)
+    )
+
+
+def check_decision(bed: Bed, expected: StagedRuns | None) -> None:
+    (sink,) = bed.table.pending()
+    assert sink.pending is not None
+    if expected is None:
+        assert sink.row.last.batch == 0
+    else:
+        assert sink.row.last.batch == 1 and list(sink.pending.runs) == list(expected)
 
 
 def put_entry(bed: Bed, body: bytes) -> None:
