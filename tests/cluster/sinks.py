@@ -12,7 +12,8 @@ from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
 from pymq.protocol.headers.sinks import StageResponse
 from pymq.protocol.record import Record
-from pymq.protocol.sink_bodies import PublishRequest, SinkBatch, SinkRow, SinkRows, StagedRun
+from pymq.protocol.sink_bodies import SinkBatch, SinkRow, SinkRows, StagedRun
+from pymq.protocol.sink_decisions import PublishRequest, StagedRuns
 
 TIMEOUT_S = 30.0
 
@@ -58,9 +59,17 @@ class SinkWriter:
             part=part,
         )
 
-    async def publish(self, number: int, *runs: StagedRun, is_lasting: bool = True) -> Command:
-        batch = self.batch(number, sum(run.count for run in runs))
-        body = PublishRequest(batch=batch, runs=list(runs), is_lasting=is_lasting).encode()
+    async def publish(
+        self,
+        number: int,
+        *runs: StagedRun,
+        is_lasting: bool = True,
+        row_count: int | None = None,
+    ) -> Command:
+        if row_count is None:
+            row_count = sum(run.count for run in runs)
+        batch = self.batch(number, row_count)
+        body = PublishRequest(batch=batch, runs=StagedRuns.of(runs), is_lasting=is_lasting).encode()
         return await self.peer.ask(SinkRequest.PUBLISH_BATCH, body)
 
     async def is_new(self, number: int) -> bool:

@@ -12,6 +12,7 @@ from pymq.protocol.codes import RequestCode, ResponseCode, SinkCode, SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.names import SINK_TOPIC
 from pymq.protocol.sink_bodies import SinkRow
+from pymq.protocol.sink_decisions import JournalEntry, StagedRuns
 from pymq.store import FlushMode
 
 
@@ -116,16 +117,36 @@ def test_what_was_staged_and_is_not_there(tmp_path: Path) -> None:
             answer = await writer.publish(0, run, changed)
             assert answer.code == SinkCode.RUNS_LOST, (name, answer)
             assert "nothing was published, write the batch again" in (answer.remark or "")
-        for far in (1 << 40, -1):
-            changed = type(run)(
-                topic="T", queue_id=0, physical_offset=far, size_bytes=100, count=1, part=1
-            )
-            assert (await writer.publish(0, changed)).code == SinkCode.RUNS_LOST
+        changed = type(run)(
+            topic="T", queue_id=0, physical_offset=1 << 40, size_bytes=100, count=1, part=1
+        )
+        assert (await writer.publish(0, changed)).code == SinkCode.RUNS_LOST
         assert await bodies(peer) == [b"an ordinary message"]
         assert (await writer.publish(0, run)).code == ResponseCode.SUCCESS
         await peer.ask(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
         answer = await writer.publish(1, run)
         assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+    serve(tmp_path, check)
+
+
+def test_runs_that_are_not_all_of_the_rows(tmp_path: Path) -> None:
+    """One task was told that the batch is published already, and that was forgotten since."""
+
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        writer = SinkWriter(peer)
+        run = await writer.stage([b"a", b"b"])
+        for runs, row_count in (([], 1000), ([run], 3), ([run, run], 2)):
+            answer = await writer.publish(0, *runs, row_count=row_count)
+            assert answer.code == SinkCode.RUNS_LOST
+            assert f"has {row_count} rows, and {2 * len(runs)} are staged" in (answer.remark or "")
+        assert await shown(peer) == []
+        assert (await writer.publish(0, run)).code == 0
+        # Of a batch that is there it does not matter.
+        answer = await writer.publish(0, row_count=2)
+        assert (answer.code, fields(answer)["new"]) == (ResponseCode.SUCCESS, "false")
+        assert await bodies(peer) == [b"a", b"b"]
 
     serve(tmp_path, check)
 
@@ -195,6 +216,32 @@ def test_consumers_see_all_of_a_batch_or_nothing(tmp_path: Path) -> None:
         assert len(await seen(peer, queue_id=1)) == 10_000
 
     serve(tmp_path, check)
+
+
+def test_a_batch_of_more_runs_than_a_message_can_name(tmp_path: Path) -> None:
+    store = {"message_bytes_max": 4096}
+
+    async def publish(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        writer = SinkWriter(peer)
+        runs = [await writer.stage([b"%d" % number]) for number in range(500)]
+        assert len(StagedRuns.of(runs).encode()) > 4 * 4096
+        assert (await writer.publish(0, *runs)).code == ResponseCode.SUCCESS
+        assert await bodies(peer) == [b"%d" % number for number in range(500)]
+        journal = [JournalEntry.decode(record.body) for record in await seen(peer, SINK_TOPIC)]
+        kinds = [entry.kind for entry in journal]
+        assert kinds == ["runs"] * (len(kinds) - 2) + ["decided", "published"] and len(kinds) > 6
+
+    async def go_on(peer: Peer) -> None:
+        writer = SinkWriter(peer)
+        assert not await writer.is_new(0)
+        assert (await writer.publish(1, await writer.stage([b"more"]))).code == 0
+        assert len(await bodies(peer)) == 501
+
+    serve(tmp_path, publish, store=store)
+    (tmp_path / "config" / "sinks.json").unlink()
+    (tmp_path / "config" / "sinks.json.bak").unlink(missing_ok=True)
+    serve(tmp_path, go_on, store=store)
 
 
 def test_the_journal_is_a_topic_that_nobody_else_writes_to(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from tests.cluster.cli_processes import DEADLINE_S, array, pymq, refusal, rows, 
 
 from pymq.client import operations
 from pymq.client.bulk_client import BulkClient
-from pymq.protocol.sink_bodies import PublishRequest, SinkBatch
+from pymq.protocol.sink_bodies import SinkBatch
+from pymq.protocol.sink_decisions import PublishRequest, StagedRuns
 from pymq.testing import Cluster
 
 
@@ -246,13 +247,13 @@ def test_sinks(cluster: Cluster, name_server: str) -> None:
     assert nobody.status == 1 and "no sink 'nobody'" in nobody.line
     with BulkClient(name_server) as client:
         for name in ("one", "two"):
-            batch = SinkBatch(sink=name, query="q", run="r", batch=7, row_count=3)
-            wanted = operations.publish_batch(PublishRequest(batch=batch, runs=[]))
+            batch = SinkBatch(sink=name, query="q", run="r", batch=7)
+            wanted = operations.publish_batch(PublishRequest(batch=batch, runs=StagedRuns()))
             assert client.ask(cluster.broker_address, wanted).is_new
     found = array(pymq("sink", "list", *where))
     assert [(row["sink"], row["batch"], row["rows"]) for row in found] == [
-        ("one", 7, 3),
-        ("two", 7, 3),
+        ("one", 7, 0),
+        ("two", 7, 0),
     ]
     (shown,) = array(pymq("sink", "show", "two", *where))
     assert (shown["query"], shown["published"], shown["broker"]) == ("q", True, cluster.broker_name)

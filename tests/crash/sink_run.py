@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,7 +34,8 @@ from pymq.protocol.codes import SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.new_records import SharedFields
 from pymq.protocol.record import NewRecord, encode_record
-from pymq.protocol.sink_bodies import PublishRequest, SinkBatch, StagedRun
+from pymq.protocol.sink_bodies import SinkBatch, StagedRun
+from pymq.protocol.sink_decisions import PublishRequest, StagedRuns
 from pymq.protocol.staged_records import StagedRecords
 from pymq.store import MessageStore, PutResult
 from pymq.testing.faulty_files import Crashed, FaultyFiles
@@ -78,7 +80,7 @@ class SinkRun:
             self.table,
             clock,
             lambda end, done: self.waiting.append((end, done)),
-            reserved_hours=72,
+            config=self.store_config,
             host=HOST,
         )
         responses = RecordResponses(store, executor=_Here(), memory_bytes=3000)
@@ -195,7 +197,8 @@ class SinkRun:
     async def publish(self, batch: SinkBatch, runs: Sequence[StagedRun]) -> Command:
         """Ask for a batch to be published; return the answer."""
         connection = FakeConnection()
-        body = PublishRequest(batch=batch, runs=list(runs)).encode()
+        batch = replace(batch, row_count=sum(run.count for run in runs))
+        body = PublishRequest(batch=batch, runs=StagedRuns.of(runs)).encode()
         command = Command(SinkRequest.PUBLISH_BATCH, {}, body, opaque=1)
         self.dispatcher.on_commands(connection.as_connection(), [command])
 

@@ -48,6 +48,7 @@ class Schedule:
             "queue_file_bytes": dice.choice([400, 2000]),
             "flush_mode": dice.choice(list(FlushMode)),
             "append_record_crc": dice.random() < 0.3,
+            "message_bytes_max": dice.choice([700, 4 << 20]),  # decisions take several records
             "index_slot_count": 200,
             "index_item_limit": 400,
         }

@@ -8,6 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ from pymq.errors import (
 )
 from pymq.protocol.codes import SinkCode, SinkRequest
 from pymq.protocol.sink_bodies import SinkRow
+from pymq.protocol.sink_decisions import StagedRuns
 from pyspark_pymq.data_source import PymqSource
 from pyspark_pymq.sink import exactly_once, home, identity
 from pyspark_pymq.sink.exactly_once import Staged
@@ -198,6 +200,7 @@ def test_older_runs_may_not_write(query: Query) -> None:
 
 def test_rows_of_a_queue_keep_their_order(query: Query) -> None:
     message = query.writer(0, PLACED).write(batches(10, queue_id=2))
+    assert isinstance(message, Staged) and len(message.runs) == 1
     query.writer(0, PLACED).commit([message], 0)
     found = [int(one.body) for one in query.bed.stored("T")]
     assert found == list(range(10 * BATCH_ROWS))
@@ -381,9 +384,7 @@ def test_a_broker_of_the_users_choice(query: Query) -> None:
         query.writer(1).write(rows(5, 6))
 
 
-def test_tasks_that_see_different_brokers(
-    query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_that_see_different_brokers(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     """One must not win by chance."""
     query.batch(0, rows(0, 5))
     messages = [query.writer(1).write(rows(5, 10))]
@@ -400,7 +401,8 @@ def test_what_was_staged_is_lost(query: Query) -> None:
     query.batch(0, rows(0, 5))
     (message,) = [query.writer(1).write(rows(5, 10))]
     assert isinstance(message, Staged)
-    message.runs[0].part += 1
+    (run,) = message.runs
+    message = replace(message, runs=StagedRuns.of([replace(run, part=run.part + 1)]))
     with pytest.raises(BrokerError, match="not there any more") as caught:
         query.writer(1).commit([message], 1)
     assert caught.value.code == SinkCode.RUNS_LOST

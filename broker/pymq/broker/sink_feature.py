@@ -21,7 +21,7 @@ def make_sinks(site: Site, tables: Tables, core: Core) -> Feature:
         table,
         site.clock,
         core.flusher.wait_flushed,
-        reserved_hours=site.store_config.reserved_hours,
+        config=site.store_config,
         host=site.store_host,
     )
     publishing = Publishing(site.store, core.responses, journal, table)

@@ -1,4 +1,4 @@
-"""Bodies about exactly-once sinks, an extension of pymq: requests, answers and journal records.
+"""Bodies about exactly-once sinks, an extension of pymq; see also ``sink_decisions``.
 
 A sink publishes batches, which are counted up. The records of a batch are *staged*: stored where no
 consumer sees them. One *decision*, a record of its own, says which of them are the batch; then they
@@ -6,14 +6,13 @@ are copied to where consumers read. What is not named by a decision ages out wit
 """
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
 
 
 @dataclass(slots=True, kw_only=True)
-class StagedRun(JsonObject):
+class StagedRun:
     """What one staging request brought; it lies in the log back to back.
 
     Attributes:
@@ -27,7 +26,7 @@ class StagedRun(JsonObject):
     topic: str
     queue_id: int
     physical_offset: int
-    size_bytes: int = wire("bytes")
+    size_bytes: int
     count: int
     part: int
 
@@ -53,46 +52,6 @@ class SinkBatch(JsonObject):
 
 
 @dataclass(slots=True, kw_only=True)
-class PublishRequest(JsonObject):
-    """Publish a batch (PUBLISH_BATCH).
-
-    Attributes:
-        runs: what was staged for it.
-        is_lasting: whether the broker remembers the sink for ever, or for a day.
-    """
-
-    batch: SinkBatch
-    runs: list[StagedRun]
-    is_lasting: bool = wire("lasting", default=True)
-
-
-class JournalKind(StrEnum):
-    """What a record of the journal of sinks says."""
-
-    DECIDED = "decided"  #: the batch is published, or will be
-    PUBLISHED = "published"  #: all copies of the sink's last batch are in the log
-    KEPT = "kept"  #: said once more, because the record before is going to expire
-    FORGOTTEN = "forgotten"  #: there is no such sink
-
-
-@dataclass(slots=True, kw_only=True)
-class JournalEntry(JsonObject):
-    """A record of the journal of sinks: the body of a message in the system topic of sinks.
-
-    Attributes:
-        version: of this layout.
-        kind: a ``JournalKind``.
-        runs: of the batch, when it is decided.
-    """
-
-    version: int = 1
-    kind: str
-    batch: SinkBatch
-    is_lasting: bool = wire("lasting", default=True)
-    runs: list[StagedRun] = wire("runs", default_factory=list)
-
-
-@dataclass(slots=True, kw_only=True)
 class SinkRow(JsonObject):
     """What a broker knows of a sink.
 
@@ -113,22 +72,3 @@ class SinkRows(JsonObject):
     """An answer to SHOW_SINKS."""
 
     sinks: list[SinkRow]
-
-
-@dataclass(slots=True, kw_only=True)
-class SavedSink(JsonObject):
-    """A sink in the file of sinks; see ``broker.state.sinks``."""
-
-    row: SinkRow
-    pending: JournalEntry | None = None
-    decision_end: int = 0
-    journal_offset: int
-    stored_ms: int
-
-
-@dataclass(slots=True, kw_only=True)
-class SavedSinks(JsonObject):
-    """The file of sinks: all that the journal says before ``read_to``."""
-
-    read_to: int
-    sinks: list[SavedSink]

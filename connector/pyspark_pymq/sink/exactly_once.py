@@ -20,9 +20,10 @@ from pymq.client.config import ClientConfig
 from pymq.client.operations import SinkState
 from pymq.errors import BrokerError, ConfigurationError, PymqError
 from pymq.protocol.codes import ResponseCode, SinkCode
-from pymq.protocol.sink_bodies import PublishRequest, StagedRun
+from pymq.protocol.sink_decisions import PublishRequest, StagedRuns
 from pyspark_pymq.retrying import Retries, note_limit
 from pyspark_pymq.sink.digest import Digest
+from pyspark_pymq.sink.gathering import check_runs
 from pyspark_pymq.sink.home import SinkHome, find_again
 from pyspark_pymq.sink.identity import BatchIdentity
 from pyspark_pymq.sink.options import SinkOptions
@@ -55,7 +56,7 @@ class Staged(datasource.WriterCommitMessage):
 
     identity: BatchIdentity
     home: SinkHome | None
-    runs: tuple[StagedRun, ...]
+    runs: StagedRuns
     digest: Digest
 
 
@@ -100,9 +101,11 @@ def publish(options: SinkOptions, messages: Sequence[Staged]) -> None:
             "all can see the same. Nothing was published. Run it again, or choose one with option "
             "sinkBroker"
         )
+    runs = StagedRuns.joined([message.runs for message in written])
+    check_runs(len(runs), str(identity))
     request = PublishRequest(
         batch=identity.batch(digest.rows, str(digest)),
-        runs=[run for message in written for run in message.runs],
+        runs=runs,
         is_lasting=identity.is_lasting,
     )
     state = _publish(options, identity, home, request)

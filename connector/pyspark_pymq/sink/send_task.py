@@ -15,10 +15,12 @@ from pymq.client.batch_targets import BatchTarget
 from pymq.client.bulk_client import BulkClient
 from pymq.errors import LocalProtocolError
 from pymq.protocol.sink_bodies import StagedRun
+from pymq.protocol.sink_decisions import StagedRuns
 from pymq.protocol.unique_keys import month_around
 from pyspark_pymq.format_options import check_target
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.encode import Encoded, Messages, encode_messages
+from pyspark_pymq.sink.gathering import Gathering, check_runs
 from pyspark_pymq.sink.keyed_queues import KeyedQueues
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
@@ -68,6 +70,7 @@ class SendTask:
             address=bytes((127, 0, 0, 1)), pid=os.getpid(), salt=os.urandom(4)
         )
         self._broker = stage_at
+        self._gathering: Gathering | None = None
         #: By the number of the request, for rows of one queue keep their order.
         self._runs: dict[int, StagedRun] = {}
         if stage_at is None:
@@ -84,11 +87,14 @@ class SendTask:
                 retry_s=options.retry_timeout_s,
                 first_turn=first_queue,
             )
+            self._gathering = Gathering(
+                self._pipeline.send, request_bytes_max=self._request_bytes_max
+            )
 
     @property
-    def runs(self) -> tuple[StagedRun, ...]:
+    def runs(self) -> StagedRuns:
         """What is staged."""
-        return tuple(self._runs[number] for number in sorted(self._runs))
+        return StagedRuns.of(self._runs[number] for number in sorted(self._runs))
 
     def count(self, batches: Iterable[pa.RecordBatch]) -> None:
         """Take batches that need not be written any more."""
@@ -108,6 +114,8 @@ class SendTask:
         for batch in batches:
             if batch.num_rows:
                 self._send(batch)
+        if self._gathering is not None:
+            self._gathering.flush()
         self._pipeline.flush()
 
     def _columns_of(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
@@ -134,10 +142,14 @@ class SendTask:
         targets = [self._target(columns, first) for first, _ in groups]
         layout = self._layout(messages, columns, targets, place)
         if self._broker is not None:
+            check_runs(len(self._runs), "task")
             self.digest += Digest.of(columns["body"])
         self.rows += batch.num_rows
         for target, (first, end) in zip(targets, groups, strict=True):
             self.sent_bytes += int(layout.start[end] - layout.start[first])
+            if self._gathering is not None:
+                self._gathering.add(target, layout, first, end)
+                continue
             for body in layout.requests(first, end, bytes_max=self._request_bytes_max):
                 self._pipeline.send(target, body)
 

@@ -28,6 +28,7 @@ from pymq.client.blocking_pool import PASSING
 from pymq.client.bulk_client import BulkClient
 from pymq.client.config import ClientConfig
 from pymq.errors import ConfigurationError, DurabilityUnknown, MessageIllegal, RouteNotFound
+from pymq.protocol.sink_decisions import StagedRuns
 from pyspark_pymq.option_values import Delivery
 from pyspark_pymq.retrying import Retries, note_limit
 from pyspark_pymq.sink.digest import Digest
@@ -129,7 +130,7 @@ class _Sink:
             # The first batch of a query, which often has no rows, settles where its sink is.
             if identity.is_lasting and identity.is_first:
                 find_home(client, options, identity, retries)
-            return Staged(identity, None, (), Digest())
+            return Staged(identity, None, StagedRuns(), Digest())
         home = find_home(client, options, identity, retries)
         if home is None:
             if options.must_be_exact:

@@ -3,8 +3,6 @@
 STAGE_RECORDS is a send; see ``handlers.send``.
 """
 
-import asyncio
-import weakref
 from collections.abc import Mapping
 
 from pymq.broker.sinks.journal import SinkJournal
@@ -17,13 +15,8 @@ from pymq.protocol.codes import ResponseCode, SinkCode, SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.headers.sinks import SinkNameRequest, SinkResponse
 from pymq.protocol.names import SINK_TOPIC
-from pymq.protocol.sink_bodies import (
-    JournalEntry,
-    JournalKind,
-    PublishRequest,
-    SinkBatch,
-    SinkRows,
-)
+from pymq.protocol.sink_bodies import SinkBatch, SinkRows
+from pymq.protocol.sink_decisions import JournalEntry, JournalKind, PublishRequest
 
 #: Longest name of a sink, its query, its run; and of a digest.
 TEXT_MAX = 255
@@ -43,8 +36,6 @@ class SinkHandlers:
         self._table = table
         self._journal = journal
         self._publishing = publishing
-        #: Of sinks for which requests are being handled.
-        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -67,7 +58,7 @@ class SinkHandlers:
         body = PublishRequest.decode(request.body)
         batch = body.batch
         _check(batch)
-        async with self._locks.setdefault(batch.sink, asyncio.Lock()):
+        async with self._journal.lock(batch.sink):
             is_new = self._table.admit(batch)
             if is_new:
                 await self._decide(body)
@@ -87,7 +78,16 @@ class SinkHandlers:
         return self._answer(request, batch.sink, is_new=is_new)
 
     async def _decide(self, body: PublishRequest) -> None:
-        for topic in {run.topic for run in body.runs}:
+        count = body.runs.row_count
+        if count != body.batch.row_count:
+            # A task whose batch was published already, as it was told, stages nothing. If it is
+            # not by now (the sink was forgotten), the rest must not pass for the whole batch.
+            raise refusal(
+                SinkCode.RUNS_LOST,
+                f"batch {body.batch.batch} of sink {body.batch.sink} has {body.batch.row_count} "
+                f"rows, and {count} are staged; nothing was published, write the batch again",
+            )
+        for topic in body.runs.topics:
             self._topics.require(topic)
         try:
             await self._publishing.check(body.runs)
@@ -105,7 +105,7 @@ class SinkHandlers:
             is_lasting=body.is_lasting,
             runs=body.runs,
         )
-        await self._journal.write(decided)
+        await self._journal.record(decided)
         sink = self._table.find(body.batch.sink)
         assert sink is not None
         self._publishing.begin(sink)
@@ -122,9 +122,9 @@ class SinkHandlers:
         sink = None if name is None else self._table.find(name)
         if sink is None:
             raise refusal(ResponseCode.QUERY_NOT_FOUND, f"there is no sink {name}")
-        async with self._locks.setdefault(sink.row.last.sink, asyncio.Lock()):
+        async with self._journal.lock(sink.row.last.sink):
             await self._publishing.wait(sink.row.last.sink)
-            end = await self._journal.write(
+            end = await self._journal.record(
                 JournalEntry(kind=JournalKind.FORGOTTEN.value, batch=sink.row.last)
             )
             await self._journal.wait_secured(end)

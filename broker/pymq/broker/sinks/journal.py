@@ -2,18 +2,21 @@
 
 import asyncio
 import logging
+import weakref
 from collections.abc import Callable
 
 from pymq.broker.log_writer import LogWriter, Outcome
-from pymq.broker.put_answer import is_in_log
+from pymq.broker.put_answer import is_in_log, send_answer
 from pymq.broker.state.sinks import Sink, SinkTable
 from pymq.clock import Clock
-from pymq.errors import DurabilityUnknown, RemoteProtocolError, StoreError
+from pymq.errors import DurabilityUnknown, RemoteProtocolError, StoreError, refusal
+from pymq.protocol import fastjson
 from pymq.protocol.message import KEYS
 from pymq.protocol.names import SINK_TOPIC
-from pymq.protocol.record import NewRecord, decode_records
-from pymq.protocol.sink_bodies import JournalEntry, JournalKind, SinkBatch
-from pymq.store import MessageStore, Put, PutResult, PutStatus
+from pymq.protocol.record import NewRecord, Record, decode_records
+from pymq.protocol.sink_bodies import SinkBatch
+from pymq.protocol.sink_decisions import JOURNAL_VERSION, JournalEntry, JournalKind
+from pymq.store import MessageStore, Put, PutResult, PutStatus, StoreConfig
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +32,8 @@ class SinkJournal:
         table: gets what the journal says.
         wait_flushed: calls back when the log is flushed up to a physical offset, or with the
             reason why that cannot be promised.
-        reserved_hours: how long the log is kept: what it says of a sink is said again before.
+        config: of the store: how long messages may be, and how long the log is kept; what it says
+            of a sink is said again before.
         host: our packed address.
     """
 
@@ -41,7 +45,7 @@ class SinkJournal:
         clock: Clock,
         wait_flushed: Callable[[int, Callable[[str | None], None]], None],
         *,
-        reserved_hours: int,
+        config: StoreConfig,
         host: bytes,
     ) -> None:
         self._store = store
@@ -49,14 +53,22 @@ class SinkJournal:
         self._table = table
         self._clock = clock
         self._wait_flushed = wait_flushed
-        self._reserved_hours = reserved_hours
+        self._config = config
         self._host = host
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+
+    def lock(self, sink: str) -> asyncio.Lock:
+        """Return what to hold while what is known of a sink decides on what is written of it.
+
+        Until an entry is in the log, the table does not know it.
+        """
+        return self._locks.setdefault(sink, asyncio.Lock())
 
     def load(self) -> None:
         """Take over what the table's file does not know yet, at a start.
 
         Raises:
-            StoreError: the journal cannot be read.
+            StoreError: the journal cannot be read, or has what only a later pymq understands.
         """
         first, end = self._store.queue_bounds(SINK_TOPIC, QUEUE_ID)
         if self._table.read_to > end:
@@ -67,7 +79,7 @@ class SinkJournal:
                 end,
             )
             self._table.clear()
-        at = max(first, self._table.read_to)
+        at = max(first, self._table.read_from)
         while at < end:
             result = self._store.read(
                 SINK_TOPIC, QUEUE_ID, at, count_max=_READ_COUNT, bytes_max=_READ_BYTES
@@ -75,20 +87,33 @@ class SinkJournal:
             result.check()
             for buffer in result.buffers:
                 for record in decode_records(buffer, verify=True):
-                    try:
-                        entry = JournalEntry.decode(record.body)
-                    except RemoteProtocolError as error:
-                        _log.error("left out of the journal of sinks: %s", error)
-                        continue
-                    place = record.queue_offset, record.store_timestamp
-                    self._table.take(entry, place, record.physical_offset + record.size)
+                    entry = _entry(record)
+                    if entry is not None:
+                        place = record.queue_offset, record.store_timestamp
+                        self._table.take(entry, place, record.physical_offset + record.size)
             at = max(result.next_queue_offset, at + 1)
 
-    async def write(self, entry: JournalEntry) -> int:
-        """Write an entry; the table has it as soon as it is in the log, wherever that fails.
+    async def record(self, entry: JournalEntry) -> int:
+        """Write an entry that a client asks for; return the physical offset behind it.
 
-        Returns:
-            The physical offset behind it.
+        What a message cannot hold becomes several, of which the last one counts: others have a
+        turn between them. The table has it as soon as it is in the log, wherever that fails.
+
+        Raises:
+            BrokerError: it is not in the log; as a send is refused, so that who repeats a send
+                repeats this.
+        """
+        end = 0
+        for one in entry.split(self._config.message_bytes_max):
+            result, outcome = await self._append(self._record(one), one)
+            if not is_in_log(outcome):
+                code, remark = send_answer(result, outcome)
+                raise refusal(code, remark or outcome.value)
+            end = result.physical_end
+        return end
+
+    async def write(self, entry: JournalEntry) -> int:
+        """Write an entry, as ``record`` does.
 
         Raises:
             StoreError: it is not in the log.
@@ -105,20 +130,23 @@ class SinkJournal:
         Raises:
             StoreError: it is not in the log.
         """
-        written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        result, outcome = await self._append(put, entry)
+        if not is_in_log(outcome):
+            raise StoreError(result.remark or outcome.value)
+        return result.physical_end
+
+    async def _append(self, put: Put, entry: JournalEntry | None) -> tuple[PutResult, Outcome]:
+        told: asyncio.Future[tuple[PutResult, Outcome]]
+        told = asyncio.get_running_loop().create_future()
 
         def done(result: PutResult, outcome: Outcome) -> None:
             if is_in_log(outcome) and entry is not None:
                 self._take(entry, result)
-            if written.done():  # The task was cancelled.
-                return
-            if is_in_log(outcome):
-                written.set_result(result.physical_end)
-            else:
-                written.set_exception(StoreError(result.remark or outcome.value))
+            if not told.done():  # It is when the task was cancelled.
+                told.set_result((result, outcome))
 
         self._log_writer.append(put, done, wait=False)
-        return await written
+        return await told
 
     def write_now(self, entry: JournalEntry) -> None:
         """Write an entry at a start, when nobody else uses the store.
@@ -163,10 +191,16 @@ class SinkJournal:
         """Write again what the journal would forget with the log; return how many entries."""
         now_ms = self._clock.wall_ms()
         self._table.forget_old(now_ms)
-        old = self._table.about_to_expire(now_ms - self._reserved_hours * _HOUR_MS // 2)
-        for sink in old:
-            await self.write(kept(sink))
-        return len(old)
+        count = 0
+        reserved_ms = self._config.reserved_hours * _HOUR_MS
+        for sink in self._table.about_to_expire(now_ms - reserved_ms // 2):
+            name = sink.row.last.sink
+            async with self.lock(name):
+                # While others were written, it may have been forgotten, or published something.
+                if self._table.find(name) is sink:
+                    await self.write(kept(sink))
+                    count += 1
+        return count
 
     def _record(self, entry: JournalEntry) -> NewRecord:
         name = entry.batch.sink
@@ -180,6 +214,35 @@ class SinkJournal:
         )
 
 
+def _entry(record: Record) -> JournalEntry | None:
+    """Return what a record of the journal says; None if it is not of pymq.
+
+    Raises:
+        StoreError: it is of a pymq that this one does not understand. To leave it out would be to
+            guess what was published.
+    """
+    try:
+        value = fastjson.parse(record.body)
+        if type(value) is not dict or "version" not in value or "kind" not in value:
+            raise RemoteProtocolError("it has no version and kind")
+    except RemoteProtocolError as error:
+        _log.error("left out of the journal of sinks: entry %d: %s", record.queue_offset, error)
+        return None
+    version, kind = value["version"], value["kind"]
+    try:
+        if version != JOURNAL_VERSION:
+            raise RemoteProtocolError(f"expected version {JOURNAL_VERSION}")
+        if kind not in list(JournalKind):
+            raise RemoteProtocolError(f"expected one of the kinds {', '.join(JournalKind)}")
+        return JournalEntry.from_json(value)
+    except RemoteProtocolError as error:
+        raise StoreError(
+            f"entry {record.queue_offset} of the journal of sinks (topic {SINK_TOPIC}) has version "
+            f"{version!a} and kind {kind!a}, which this pymq does not know: {error}. Start the "
+            "pymq that wrote it; without the entry nobody knows what sinks have published"
+        ) from error
+
+
 def published(batch: SinkBatch) -> JournalEntry:
     """Return the entry that says that all of a batch is copied."""
     return JournalEntry(kind=JournalKind.PUBLISHED.value, batch=batch)
@@ -188,6 +251,4 @@ def published(batch: SinkBatch) -> JournalEntry:
 def kept(sink: Sink) -> JournalEntry:
     """Return the entry that says of a sink what an earlier one said."""
     row = sink.row
-    return JournalEntry(
-        kind=JournalKind.KEPT.value, batch=row.last, is_lasting=row.is_lasting
-    )
+    return JournalEntry(kind=JournalKind.KEPT.value, batch=row.last, is_lasting=row.is_lasting)

@@ -100,7 +100,7 @@ class Publishing:
         decision = sink.pending
         assert decision is not None
         batch = decision.batch
-        held = self._store.staging.hold({(run.topic, run.queue_id) for run in decision.runs})
+        held = self._store.staging.hold(decision.runs.queues())
         try:
             while True:
                 try:

@@ -13,20 +13,23 @@ below the last one        refused: the writer was set back behind what it has pu
 ========================  =========================================================================
 """
 
+import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
 from pymq.errors import refusal
 from pymq.protocol import fastjson
 from pymq.protocol.codes import SinkCode
-from pymq.protocol.sink_bodies import (
+from pymq.protocol.sink_bodies import SinkBatch, SinkRow
+from pymq.protocol.sink_decisions import (
     JournalEntry,
     JournalKind,
     SavedSink,
     SavedSinks,
-    SinkBatch,
-    SinkRow,
+    StagedRuns,
 )
+
+_log = logging.getLogger(__name__)
 
 #: Runs that are remembered of one sink, and sinks of which some are.
 _RUNS_MAX, _SINKS_MAX = 8, 10_000
@@ -57,15 +60,19 @@ class SinkTable:
     Attributes:
         is_changed: whether the table is to be saved.
         read_to: offset of the journal up to which the table has what it says.
+        read_from: where a start has to begin to read it, because the table's file has not all.
     """
 
     def __init__(self) -> None:
         self._sinks: dict[str, Sink] = {}
+        #: Of sinks of which a decision is being written, that takes several records: the first of
+        #: these and what there is.
+        self._unfinished: dict[str, tuple[int, list[StagedRuns]]] = {}
         #: The runs that were seen of each sink, the latest last. Not saved, but for the one that
         #: published last.
         self._runs: OrderedDict[str, list[str]] = OrderedDict()
         self.is_changed = False
-        self.read_to = 0
+        self.read_to = self.read_from = 0
 
     def find(self, name: str) -> Sink | None:
         """Return a sink; None if it has published nothing."""
@@ -83,7 +90,9 @@ class SinkTable:
         """Forget everything."""
         self._sinks.clear()
         self._runs.clear()
-        self.read_to, self.is_changed = 0, True
+        self._unfinished.clear()
+        self.read_to = self.read_from = 0
+        self.is_changed = True
 
     # --- who may publish
 
@@ -139,6 +148,9 @@ class SinkTable:
             if sink is not None and sink.row.last.batch == entry.batch.batch:
                 sink.pending, sink.row.is_published, sink.place = None, True, place
             return
+        if entry.kind == JournalKind.RUNS:
+            self._gather(entry, place[0])
+            return
         is_decided = entry.kind == JournalKind.DECIDED
         row = SinkRow(
             last=entry.batch,
@@ -147,6 +159,7 @@ class SinkTable:
             is_lasting=entry.is_lasting,
         )
         if is_decided:
+            entry.runs = self._gathered(entry)
             self._sinks[name] = Sink(row, entry, physical_end, place)
             runs = self._runs.setdefault(name, [])
             if entry.batch.run not in runs:
@@ -155,6 +168,31 @@ class SinkTable:
             self._sinks[name] = Sink(row, place=place)
         else:
             sink.place = place
+
+    def _gather(self, entry: JournalEntry, offset: int) -> None:
+        """Keep runs of a decision that is not there yet, and may never be."""
+        name = entry.batch.sink
+        first, runs = self._unfinished.pop(name, (offset, []))
+        if entry.part == 0:
+            first, runs = offset, []
+        if entry.part == len(runs):  # or else the log has lost what was before
+            self._unfinished[name] = first, [*runs, entry.runs]
+
+    def _gathered(self, entry: JournalEntry) -> StagedRuns:
+        """Return all runs of a decision."""
+        batch = entry.batch
+        _, runs = self._unfinished.pop(batch.sink, (0, []))
+        whole = StagedRuns.joined([*runs, entry.runs]) if entry.part == len(runs) else entry.runs
+        if entry.part and whole.row_count < batch.row_count:
+            _log.error(
+                "batch %d of sink %s: %d of its %d messages are lost: the log has not all of the "
+                "decision any more",
+                batch.batch,
+                batch.sink,
+                batch.row_count - whole.row_count,
+                batch.row_count,
+            )
+        return whole
 
     def forget_old(self, now_ms: int) -> int:
         """Forget the sinks that are not to last, after a while; return how many."""
@@ -193,12 +231,16 @@ class SinkTable:
             )
             for sink in self._sinks.values()
         ]
-        return fastjson.dump_pretty(SavedSinks(read_to=self.read_to, sinks=saved).to_json())
+        unfinished = [first for first, _ in self._unfinished.values()]
+        read_from = min([self.read_to, *unfinished])
+        return fastjson.dump_pretty(
+            SavedSinks(read_to=self.read_to, read_from=read_from, sinks=saved).to_json()
+        )
 
     def restore(self, value: object) -> None:
         """Take over the contents of ``sinks.json``."""
         saved = SavedSinks.from_json(value)
-        self.read_to = saved.read_to
+        self.read_to, self.read_from = saved.read_to, saved.read_from
         for one in saved.sinks:
             name, run = one.row.last.sink, one.row.last.run
             place = one.journal_offset, one.stored_ms

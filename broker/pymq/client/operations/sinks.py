@@ -1,12 +1,16 @@
 """Exactly-once sinks, an extension of pymq: whether a batch is new, and publishing it."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pymq.client.operations.operation import Operation, Plain, new_request, nothing
 from pymq.protocol.codes import SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.headers.sinks import SinkNameRequest, SinkResponse
-from pymq.protocol.sink_bodies import PublishRequest, SinkBatch, SinkRow, SinkRows
+from pymq.protocol.sink_bodies import SinkBatch, SinkRow, SinkRows
+
+if TYPE_CHECKING:  # It needs more than the standard library.
+    from pymq.protocol.sink_decisions import PublishRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,7 @@ def sink_state(batch: SinkBatch) -> Operation[SinkState]:
     return Plain(request, f"what sink {batch.sink!r} has published", _read_state)
 
 
-def publish_batch(wanted: PublishRequest) -> Operation[SinkState]:
+def publish_batch(wanted: "PublishRequest") -> Operation[SinkState]:
     """Publish what was staged; it may be asked for again if there is no answer."""
     request = new_request(SinkRequest.PUBLISH_BATCH, body=wanted.encode())
     what = f"to publish batch {wanted.batch.batch} of sink {wanted.batch.sink!r}"

@@ -5,7 +5,8 @@ import pytest
 from pymq.broker.state.sinks import FORGET_AFTER_MS, SinkTable
 from pymq.errors import BrokerError
 from pymq.protocol import fastjson
-from pymq.protocol.sink_bodies import JournalEntry, JournalKind, SinkBatch
+from pymq.protocol.sink_bodies import SinkBatch
+from pymq.protocol.sink_decisions import JournalEntry, JournalKind
 
 NOW_MS = 1_700_000_000_000
 
