@@ -70,7 +70,7 @@ class JournalKind(StrEnum):
     """What a record of the journal of sinks says."""
 
     DECIDED = "decided"  #: the batch is published, or will be
-    PUBLISHED = "published"  #: all copies of the sink's last batch are in the log
+    PUBLISHED = "published"  #: consumers see the sink's last batch
     KEPT = "kept"  #: said once more, because the record before is going to expire
     FORGOTTEN = "forgotten"  #: there is no such sink
 
@@ -83,6 +83,7 @@ class JournalEntry(JsonObject):
         version: of this layout.
         kind: a ``JournalKind``.
         runs: of the batch, when it is decided.
+        lost_count: as in ``SinkRow``, when it is published.
     """
 
     version: int = 1
@@ -90,6 +91,7 @@ class JournalEntry(JsonObject):
     batch: SinkBatch
     is_lasting: bool = wire("lasting", default=True)
     runs: list[StagedRun] = wire("runs", default_factory=list)
+    lost_count: int = wire("lost", default=0)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,12 +102,14 @@ class SinkRow(JsonObject):
         last: the last batch that was decided.
         decided_ms: when, ms since the epoch.
         is_published: whether consumers see it.
+        lost_count: rows that are missing there: the broker lost them between decision and copy.
     """
 
     last: SinkBatch
     decided_ms: int
     is_published: bool = wire("published", default=True)
     is_lasting: bool = wire("lasting", default=True)
+    lost_count: int = wire("lost", default=0)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -104,6 +104,7 @@ class SinkJournal:
 
         Raises:
             StoreError: it is not in the log.
+            DurabilityUnknown: it may be.
         """
         written: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -114,6 +115,8 @@ class SinkJournal:
                 return
             if is_in_log(outcome):
                 written.set_result(result.physical_end)
+            elif outcome is Outcome.FAILED:
+                written.set_exception(DurabilityUnknown(f"it may be in the log: {result.remark}"))
             else:
                 written.set_exception(StoreError(result.remark or outcome.value))
 
@@ -180,14 +183,17 @@ class SinkJournal:
         )
 
 
-def published(batch: SinkBatch) -> JournalEntry:
-    """Return the entry that says that all of a batch is copied."""
-    return JournalEntry(kind=JournalKind.PUBLISHED.value, batch=batch)
+def published(batch: SinkBatch, lost_count: int) -> JournalEntry:
+    """Return the entry that says that all of a batch is visible, but for what is lost."""
+    return JournalEntry(kind=JournalKind.PUBLISHED.value, batch=batch, lost_count=lost_count)
 
 
 def kept(sink: Sink) -> JournalEntry:
     """Return the entry that says of a sink what an earlier one said."""
     row = sink.row
     return JournalEntry(
-        kind=JournalKind.KEPT.value, batch=row.last, is_lasting=row.is_lasting
+        kind=JournalKind.KEPT.value,
+        batch=row.last,
+        is_lasting=row.is_lasting,
+        lost_count=row.lost_count,
     )

@@ -138,6 +138,7 @@ class SinkTable:
         if entry.kind == JournalKind.PUBLISHED:
             if sink is not None and sink.row.last.batch == entry.batch.batch:
                 sink.pending, sink.row.is_published, sink.place = None, True, place
+                sink.row.lost_count = entry.lost_count
             return
         is_decided = entry.kind == JournalKind.DECIDED
         row = SinkRow(
@@ -145,6 +146,7 @@ class SinkTable:
             decided_ms=place[1] if is_decided or sink is None else sink.row.decided_ms,
             is_published=not is_decided,
             is_lasting=entry.is_lasting,
+            lost_count=entry.lost_count,
         )
         if is_decided:
             self._sinks[name] = Sink(row, entry, physical_end, place)
