@@ -67,6 +67,22 @@ def test_a_batch_is_seen_when_it_is_published(
     serve(tmp_path, check, flush=flush, store=store)
 
 
+@pytest.mark.parametrize("flush", list(FlushMode))
+def test_what_is_staged_may_still_be_in_the_transient_pool(
+    tmp_path: Path, flush: FlushMode
+) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        writer = SinkWriter(peer)
+        for number in range(3):
+            run = await writer.stage([b"%d" % number])
+            answer = await writer.publish(number, run)
+            assert answer.code == ResponseCode.SUCCESS, answer.remark
+            assert await bodies(peer) == [b"%d" % one for one in range(number + 1)]
+
+    serve(tmp_path, check, flush=flush, store={"transient_pool": True})
+
+
 def test_who_may_not_publish(tmp_path: Path) -> None:
     async def check(peer: Peer) -> None:
         await create_topic(peer, "T", queues=1)

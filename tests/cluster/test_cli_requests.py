@@ -256,6 +256,7 @@ def test_sinks(cluster: Cluster, name_server: str) -> None:
         ("two", 7, 0),
     ]
     (shown,) = array(pymq("sink", "show", "two", *where))
+    assert shown["lost"] == 0
     assert (shown["query"], shown["published"], shown["broker"]) == ("q", True, cluster.broker_name)
     text = pymq("sink", "list", "-n", name_server).stdout
     assert text.splitlines()[0].split()[:2] == ["SINK", "BROKER"]

@@ -54,6 +54,9 @@ class SinkRun:
         files: the disk.
         saved: the text of ``sinks.json``; None: there is no file.
         settings: of the store.
+
+    Attributes:
+        on_turn: called whenever a consumer may look.
     """
 
     def __init__(
@@ -66,6 +69,7 @@ class SinkRun:
         **settings: Any,
     ) -> None:
         self.clock = clock
+        self.on_turn: Callable[[], None] = lambda: None
         self.files = files
         self.store_config = config(root, **settings)
         self.store = store = MessageStore.open(self.store_config, clock, files=files)
@@ -110,6 +114,8 @@ class SinkRun:
         for _ in range(10_000):
             for _ in range(8):
                 await asyncio.sleep(0)
+                if not self.files.crashed:
+                    self.on_turn()
             if self.files.crashed:
                 task.cancel()
                 raise Crashed("in the middle of something")
@@ -194,17 +200,20 @@ class SinkRun:
             part=part,
         )
 
-    async def publish(self, batch: SinkBatch, runs: Sequence[StagedRun]) -> Command:
-        """Ask for a batch to be published; return the answer."""
-        connection = FakeConnection()
-        batch = replace(batch, row_count=sum(run.count for run in runs))
-        body = PublishRequest(batch=batch, runs=StagedRuns.of(runs)).encode()
-        command = Command(SinkRequest.PUBLISH_BATCH, {}, body, opaque=1)
-        self.dispatcher.on_commands(connection.as_connection(), [command])
+    async def publish(self, *wanted: tuple[SinkBatch, Sequence[StagedRun]]) -> list[Command]:
+        """Ask for batches to be published, all at the same time; return the answers."""
+        connections = []
+        for batch, runs in wanted:
+            connection = FakeConnection()
+            batch = replace(batch, row_count=sum(run.count for run in runs))
+            body = PublishRequest(batch=batch, runs=StagedRuns.of(runs)).encode()
+            command = Command(SinkRequest.PUBLISH_BATCH, {}, body, opaque=1)
+            self.dispatcher.on_commands(connection.as_connection(), [command])
+            connections.append(connection)
 
-        async def answered() -> Command:
-            while not connection.responses:
+        async def answered() -> list[Command]:
+            while not all(connection.responses for connection in connections):
                 await asyncio.sleep(0)
-            return connection.responses[0][1]
+            return [connection.responses[0][1] for connection in connections]
 
         return await self.settle(answered())

@@ -1,7 +1,8 @@
-"""Exactly-once sinks under deaths, lost power and full disks, with a writer that behaves as Spark.
+"""Exactly-once sinks under deaths, lost power, full and failing disks; their writers act as Spark.
 
-The writer knows which batches it has recorded as done, as Spark's checkpoint does, and repeats the
+A writer knows which batches it has recorded as done, as Spark's checkpoint does, and repeats the
 one after them, with the same rows, in other parts, by another run: until it has recorded it, too.
+Consumers look in every turn of the event loop, whatever has failed: they see a batch, or nothing.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import logging
 import random
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,28 @@ from pymq.testing.lost_power import Disk
 pytestmark = pytest.mark.crash
 
 STEPS = 12
+
+
+class Writer:
+    """A query, and what consumers may see of it.
+
+    Attributes:
+        number: of the batch that comes next, as Spark's checkpoint says.
+        rows_of: the rows of each batch.
+        begun: batches that consumers may see.
+        answered: those that they have to.
+        lasting: those of them that are there whatever the disk does.
+        older: what was staged.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.number = 0
+        self.rows_of: dict[int, list[tuple[str, int, bytes]]] = {}
+        self.begun: set[int] = set()
+        self.answered: set[int] = set()
+        self.lasting: set[int] = set()
+        self.older: list[tuple[SinkBatch, list[StagedRun]]] = []
 
 
 class Schedule:
@@ -51,19 +75,18 @@ class Schedule:
             "message_bytes_max": dice.choice([700, 4 << 20]),  # decisions take several records
             "index_slot_count": 200,
             "index_item_limit": 400,
+            "transient_pool": dice.random() < 0.2,
+            "queue_extension": dice.random() < 0.2,
+            "queue_extension_file_bytes": 1000,
         }
         self.saved: str | None = None
-        #: What Spark's checkpoint says.
-        self.batch_number = 0
-        self.rows_of: dict[int, list[tuple[str, int, bytes]]] = {}
-        #: Batches that consumers may see, and those that they have to.
-        self.begun: set[int] = set()
-        self.answered: set[int] = set()
+        self.writers = [Writer(name) for name in "st"[: dice.randint(1, 2)]]
         self.other_count = 0
         self.run_count = 0
         self.part = 0
         self.is_faulty = False
-        self.older: list[tuple[SinkBatch, list[StagedRun]]] = []
+        #: Where the queues ended when somebody looked at them.
+        self.seen_ends: list[int] = []
         self.run: SinkRun
         self.place = home / "0"
         self.place.mkdir()
@@ -98,6 +121,9 @@ class Schedule:
                 await self.run.leave()
             files.abandon()
             if loses_power:
+                if self.settings["flush_mode"] is FlushMode.ASYNC:
+                    for writer in self.writers:
+                        writer.lasting.clear()  # Their copies have to be made again.
                 self.place = self.home / str(number + 1)
                 disk.lose_power(self.dice, self.place)
                 disk = Disk(self.place)
@@ -105,8 +131,8 @@ class Schedule:
                     self.saved = None
         files = FaultyFiles()
         self.start(files)
-        await self.write_batch()
-        await self.write_batch()
+        for _ in range(2):
+            await self.write_batches(self.writers)
         self.check()
         await self.run.leave()
         self.run.store.close()
@@ -118,80 +144,89 @@ class Schedule:
         at = dice.randint(1, dice.choice((30, 120, 300)))
         if kind < 0.2:
             return None
-        if kind < 0.8:
+        if kind < 0.7:
             return Fault(at=at, keep=dice.choice(list(Keep)))
-        return Fault(at=at, code=errno.ENOSPC, keep=Keep.BYTES, count=dice.randint(1, 9))
+        code = errno.ENOSPC if kind < 0.9 else errno.EIO
+        return Fault(at=at, code=code, keep=Keep.BYTES, count=dice.randint(1, 9))
 
     def start(self, files: FaultyFiles) -> None:
         self.run_count += 1
         self.run = SinkRun(
             self.place / "store", self.clock, files, saved=self.saved, **self.settings
         )
-        if not self.is_faulty:
-            self.check()
+        self.run.on_turn = self.look
+        self.check()
 
     async def step(self) -> None:
         dice = self.dice
         self.clock.now_ms += dice.choice([1, 1000, 30_000])
         kind = dice.random()
         if kind < 0.5:
-            await self.write_batch()
+            count = dice.randint(1, len(self.writers))
+            await self.write_batches(dice.sample(self.writers, count))
         elif kind < 0.7:
             self.other_count += 1
             await self.run.put(self.other(self.other_count))
-        elif kind < 0.8 and self.older:
-            await self.publish_older()
+        elif kind < 0.8:
+            await self.publish_older(dice.choice(self.writers))
         elif kind < 0.9:
             self.run.store.durability.flush_queues()
         else:
             self.save()
-        if not self.is_faulty and dice.random() < 0.3:
-            self.check()
+        self.check()
 
     def save(self) -> None:
         """Save the table, which never knows more than what is on the disk."""
         text = self.run.table.to_text()
         self.run.flush()
-        self.saved = text
+        if self.run.store.durability.failure is None:
+            self.saved = text
 
     def other(self, number: int) -> NewRecord:
         topic, queue_id = self.dice.choice(TOPICS), self.dice.randrange(QUEUE_COUNT)
         return NewRecord(topic, queue_id, b"other %d" % number, b"", HOST, 0)
 
-    # --- the writer
+    # --- the writers
 
-    def batch(self, number: int) -> SinkBatch:
+    def batch(self, writer: Writer) -> SinkBatch:
         run = f"run {self.run_count}"
-        return SinkBatch(sink="s", query="q", run=run, batch=number)
+        return SinkBatch(sink=writer.name, query="q", run=run, batch=writer.number)
 
-    async def write_batch(self) -> None:
-        """Write the next batch, perhaps once more."""
-        dice, number = self.dice, self.batch_number
-        if number not in self.rows_of:
-            self.rows_of[number] = [
-                (dice.choice(TOPICS), dice.randrange(QUEUE_COUNT), b"%d.%d" % (number, row))
-                for row in range(dice.randint(1, 30))
-            ]
-        runs = await self.stage(number)
-        if runs is None:
-            return
-        self.begun.add(number)
-        self.older.append((self.batch(number), runs))
-        answer = await self.run.publish(self.batch(number), runs)
-        if answer.code != ResponseCode.SUCCESS:
-            assert self.is_faulty or answer.code == SinkCode.FENCED, answer
-            return
-        self.answered.add(number)
-        if dice.random() < 0.7:  # Otherwise the driver dies before it has recorded it.
-            self.batch_number += 1
-        else:
-            self.run_count += 1
+    async def write_batches(self, writers: Sequence[Writer]) -> None:
+        """Write the next batch of each writer, perhaps once more, all at the same time."""
+        dice = self.dice
+        wanted: list[tuple[Writer, SinkBatch, list[StagedRun]]] = []
+        for writer in writers:
+            if writer.number not in writer.rows_of:
+                prefix = b"%s.%d" % (writer.name.encode(), writer.number)
+                writer.rows_of[writer.number] = [
+                    (dice.choice(TOPICS), dice.randrange(QUEUE_COUNT), b"%s.%d" % (prefix, row))
+                    for row in range(dice.randint(1, 30))
+                ]
+            runs = await self.stage(writer.rows_of[writer.number])
+            if runs is None:
+                continue
+            batch = self.batch(writer)
+            writer.begun.add(batch.batch)
+            writer.older.append((batch, runs))
+            wanted.append((writer, batch, runs))
+        answers = await self.run.publish(*((batch, runs) for _, batch, runs in wanted))
+        for (writer, _, _), answer in zip(wanted, answers, strict=True):
+            if answer.code != ResponseCode.SUCCESS:
+                assert self.is_faulty or answer.code == SinkCode.FENCED, answer
+                continue
+            writer.answered.add(writer.number)
+            writer.lasting.add(writer.number)
+            if dice.random() < 0.7:  # Otherwise the driver dies before it has recorded it.
+                writer.number += 1
+            else:
+                self.run_count += 1
 
-    async def stage(self, number: int) -> list[StagedRun] | None:
-        """Stage the rows of a batch in tasks of any size, some of which fail."""
+    async def stage(self, rows: list[tuple[str, int, bytes]]) -> list[StagedRun] | None:
+        """Stage rows in tasks of any size, some of which fail; None if the disk refuses them."""
         dice = self.dice
         by_queue: dict[tuple[str, int], list[bytes]] = {}
-        for topic, queue_id, body in self.rows_of[number]:
+        for topic, queue_id, body in rows:
             by_queue.setdefault((topic, queue_id), []).append(body)
         runs: list[StagedRun] = []
         for (topic, queue_id), bodies in by_queue.items():
@@ -207,14 +242,25 @@ class Schedule:
                     runs.append(run)
         return runs
 
-    async def publish_older(self) -> None:
+    async def publish_older(self, writer: Writer) -> None:
         """Somebody who does not know that he is out of date."""
-        batch, runs = self.dice.choice(self.older)
-        answer = await self.run.publish(batch, runs)
+        if not writer.older:
+            return
+        batch, runs = self.dice.choice(writer.older)
+        (answer,) = await self.run.publish((batch, runs))
         if answer.code == ResponseCode.SUCCESS:
-            self.answered.add(batch.batch)
+            writer.answered.add(batch.batch)
+            writer.lasting.add(batch.batch)
 
     # --- what must hold
+
+    def look(self) -> None:
+        """Look at the queues, if there is something new."""
+        bounds = self.run.store.queue_bounds
+        ends = [bounds(topic, number)[1] for topic in TOPICS for number in range(QUEUE_COUNT)]
+        if ends != self.seen_ends:
+            self.check()
+            self.seen_ends = ends
 
     def check(self) -> None:
         """Compare what consumers see with what they should."""
@@ -229,17 +275,20 @@ class Schedule:
             for body in bodies
             if not body.startswith(b"other")
         )
-        whole: set[int] = set()
-        for number, rows in self.rows_of.items():
-            counts = {seen.pop(row, 0) for row in rows}
-            assert counts in ({0}, {1}), (number, counts)
-            if counts == {1}:
-                whole.add(number)
+        for writer in self.writers:
+            whole: set[int] = set()
+            for number, rows in writer.rows_of.items():
+                counts = {seen.pop(row, 0) for row in rows}
+                assert counts in ({0}, {1}), (writer.name, number, counts)
+                if counts == {1}:
+                    whole.add(number)
+            assert whole <= writer.begun
+            assert (writer.lasting if self.is_faulty else writer.answered) <= whole
+            for bodies in found.values():
+                name = writer.name.encode() + b"."
+                numbers = [int(one.split(b".")[1]) for one in bodies if one.startswith(name)]
+                assert numbers == sorted(numbers)
         assert not seen
-        assert self.answered <= whole <= self.begun
-        for bodies in found.values():
-            numbers = [int(one.split(b".")[0]) for one in bodies if not one.startswith(b"other")]
-            assert numbers == sorted(numbers)
 
 
 def play(home: Path, seed: int) -> None:

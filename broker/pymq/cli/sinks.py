@@ -73,5 +73,6 @@ def _row(broker: str, row: "SinkRow") -> output.Row:
         "run": last.run,
         "digest": last.digest,
         "published": row.is_published,
+        "lost": row.lost_count,
         "lasting": row.is_lasting,
     }

@@ -264,6 +264,7 @@ class SinkCode(IntEnum):
     OTHER_QUERY = 479_102
     FENCED = 479_103  #: a newer run of the query has begun
     RUNS_LOST = 479_104  #: what was staged is not there any more: stage it again
+    ROWS_LOST = 479_105  #: published, without some rows that the broker lost afterwards
 
 
 def request_name(code: int) -> str:

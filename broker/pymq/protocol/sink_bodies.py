@@ -59,12 +59,14 @@ class SinkRow(JsonObject):
         last: the last batch that was decided.
         decided_ms: when, ms since the epoch.
         is_published: whether consumers see it.
+        lost_count: rows that are missing there: the broker lost them between decision and copy.
     """
 
     last: SinkBatch
     decided_ms: int
     is_published: bool = wire("published", default=True)
     is_lasting: bool = wire("lasting", default=True)
+    lost_count: int = wire("lost", default=0)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -206,7 +206,7 @@ class JournalKind(StrEnum):
 
     RUNS = "runs"  #: some of the runs of a decision that follows, if it does
     DECIDED = "decided"  #: the batch is published, or will be
-    PUBLISHED = "published"  #: all copies of the sink's last batch are in the log
+    PUBLISHED = "published"  #: consumers see the sink's last batch
     KEPT = "kept"  #: said once more, because the record before is going to expire
     FORGOTTEN = "forgotten"  #: there is no such sink
 
@@ -220,6 +220,7 @@ class JournalEntry(JsonObject):
         kind: a ``JournalKind``.
         runs: of the batch, when it is decided; all but those of the records of kind RUNS before.
         part: how many records of that kind there are before this one.
+        lost_count: as in ``SinkRow``, when it is published.
     """
 
     version: int = JOURNAL_VERSION
@@ -228,6 +229,7 @@ class JournalEntry(JsonObject):
     is_lasting: bool = wire("lasting", default=True)
     runs: StagedRuns = wire("runs", default_factory=StagedRuns)
     part: int = 0
+    lost_count: int = wire("lost", default=0)
 
     def split(self, bytes_max: int) -> "list[JournalEntry]":
         """Return a decision as entries of which each takes that many bytes; the last is it."""

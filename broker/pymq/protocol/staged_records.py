@@ -66,7 +66,7 @@ def check_staged(run: StagedRun, data: memoryview | Bytes) -> RecordColumns:
         data: what lies in the log at its place.
 
     Raises:
-        CorruptRecord: something else does.
+        CorruptRecord: something else does, or their checksums say that they are damaged.
     """
     records = read_columns(data)
     if (
@@ -79,7 +79,13 @@ def check_staged(run: StagedRun, data: memoryview | Bytes) -> RecordColumns:
         raise CorruptRecord(
             f"what was staged at physical offset {run.physical_offset} is not there any more"
         )
+    if (_record_crcs(records) == RecordCrc.WRONG).any():
+        raise CorruptRecord(f"what was staged at physical offset {run.physical_offset} is damaged")
     return records
+
+
+def _record_crcs(records: RecordColumns) -> npt.NDArray[np.int8]:
+    return check_record_crcs(records.buffer, records.starts, records.ends, records.properties_start)
 
 
 class StagedCopies:
@@ -112,16 +118,13 @@ class StagedCopies:
             data: what lies in the log at its place; copied.
 
         Raises:
-            CorruptRecord: something else is there.
+            CorruptRecord: they are not, or are damaged.
         """
         self._data: Bytes = np.frombuffer(bytearray(data), np.uint8)
         records = check_staged(run, self._data)
-        ends = records.ends
-        states = check_record_crcs(self._data, records.starts, ends, records.properties_start)
-        if (states == RecordCrc.WRONG).any():
-            raise CorruptRecord(f"a staged record behind {run.physical_offset} is damaged")
+        has_crc = _record_crcs(records) != RecordCrc.NONE
         #: Of those that end with a checksum: where they begin, and end.
-        self._crc_places = records.starts[states != 0], ends[states != 0]
+        self._crc_places = records.starts[has_crc], records.ends[has_crc]
         self._run = run
         self.topic = run.topic
         self._starts = records.starts

@@ -48,7 +48,8 @@ def flush_all(
     parts.checkpoint.save()
     if dispatch.is_behind:
         _log.warning(
-            "not all records could be indexed (%s); the next start does it", gate.refusal
+            "not all records could be indexed (%s); the next start does it",
+            gate.refusal or "a batch of an exactly-once sink is not complete",
         )
         return
     if not is_indexed:

@@ -23,6 +23,7 @@ from pymq.protocol.multi_dispatch import is_light
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.log.commit_log import CommitLog
 from pymq.store.queues.consume_queue import ENTRY, ConsumeQueue
+from pymq.store.queues.offset_lookup import end_before
 from pymq.store.queues.queue_table import QueueTable
 from pymq.store.write_gate import WriteGate
 
@@ -83,12 +84,9 @@ class PendingDispatch:
 
 @dataclass(slots=True)
 class _HeldEntries:
-    """Entries of a queue that are held back: the first offset, and the entries.
+    """Entries of a queue that are held back: the first offset, and the entries."""
 
-    ``holders`` is how many hold it; 0: they are to be written.
-    """
-
-    holders: int = 0
+    is_released: bool = False
     first: int = 0
     pieces: list[bytes] = field(default_factory=list)
 
@@ -189,35 +187,59 @@ class Dispatch:
         """Add the queue entries of one write to the log."""
         self._pending.append(pending)
 
-    def hold(self, queues: HeldQueues) -> None:
-        """Keep what comes into queues invisible until ``release``, which has to follow."""
-        for queue in queues:
-            self._held.setdefault(queue, _HeldEntries()).holders += 1
+    def hold(self, queues: HeldQueues, *, since: int | None = None) -> None:
+        """Keep what comes into queues invisible until ``release``; nobody else holds them.
 
-    def release(self, queues: HeldQueues) -> None:
-        """Have what came into queues become visible, all at once, with the next ``advance``.
-
-        A queue that others hold, too, stays invisible.
+        Args:
+            queues: which.
+            since: at a start, also what they show of records at this physical offset or behind.
         """
         for queue in queues:
-            self._held[queue].holders -= 1
+            assert queue not in self._held, "a queue is held by one at a time"
+            self._held[queue] = _HeldEntries()
+            if since is not None:
+                self._hide(queue, since)
+
+    def _hide(self, queue: ConsumeQueue, since: int) -> None:
+        """Take entries back that recovery has made visible; they stay in the files."""
+        first = end_before(queue, since)
+        if first == queue.end_offset:
+            return
+        rows = queue.entries(first, queue.end_offset - first).copy()
+        rows["tag_code"] = queue.tag_codes(rows)[0]
+        self._held[queue].first, self._held[queue].pieces = first, [rows.tobytes()]
+        queue.end_offset = first
+        if self._complete is None or since < self._complete[0]:
+            self._complete = since, self._log.store_time_at(since) or 0
+
+    def release(self, queues: HeldQueues) -> None:
+        """Have what came into queues become visible, all at once, with the next ``advance``."""
+        for queue in queues:
+            self._held[queue].is_released = True
+
+    def is_holding(self, queues: HeldQueues) -> bool:
+        """Whether what came into one of these queues is invisible, released or not."""
+        return any(queue in self._held for queue in queues)
 
     def advance(self) -> bool:
         """Make visible what may be visible; return False if queues could not be written.
 
         Called after puts, commits and flushes; after a full disk, a later call does the rest.
         """
+        arrivals: list[Arrival] = []
+        is_done = True
         try:
-            arrivals = self._apply_released() if self._held else []
+            if self._held:
+                arrivals = self._apply_released()
             arrivals += self._apply_below(
                 self._log.flushed if self.waits_for_flush else self._log.committed
             )
         except StoreError as error:
             self._gate.record_error(error)
-            return False
+            is_done = False
         if arrivals and self.listener is not None:
             self.listener(arrivals)
-        return True
+        return is_done
 
     def _apply_below(self, limit: int) -> list[Arrival]:
         """Make everything below a physical offset visible.
@@ -256,17 +278,25 @@ class Dispatch:
         return arrivals
 
     def _apply_released(self) -> list[Arrival]:
-        """Make visible what is held no longer.
+        """Make visible what is held no longer: all of it, or nothing.
 
         Raises:
-            DiskFull, FlushFailed, StoreError: some of it stays held; call again later.
+            DiskFull, FlushFailed, StoreError: it stays invisible; call again later.
         """
-        arrivals = []
-        for queue, held in list(self._held.items()):
-            if held.holders:
-                continue
-            if held.pieces and not queue.removed:
-                arrivals.append(self._show(queue, held.first, held.pieces))
+        released = {queue: held for queue, held in self._held.items() if held.is_released}
+        before = [(queue, queue.end_offset, queue.physical_end) for queue in released]
+        try:
+            arrivals = [
+                self._show(queue, held.first, held.pieces)
+                for queue, held in released.items()
+                if held.pieces and not queue.removed
+            ]
+        except BaseException:
+            # Those that were written would show a part of a batch.
+            for queue, end_offset, physical_end in before:
+                queue.end_offset, queue.physical_end = end_offset, physical_end
+            raise
+        for queue in released:
             del self._held[queue]
         if not any(held.pieces for held in self._held.values()):
             self._complete = None

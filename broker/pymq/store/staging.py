@@ -1,9 +1,11 @@
 """What exactly-once sinks need of a store: staged records, and queues that are held back."""
 
 from collections.abc import Collection, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
+from pymq.errors import CorruptRecord
 from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag
 from pymq.protocol.record_batch import Longs, RecordColumns
 from pymq.store.dispatch import Dispatch, HeldQueues
@@ -13,6 +15,18 @@ from pymq.store.queues.queue_table import QueueKey, QueueTable
 from pymq.store.write_gate import WriteGate
 
 _COMMIT = int(MessageFlag.TRANSACTION_COMMIT)
+
+
+class Copies(NamedTuple):
+    """Copies of staged records.
+
+    Attributes:
+        staged: physical offsets of the staged records, ascending, each once.
+        places: physical offset of the first copy of each.
+    """
+
+    staged: Longs
+    places: Longs
 
 
 class Staging:
@@ -35,40 +49,59 @@ class Staging:
         self._gate.check_open()
         return self._log.part_view(physical_offset, size_bytes)
 
-    def hold(self, queues: Collection[QueueKey]) -> HeldQueues:
-        """Keep what is put into queues invisible, whoever puts it; return what to release."""
+    def hold(self, queues: Collection[QueueKey], *, since: int | None = None) -> HeldQueues:
+        """Keep what is put into queues invisible, whoever puts it; return what to release.
+
+        Args:
+            queues: which; nobody else holds one of them.
+            since: at a start, also what they show of records at this physical offset or behind.
+        """
         self._gate.check_open()
         held = tuple(self._queues.make(*key) for key in queues)
-        self._dispatch.hold(held)
+        self._dispatch.hold(held, since=since)
         return held
 
-    def release(self, held: HeldQueues) -> None:
-        """Have all that was put into queues since ``hold`` become visible at once."""
-        self._dispatch.release(held)
-        if not self._gate.is_closed:
-            self._dispatch.advance()
+    def release(self, held: HeldQueues) -> bool:
+        """Have all that was put into queues since ``hold`` become visible at once.
 
-    def committed_from(self, physical_offset: int) -> Longs:
-        """Return of which staged or prepared records there are copies behind a physical offset.
+        Returns:
+            False: the entries of a queue cannot be written now, and nothing is visible. It will be
+            with the next write that succeeds, or with another call.
+
+        Raises:
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        if self._dispatch.is_holding(held):
+            self._dispatch.release(held)
+            self._dispatch.advance()
+        return not self._dispatch.is_holding(held)
+
+    def copies_from(self, physical_offset: int) -> Copies:
+        """Return which staged or prepared records have copies from a physical offset on.
 
         Reads the log up to its end; for a start.
 
-        Returns:
-            Their physical offsets, ascending.
+        Raises:
+            CorruptRecord: the log cannot be read.
         """
-        found = [
-            records.prepared_transaction_offset[records.sys_flag & TRANSACTION_MASK == _COMMIT]
-            for records in self._records(physical_offset)
-        ]
-        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+        found, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for records in self._records(physical_offset):
+            is_copy = records.sys_flag & TRANSACTION_MASK == _COMMIT
+            found.append(records.prepared_transaction_offset[is_copy])
+            places.append(records.physical_offset[is_copy])
+        staged, rows = np.unique(np.concatenate(found), return_index=True)
+        return Copies(staged, np.concatenate(places)[rows])
 
     def _records(self, at: int) -> Iterator[RecordColumns]:
         log = self._log
         at = max(at, log.first)
-        while at < log.end:
+        while at < log.committed:
             segment = log.segments.find(at)
-            position, limit = at - segment.first, min(segment.end, log.end) - segment.first
+            position, limit = at - segment.first, min(segment.end, log.committed) - segment.first
             starts, end, stop = follow_sizes(segment.view, position, limit)
             if len(starts):
                 yield RecordColumns(np.frombuffer(segment.view[position:end], np.uint8), starts)
+            if stop is not Stop.FULL and stop is not Stop.BLANK and end < limit:
+                raise CorruptRecord(f"{segment.path}: no record at position {end}")
             at = segment.first + end if stop is Stop.FULL else segment.end

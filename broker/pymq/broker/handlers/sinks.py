@@ -58,22 +58,24 @@ class SinkHandlers:
         body = PublishRequest.decode(request.body)
         batch = body.batch
         _check(batch)
-        async with self._journal.lock(batch.sink):
-            is_new = self._table.admit(batch)
-            if is_new:
-                await self._decide(body)
-            sink = self._table.find(batch.sink)
-            assert sink is not None
-            try:
+        try:
+            async with self._journal.lock(batch.sink):
+                is_new = self._table.admit(batch)
+                if is_new:
+                    await self._decide(body)
+                sink = self._table.find(batch.sink)
+                assert sink is not None
                 await self._journal.wait_secured(sink.decision_end)
-            except DurabilityUnknown as error:
-                return request.response(ResponseCode.FLUSH_DISK_TIMEOUT, str(error))
-        await self._publishing.wait(batch.sink)
-        if sink.pending is not None:
-            return request.response(
-                ResponseCode.FLUSH_DISK_TIMEOUT,
-                f"batch {batch.batch} of sink {batch.sink} is decided, but the disk failed: start "
-                "the broker again, then ask again",
+            await self._publishing.wait(batch.sink)
+        except DurabilityUnknown as error:
+            return request.response(ResponseCode.FLUSH_DISK_TIMEOUT, str(error))
+        if sink.row.lost_count:
+            raise refusal(
+                SinkCode.ROWS_LOST,
+                f"batch {batch.batch} of sink {batch.sink} is published, but {sink.row.lost_count} "
+                "of its rows were lost when it was decided already: what was staged is damaged or "
+                "deleted, see the log of the broker. Write these rows in another way; the sink "
+                "goes on with the next batch",
             )
         return self._answer(request, batch.sink, is_new=is_new)
 
@@ -89,23 +91,24 @@ class SinkHandlers:
             )
         for topic in body.runs.topics:
             self._topics.require(topic)
-        try:
-            await self._publishing.check(body.runs)
-        except (CorruptRecord, OffsetOutOfRange) as error:
-            raise refusal(
-                SinkCode.RUNS_LOST, f"{error}; nothing was published, write the batch again"
-            ) from error
-        if SINK_TOPIC not in self._topics:
-            self._topics.create(SINK_TOPIC, queue_count=1)
-        # The one before may still be copied.
-        await self._publishing.wait(body.batch.sink)
-        decided = JournalEntry(
-            kind=JournalKind.DECIDED.value,
-            batch=body.batch,
-            is_lasting=body.is_lasting,
-            runs=body.runs,
-        )
-        await self._journal.record(decided)
+        with self._publishing.keeping(body.runs):
+            try:
+                await self._publishing.check(body.runs)
+            except (CorruptRecord, OffsetOutOfRange) as error:
+                raise refusal(
+                    SinkCode.RUNS_LOST, f"{error}; nothing was published, write the batch again"
+                ) from error
+            if SINK_TOPIC not in self._topics:
+                self._topics.create(SINK_TOPIC, queue_count=1)
+            # The one before may still be copied.
+            await self._publishing.wait(body.batch.sink)
+            decided = JournalEntry(
+                kind=JournalKind.DECIDED.value,
+                batch=body.batch,
+                is_lasting=body.is_lasting,
+                runs=body.runs,
+            )
+            await self._journal.record(decided)
         sink = self._table.find(body.batch.sink)
         assert sink is not None
         self._publishing.begin(sink)

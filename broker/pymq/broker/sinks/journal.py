@@ -102,6 +102,7 @@ class SinkJournal:
         Raises:
             BrokerError: it is not in the log; as a send is refused, so that who repeats a send
                 repeats this.
+            DurabilityUnknown: it may be.
         """
         end = 0
         for one in entry.split(self._config.message_bytes_max):
@@ -116,7 +117,7 @@ class SinkJournal:
         """Write an entry, as ``record`` does.
 
         Raises:
-            StoreError: it is not in the log.
+            StoreError, DurabilityUnknown: as ``put``.
         """
         return await self.put(self._record(entry), entry)
 
@@ -129,6 +130,7 @@ class SinkJournal:
 
         Raises:
             StoreError: it is not in the log.
+            DurabilityUnknown: it may be.
         """
         result, outcome = await self._append(put, entry)
         if not is_in_log(outcome):
@@ -146,7 +148,10 @@ class SinkJournal:
                 told.set_result((result, outcome))
 
         self._log_writer.append(put, done, wait=False)
-        return await told
+        result, outcome = await told
+        if outcome is Outcome.FAILED:
+            raise DurabilityUnknown(f"it may be in the log: {result.remark}")
+        return result, outcome
 
     def write_now(self, entry: JournalEntry) -> None:
         """Write an entry at a start, when nobody else uses the store.
@@ -243,12 +248,17 @@ def _entry(record: Record) -> JournalEntry | None:
         ) from error
 
 
-def published(batch: SinkBatch) -> JournalEntry:
-    """Return the entry that says that all of a batch is copied."""
-    return JournalEntry(kind=JournalKind.PUBLISHED.value, batch=batch)
+def published(batch: SinkBatch, lost_count: int) -> JournalEntry:
+    """Return the entry that says that all of a batch is visible, but for what is lost."""
+    return JournalEntry(kind=JournalKind.PUBLISHED.value, batch=batch, lost_count=lost_count)
 
 
 def kept(sink: Sink) -> JournalEntry:
     """Return the entry that says of a sink what an earlier one said."""
     row = sink.row
-    return JournalEntry(kind=JournalKind.KEPT.value, batch=row.last, is_lasting=row.is_lasting)
+    return JournalEntry(
+        kind=JournalKind.KEPT.value,
+        batch=row.last,
+        is_lasting=row.is_lasting,
+        lost_count=row.lost_count,
+    )

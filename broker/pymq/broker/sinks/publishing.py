@@ -1,29 +1,42 @@
 """Copies the records of batches that were decided to where consumers read.
 
-All queues of a batch are held back until the last copy is in the log, so that consumers see the
-batch as a whole. What a broker that died has left undone the next one does at its start, before it
-answers anybody.
+====================  ==============================================================================
+step                  why
+====================  ==============================================================================
+the decision is on    a copy that outlived its decision would be a part of a batch that nobody has
+the disk              published
+its queues are taken  one batch at a time has a queue (``queue_claims``)
+they are held back    consumers see what is in them already, and nothing new
+copies are written    behind each other, as a put of each run
+they may be visible   with SYNC_FLUSH they are on the disk
+the queues show all   all queues of the batch at once, or none
+it is ``published``   a journal record: there is nothing left to do for the batch
+====================  ==============================================================================
+
+Every step is repeated until it succeeds, but for a disk that failed for good: then the queues stay
+held back until the broker is started again. What a broker that died has left undone the next one
+does at its start, before it answers anybody; what it cannot do then stays invisible until it can.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterator
-
-import numpy as np
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 
 from pymq.broker.record_response import RecordResponses
+from pymq.broker.sinks.decided_batch import DecidedBatch
 from pymq.broker.sinks.journal import SinkJournal, published
+from pymq.broker.sinks.queue_claims import QueueClaims
 from pymq.broker.state.sinks import Sink, SinkTable
-from pymq.errors import CorruptRecord, DurabilityUnknown, OffsetOutOfRange, StoreClosed, StoreError
+from pymq.errors import DurabilityUnknown, OffsetOutOfRange, StoreClosed, StoreError
 from pymq.net.tasks import Tasks
-from pymq.protocol.record_batch import Longs
-from pymq.protocol.sink_bodies import SinkBatch, StagedRun
-from pymq.protocol.staged_records import StagedCopies, check_staged
+from pymq.protocol.sink_bodies import StagedRun
+from pymq.protocol.staged_records import check_staged
 from pymq.store import MessageStore
 
 _log = logging.getLogger(__name__)
 
-#: Pause after copies could not be written.
+#: Pause after a step that failed.
 RETRY_S = 1.0
 #: How often to look whether the last copy may be visible.
 _LOOK_S = 0.005
@@ -43,29 +56,73 @@ class Publishing:
         self._responses = responses
         self._journal = journal
         self._table = table
+        self._claims = QueueClaims()
+        #: What the last process has left undone, and ``load`` could not do.
+        self._unfinished: list[DecidedBatch] = []
         self._running: dict[str, asyncio.Task[None]] = {}
+        #: Why the last batch of a sink will not be published before another start.
+        self._failures: dict[str, str] = {}
         self._said: dict[str, str] = {}
+        #: Where what is about to be decided begins.
+        self._needed: list[int] = []
         self._tasks = Tasks("publishing")
+        store.retention.needed_from = self._needed_from
 
     # --- starting
 
     def load(self) -> None:
-        """Finish what was not finished before the last stop; nobody else uses the store yet."""
-        for sink in self._table.pending():
-            batch = sink.row.last
-            _log.info("batch %d of sink %s is copied, as it was decided", batch.batch, batch.sink)
-            try:
-                for run in self._left(sink):
-                    self._journal.put_now(StagedCopies(run, self._view(run)))
-                self._journal.write_now(published(batch))
-                self._store.durability.flush()  # With SYNC_FLUSH they are visible then.
-            except StoreError as error:
-                _log.error("batch %d of sink %s: %s", batch.batch, batch.sink, error)
+        """Finish what was not finished before the last stop; nobody else uses the store yet.
+
+        Raises:
+            StoreError: the log cannot be read.
+        """
+        batches = [DecidedBatch.of(sink) for sink in self._table.pending()]
+        if not batches:
+            return
+        staging = self._store.staging
+        copies = staging.copies_from(min(one.decision_end for one in batches))
+        for one in batches:
+            one.leave_out(copies, staging)
+        # Who has copies had its queues.
+        batches.sort(key=lambda one: (one.first_copy is None, one.decision_end))
+        for one in batches:
+            if one.first_copy is not None:
+                self._hold_nowait(one)
+        self._unfinished = [one for one in batches if not self._finish_now(one)]
+
+    def _hold_nowait(self, one: DecidedBatch) -> bool:
+        if one.held is None and self._claims.take_nowait(one.queues):
+            # Nobody has seen what lies behind the first copy of a batch that is not complete.
+            since = one.first_copy if one.left else None
+            one.held = self._store.staging.hold(one.queues, since=since)
+        return one.held is not None
+
+    def _finish_now(self, one: DecidedBatch) -> bool:
+        """Publish a batch in this thread; return False if that has to be tried again."""
+        batch = one.batch
+        _log.info("batch %d of sink %s is copied, as it was decided", batch.batch, batch.sink)
+        if not self._hold_nowait(one):
+            return False
+        assert one.held is not None
+        try:
+            while one.left:
+                copies = one.next_copies(self._view)
+                if copies is not None:
+                    one.copied(self._journal.put_now(copies).physical_end)
+            self._store.durability.flush()  # With SYNC_FLUSH they may be visible then.
+            if self._store.dispatch.end < one.copied_end or not self._show(one):
+                raise StoreError("the entries of its queues cannot be written")
+            self._journal.write_now(published(one.batch, one.lost_count))
+        except StoreError as error:
+            self._say(one, str(error))
+            return False
+        return True
 
     def start(self) -> None:
         """Try again what could not be finished."""
-        for sink in self._table.pending():
-            self.begin(sink, is_resumed=True)
+        unfinished, self._unfinished = self._unfinished, []
+        for one in unfinished:
+            self._start(one)
 
     async def close(self) -> None:
         """Stop; the next start goes on. Idempotent."""
@@ -73,92 +130,179 @@ class Publishing:
 
     # --- one batch
 
+    @contextmanager
+    def keeping(self, runs: Collection[StagedRun]) -> Iterator[None]:
+        """Keep what was staged from being deleted, until it is decided what becomes of it."""
+        first = min((run.physical_offset for run in runs), default=self._store.log_end)
+        self._needed.append(first)
+        try:
+            yield
+        finally:
+            self._needed.remove(first)
+
+    def _needed_from(self) -> int | None:
+        """Return the physical offset from which the log is needed; None: nothing of it is."""
+        pending = [
+            run.physical_offset
+            for sink in self._table.pending()
+            if sink.pending is not None
+            for run in sink.pending.runs
+        ]
+        return min((*self._needed, *pending), default=None)
+
     async def check(self, runs: Collection[StagedRun]) -> None:
         """Check that what was staged is there.
 
         Raises:
             CorruptRecord, OffsetOutOfRange: it is not.
+            DurabilityUnknown: it cannot be read yet, and the disk does not take it.
         """
+        store = self._store
+        end = max((run.physical_offset + run.size_bytes for run in runs), default=0)
+        if store.log_end - store.durability.uncommitted_bytes < end <= store.log_end:
+            try:
+                await self._journal.wait_secured(end)  # It is in the transient pool.
+            except DurabilityUnknown as error:
+                raise DurabilityUnknown(
+                    f"nothing is published, for what was staged cannot be read yet: {error}"
+                ) from error
         for run in runs:
             check_staged(run, await self._wait_view(run))
             await asyncio.sleep(0)
 
-    def begin(self, sink: Sink, *, is_resumed: bool = False) -> None:
+    def begin(self, sink: Sink) -> None:
         """Publish the last batch of a sink, which is decided."""
-        name = sink.row.last.sink
-        if name not in self._running:
-            work = self._publish(sink, is_resumed=is_resumed)
-            self._running[name] = self._tasks.start(f"batch of {name}", work)
+        self._start(DecidedBatch.of(sink))
+
+    def _start(self, one: DecidedBatch) -> None:
+        name = one.batch.sink
+        assert name not in self._running, "a sink publishes one batch after the other"
+        self._running[name] = self._tasks.start(f"batch of {name}", self._publish(one))
 
     async def wait(self, name: str) -> None:
-        """Return once consumers see the last batch of a sink, or will not before a restart."""
+        """Return once consumers see the last batch of a sink.
+
+        Raises:
+            DurabilityUnknown: they will not before the broker is started again.
+        """
         task = self._running.get(name)
         if task is not None:
             await asyncio.wait([task])
+        sink = self._table.find(name)
+        if sink is not None and sink.pending is not None:
+            raise DurabilityUnknown(
+                self._failures.get(name) or f"{name} is published when the broker is started again"
+            )
 
-    async def _publish(self, sink: Sink, *, is_resumed: bool) -> None:
-        decision = sink.pending
-        assert decision is not None
-        batch = decision.batch
-        held = self._store.staging.hold(decision.runs.queues())
+    async def _publish(self, one: DecidedBatch) -> None:
         try:
-            while True:
-                try:
-                    await self._copy(self._left(sink) if is_resumed else decision.runs)
-                    await self._journal.write(published(batch))
-                    return
-                except StoreClosed:
-                    raise
-                except StoreError as error:
-                    if self._store.durability.failure is not None:
-                        _log.error(
-                            "batch %d of sink %s is decided, and will be copied when the broker is "
-                            "started again: %s",
-                            batch.batch,
-                            batch.sink,
-                            error,
-                        )
-                        return
-                    self._say(batch, str(error))
-                is_resumed = True
-                await asyncio.sleep(RETRY_S)
+            await self._repeat(one, self._secure)
+            if one.held is None:
+                await self._claims.take(one.queues)
+                one.held = self._store.staging.hold(one.queues)
+            await self._repeat(one, self._copy)
+            await self._repeat(one, self._record)
+        except StoreClosed:
+            raise
+        except Exception as error:
+            self._give_up(one, error)
         finally:
-            del self._running[batch.sink]
-            self._said.pop(batch.sink, None)
-            self._store.staging.release(held)
+            del self._running[one.batch.sink]
+            self._said.pop(one.batch.sink, None)
 
-    def _say(self, batch: SinkBatch, reason: str) -> None:
-        """Say why a batch cannot be copied now, once for each reason."""
+    async def _repeat(
+        self, one: DecidedBatch, step: Callable[[DecidedBatch], Awaitable[None]]
+    ) -> None:
+        """Do a step until it succeeds.
+
+        Raises:
+            StoreError: it never will: the disk failed, or the store was closed.
+        """
+        while True:
+            try:
+                await step(one)
+                return
+            except StoreError as error:
+                if isinstance(error, StoreClosed) or self._store.durability.failure is not None:
+                    raise
+                self._say(one, str(error))
+            await asyncio.sleep(RETRY_S)
+
+    async def _secure(self, one: DecidedBatch) -> None:
+        await self._wait_secured(one.decision_end)
+
+    async def _copy(self, one: DecidedBatch) -> None:
+        """Write what is left to be copied, and show all of it."""
+        while one.left:
+            with suppress(OffsetOutOfRange):  # Then it is lost, as will be said.
+                await self._wait_view(one.left[0])
+            copies = one.next_copies(self._view)
+            if copies is not None:
+                one.copied(await self._journal.put(copies))
+        while self._store.dispatch.end < one.copied_end:
+            # After a flush what waits for one becomes visible, and what a full disk did not take.
+            await self._wait_secured(one.copied_end)
+            await asyncio.sleep(_LOOK_S)
+        if not self._show(one):
+            raise StoreError("the entries of its queues cannot be written")
+
+    def _show(self, one: DecidedBatch) -> bool:
+        """Show all of a batch, and let others have its queues; return False if that failed."""
+        assert one.held is not None
+        if not self._store.staging.release(one.held):
+            return False
+        one.held = ()
+        self._claims.give_back(one.queues)
+        one.queues = frozenset()
+        return True
+
+    async def _record(self, one: DecidedBatch) -> None:
+        await self._journal.write(published(one.batch, one.lost_count))
+
+    async def _wait_secured(self, physical_end: int) -> None:
+        try:
+            await self._journal.wait_secured(physical_end)
+        except DurabilityUnknown as error:
+            raise StoreError(str(error)) from error
+
+    # --- what goes wrong
+
+    def _say(self, one: DecidedBatch, reason: str) -> None:
+        """Say why a batch cannot be published now, once for each reason."""
+        batch = one.batch
         if self._said.get(batch.sink) != reason:
             self._said[batch.sink] = reason
             _log.error(
-                "batch %d of sink %s is decided, and cannot be copied now: %s. Its queues stand "
-                "still until it is; it is tried again every %g s",
+                "batch %d of sink %s is decided, and cannot be published now: %s. Until it is, "
+                "consumers see nothing new in its queues (%s). It is tried again every %g s",
                 batch.batch,
                 batch.sink,
                 reason,
+                _names(one),
                 RETRY_S,
             )
 
-    async def _copy(self, runs: Collection[StagedRun]) -> None:
-        """Write copies; when this returns they may be visible.
+    def _give_up(self, one: DecidedBatch, error: Exception) -> None:
+        batch = one.batch
+        self._failures[batch.sink] = (
+            f"batch {batch.batch} of sink {batch.sink} is decided, and cannot be published before "
+            f"the broker is started again: {error}"
+        )
+        _log.error(
+            "%s. Until then consumers see nothing new in its queues (%s), whoever sends it; what "
+            "is acknowledged is stored. Replace the disk if it failed, then start the broker again",
+            self._failures[batch.sink],
+            _names(one),
+            exc_info=None if isinstance(error, StoreError) else error,
+        )
+        if one.held is not None:
+            self._claims.keep(
+                one.queues,
+                f"batch {batch.batch} of sink {batch.sink} has one of its queues, and cannot be "
+                "published either",
+            )
 
-        Raises:
-            StoreError: one cannot be written now.
-        """
-        end = 0
-        for run in runs:
-            view = await self._wait_view(run)
-            end = await self._journal.put(StagedCopies(run, view))
-        while self._store.dispatch.end < end:
-            # After a flush what waits for one becomes visible, and what a full disk did not take.
-            try:
-                await self._journal.wait_secured(end)
-            except DurabilityUnknown as error:
-                raise StoreError(str(error)) from error
-            await asyncio.sleep(_LOOK_S)
-
-    # --- what is staged, and what is copied
+    # --- what is staged
 
     def _view(self, run: StagedRun) -> memoryview:
         return self._store.staging.view(run.physical_offset, run.size_bytes)
@@ -168,44 +312,6 @@ class Publishing:
         await self._responses.wait_in_memory([view], [run.physical_offset])
         return view
 
-    def _left(self, sink: Sink) -> list[StagedRun]:
-        """Return what of the runs of a decision is not copied yet; what is gone is left out."""
-        decision = sink.pending
-        assert decision is not None
-        copied = self._store.staging.committed_from(sink.decision_end)
-        left: list[StagedRun] = []
-        for run in decision.runs:
-            try:
-                left += _rest(run, self._view(run), copied)
-            except (CorruptRecord, OffsetOutOfRange) as error:
-                _log.error(
-                    "batch %d of sink %s: %d messages for queue %d of topic %s are lost, which "
-                    "were there when it was decided: %s",
-                    decision.batch.batch,
-                    decision.batch.sink,
-                    run.count,
-                    run.queue_id,
-                    run.topic,
-                    error,
-                )
-        return left
 
-
-def _rest(run: StagedRun, view: memoryview, copied: Longs) -> Iterator[StagedRun]:
-    """Yield the rest of a run behind the records of which there are copies, if there is any.
-
-    After a loss of power there may be copies of the first few.
-    """
-    records = check_staged(run, view)
-    places = records.starts + run.physical_offset
-    count = int(np.isin(places, copied).sum())
-    if count < run.count:
-        skipped = int(records.starts[count])
-        yield StagedRun(
-            topic=run.topic,
-            queue_id=run.queue_id,
-            physical_offset=run.physical_offset + skipped,
-            size_bytes=run.size_bytes - skipped,
-            count=run.count - count,
-            part=run.part,
-        )
+def _names(one: DecidedBatch) -> str:
+    return ", ".join(f"{topic} {queue_id}" for topic, queue_id in sorted(one.queues)) or "none"

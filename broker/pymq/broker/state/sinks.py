@@ -147,6 +147,7 @@ class SinkTable:
         if entry.kind == JournalKind.PUBLISHED:
             if sink is not None and sink.row.last.batch == entry.batch.batch:
                 sink.pending, sink.row.is_published, sink.place = None, True, place
+                sink.row.lost_count = entry.lost_count
             return
         if entry.kind == JournalKind.RUNS:
             self._gather(entry, place[0])
@@ -157,6 +158,7 @@ class SinkTable:
             decided_ms=place[1] if is_decided or sink is None else sink.row.decided_ms,
             is_published=not is_decided,
             is_lasting=entry.is_lasting,
+            lost_count=entry.lost_count,
         )
         if is_decided:
             entry.runs = self._gathered(entry)

@@ -4,7 +4,7 @@ Source: RocketMQ ConsumeQueue.getOffsetInQueueByTime (5.1.4 and later), DefaultM
 """
 
 from pymq.store.log.commit_log import CommitLog
-from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.queues.consume_queue import BLANK_SIZE, ConsumeQueue
 from pymq.store.searches import first_true
 
 
@@ -13,6 +13,19 @@ def place_of(queue: ConsumeQueue | None, queue_offset: int) -> int | None:
     if queue is None or not queue.min_offset <= queue_offset < queue.end_offset:
         return None
     return queue.entry(queue_offset)[0]
+
+
+def end_before(queue: ConsumeQueue, physical_offset: int) -> int:
+    """Return the end of the entries of a queue whose records lie before a physical offset."""
+
+    def is_behind(queue_offset: int) -> bool:
+        physical, size, _ = queue.entry(queue_offset)
+        while size == BLANK_SIZE and queue_offset + 1 < queue.end_offset:
+            queue_offset += 1  # It fills a gap, and has no record.
+            physical, size, _ = queue.entry(queue_offset)
+        return size == BLANK_SIZE or physical >= physical_offset
+
+    return first_true(queue.min_offset, queue.end_offset, is_behind)
 
 
 def time_of(log: CommitLog, queue: ConsumeQueue | None, queue_offset: int) -> int | None:

@@ -6,8 +6,8 @@ one is taken out, too. When none is, index and queues follow, some of them at a 
 between does no damage: segments are deleted oldest first, entries of deleted records are never
 shown, and the first pass after the next start trims every queue.
 
-A segment stays until it and all queue entries of its records are on the disk. The last segment
-always stays.
+A segment stays until it and all queue entries of its records are on the disk, and as long as
+``Retention.needed_from`` says. The last segment always stays.
 
 Source: RocketMQ CleanCommitLogService, CleanConsumeQueueService.
 """
@@ -52,6 +52,10 @@ class Retention:
         disks: how full they are.
         durability: says what is on the disk: nothing else may be deleted.
         gate: refuses calls of a closed store, and writes after a deletion that failed half way.
+
+    Attributes:
+        needed_from: returns the physical offset from which the log has to stay, however full the
+            disk is; None: there is none.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Retention:
         self._disks = disks
         self._durability = durability
         self._gate = gate
+        self.needed_from: Callable[[], int | None] = lambda: None
         self._deleted_segments = DeletedSegments(log.files, config.held_grace_ms / 1000)
         #: Passes that may still delete at any hour.
         self._requested_passes = 0
@@ -186,6 +191,9 @@ class Retention:
         return self.finish_clean(job)
 
     def _may_go(self, last_write_ms: int | None) -> bool:
+        needed_from = self.needed_from()
+        if needed_from is not None and needed_from < self._log.segments[0].end:
+            return False
         return may_delete(
             last_write_ms,
             self._config,

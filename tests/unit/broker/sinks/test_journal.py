@@ -75,7 +75,7 @@ class Bed:
 
     async def publish(self, what: SinkBatch) -> None:
         await self.journal.record(entry(JournalKind.DECIDED, what))
-        await self.journal.write(published(what))
+        await self.journal.write(published(what, 0))
 
 
 def batch(sink: str = "s", number: int = 0) -> SinkBatch:
@@ -110,7 +110,7 @@ def test_what_clients_ask_for_is_refused_as_a_send_is(
             await bed.journal.record(entry(JournalKind.DECIDED, batch()))
         assert (refused.value.code, refused.value.remark) == (code, "why")
         with pytest.raises(StoreError):
-            await bed.journal.write(published(batch()))
+            await bed.journal.write(published(batch(), 0))
         assert bed.table.find("s") is None
 
     run(bed, test())
@@ -215,7 +215,7 @@ def test_a_decision_of_several_records_counts_with_the_last(tmp_path: Path) -> N
         end = await again.journal.record(other)
         check_decision(again, runs(70))
         assert again.table.pending()[0].decision_end == end
-        await again.journal.write(published(batch(number=1)))
+        await again.journal.write(published(batch(number=1), 0))
         assert await again.journal.record(entry(JournalKind.DECIDED, batch(number=2))) > end
 
     # What is left of one that was not finished is no part of the next.

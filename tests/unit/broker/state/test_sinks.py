@@ -2,6 +2,7 @@
 
 import pytest
 
+from pymq.broker.sinks.journal import kept, published
 from pymq.broker.state.sinks import FORGET_AFTER_MS, SinkTable
 from pymq.errors import BrokerError
 from pymq.protocol import fastjson
@@ -52,6 +53,21 @@ def test_what_the_journal_would_forget_is_said_again_once() -> None:
     (other,) = table.about_to_expire(NOW_MS + 1)
     assert other.row.last.sink == "b"
     assert table.rows()[0].decided_ms == decided_ms
+
+
+def test_rows_that_are_lost_are_told_until_the_next_batch() -> None:
+    table = SinkTable()
+    table.take(entry(JournalKind.DECIDED, batch()), (0, NOW_MS), 1000)
+    table.take(published(batch(), lost_count=3), (1, NOW_MS), 2000)
+    copy = SinkTable()
+    copy.restore(fastjson.parse(table.to_text()))
+    (sink,) = copy.about_to_expire(NOW_MS + 1)
+    again = SinkTable()
+    again.take(kept(sink), (2, NOW_MS), 3000)
+    for one in (table, copy, again):
+        assert [row.lost_count for row in one.rows()] == [3]
+        publish(one, batch(number=1), at=4)
+        assert [row.lost_count for row in one.rows()] == [0]
 
 
 def test_the_file_has_all_of_it() -> None:

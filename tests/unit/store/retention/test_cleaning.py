@@ -285,6 +285,26 @@ def test_forced_cleaning_stops_when_there_is_space(tmp_path: Path) -> None:
     store.close()
 
 
+def test_what_is_needed_stays_however_full_the_disk_is(tmp_path: Path) -> None:
+    clock, disks = FakeClock(at_hour(12)), Disks(89)
+    store = open_store(tmp_path, clock, disks, **SMALL)
+    fill(store, clock, 6)
+    # Asked when a segment is about to go: this may have changed since its age was looked at.
+    job = store.retention.begin_clean()
+    job.run()
+    store.retention.needed_from = lambda: 1023
+    assert store.retention.finish_clean(job) == 1  # The queues are looked at.
+    run_pass(store)
+    assert len(log_files(tmp_path)) == 6
+    store.retention.needed_from = lambda: 2048
+    run_pass(store)
+    assert [int(path.name) for path in log_files(tmp_path)] == [2048, 3072, 4096, 5120]
+    store.retention.needed_from = lambda: None
+    run_pass(store)
+    assert len(log_files(tmp_path)) == 1
+    store.close()
+
+
 def test_reads_go_on_while_their_segment_is_deleted(tmp_path: Path) -> None:
     clock = FakeClock(at_hour(12))
     store = open_store(tmp_path, clock, Disks(89), **SMALL)
