@@ -77,6 +77,8 @@ class DecidedBatch:
                     self._lose(run, run.count - (end - first), error)
                     continue
             self.left.append(run)
+        if not self.left:
+            self.queues = frozenset()  # It is seen as a whole, perhaps below the next batch.
 
     def next_copies(self, view: Callable[[StagedRun], memoryview]) -> StagedCopies | None:
         """Return copies of the first run that is left; None if it is lost, and was left out.

@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 RETRY_S = 1.0
 #: How often to look whether the last copy may be visible.
 _LOOK_S = 0.005
+#: Queues that an error names.
+_NAMED_MAX = 16
 
 
 class Publishing:
@@ -93,8 +95,7 @@ class Publishing:
     def _hold_nowait(self, one: DecidedBatch) -> bool:
         if one.held is None and self._claims.take_nowait(one.queues):
             # Nobody has seen what lies behind the first copy of a batch that is not complete.
-            since = one.first_copy if one.left else None
-            one.held = self._store.staging.hold(one.queues, since=since)
+            one.held = self._store.staging.hold(one.queues, since=one.first_copy)
         return one.held is not None
 
     def _finish_now(self, one: DecidedBatch) -> bool:
@@ -314,4 +315,6 @@ class Publishing:
 
 
 def _names(one: DecidedBatch) -> str:
-    return ", ".join(f"{topic} {queue_id}" for topic, queue_id in sorted(one.queues)) or "none"
+    names = [f"{topic} {queue_id}" for topic, queue_id in sorted(one.queues)]
+    more = [f"{len(names) - _NAMED_MAX} more"] if len(names) > _NAMED_MAX else []
+    return ", ".join(names[:_NAMED_MAX] + more) or "none"

@@ -45,8 +45,12 @@ def test_what_is_copied_is_left_out(tmp_path: Path) -> None:
     assert [run.physical_offset for run in one.left] == [0, 3000]
     assert (one.first_copy, one.lost_count) == ((1 << 40) + 1000, 0)
     one = decided(run_count=4, row_count=10)
+    assert len(one.queues) == 4
     one.leave_out(copies_of(0, 0), store.staging)
     assert (len(one.left), one.first_copy) == (4, None)
+    # What is complete holds no queues: the next batch may have copies there.
+    one.leave_out(copies_of(0, 40), store.staging)
+    assert not one.left and not one.queues
     store.close()
 
 
