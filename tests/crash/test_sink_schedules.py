@@ -162,7 +162,9 @@ class Schedule:
 
     def batch(self, number: int) -> SinkBatch:
         run = f"run {self.run_count}"
-        return SinkBatch(sink="s", query="q", run=run, batch=number)
+        return SinkBatch(
+            sink="s", query="q", run=run, batch=number, planned_ms=self.run_count
+        )
 
     async def write_batch(self) -> None:
         """Write the next batch, perhaps once more."""
@@ -179,7 +181,7 @@ class Schedule:
         self.older.append((self.batch(number), runs))
         answer = await self.run.publish(self.batch(number), runs)
         if answer.code != ResponseCode.SUCCESS:
-            assert self.is_faulty or answer.code == SinkCode.FENCED, answer
+            assert self.is_faulty and answer.code != SinkCode.FENCED, answer
             return
         self.answered.add(number)
         if dice.random() < 0.7:  # Otherwise the driver dies before it has recorded it.

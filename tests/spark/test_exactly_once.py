@@ -80,7 +80,7 @@ class Query:
         """Return what the brokers know."""
         with self.bed.client() as client:
             return {
-                name: client.ask(self.bed.broker(name).address, operations.show_sinks())
+                name: client.ask(self.bed.broker(name).address, operations.list_sinks())
                 for name in NAMES
             }
 
