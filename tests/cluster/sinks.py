@@ -23,18 +23,31 @@ class SinkWriter:
 
     Args:
         peer: the broker.
-        sink, query, run: see ``SinkBatch``.
+        sink, query, run, planned_ms: see ``SinkBatch``.
     """
 
     _parts = itertools.count(1)
 
-    def __init__(self, peer: Peer, sink: str = "s", query: str = "q", run: str = "r1") -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        sink: str = "s",
+        query: str = "q",
+        run: str = "r1",
+        planned_ms: int = 0,
+    ) -> None:
         self.peer = peer
+        self.planned_ms = planned_ms
         self.sink, self.query, self.run = sink, query, run
 
     def batch(self, number: int, row_count: int = 0) -> SinkBatch:
         return SinkBatch(
-            sink=self.sink, query=self.query, run=self.run, batch=number, row_count=row_count
+            sink=self.sink,
+            query=self.query,
+            run=self.run,
+            batch=number,
+            row_count=row_count,
+            planned_ms=self.planned_ms,
         )
 
     async def stage(
@@ -78,8 +91,8 @@ class SinkWriter:
         return fields(answer)["new"] == "true"
 
 
-async def shown(peer: Peer) -> list[SinkRow]:
-    answer = await peer.ask(SinkRequest.SHOW_SINKS)
+async def shown(peer: Peer, **which: str) -> list[SinkRow]:
+    answer = await peer.ask(SinkRequest.SHOW_SINKS, **which)
     return SinkRows.decode(answer.body).sinks
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 from tests.cluster.sinks import SinkWriter, bodies, seen, shown
 
+from pymq.broker.handlers import sinks as handler
 from pymq.protocol.codes import RequestCode, ResponseCode, SinkCode, SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.names import SINK_TOPIC
@@ -26,6 +27,12 @@ async def found_by_key(peer: Peer, key: str) -> list[bytes]:
         endTimestamp=1 << 62,
     )
     return [record.body for record in records(answer)] if answer.code == 0 else []
+
+
+def lose_file(path: Path) -> None:
+    """Delete what spares a start from reading all of the journal."""
+    (path / "config" / "sinks.json").unlink()
+    (path / "config" / "sinks.json.bak").unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("flush", list(FlushMode))
@@ -168,6 +175,52 @@ def test_runs_that_are_not_all_of_the_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_file_lost", [False, True])
+def test_older_runs_are_fenced_after_a_restart(tmp_path: Path, is_file_lost: bool) -> None:
+    """The newer one has published nothing yet."""
+
+    async def begin(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        writer = SinkWriter(peer, run="old", planned_ms=10)
+        assert (await writer.publish(5, await writer.stage([b"5"]))).code == 0
+        for _ in range(3):
+            assert await SinkWriter(peer, run="new", planned_ms=20).is_new(6)
+        entries = [JournalEntry.decode(record.body) for record in await seen(peer, SINK_TOPIC)]
+        assert [entry.kind for entry in entries] == ["decided", "published", "begun"]
+
+    async def go_on(peer: Peer) -> None:
+        old = SinkWriter(peer, run="old", planned_ms=30)
+        answer = await old.publish(6, await old.stage([b"never"]))
+        assert answer.code == SinkCode.FENCED
+        new = SinkWriter(peer, run="new", planned_ms=20)
+        assert (await new.publish(6, await new.stage([b"6"]))).code == ResponseCode.SUCCESS
+        assert await bodies(peer) == [b"5", b"6"]
+
+    serve(tmp_path, begin)
+    if is_file_lost:
+        lose_file(tmp_path)
+    serve(tmp_path, go_on)
+
+
+def test_sinks_are_shown_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "SHOWN_MAX", 2)
+
+    async def check(peer: Peer) -> None:
+        for name in "dacbe":
+            assert (await SinkWriter(peer, name).publish(0)).code == 0
+        pages = [await shown(peer, after=after) for after in ("", "b", "d", "e")]
+        assert [[row.last.sink for row in page] for page in pages] == [
+            ["a", "b"],
+            ["c", "d"],
+            ["e"],
+            [],
+        ]
+        assert [row.last.sink for row in await shown(peer, sink="e")] == ["e"]
+        assert await shown(peer, sink="f") == []
+
+    serve(tmp_path, check)
+
+
+@pytest.mark.parametrize("is_file_lost", [False, True])
 def test_a_restart_knows_what_was_published(tmp_path: Path, is_file_lost: bool) -> None:
     async def publish(peer: Peer) -> None:
         await create_topic(peer, "T", queues=1)
@@ -195,8 +248,7 @@ def test_a_restart_knows_what_was_published(tmp_path: Path, is_file_lost: bool) 
 
     serve(tmp_path, publish)
     if is_file_lost:
-        (tmp_path / "config" / "sinks.json").unlink()
-        (tmp_path / "config" / "sinks.json.bak").unlink(missing_ok=True)
+        lose_file(tmp_path)
     serve(tmp_path, go_on)
 
 
@@ -255,8 +307,7 @@ def test_a_batch_of_more_runs_than_a_message_can_name(tmp_path: Path) -> None:
         assert len(await bodies(peer)) == 501
 
     serve(tmp_path, publish, store=store)
-    (tmp_path / "config" / "sinks.json").unlink()
-    (tmp_path / "config" / "sinks.json.bak").unlink(missing_ok=True)
+    lose_file(tmp_path)
     serve(tmp_path, go_on, store=store)
 
 

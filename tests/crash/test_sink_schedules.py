@@ -190,7 +190,9 @@ class Schedule:
 
     def batch(self, writer: Writer) -> SinkBatch:
         run = f"run {self.run_count}"
-        return SinkBatch(sink=writer.name, query="q", run=run, batch=writer.number)
+        return SinkBatch(
+            sink=writer.name, query="q", run=run, batch=writer.number, planned_ms=self.run_count
+        )
 
     async def write_batches(self, writers: Sequence[Writer]) -> None:
         """Write the next batch of each writer, perhaps once more, all at the same time."""
@@ -213,7 +215,7 @@ class Schedule:
         answers = await self.run.publish(*((batch, runs) for _, batch, runs in wanted))
         for (writer, _, _), answer in zip(wanted, answers, strict=True):
             if answer.code != ResponseCode.SUCCESS:
-                assert self.is_faulty or answer.code == SinkCode.FENCED, answer
+                assert self.is_faulty and answer.code != SinkCode.FENCED, answer
                 continue
             writer.answered.add(writer.number)
             writer.lasting.add(writer.number)

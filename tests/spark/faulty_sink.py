@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 
 from pyspark_pymq.data_source import PymqSource
 from pyspark_pymq.sink.exactly_once import Staged
-from pyspark_pymq.sink.identity import of_micro_batch
 from pyspark_pymq.sink.writer import PymqStreamWriter, Written
 
 FAULTS = (
@@ -73,7 +72,7 @@ class FaultyWriter(PymqStreamWriter):
                 raise Fault(fault)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written | Staged:
-        number = of_micro_batch(self._options).number
+        number = self._identity().number
 
         def rows() -> Iterator[pa.RecordBatch]:
             for batch in iterator:

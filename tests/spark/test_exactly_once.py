@@ -92,7 +92,7 @@ class Query:
         """Return what the brokers know."""
         with self.bed.client() as client:
             return {
-                name: client.ask(self.bed.broker(name).address, operations.show_sinks())
+                name: client.ask(self.bed.broker(name).address, operations.list_sinks())
                 for name in NAMES
             }
 
@@ -195,6 +195,24 @@ def test_older_runs_may_not_write(query: Query) -> None:
             action()
         assert caught.value.code == SinkCode.FENCED
         assert "copies of one checkpoint" in str(caught.value)
+    assert query.stored() == list(range(10))
+
+
+def test_a_task_that_is_left_of_an_older_run(
+    query: Query, context: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for the first time when the newer run has begun to write."""
+    query.batch(0, rows(0, 5))
+    query.run = "run-2"
+    late = query.writer(1)
+    now_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: now_s + 60.0)
+    query.run = "run-3"
+    message = query.writer(1).write(rows(5, 10))
+    with pytest.raises(BrokerError, match="run run-3 of the query began after this one, run-2"):
+        context[identity._RUN] = "run-2"
+        late.write(rows(5, 10))
+    query.writer(1).commit([message], 1)
     assert query.stored() == list(range(10))
 
 

@@ -7,8 +7,9 @@ from pymq.broker.sinks.journal import SinkJournal
 from pymq.broker.sinks.publishing import Publishing
 from pymq.broker.state.sinks import SinkTable
 
-_SAVE_INTERVAL_S = 5.0
-_SAY_AGAIN_INTERVAL_S = 600.0
+#: What the file does not have a start reads from the journal.
+_SAVE_INTERVAL_S = 60.0
+_SAY_AGAIN_INTERVAL_S = 60.0
 
 
 def make_sinks(site: Site, tables: Tables, core: Core) -> Feature:

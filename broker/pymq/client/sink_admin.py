@@ -1,5 +1,7 @@
 """Looking after exactly-once sinks, which brokers of pymq have."""
 
+from collections.abc import Iterator
+
 from pymq.client import operations
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
@@ -32,11 +34,19 @@ class SinkAdmin:
         found: list[tuple[str, SinkRow]] = []
         for name, address in self._admin.masters().items():
             try:
-                rows = self._pool.ask(address, operations.show_sinks(sink))
+                found += [(name, row) for row in self._rows(address, sink)]
             except RequestNotSupported:
                 continue
-            found += [(name, row) for row in rows]
         return sorted(found, key=lambda one: (one[1].last.sink, one[0]))
+
+    def _rows(self, address: str, sink: str | None) -> Iterator[SinkRow]:
+        if sink is not None:
+            yield from self._pool.ask(address, operations.show_sinks(sink))
+            return
+        rows = self._pool.ask(address, operations.list_sinks())
+        while rows:
+            yield from rows
+            rows = self._pool.ask(address, operations.list_sinks(rows[-1].last.sink))
 
     def forget(self, sink: str) -> list[str]:
         """Let a sink begin again, with any query and batch; return the names of its brokers.

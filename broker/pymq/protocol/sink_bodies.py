@@ -39,6 +39,8 @@ class SinkBatch(JsonObject):
         sink: its name, of the user's choice or the query's id.
         query: who writes: the id of the streaming query; two that share a sink are told apart.
         run: which start of the query; an older one may not publish any more.
+        planned_ms: when the run's driver planned the writing of the batch, ms since the epoch: so
+            runs are ordered.
         batch: its number.
         row_count, digest: what it holds, so that a repetition can be compared; any text.
     """
@@ -49,6 +51,7 @@ class SinkBatch(JsonObject):
     batch: int
     row_count: int = wire("rows", default=0)
     digest: str = ""
+    planned_ms: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -71,6 +74,6 @@ class SinkRow(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class SinkRows(JsonObject):
-    """An answer to SHOW_SINKS."""
+    """An answer to SHOW_SINKS: some sinks by name; an empty one follows the last."""
 
     sinks: list[SinkRow]

@@ -187,15 +187,18 @@ class PublishRequest(JsonObject):
 
     Attributes:
         runs: what was staged for it.
-        is_lasting: whether the broker remembers the sink for ever, or for a day.
+        is_lasting: whether the broker remembers the sink for ever.
+        kept_ms: how long it does at least after the batch is published, if not for ever: as long as
+            this request may be repeated.
     """
 
     batch: SinkBatch
     runs: StagedRuns
     is_lasting: bool = wire("lasting", default=True)
+    kept_ms: int = 0
 
 
-#: Of the layout of journal records.
+#: Of the layout of journal records, and of the file of sinks.
 JOURNAL_VERSION = 1
 #: What numbers of an entry may take more than those of another.
 _NUMBERS_BYTES = 32
@@ -206,9 +209,18 @@ class JournalKind(StrEnum):
 
     RUNS = "runs"  #: some of the runs of a decision that follows, if it does
     DECIDED = "decided"  #: the batch is published, or will be
+    BEGUN = "begun"  #: a run of the query: older ones may not publish any more
     PUBLISHED = "published"  #: consumers see the sink's last batch
     KEPT = "kept"  #: said once more, because the record before is going to expire
     FORGOTTEN = "forgotten"  #: there is no such sink
+
+
+@dataclass(slots=True, kw_only=True)
+class SinkRun(JsonObject):
+    """A run of a query, as of a ``SinkBatch``; of the first one that was heard of."""
+
+    run: str
+    planned_ms: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -220,7 +232,9 @@ class JournalEntry(JsonObject):
         kind: a ``JournalKind``.
         runs: of the batch, when it is decided; all but those of the records of kind RUNS before.
         part: how many records of that kind there are before this one.
-        lost_count: as in ``SinkRow``, when it is published.
+        kept_ms: as of the ``PublishRequest``, when it is decided.
+        decided_ms, known: when the batch was decided, and the sink's runs, when that is said again.
+        lost_count: as in ``SinkRow``, when it is published or said again.
     """
 
     version: int = JOURNAL_VERSION
@@ -229,6 +243,9 @@ class JournalEntry(JsonObject):
     is_lasting: bool = wire("lasting", default=True)
     runs: StagedRuns = wire("runs", default_factory=StagedRuns)
     part: int = 0
+    kept_ms: int = 0
+    decided_ms: int | None = None
+    known: list[SinkRun] = wire("known", default_factory=list)
     lost_count: int = wire("lost", default=0)
 
     def split(self, bytes_max: int) -> "list[JournalEntry]":
@@ -255,24 +272,24 @@ class JournalEntry(JsonObject):
 
 @dataclass(slots=True, kw_only=True)
 class SavedSink(JsonObject):
-    """A sink in the file of sinks; see ``broker.state.sinks``."""
+    """A sink that lasts, in the file of sinks; see ``broker.state.sinks``."""
 
     row: SinkRow
-    pending: JournalEntry | None = None
-    decision_end: int = 0
+    runs: list[SinkRun]
     journal_offset: int
     stored_ms: int
 
 
 @dataclass(slots=True, kw_only=True)
 class SavedSinks(JsonObject):
-    """The file of sinks: all that the journal says before ``read_to``.
+    """The file of sinks: what the journal says before ``read_to``.
 
     Attributes:
-        read_from: the first entry of the journal that has to be read with it: the first of a
-            decision of which there is not all yet.
+        read_from: the first entry of the journal that has to be read with it: of a decision that is
+            pending or incomplete, or of a sink that does not last.
     """
 
+    version: int = JOURNAL_VERSION
     read_to: int
     read_from: int
     sinks: list[SavedSink]

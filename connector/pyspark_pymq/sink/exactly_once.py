@@ -107,6 +107,8 @@ def publish(options: SinkOptions, messages: Sequence[Staged]) -> None:
         batch=identity.batch(digest.rows, str(digest)),
         runs=runs,
         is_lasting=identity.is_lasting,
+        # Twice as long as it is asked for again.
+        kept_ms=int(2000 * (options.retry_timeout_s + options.request_timeout_s)),
     )
     state = _publish(options, identity, home, request)
     if state.is_new:

@@ -2,7 +2,9 @@
 
 Spark tells a writer neither its query nor the number of the micro-batch; the local properties of a
 task do. The numbers of micro-batches are counted in the checkpoint, and so is the query's id kept
-there: a copy of a checkpoint has the same. What differs is the *run*, each start of a query.
+there: a copy of a checkpoint has the same. What differs is the *run*, each start of a query. Its id
+is random; which of two is the later one tells the time at which the driver planned the batch: all
+tasks of a batch get the one writer that was made then.
 """
 
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ class BatchIdentity:
     """A batch, as its broker knows it.
 
     Attributes:
-        sink, query, run, number: as of a ``SinkBatch``.
+        sink, query, run, number, planned_ms: as of a ``SinkBatch``.
         is_lasting: whether the batch can be written again by somebody else, who must find that
             it is there already.
         is_first: whether the sink may be one that no broker knows yet.
@@ -32,6 +34,7 @@ class BatchIdentity:
     query: str
     run: str
     number: int
+    planned_ms: int
     is_lasting: bool = True
     is_first: bool = True
     is_job: bool = False
@@ -45,14 +48,19 @@ class BatchIdentity:
             batch=self.number,
             row_count=row_count,
             digest=digest,
+            planned_ms=self.planned_ms,
         )
 
     def __str__(self) -> str:
         return f"batch {self.number} of sink {self.sink}"
 
 
-def of_micro_batch(options: SinkOptions) -> BatchIdentity:
+def of_micro_batch(options: SinkOptions, planned_ms: int) -> BatchIdentity:
     """Return the identity of the micro-batch that this task belongs to.
+
+    Args:
+        options: of the sink.
+        planned_ms: when the driver planned it, ms since the epoch.
 
     Raises:
         ConfigurationError: Spark does not say it.
@@ -64,26 +72,32 @@ def of_micro_batch(options: SinkOptions) -> BatchIdentity:
             "which nothing can be written exactly once: set option delivery=atLeastOnce"
         )
     return BatchIdentity(
-        options.txn_app_id or query, query, run or query, int(number), is_first=number == "0"
+        options.txn_app_id or query,
+        query,
+        run or query,
+        int(number),
+        planned_ms,
+        is_first=number == "0",
     )
 
 
-def of_job(options: SinkOptions, job: str) -> BatchIdentity:
+def of_job(options: SinkOptions, job: str, planned_ms: int) -> BatchIdentity:
     """Return the identity of the batch write that this task belongs to.
 
     Args:
         options: of the sink.
         job: a random text, common to the tasks of the job.
+        planned_ms: when the driver planned it, ms since the epoch.
 
     Raises:
         ConfigurationError: there is a txnAppId without a txnVersion.
     """
     if options.txn_app_id is None:
-        return BatchIdentity(f"job-{job}", job, job, 0, is_lasting=False)
+        return BatchIdentity(f"job-{job}", job, job, 0, planned_ms, is_lasting=False)
     query, number = _property(_QUERY), _property(_BATCH)
     if options.txn_version is not None:
         return BatchIdentity(
-            options.txn_app_id, _ANY_QUERY, job, options.txn_version, is_job=True
+            options.txn_app_id, _ANY_QUERY, job, options.txn_version, planned_ms, is_job=True
         )
     if query is None or number is None:
         raise ConfigurationError(
@@ -91,7 +105,7 @@ def of_job(options: SinkOptions, job: str) -> BatchIdentity:
             "write this is, so that a repeated one is not written twice. Count it up with each "
             "write (in foreachBatch it is the batch's id, if not given)"
         )
-    return BatchIdentity(options.txn_app_id, query, job, int(number))
+    return BatchIdentity(options.txn_app_id, query, job, int(number), planned_ms)
 
 
 def _property(name: str) -> str | None:

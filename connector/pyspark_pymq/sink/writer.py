@@ -15,6 +15,7 @@ is waited for.
 
 import functools
 import logging
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class _Sink:
         self._options = options
         self._columns = columns
         self._plan = plan
+        self._planned_ms = int(time.time() * 1000)
 
     def _identity(self) -> BatchIdentity:
         """Return which batch this task is part of."""
@@ -212,7 +214,7 @@ class PymqStreamWriter(_Sink, *_STREAM_BASES):  # type: ignore[misc]
     """Sink of a streaming query: append, and complete, which appends the whole result."""
 
     def _identity(self) -> BatchIdentity:
-        return of_micro_batch(self._options)
+        return of_micro_batch(self._options, self._planned_ms)
 
     def commit(self, messages: list[Any], batchId: int) -> None:
         """Publish the micro-batch; one that was sent has been visible all along.
@@ -237,7 +239,7 @@ class PymqBatchWriter(_Sink, datasource.DataSourceArrowWriter):
         self._job = uuid.uuid4().hex
 
     def _identity(self) -> BatchIdentity:
-        return of_job(self._options, self._job)
+        return of_job(self._options, self._job, self._planned_ms)
 
     def commit(self, messages: list[Any]) -> None:
         """Publish what the job wrote; what was sent has been visible all along.

@@ -239,7 +239,7 @@ def test_commit_and_abort_never_raise(caplog: pytest.LogCaptureFixture) -> None:
     # What the task that failed had sent nobody knows: Spark passes None for it.
     assert "1 messages of tasks that ended are stored, and perhaps some of the" in caplog.text
     caplog.clear()
-    empty = Staged(BatchIdentity("s", "q", "r", 0), None, (), Digest())
+    empty = Staged(BatchIdentity("s", "q", "r", 0, 0), None, (), Digest())
     PymqBatchWriter(OPTIONS, {}).abort([*messages, empty])  # says nothing of how others write
     assert "1 messages of tasks that ended are stored" in caplog.text
 

@@ -13,13 +13,15 @@ from pymq.errors import CorruptRecord, DurabilityUnknown, OffsetOutOfRange, refu
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.codes import ResponseCode, SinkCode, SinkRequest
 from pymq.protocol.command import Command
-from pymq.protocol.headers.sinks import SinkNameRequest, SinkResponse
+from pymq.protocol.headers.sinks import ShowSinksRequest, SinkNameRequest, SinkResponse
 from pymq.protocol.names import SINK_TOPIC
 from pymq.protocol.sink_bodies import SinkBatch, SinkRows
 from pymq.protocol.sink_decisions import JournalEntry, JournalKind, PublishRequest
 
 #: Longest name of a sink, its query, its run; and of a digest.
 TEXT_MAX = 255
+#: Sinks in one answer to SHOW_SINKS.
+SHOWN_MAX = 1000
 
 
 class SinkHandlers:
@@ -46,11 +48,14 @@ class SinkHandlers:
             SinkRequest.FORGET_SINK: self.forget,
         }
 
-    def state(self, request: Request) -> Command:
+    async def state(self, request: Request) -> Command:
         """SINK_STATE: say whether a batch was published already, and fence older runs."""
         batch = SinkBatch.decode(request.body)
         _check(batch)
         is_new = self._table.admit(batch)
+        if self._table.has_unrecorded_run(batch.sink):
+            # Older runs stay fenced after a restart.
+            await self._journal.record(JournalEntry(kind=JournalKind.BEGUN.value, batch=batch))
         return self._answer(request, batch.sink, is_new=is_new)
 
     async def publish(self, request: Request) -> Command:
@@ -102,11 +107,16 @@ class SinkHandlers:
                 self._topics.create(SINK_TOPIC, queue_count=1)
             # The one before may still be copied.
             await self._publishing.wait(body.batch.sink)
+            # What took long may have let a newer run begin.
+            self._table.admit(body.batch)
+            if not body.is_lasting:
+                self._journal.make_room()
             decided = JournalEntry(
                 kind=JournalKind.DECIDED.value,
                 batch=body.batch,
                 is_lasting=body.is_lasting,
                 runs=body.runs,
+                kept_ms=body.kept_ms,
             )
             await self._journal.record(decided)
         sink = self._table.find(body.batch.sink)
@@ -114,15 +124,19 @@ class SinkHandlers:
         self._publishing.begin(sink)
 
     def show(self, request: Request) -> Command:
-        """SHOW_SINKS: what all sinks have published, or one."""
-        name = SinkNameRequest.from_fields(request.fields).sink
-        rows = [row for row in self._table.rows() if name in (None, row.last.sink)]
+        """SHOW_SINKS: what one sink has published, or some of all."""
+        wanted = ShowSinksRequest.from_fields(request.fields)
+        if wanted.sink is None:
+            rows = self._table.page(wanted.after or "", SHOWN_MAX)
+        else:
+            sink = self._table.find(wanted.sink)
+            rows = [] if sink is None else [sink.row]
         return request.response(ResponseCode.SUCCESS, body=SinkRows(sinks=rows).encode())
 
     async def forget(self, request: Request) -> Command:
         """FORGET_SINK: let a sink begin again, with any query and batch."""
         name = SinkNameRequest.from_fields(request.fields).sink
-        sink = None if name is None else self._table.find(name)
+        sink = self._table.find(name)
         if sink is None:
             raise refusal(ResponseCode.QUERY_NOT_FOUND, f"there is no sink {name}")
         async with self._journal.lock(sink.row.last.sink):

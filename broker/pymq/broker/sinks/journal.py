@@ -78,7 +78,7 @@ class SinkJournal:
                 self._table.read_to,
                 end,
             )
-            self._table.clear()
+            self._table.read_again()
         at = max(first, self._table.read_from)
         while at < end:
             result = self._store.read(
@@ -92,6 +92,28 @@ class SinkJournal:
                         place = record.queue_offset, record.store_timestamp
                         self._table.take(entry, place, record.physical_offset + record.size)
             at = max(result.next_queue_offset, at + 1)
+        unknown, undecided = self._table.settle(end)
+        for row in unknown:
+            _log.error(
+                "sink %s: the log does not say that it has published batch %d, which config/"
+                "sinks.json does. It counts as published; if its messages are missing, run `pymq "
+                "sink forget %s` before the query goes on",
+                row.last.sink,
+                row.last.batch,
+                row.last.sink,
+            )
+        for row in undecided:
+            _log.error(
+                "sink %s: the log has lost what batch %d is, which was decided: what was not "
+                "copied of its %d messages is lost",
+                row.last.sink,
+                row.last.batch,
+                row.last.row_count,
+            )
+
+    def make_room(self) -> None:
+        """Check that one more job can be remembered; raises as ``SinkTable.make_room``."""
+        self._table.make_room(self._clock.wall_ms())
 
     async def record(self, entry: JournalEntry) -> int:
         """Write an entry that a client asks for; return the physical offset behind it.
@@ -195,7 +217,7 @@ class SinkJournal:
     async def say_again(self) -> int:
         """Write again what the journal would forget with the log; return how many entries."""
         now_ms = self._clock.wall_ms()
-        self._table.forget_old(now_ms)
+        self._table.forget_old(now_ms)  # of which nothing is said again
         count = 0
         reserved_ms = self._config.reserved_hours * _HOUR_MS
         for sink in self._table.about_to_expire(now_ms - reserved_ms // 2):
@@ -259,6 +281,7 @@ def kept(sink: Sink) -> JournalEntry:
     return JournalEntry(
         kind=JournalKind.KEPT.value,
         batch=row.last,
-        is_lasting=row.is_lasting,
         lost_count=row.lost_count,
+        decided_ms=row.decided_ms,
+        known=sink.runs.all(),
     )

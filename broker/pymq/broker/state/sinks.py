@@ -11,30 +11,36 @@ the last one              nothing: it was published already
 below the last one        refused: the writer was set back behind what it has published, and what
                           lies between would be missing, or be there twice
 ========================  =========================================================================
+
+*Jobs* are sinks that are not to last: they publish one batch, and are remembered as long as
+somebody may repeat that.
 """
 
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from pymq.errors import refusal
+from pymq.broker.state.sink_runs import KnownRuns
+from pymq.errors import RemoteProtocolError, refusal
 from pymq.protocol import fastjson
-from pymq.protocol.codes import SinkCode
+from pymq.protocol.codes import ResponseCode, SinkCode
 from pymq.protocol.sink_bodies import SinkBatch, SinkRow
 from pymq.protocol.sink_decisions import (
+    JOURNAL_VERSION,
     JournalEntry,
     JournalKind,
     SavedSink,
     SavedSinks,
+    SinkRun,
     StagedRuns,
 )
 
 _log = logging.getLogger(__name__)
 
-#: Runs that are remembered of one sink, and sinks of which some are.
-_RUNS_MAX, _SINKS_MAX = 8, 10_000
-#: How long a sink that is not to last is remembered: longer than anybody repeats a request.
-FORGET_AFTER_MS = 24 * 3_600_000
+#: Sinks that have published nothing, of which runs are remembered.
+_STRANGERS_MAX = 10_000
+#: How long a job is remembered at least after it was published, and how many are.
+JOB_KEPT_MS, JOBS_MAX = 600_000, 10_000
 
 
 @dataclass(slots=True)
@@ -43,15 +49,44 @@ class Sink:
 
     Attributes:
         row: what.
+        runs: of its query.
+        recorded: the latest run of which the journal knows.
         pending: the decision about its last batch, until all of that is copied.
         decision_end: physical offset behind the record of that.
+        decision_first: queue offset of the first record of that in the journal; -1: not known.
         place: queue offset of its last record in the journal, and when that was stored, ms.
+        kept_ms: of a job, how long it is remembered.
+        text: how it is saved; None: as it is now, it was not saved yet.
     """
 
     row: SinkRow
+    runs: KnownRuns = field(default_factory=KnownRuns)
+    recorded: SinkRun | None = None
     pending: JournalEntry | None = None
     decision_end: int = 0
+    decision_first: int = -1
     place: tuple[int, int] = (-1, 0)
+    kept_ms: int = JOB_KEPT_MS
+    text: str | None = None
+
+    def note(self, run: SinkRun) -> None:
+        """Take over that the journal has a run."""
+        self.runs.note(run)
+        if self.runs.latest is not None and self.runs.latest.run == run.run:
+            self.recorded = self.runs.latest
+        self.text = None
+
+    def saved(self) -> str:
+        """Return its JSON text for the table's file; the same as long as nothing changes."""
+        if self.text is None:
+            saved = SavedSink(
+                row=self.row,
+                runs=self.runs.all(),
+                journal_offset=self.place[0],
+                stored_ms=self.place[1],
+            )
+            self.text = fastjson.dump(saved.to_json()).decode()
+        return self.text
 
 
 class SinkTable:
@@ -65,12 +100,12 @@ class SinkTable:
 
     def __init__(self) -> None:
         self._sinks: dict[str, Sink] = {}
+        self._jobs: set[str] = set()
         #: Of sinks of which a decision is being written, that takes several records: the first of
         #: these and what there is.
         self._unfinished: dict[str, tuple[int, list[StagedRuns]]] = {}
-        #: The runs that were seen of each sink, the latest last. Not saved, but for the one that
-        #: published last.
-        self._runs: OrderedDict[str, list[str]] = OrderedDict()
+        #: The runs of sinks that have published nothing, in memory only.
+        self._strangers: OrderedDict[str, KnownRuns] = OrderedDict()
         self.is_changed = False
         self.read_to = self.read_from = 0
 
@@ -78,21 +113,14 @@ class SinkTable:
         """Return a sink; None if it has published nothing."""
         return self._sinks.get(name)
 
-    def rows(self) -> list[SinkRow]:
-        """Return what all sinks have published, by name."""
-        return [self._sinks[name].row for name in sorted(self._sinks)]
+    def page(self, after: str, count: int) -> list[SinkRow]:
+        """Return what sinks have published: by name, those after one."""
+        names = sorted(name for name in self._sinks if name > after)
+        return [self._sinks[name].row for name in names[:count]]
 
     def pending(self) -> list[Sink]:
         """Return the sinks whose last batch is decided, and not all copied."""
         return [sink for sink in self._sinks.values() if sink.pending is not None]
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._sinks.clear()
-        self._runs.clear()
-        self._unfinished.clear()
-        self.read_to = self.read_from = 0
-        self.is_changed = True
 
     # --- who may publish
 
@@ -105,25 +133,36 @@ class SinkTable:
         sink = self._sinks.get(batch.sink)
         if sink is not None:
             _check_batch(batch, sink.row.last)
+            runs = sink.runs
+        else:
+            runs = self._strangers.setdefault(batch.sink, KnownRuns())
+            self._strangers.move_to_end(batch.sink)
+            if len(self._strangers) > _STRANGERS_MAX:
+                self._strangers.popitem(last=False)
         # Last: who is refused fences nobody.
-        self._check_run(batch)
+        _check_run(batch, runs)
+        if runs.note(_run(batch)) and sink is not None:
+            sink.text, self.is_changed = None, True
         return sink is None or batch.batch > sink.row.last.batch
 
-    def _check_run(self, batch: SinkBatch) -> None:
-        """Note a run, and refuse one that is not the latest of its sink."""
-        runs = self._runs.setdefault(batch.sink, [])
-        self._runs.move_to_end(batch.sink)
-        if batch.run not in runs:
-            runs.append(batch.run)
-            del runs[:-_RUNS_MAX]
-            if len(self._runs) > _SINKS_MAX:
-                self._runs.popitem(last=False)
-        elif runs[-1] != batch.run:
+    def has_unrecorded_run(self, name: str) -> bool:
+        """Say whether the journal does not know yet which run of a sink is the latest."""
+        sink = self._sinks.get(name)
+        return sink is not None and sink.recorded is not sink.runs.latest
+
+    def make_room(self, now_ms: int) -> None:
+        """Check that one more job can be remembered.
+
+        Raises:
+            BrokerError: there are too many.
+        """
+        if len(self._jobs) >= JOBS_MAX:
+            self.forget_old(now_ms)
+        if len(self._jobs) >= JOBS_MAX:
             raise refusal(
-                SinkCode.FENCED,
-                f"sink {batch.sink}: run {runs[-1]} of the query began after this one, "
-                f"{batch.run}, which may not write any more. Was the query started twice, with "
-                "copies of one checkpoint? Give each a checkpoint, and a sink, of its own",
+                ResponseCode.SYSTEM_BUSY,
+                f"{len(self._jobs)} batch writes have been published lately, and none of them may "
+                f"be forgotten yet, expected fewer than {JOBS_MAX} (JOBS_MAX); ask again",
             )
 
     # --- what was written to the journal
@@ -137,39 +176,63 @@ class SinkTable:
             physical_end: physical offset behind it.
         """
         self.is_changed = True
-        self.read_to = place[0] + 1
-        name = entry.batch.sink
-        if entry.kind == JournalKind.FORGOTTEN:
-            self._sinks.pop(name, None)
-            self._runs.pop(name, None)
-            return
-        sink = self._sinks.get(name)
-        if entry.kind == JournalKind.PUBLISHED:
-            if sink is not None and sink.row.last.batch == entry.batch.batch:
+        self.read_to = max(self.read_to, place[0] + 1)
+        name, kind = entry.batch.sink, JournalKind(entry.kind)
+        if kind == JournalKind.RUNS:
+            self._gather(entry, place[0])
+        elif kind == JournalKind.DECIDED:
+            self._decided(entry, place, physical_end)
+        elif kind == JournalKind.FORGOTTEN:
+            self._strangers.pop(name, None)
+            self._forget(name)
+        elif kind == JournalKind.KEPT:
+            self._kept(entry, place)
+        elif (sink := self._sinks.get(name)) is not None:
+            sink.note(_run(entry.batch))
+            if kind == JournalKind.PUBLISHED and sink.row.last.batch == entry.batch.batch:
                 sink.pending, sink.row.is_published, sink.place = None, True, place
                 sink.row.lost_count = entry.lost_count
-            return
-        if entry.kind == JournalKind.RUNS:
-            self._gather(entry, place[0])
-            return
-        is_decided = entry.kind == JournalKind.DECIDED
+
+    def _decided(self, entry: JournalEntry, place: tuple[int, int], physical_end: int) -> None:
+        name = entry.batch.sink
+        first, entry.runs = self._gathered(entry, place[0])
+        before = self._sinks.get(name)
+        runs = self._strangers.pop(name, KnownRuns()) if before is None else before.runs
         row = SinkRow(
             last=entry.batch,
-            decided_ms=place[1] if is_decided or sink is None else sink.row.decided_ms,
-            is_published=not is_decided,
+            decided_ms=place[1],
+            is_published=False,
             is_lasting=entry.is_lasting,
-            lost_count=entry.lost_count,
         )
-        if is_decided:
-            entry.runs = self._gathered(entry)
-            self._sinks[name] = Sink(row, entry, physical_end, place)
-            runs = self._runs.setdefault(name, [])
-            if entry.batch.run not in runs:
-                runs.append(entry.batch.run)
-        elif sink is None:
-            self._sinks[name] = Sink(row, place=place)
-        else:
-            sink.place = place
+        self._sinks[name] = sink = Sink(
+            row,
+            runs,
+            None if before is None else before.recorded,
+            pending=entry,
+            decision_end=physical_end,
+            decision_first=first,
+            place=place,
+            kept_ms=max(JOB_KEPT_MS, entry.kept_ms),
+        )
+        sink.note(_run(entry.batch))
+        (self._jobs.discard if entry.is_lasting else self._jobs.add)(name)
+
+    def _kept(self, entry: JournalEntry, place: tuple[int, int]) -> None:
+        name = entry.batch.sink
+        sink = self._sinks.get(name)
+        if sink is None or sink.row.last.batch != entry.batch.batch:
+            # What it repeats has expired; or the table's file knew more than the log has.
+            row = SinkRow(
+                last=entry.batch,
+                decided_ms=entry.decided_ms or place[1],
+                lost_count=entry.lost_count,
+            )
+            runs = KnownRuns() if sink is None else sink.runs
+            self._sinks[name] = sink = Sink(row, runs)
+            self._jobs.discard(name)
+        for run in (*entry.known, _run(entry.batch)):
+            sink.note(run)
+        sink.place = place
 
     def _gather(self, entry: JournalEntry, offset: int) -> None:
         """Keep runs of a decision that is not there yet, and may never be."""
@@ -180,11 +243,13 @@ class SinkTable:
         if entry.part == len(runs):  # or else the log has lost what was before
             self._unfinished[name] = first, [*runs, entry.runs]
 
-    def _gathered(self, entry: JournalEntry) -> StagedRuns:
-        """Return all runs of a decision."""
+    def _gathered(self, entry: JournalEntry, offset: int) -> tuple[int, StagedRuns]:
+        """Return the first record of a decision, and all of its runs."""
         batch = entry.batch
-        _, runs = self._unfinished.pop(batch.sink, (0, []))
-        whole = StagedRuns.joined([*runs, entry.runs]) if entry.part == len(runs) else entry.runs
+        first, runs = self._unfinished.pop(batch.sink, (offset, []))
+        if entry.part != len(runs):
+            first, runs = offset, []
+        whole = StagedRuns.joined([*runs, entry.runs])
         if entry.part and whole.row_count < batch.row_count:
             _log.error(
                 "batch %d of sink %s: %d of its %d messages are lost: the log has not all of the "
@@ -194,21 +259,25 @@ class SinkTable:
                 batch.row_count - whole.row_count,
                 batch.row_count,
             )
-        return whole
+        return (first if runs else offset), whole
+
+    def _forget(self, name: str) -> None:
+        self._sinks.pop(name, None)
+        self._jobs.discard(name)
+        self._unfinished.pop(name, None)
+        self.is_changed = True
 
     def forget_old(self, now_ms: int) -> int:
-        """Forget the sinks that are not to last, after a while; return how many."""
+        """Forget the jobs that nobody repeats any more; return how many."""
         old = [
             name
-            for name, sink in self._sinks.items()
-            if not sink.row.is_lasting
-            and sink.pending is None
-            and now_ms - sink.row.decided_ms > FORGET_AFTER_MS
+            for name in self._jobs
+            if (sink := self._sinks[name]).pending is None
+            # From when it was published: its writer may have waited for that.
+            and now_ms - sink.place[1] > sink.kept_ms
         ]
         for name in old:
-            del self._sinks[name]
-            self._runs.pop(name, None)
-            self.is_changed = True
+            self._forget(name)
         return len(old)
 
     def about_to_expire(self, before_ms: int) -> list[Sink]:
@@ -222,32 +291,83 @@ class SinkTable:
     # --- as a file
 
     def to_text(self) -> str:
-        """Return the text of ``sinks.json``."""
-        saved = [
-            SavedSink(
-                row=sink.row,
-                pending=sink.pending,
-                decision_end=sink.decision_end,
-                journal_offset=sink.place[0],
-                stored_ms=sink.place[1],
-            )
-            for sink in self._sinks.values()
+        """Return the text of ``sinks.json``: jobs and what is pending a start finds in the journal.
+
+        What has not changed is not encoded again.
+        """
+        sinks = self._sinks.values()
+        again = [
+            sink.decision_first
+            for sink in sinks
+            if sink.pending is not None or not sink.row.is_lasting
         ]
-        unfinished = [first for first, _ in self._unfinished.values()]
-        read_from = min([self.read_to, *unfinished])
-        return fastjson.dump_pretty(
-            SavedSinks(read_to=self.read_to, read_from=read_from, sinks=saved).to_json()
-        )
+        again += (first for first, _ in self._unfinished.values())
+        read_from = min([self.read_to, *again])
+        head = SavedSinks(read_to=self.read_to, read_from=read_from, sinks=[])
+        lines = ",\n".join(sink.saved() for sink in sinks if sink.row.is_lasting)
+        return fastjson.dump(head.to_json()).decode().replace("[]", f"[\n{lines}\n]")
 
     def restore(self, value: object) -> None:
-        """Take over the contents of ``sinks.json``."""
+        """Take over the contents of ``sinks.json``.
+
+        Raises:
+            RemoteProtocolError: it is not that, or of a later pymq.
+        """
         saved = SavedSinks.from_json(value)
+        if saved.version != JOURNAL_VERSION:
+            raise RemoteProtocolError(
+                f"sinks have version {saved.version}, expected {JOURNAL_VERSION}"
+            )
         self.read_to, self.read_from = saved.read_to, saved.read_from
         for one in saved.sinks:
-            name, run = one.row.last.sink, one.row.last.run
+            runs = KnownRuns(one.runs)
             place = one.journal_offset, one.stored_ms
-            self._sinks[name] = Sink(one.row, one.pending, one.decision_end, place)
-            self._runs[name] = [run]
+            sink = Sink(one.row, runs, runs.latest, place=place)
+            sink.saved()
+            self._sinks[one.row.last.sink] = sink
+
+    def read_again(self) -> None:
+        """Have all of the journal read again: it ends before what the file knows.
+
+        What only the file knows stays.
+        """
+        self.read_to = self.read_from = 0
+        self.is_changed = True
+
+    def settle(self, end: int) -> tuple[list[SinkRow], list[SinkRow]]:
+        """Make the best of what the journal does not say, when it was read up to its end.
+
+        Returns:
+            The sinks of which only the file knows what they have published; and those with a
+            decision that is not there any more.
+        """
+        unknown, undecided = [], []
+        for sink in self._sinks.values():
+            if sink.place[0] >= end:
+                sink.place, sink.text = (-1, 0), None  # It is soon said again.
+                unknown.append(sink.row)
+            if not sink.row.is_published and sink.pending is None:
+                sink.row.is_published, sink.text = True, None
+                undecided.append(sink.row)
+        return unknown, undecided
+
+
+def _run(batch: SinkBatch) -> SinkRun:
+    return SinkRun(run=batch.run, planned_ms=batch.planned_ms)
+
+
+def _check_run(batch: SinkBatch, runs: KnownRuns) -> None:
+    """Refuse a run that is not the latest."""
+    latest = runs.fencing(_run(batch))
+    if latest is not None:
+        raise refusal(
+            SinkCode.FENCED,
+            f"sink {batch.sink}: run {latest.run} of the query began after this one, "
+            f"{batch.run}, which may not write any more. Was the query started twice, with "
+            "copies of one checkpoint? Give each a checkpoint, and a sink, of its own. (The "
+            f"drivers planned this at {latest.planned_ms} and {batch.planned_ms} ms since the "
+            "epoch: are their clocks right?)",
+        )
 
 
 def _check_batch(batch: SinkBatch, last: SinkBatch) -> None:

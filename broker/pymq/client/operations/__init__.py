@@ -70,6 +70,7 @@ from pymq.client.operations.sends import (
 from pymq.client.operations.sinks import (
     SinkState,
     forget_sink,
+    list_sinks,
     publish_batch,
     show_sinks,
     sink_state,
@@ -105,6 +106,7 @@ __all__ = [
     "group_table",
     "groups_of_topic",
     "heartbeat",
+    "list_sinks",
     "lock_queues",
     "max_offset",
     "may_send_elsewhere",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pymq.client.operations.operation import Operation, Plain, new_request, nothing
 from pymq.protocol.codes import SinkRequest
 from pymq.protocol.command import Command
-from pymq.protocol.headers.sinks import SinkNameRequest, SinkResponse
+from pymq.protocol.headers.sinks import ShowSinksRequest, SinkNameRequest, SinkResponse
 from pymq.protocol.sink_bodies import SinkBatch, SinkRow, SinkRows
 
 if TYPE_CHECKING:  # It needs more than the standard library.
@@ -39,18 +39,30 @@ def publish_batch(wanted: "PublishRequest") -> Operation[SinkState]:
     return Plain(request, what, _read_state)
 
 
-def show_sinks(sink: str | None = None) -> Operation[list[SinkRow]]:
-    """What all sinks of a broker have published, or one."""
-    request = new_request(SinkRequest.SHOW_SINKS, SinkNameRequest(sink=sink))
-    return Plain(
-        request, "what sinks have published", lambda found: SinkRows.decode(found.body).sinks
-    )
+def show_sinks(sink: str) -> Operation[list[SinkRow]]:
+    """What has a sink published? No row: nothing."""
+    request = new_request(SinkRequest.SHOW_SINKS, ShowSinksRequest(sink=sink))
+    return Plain(request, f"what sink {sink!r} has published", _read_rows)
+
+
+def list_sinks(after: str | None = None) -> Operation[list[SinkRow]]:
+    """What have the sinks of a broker published: some of them, by name; no row: there are no more.
+
+    Args:
+        after: the name of the last one that is known; None: none is.
+    """
+    request = new_request(SinkRequest.SHOW_SINKS, ShowSinksRequest(after=after))
+    return Plain(request, "what sinks have published", _read_rows)
 
 
 def forget_sink(sink: str) -> Operation[None]:
     """Let a sink begin again."""
     request = new_request(SinkRequest.FORGET_SINK, SinkNameRequest(sink=sink))
     return Plain(request, f"to forget sink {sink!r}", nothing)
+
+
+def _read_rows(response: Command) -> list[SinkRow]:
+    return SinkRows.decode(response.body).sinks
 
 
 def _read_state(response: Command) -> SinkState:

@@ -15,9 +15,21 @@ class StageResponse(Header):
 
 @dataclass(slots=True, kw_only=True)
 class SinkNameRequest(Header):
-    """A sink; all of them if none is named."""
+    """A sink."""
+
+    sink: str
+
+
+@dataclass(slots=True, kw_only=True)
+class ShowSinksRequest(Header):
+    """One sink, or the first ones of all, by name.
+
+    Attributes:
+        after: of those that come after this one.
+    """
 
     sink: str | None = None
+    after: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)

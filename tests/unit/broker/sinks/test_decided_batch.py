@@ -29,7 +29,9 @@ def decided(run_count: int, row_count: int) -> DecidedBatch:
     ]
     batch = SinkBatch(sink="s", query="q", run="r", batch=0)
     entry = JournalEntry(kind="decided", batch=batch, runs=StagedRuns.of(runs))
-    return DecidedBatch.of(Sink(SinkRow(last=batch, decided_ms=0), entry, 1 << 40))
+    return DecidedBatch.of(
+        Sink(SinkRow(last=batch, decided_ms=0), pending=entry, decision_end=1 << 40)
+    )
 
 
 def copies_of(first: int, end: int) -> Copies:

@@ -20,6 +20,7 @@ from pymq.protocol.names import SINK_TOPIC
 from pymq.protocol.record import NewRecord
 from pymq.protocol.sink_bodies import SinkBatch, StagedRun
 from pymq.protocol.sink_decisions import JournalEntry, JournalKind, StagedRuns
+from pymq.settings import take_over, with_changes
 from pymq.store import MessageStore, Put, PutResult, PutStatus
 
 HOUR_MS = 3_600_000
@@ -146,7 +147,7 @@ def test_what_is_said_again_undoes_nothing_that_was_written_meanwhile(tmp_path: 
     run(bed, test())
     other = Bed(tmp_path)
     other.journal.load()
-    assert [(row.last.sink, row.last.batch) for row in other.table.rows()] == [
+    assert [(row.last.sink, row.last.batch) for row in other.table.page("", 10)] == [
         ("goes on", 2),
         ("rests", 1),
     ]
@@ -183,7 +184,7 @@ def test_what_is_not_of_pymq_is_left_out_of_the_journal(
         put_entry(bed, body)
     put_entry(bed, entry(JournalKind.KEPT, batch(number=7)).encode())
     bed.journal.load()
-    assert [row.last.batch for row in bed.table.rows()] == [7]
+    assert [row.last.batch for row in bed.table.page("", 10)] == [7]
     assert caplog.text.count("left out of the journal of sinks: entry") == 3
     bed.store.close()
 
@@ -224,7 +225,7 @@ def test_a_decision_of_several_records_counts_with_the_last(tmp_path: Path) -> N
     run(again, test())
     again = Bed(tmp_path / "2")
     again.journal.load()
-    assert [row.last.batch for row in again.table.rows()] == [2]
+    assert [row.last.batch for row in again.table.page("", 10)] == [2]
     again.store.close()
 
 
@@ -258,6 +259,61 @@ def check_decision(bed: Bed, expected: StagedRuns | None) -> None:
         assert sink.row.last.batch == 0
     else:
         assert sink.row.last.batch == 1 and list(sink.pending.runs) == list(expected)
+
+
+def test_a_log_that_ends_before_what_the_file_knows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What the log says counts; what it says nothing of stays, and is told."""
+    known = SinkTable()
+    known.take(entry(JournalKind.KEPT, batch("of the file", 7)), (9, FakeClock().now_ms), 900)
+    known.take(entry(JournalKind.KEPT, batch("expired", 6)), (0, FakeClock().now_ms), 900)
+    known.take(entry(JournalKind.KEPT, batch("set back", 5)), (8, FakeClock().now_ms), 900)
+    table = SinkTable()
+    table.restore(fastjson.parse(known.to_text()))
+    bed = Bed(tmp_path, table)
+    put_entry(bed, entry(JournalKind.FORGOTTEN, batch("nobody")).encode())
+    put_entry(bed, entry(JournalKind.DECIDED, batch("set back", 3)).encode())
+    put_entry(bed, entry(JournalKind.KEPT, batch("set back", 4)).encode())
+    bed.journal.load()
+    found = [(row.last.sink, row.last.batch) for row in table.page("", 10)]
+    assert found == [("expired", 6), ("of the file", 7), ("set back", 4)]
+    assert table.read_to == 3 and not table.pending()
+    told = [record.getMessage() for record in caplog.records]
+    assert "the log ends before what is known of sinks (journal 10, log 3)" in told[0]
+    assert len(told) == 2 and "sink of the file: the log does not say that it has" in told[1]
+    # It is said again at once.
+    assert [sink.row.last.sink for sink in table.about_to_expire(1)] == ["of the file"]
+    bed.store.close()
+
+
+def test_a_decision_that_the_log_has_lost(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    known = SinkTable()
+    known.take(entry(JournalKind.DECIDED, batch(number=7)), (0, FakeClock().now_ms), 900)
+    table = SinkTable()
+    table.restore(fastjson.parse(known.to_text()))
+    bed = Bed(tmp_path, table)
+    put_entry(bed, entry(JournalKind.FORGOTTEN, batch("nobody")).encode())
+    bed.journal.load()
+    assert "sink s: the log has lost what batch 7 is, which was decided" in caplog.text
+    (row,) = table.page("", 10)
+    assert row.is_published and not table.pending()
+    bed.store.close()
+
+
+def test_how_long_the_log_is_kept_may_change(tmp_path: Path) -> None:
+    bed = Bed(tmp_path)
+
+    async def test() -> None:
+        await bed.publish(batch(number=1))
+        bed.clock.now_ms += 20 * HOUR_MS
+        assert await bed.journal.say_again() == 0
+        changes = {"fileReservedTime": "24"}
+        take_over(bed.config, with_changes(bed.config, changes, source="a test"))
+        assert await bed.journal.say_again() == 1
+        assert await bed.journal.say_again() == 0
+
+    run(bed, test())
 
 
 def put_entry(bed: Bed, body: bytes) -> None:

@@ -1,23 +1,48 @@
-"""The table of sinks: what it forgets, and what it has said again."""
+"""The table of sinks: who may publish, what it forgets, what it saves and has said again."""
+
+from typing import Any
 
 import pytest
 
 from pymq.broker.sinks.journal import kept, published
-from pymq.broker.state.sinks import FORGET_AFTER_MS, SinkTable
-from pymq.errors import BrokerError
+from pymq.broker.state import sinks
+from pymq.broker.state.sink_runs import RUNS_MAX
+from pymq.broker.state.sinks import JOB_KEPT_MS, SinkTable
+from pymq.errors import BrokerError, RemoteProtocolError
 from pymq.protocol import fastjson
-from pymq.protocol.sink_bodies import SinkBatch
-from pymq.protocol.sink_decisions import JournalEntry, JournalKind
+from pymq.protocol.codes import ResponseCode, SinkCode
+from pymq.protocol.sink_bodies import SinkBatch, SinkRow
+from pymq.protocol.sink_decisions import JournalEntry, JournalKind, SavedSink, SinkRun
 
 NOW_MS = 1_700_000_000_000
 
 
-def batch(sink: str = "s", number: int = 0, run: str = "r") -> SinkBatch:
-    return SinkBatch(sink=sink, query="q", run=run, batch=number)
+def batch(sink: str = "s", number: int = 0, run: str = "r", planned_ms: int = 0) -> SinkBatch:
+    return SinkBatch(sink=sink, query="q", run=run, batch=number, planned_ms=planned_ms)
 
 
-def entry(kind: JournalKind, what: SinkBatch, *, is_lasting: bool = True) -> JournalEntry:
-    return JournalEntry(kind=kind.value, batch=what, is_lasting=is_lasting)
+def entry(kind: JournalKind, what: SinkBatch, **more: Any) -> JournalEntry:
+    return JournalEntry(kind=kind.value, batch=what, **more)
+
+
+def rows(table: SinkTable) -> list[SinkRow]:
+    return table.page("", 100)
+
+
+def reopened(table: SinkTable) -> SinkTable:
+    """Return what a start restores."""
+    copy = SinkTable()
+    copy.restore(fastjson.parse(table.to_text()))
+    return copy
+
+
+def is_fenced(table: SinkTable, what: SinkBatch) -> bool:
+    try:
+        table.admit(what)
+    except BrokerError as error:
+        assert error.code == SinkCode.FENCED
+        return True
+    return False
 
 
 def publish(table: SinkTable, what: SinkBatch, *, is_lasting: bool = True, at: int = 0) -> None:
@@ -25,19 +50,37 @@ def publish(table: SinkTable, what: SinkBatch, *, is_lasting: bool = True, at: i
     table.take(entry(JournalKind.PUBLISHED, what), (at + 1, NOW_MS), 2000)
 
 
-def test_sinks_that_are_not_to_last_are_forgotten_after_a_day() -> None:
+@pytest.mark.parametrize("asked_ms", [0, 3 * JOB_KEPT_MS])
+def test_jobs_are_forgotten_when_nobody_repeats_them(asked_ms: int) -> None:
+    kept_ms = max(asked_ms, JOB_KEPT_MS)
     table = SinkTable()
-    publish(table, batch("job"), is_lasting=False)
-    publish(table, batch("query"))
-    assert table.forget_old(NOW_MS + FORGET_AFTER_MS) == 0
-    assert table.forget_old(NOW_MS + FORGET_AFTER_MS + 1) == 1
-    assert [row.last.sink for row in table.rows()] == ["query"]
+    job = entry(JournalKind.DECIDED, batch("job"), is_lasting=False, kept_ms=asked_ms)
+    table.take(job, (0, NOW_MS), 1000)
+    publish(table, batch("query"), at=1)
+    published_ms = NOW_MS + 10 * kept_ms  # It took long.
+    table.take(entry(JournalKind.PUBLISHED, batch("job")), (3, published_ms), 2000)
+    assert table.forget_old(published_ms + kept_ms) == 0
+    assert table.forget_old(published_ms + kept_ms + 1) == 1
+    assert [row.last.sink for row in rows(table)] == ["query"]
+
+
+def test_jobs_that_may_not_be_forgotten_yet_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "JOBS_MAX", 2)
+    table = SinkTable()
+    for number in range(3):
+        table.make_room(NOW_MS)
+        publish(table, batch(f"{number}"), at=2 * number, is_lasting=number == 0)
+    with pytest.raises(BrokerError, match="JOBS_MAX") as refused:
+        table.make_room(NOW_MS + JOB_KEPT_MS)
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY  # which is repeated
+    table.make_room(NOW_MS + JOB_KEPT_MS + 1)
+    assert [row.last.sink for row in rows(table)] == ["0"]
 
 
 def test_what_is_decided_and_not_copied_is_not_forgotten() -> None:
     table = SinkTable()
     table.take(entry(JournalKind.DECIDED, batch(), is_lasting=False), (0, NOW_MS), 1000)
-    assert table.forget_old(NOW_MS + 2 * FORGET_AFTER_MS) == 0
+    assert table.forget_old(NOW_MS + 2 * JOB_KEPT_MS) == 0
     assert [sink.decision_end for sink in table.pending()] == [1000]
 
 
@@ -52,33 +95,88 @@ def test_what_the_journal_would_forget_is_said_again_once() -> None:
     table.take(entry(JournalKind.KEPT, batch("a")), (4, NOW_MS + 10), 3000)
     (other,) = table.about_to_expire(NOW_MS + 1)
     assert other.row.last.sink == "b"
-    assert table.rows()[0].decided_ms == decided_ms
+    assert rows(table)[0].decided_ms == decided_ms
 
 
 def test_rows_that_are_lost_are_told_until_the_next_batch() -> None:
     table = SinkTable()
     table.take(entry(JournalKind.DECIDED, batch()), (0, NOW_MS), 1000)
     table.take(published(batch(), lost_count=3), (1, NOW_MS), 2000)
-    copy = SinkTable()
-    copy.restore(fastjson.parse(table.to_text()))
+    copy = reopened(table)
     (sink,) = copy.about_to_expire(NOW_MS + 1)
     again = SinkTable()
     again.take(kept(sink), (2, NOW_MS), 3000)
     for one in (table, copy, again):
-        assert [row.lost_count for row in one.rows()] == [3]
+        assert [row.lost_count for row in rows(one)] == [3]
         publish(one, batch(number=1), at=4)
-        assert [row.lost_count for row in one.rows()] == [0]
+        assert [row.lost_count for row in rows(one)] == [0]
 
 
-def test_the_file_has_all_of_it() -> None:
+def test_the_file_and_what_is_read_with_it_are_all_there_is() -> None:
+    journal: list[JournalEntry] = []
+
+    def add(table: SinkTable, kind: JournalKind, what: SinkBatch, **more: Any) -> None:
+        journal.append(entry(kind, what, **more))
+        table.take(journal[-1], (len(journal) - 1, NOW_MS), 1000 * len(journal))
+
     table = SinkTable()
-    publish(table, batch("a", 7))
-    table.take(entry(JournalKind.DECIDED, batch("b", 3)), (2, NOW_MS), 5000)
-    copy = SinkTable()
-    copy.restore(fastjson.parse(table.to_text()))
-    assert copy.rows() == table.rows() and copy.read_to == 3
-    assert [(sink.row.last.sink, sink.decision_end) for sink in copy.pending()] == [("b", 5000)]
-    assert not copy.admit(batch("a", 7)) and copy.admit(batch("a", 8))
+    for read_from, kind, what, is_lasting in (
+        (0, JournalKind.DECIDED, batch("a", 7), True),
+        (2, JournalKind.PUBLISHED, batch("a", 7), True),
+        (2, JournalKind.DECIDED, batch("b", 3), True),
+        (2, JournalKind.DECIDED, batch("job"), False),
+        (3, JournalKind.PUBLISHED, batch("b", 3), True),
+        (3, JournalKind.PUBLISHED, batch("job"), False),
+        (3, JournalKind.RUNS, batch("a", 8), True),
+    ):
+        add(table, kind, what, is_lasting=is_lasting)
+        copy = reopened(table)
+        assert (copy.read_from, copy.read_to) == (read_from, len(journal))
+        for at in range(read_from, len(journal)):
+            copy.take(journal[at], (at, NOW_MS), 1000 * (at + 1))
+        assert copy.settle(len(journal)) == ([], [])
+        assert rows(copy) == rows(table) and copy.read_to == len(journal)
+        assert [one.decision_end for one in copy.pending()] == [
+            one.decision_end for one in table.pending()
+        ]
+        assert '"job"' not in table.to_text()
+    table.forget_old(NOW_MS + JOB_KEPT_MS + 1)
+    assert reopened(table).read_from == 6
+
+
+def test_what_has_not_changed_is_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the event loop, with 50,000 sinks."""
+    table = SinkTable()
+    for number in range(100):
+        publish(table, batch(f"{number}"), at=2 * number)
+    table.to_text()
+    encoded: list[str] = []
+    to_json = SavedSink.to_json
+    monkeypatch.setattr(
+        SavedSink, "to_json", lambda one: (encoded.append(one.row.last.sink), to_json(one))[1]
+    )
+    for table_now in (table, reopened(table)):
+        encoded.clear()
+        table_now.admit(batch("3", 1, run="newer"))
+        publish(table_now, batch("7", 1), at=300)
+        table_now.take(entry(JournalKind.KEPT, batch("9")), (302, NOW_MS), 3000)
+        table_now.to_text()
+        assert sorted(encoded) == ["3", "7", "9"]
+        assert rows(reopened(table_now)) == rows(table_now)
+
+
+def test_a_file_of_a_later_pymq() -> None:
+    text = SinkTable().to_text().replace('"version":1', '"version":2')
+    with pytest.raises(RemoteProtocolError, match="version 2, expected 1"):
+        SinkTable().restore(fastjson.parse(text))
+
+
+def test_pages() -> None:
+    table = SinkTable()
+    for number in (3, 1, 2, 0):
+        publish(table, batch(f"{number}"))
+    pages = [table.page(after, 3) for after in ("", "2", "3")]
+    assert [[row.last.sink for row in page] for page in pages] == [["0", "1", "2"], ["3"], []]
 
 
 def test_a_sink_that_only_the_journal_knows() -> None:
@@ -86,7 +184,7 @@ def test_a_sink_that_only_the_journal_knows() -> None:
     table = SinkTable()
     table.take(entry(JournalKind.KEPT, batch(number=9)), (0, NOW_MS), 1000)
     assert not table.admit(batch(number=9)) and table.admit(batch(number=10))
-    assert table.rows()[0].is_published and not table.pending()
+    assert rows(table)[0].is_published and not table.pending()
 
 
 def test_who_is_refused_fences_nobody() -> None:
@@ -100,3 +198,70 @@ def test_who_is_refused_fences_nobody() -> None:
     assert table.admit(batch(number=6, run="newer"))
     with pytest.raises(BrokerError, match="began after this one"):
         table.admit(batch(number=6))
+
+
+# -------------------------------------------------------------------------------------- runs
+
+
+def test_what_is_left_of_an_older_run_fences_nobody() -> None:
+    """Not by what it asks first after the newer one, and not by repeating the last batch."""
+    table = SinkTable()
+    publish(table, batch(number=5, run="old", planned_ms=10))
+    assert table.admit(batch(number=6, run="new", planned_ms=20))
+    for older in (
+        batch(number=6, run="old", planned_ms=30),  # is as old as when it was heard of first
+        batch(number=5, run="old", planned_ms=10),
+        batch(number=6, run="never heard of", planned_ms=19),
+    ):
+        assert is_fenced(table, older)
+        assert table.admit(batch(number=6, run="new", planned_ms=20))
+    assert table.admit(batch(number=6, run="newest", planned_ms=20))
+    assert is_fenced(table, batch(number=6, run="new", planned_ms=40))
+
+
+def test_an_older_run_of_a_sink_that_has_published_nothing() -> None:
+    table = SinkTable()
+    assert table.admit(batch(run="new", planned_ms=20))
+    assert is_fenced(table, batch(run="old", planned_ms=10))
+    publish(table, batch(run="new", planned_ms=20))
+    assert is_fenced(table, batch(number=1, run="old", planned_ms=10))
+
+
+def test_runs_are_fenced_after_a_start() -> None:
+    """Whether the newer one is in the file, in the journal, or was said again."""
+    table = SinkTable()
+    publish(table, batch(number=5, run="old", planned_ms=10))
+    new = batch(number=6, run="new", planned_ms=20)
+    assert not table.has_unrecorded_run("s")
+    table.admit(new)
+    assert table.has_unrecorded_run("s")
+    of_file = reopened(table)
+    table.take(entry(JournalKind.BEGUN, new), (2, NOW_MS), 3000)
+    assert not table.has_unrecorded_run("s") and not table.has_unrecorded_run("nobody")
+    of_journal, of_kept = SinkTable(), SinkTable()
+    publish(of_journal, batch(number=5, run="old", planned_ms=10))
+    of_journal.take(entry(JournalKind.BEGUN, new), (2, NOW_MS), 3000)
+    known = [SinkRun(run="old", planned_ms=10), SinkRun(run="new", planned_ms=20)]
+    again = entry(JournalKind.KEPT, batch(number=5, run="old", planned_ms=10), known=known)
+    of_kept.take(again, (0, NOW_MS), 1000)
+    for one in (of_file, of_journal, of_kept):
+        assert is_fenced(one, batch(number=6, run="old", planned_ms=30))
+        assert one.admit(new) and not one.has_unrecorded_run("s")
+
+
+def test_runs_that_are_remembered_are_limited() -> None:
+    """However many one sink has, as one that is written by jobs with its name."""
+    table = SinkTable()
+    for number in range(RUNS_MAX + 100):
+        publish(table, batch(number=number, run=f"job {number}", planned_ms=number))
+    sink = table.find("s")
+    assert sink is not None and len(sink.runs.all()) == RUNS_MAX
+    assert is_fenced(table, batch(number=200, run=f"job {RUNS_MAX + 98}"))
+    assert is_fenced(table, batch(number=200, run="job 0"))
+
+
+def test_a_sink_that_is_forgotten_has_no_runs() -> None:
+    table = SinkTable()
+    publish(table, batch(run="new", planned_ms=20))
+    table.take(entry(JournalKind.FORGOTTEN, batch()), (2, NOW_MS), 3000)
+    assert table.admit(batch(run="old", planned_ms=10))
