@@ -162,9 +162,7 @@ class Schedule:
 
     def batch(self, number: int) -> SinkBatch:
         run = f"run {self.run_count}"
-        return SinkBatch(
-            sink="s", query="q", run=run, batch=number, planned_ms=self.run_count
-        )
+        return SinkBatch(sink="s", query="q", run=run, batch=number, planned_ms=self.run_count)
 
     async def write_batch(self) -> None:
         """Write the next batch, perhaps once more."""
