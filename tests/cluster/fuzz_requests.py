@@ -26,6 +26,7 @@ from pymq.protocol.command import Command, HeaderForm
 from pymq.protocol.headers import codec
 from pymq.protocol.headers.send import LETTERS
 from pymq.protocol.json_object import JsonObject
+from pymq.protocol.sink_decisions import StagedRuns
 
 RECORDED: Final = Path(__file__).with_name("java_requests.json")
 #: Those that a server may hold for as long as the sender wants.
@@ -273,11 +274,30 @@ class RequestMaker:
 
     def _object(self, kind: type[JsonObject], depth: int) -> dict[str, Any]:
         """Return a JSON object with the members of a body, or some of them, or wrong ones."""
+        if kind is StagedRuns:
+            return self._packed_runs()
         result: dict[str, Any] = {}
         for member in json_object._plan(kind):
             if self._dice.random() >= self._oddity / 2:
                 result[member.wire] = self._member(member, depth)
         return result
+
+    def _packed_runs(self) -> dict[str, Any]:
+        dice = self._dice
+        rows = [
+            struct.pack(
+                ">HiqiiQ",
+                dice.choice((0, 0, 0, 1, 65535)),
+                dice.choice((0, 1, 7, -1)),
+                dice.choice((0, dice.randrange(1 << 20), (1 << 63) - 1)),
+                dice.choice((0, dice.randrange(1 << 12), (1 << 31) - 1)),
+                dice.choice((1, 1, 2, 0, (1 << 31) - 1)),
+                dice.getrandbits(64),
+            )
+            for _ in range(dice.choice((0, 1, 1, 3, 100)))
+        ]
+        packed = base64.b64encode(b"".join(rows)).decode()
+        return {"packed": packed, "topics": [self._value("topic") for _ in range(2)]}
 
     def _member(self, member: Any, depth: int) -> Any:
         dice = self._dice

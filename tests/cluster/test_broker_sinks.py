@@ -9,6 +9,7 @@ from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 from tests.cluster.sinks import SinkWriter, bodies, seen, shown
 
 from pymq.broker.handlers import sinks as handler
+from pymq.broker.sinks.publishing import Publishing
 from pymq.protocol.codes import RequestCode, ResponseCode, SinkCode, SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.names import SINK_TOPIC
@@ -199,6 +200,28 @@ def test_older_runs_are_fenced_after_a_restart(tmp_path: Path, is_file_lost: boo
     if is_file_lost:
         lose_file(tmp_path)
     serve(tmp_path, go_on)
+
+
+def test_a_run_that_is_fenced_before_it_has_decided(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def check(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        old = SinkWriter(peer, run="old", planned_ms=10)
+        run = await old.stage([b"never"])
+        new = SinkWriter(peer, run="new", planned_ms=20)
+        look = Publishing.check
+
+        async def look_long(publishing: Publishing, runs: Any) -> None:
+            await look(publishing, runs)
+            publishing._table.admit(new.batch(0))
+
+        monkeypatch.setattr(Publishing, "check", look_long)
+        assert (await old.publish(0, run)).code == SinkCode.FENCED
+        assert (await new.publish(0, await new.stage([b"new"]))).code == ResponseCode.SUCCESS
+        assert await bodies(peer) == [b"new"]
+
+    serve(tmp_path, check)
 
 
 def test_sinks_are_shown_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

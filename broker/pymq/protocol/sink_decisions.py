@@ -276,6 +276,7 @@ class SavedSink(JsonObject):
 
     row: SinkRow
     runs: list[SinkRun]
+    decision_offset: int
     journal_offset: int
     stored_ms: int
 

@@ -92,15 +92,14 @@ class SinkJournal:
                         place = record.queue_offset, record.store_timestamp
                         self._table.take(entry, place, record.physical_offset + record.size)
             at = max(result.next_queue_offset, at + 1)
-        unknown, undecided = self._table.settle(end)
-        for row in unknown:
+        forgotten, undecided = self._table.settle(end)
+        for row in forgotten:
             _log.error(
-                "sink %s: the log does not say that it has published batch %d, which config/"
-                "sinks.json does. It counts as published; if its messages are missing, run `pymq "
-                "sink forget %s` before the query goes on",
+                "sink %s: the log has lost its last batch %d, and says nothing of those before: "
+                "the sink begins again. If its query was set back behind that batch, rows will be "
+                "there twice",
                 row.last.sink,
                 row.last.batch,
-                row.last.sink,
             )
         for row in undecided:
             _log.error(

@@ -53,7 +53,8 @@ class Sink:
         recorded: the latest run of which the journal knows.
         pending: the decision about its last batch, until all of that is copied.
         decision_end: physical offset behind the record of that.
-        decision_first: queue offset of the first record of that in the journal; -1: not known.
+        decision_first: queue offset of the first record of that in the journal, which may be gone;
+            -1: long ago.
         place: queue offset of its last record in the journal, and when that was stored, ms.
         kept_ms: of a job, how long it is remembered.
         text: how it is saved; None: as it is now, it was not saved yet.
@@ -82,6 +83,7 @@ class Sink:
             saved = SavedSink(
                 row=self.row,
                 runs=self.runs.all(),
+                decision_offset=self.decision_first,
                 journal_offset=self.place[0],
                 stored_ms=self.place[1],
             )
@@ -322,15 +324,12 @@ class SinkTable:
         for one in saved.sinks:
             runs = KnownRuns(one.runs)
             place = one.journal_offset, one.stored_ms
-            sink = Sink(one.row, runs, runs.latest, place=place)
+            sink = Sink(one.row, runs, runs.latest, decision_first=one.decision_offset, place=place)
             sink.saved()
             self._sinks[one.row.last.sink] = sink
 
     def read_again(self) -> None:
-        """Have all of the journal read again: it ends before what the file knows.
-
-        What only the file knows stays.
-        """
+        """Have all of the journal read again: it ends before what the file knows."""
         self.read_to = self.read_from = 0
         self.is_changed = True
 
@@ -338,18 +337,22 @@ class SinkTable:
         """Make the best of what the journal does not say, when it was read up to its end.
 
         Returns:
-            The sinks of which only the file knows what they have published; and those with a
-            decision that is not there any more.
+            The sinks that are forgotten, because their decisions are lost with the end of the log,
+            and so is what was published by them, which comes after them; and those of which the
+            beginning of the log is lost, with the decision and what it was to publish.
         """
-        unknown, undecided = [], []
-        for sink in self._sinks.values():
+        forgotten, undecided = [], []
+        for name, sink in list(self._sinks.items()):
+            if sink.decision_first >= end:
+                self._forget(name)
+                forgotten.append(sink.row)
+                continue
             if sink.place[0] >= end:
                 sink.place, sink.text = (-1, 0), None  # It is soon said again.
-                unknown.append(sink.row)
             if not sink.row.is_published and sink.pending is None:
                 sink.row.is_published, sink.text = True, None
                 undecided.append(sink.row)
-        return unknown, undecided
+        return forgotten, undecided
 
 
 def _run(batch: SinkBatch) -> SinkRun:

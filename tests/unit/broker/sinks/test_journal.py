@@ -264,26 +264,39 @@ def check_decision(bed: Bed, expected: StagedRuns | None) -> None:
 def test_a_log_that_ends_before_what_the_file_knows(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What the log says counts; what it says nothing of stays, and is told."""
-    known = SinkTable()
-    known.take(entry(JournalKind.KEPT, batch("of the file", 7)), (9, FakeClock().now_ms), 900)
-    known.take(entry(JournalKind.KEPT, batch("expired", 6)), (0, FakeClock().now_ms), 900)
-    known.take(entry(JournalKind.KEPT, batch("set back", 5)), (8, FakeClock().now_ms), 900)
+    """What the log says counts. What was decided after its end was not; what was before stays."""
+    known, now_ms = SinkTable(), FakeClock().now_ms
+    for at, kind, what in (
+        (1, JournalKind.DECIDED, batch("kept", 7)),
+        (2, JournalKind.PUBLISHED, batch("kept", 7)),
+        (5, JournalKind.KEPT, batch("kept", 7)),
+        (6, JournalKind.KEPT, batch("long ago", 6)),
+        (7, JournalKind.DECIDED, batch("lost", 5)),
+        (8, JournalKind.PUBLISHED, batch("lost", 5)),
+        (9, JournalKind.DECIDED, batch("pending", 0)),
+        (10, JournalKind.DECIDED, batch("set back", 8)),
+    ):
+        known.take(entry(kind, what), (at, now_ms), 900)
     table = SinkTable()
     table.restore(fastjson.parse(known.to_text()))
     bed = Bed(tmp_path, table)
-    put_entry(bed, entry(JournalKind.FORGOTTEN, batch("nobody")).encode())
-    put_entry(bed, entry(JournalKind.DECIDED, batch("set back", 3)).encode())
-    put_entry(bed, entry(JournalKind.KEPT, batch("set back", 4)).encode())
+    for kind, what in (
+        (JournalKind.FORGOTTEN, batch("nobody")),
+        (JournalKind.FORGOTTEN, batch("nobody")),
+        (JournalKind.DECIDED, batch("set back", 3)),
+        (JournalKind.KEPT, batch("set back", 4)),
+    ):
+        put_entry(bed, entry(kind, what).encode())
     bed.journal.load()
     found = [(row.last.sink, row.last.batch) for row in table.page("", 10)]
-    assert found == [("expired", 6), ("of the file", 7), ("set back", 4)]
-    assert table.read_to == 3 and not table.pending()
+    assert found == [("kept", 7), ("long ago", 6), ("set back", 4)]
+    assert table.read_to == 4 and not table.pending()
     told = [record.getMessage() for record in caplog.records]
-    assert "the log ends before what is known of sinks (journal 10, log 3)" in told[0]
-    assert len(told) == 2 and "sink of the file: the log does not say that it has" in told[1]
+    assert "the log ends before what is known of sinks (journal 11, log 4)" in told[0]
+    assert [text.split(":")[0] for text in told[1:]] == ["sink lost", "sink pending"]
     # It is said again at once.
-    assert [sink.row.last.sink for sink in table.about_to_expire(1)] == ["of the file"]
+    again = [sink.row.last.sink for sink in table.about_to_expire(1)]
+    assert sorted(again) == ["kept", "long ago"]
     bed.store.close()
 
 
