@@ -129,7 +129,7 @@ class TransactionRun:
         self.files = files
         self.saved = saved
         self.config = BrokerConfig(**broker)
-        self.store_config = config(root, **settings)
+        self.store_config = config(root, reserved_hours=RESERVED_HOURS, **settings)
         self.store = store = MessageStore.open(self.store_config, clock, files=files)
         self.offsets = OffsetTable()
         if saved is not None:
@@ -160,7 +160,7 @@ class TransactionRun:
             TopicTable(self.config, clock),
             self.clients,
             self.transactions,
-            reserved_hours=RESERVED_HOURS,
+            store_config=self.store_config,
             store_host=HOST,
         )
         handlers = TransactionHandlers(self.config, clock, store, cold_reads, self.transactions)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from tests.local_spark import local_spark
 from tests.spark.two_brokers import TwoBrokers
 
@@ -36,6 +37,15 @@ def two_brokers(tmp_path: Path) -> Iterator[TwoBrokers]:
     """A new name server and two brokers, as processes; see the module ``two_brokers``."""
     with TwoBrokers(tmp_path / "bed") as bed:
         yield bed
+
+
+@pytest.fixture
+def running() -> Iterator[list[StreamingQuery]]:
+    """Queries to be stopped at the end of the test."""
+    queries: list[StreamingQuery] = []
+    yield queries
+    for query in queries:
+        query.stop()
 
 
 @pytest.fixture

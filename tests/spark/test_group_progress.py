@@ -2,7 +2,6 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
@@ -20,15 +19,6 @@ pytestmark = pytest.mark.spark
 DEADLINE_S = 120.0
 #: Before 4.2 nothing is asked after the only batch of trigger AvailableNow.
 HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
-
-
-@pytest.fixture
-def running() -> Iterator[list[StreamingQuery]]:
-    """Queries to be stopped at the end of the test."""
-    queries: list[StreamingQuery] = []
-    yield queries
-    for query in queries:
-        query.stop()
 
 
 def stream(spark: SparkSession, bed: TwoBrokers, topic: str, **options: str) -> DataFrame:

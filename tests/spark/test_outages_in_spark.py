@@ -1,6 +1,6 @@
 """Queries in a real Spark while brokers restart, freeze and die under load: each row once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyspark
@@ -15,15 +15,6 @@ DEADLINE_S = 120.0
 OUTAGES = (("restart", "broker-a"), ("kill", "broker-b"), ("freeze", "broker-a"))
 #: Before 4.2 trigger AvailableNow does not tell the source about itself.
 HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
-
-
-@pytest.fixture
-def running() -> Iterator[list[StreamingQuery]]:
-    """Queries to be stopped at the end of the test."""
-    queries: list[StreamingQuery] = []
-    yield queries
-    for query in queries:
-        query.stop()
 
 
 def source(spark: SparkSession, bed: TwoBrokers, *topics: str, **options: str) -> DataFrame:

@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,6 @@ def bodies(spark: SparkSession, cluster: Cluster) -> Callable[[str], list[int]]:
         return sorted(int(row.body) for row in rows)
 
     return bodies
-
-
-@pytest.fixture
-def running() -> Iterator[list[StreamingQuery]]:
-    """Queries to be stopped at the end of the test."""
-    queries: list[StreamingQuery] = []
-    yield queries
-    for query in queries:
-        query.stop()
 
 
 def numbers(*bounds: int) -> list[bytes]:

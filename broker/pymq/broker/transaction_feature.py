@@ -46,7 +46,7 @@ def make_transactions(site: Site, tables: Tables, core: Core) -> Feature:
         tables.topics,
         tables.clients,
         transactions,
-        reserved_hours=site.store_config.reserved_hours,
+        store_config=site.store_config,
         store_host=site.store_host,
     )
     return Feature(

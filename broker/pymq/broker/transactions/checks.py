@@ -52,7 +52,7 @@ from pymq.protocol.transaction_records import (
     discarded_record,
     immune_copy,
 )
-from pymq.store import MessageStore, PutResult
+from pymq.store import MessageStore, PutResult, StoreConfig
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class TransactionChecks:
     """The rounds of checks of one broker.
 
     Args:
-        reserved_hours: how long files are kept.
+        store_config: says how long files are kept, which may change while they are.
         responses: read half messages that are not in memory any more.
         clients: know the producers.
         store_host: our packed address.
@@ -92,7 +92,7 @@ class TransactionChecks:
         clients: ClientTable,
         transactions: Transactions,
         *,
-        reserved_hours: int,
+        store_config: StoreConfig,
         store_host: bytes,
     ) -> None:
         self._config = config
@@ -102,7 +102,7 @@ class TransactionChecks:
         self._topics = topics
         self._clients = clients
         self._transactions = transactions
-        self._reserved_ms = reserved_hours * _HOUR_MS
+        self._store_config = store_config
         self._store_host = store_host
         self._tasks = Tasks("transactions")
         self._turns = itertools.count()
@@ -204,7 +204,7 @@ class TransactionChecks:
             return True
         age_ms = self._clock.wall_ms() - half.born_timestamp
         is_checked_enough = (check_times(half) or 0) >= self._config.transaction_check_max
-        if is_checked_enough or age_ms > self._reserved_ms:
+        if is_checked_enough or age_ms > self._store_config.reserved_hours * _HOUR_MS:
             self._discard(half)
             return True
         text = find_property(half.properties, CHECK_IMMUNITY_S.encode())
