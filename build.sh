@@ -123,7 +123,7 @@ make_java() {  # exports JAVA_HOME when there is a Java, and is silent about it
     return
   fi
   export JAVA_HOME=$home PATH=$home/bin:$PATH
-  echo "$home" > "$java_note"
+  echo "$home" > "$java_note.$$" && mv "$java_note.$$" "$java_note"   # whole, whoever reads it now
 }
 
 need_java() { [ -n "${JAVA_HOME:-}" ] || die "$1 needs Java 17 or 21"; }

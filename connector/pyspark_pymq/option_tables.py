@@ -23,8 +23,8 @@ endingOffsets             latest               or JSON
 endingTimestamp           none                 before the first message stored then or later
 endingOffsetsByTimestamp  none                 such times by queue, in JSON
 maxOffsetsPerTrigger      no limit             most messages of a micro-batch
-maxBytesPerTrigger        no limit             most bytes of a micro-batch, as they are stored; an
-                                               estimate, from samples of the messages
+maxBytesPerTrigger        no limit             most bytes of a micro-batch, as they are stored; with
+                                               brokers of RocketMQ an estimate, from samples
 minOffsetsPerTrigger      none                 fewest messages of a micro-batch, unless it is late
 maxTriggerDelay           15m                  how late: after the last one, or the query's start;
                                                ``15m``, ``90s``, or milliseconds

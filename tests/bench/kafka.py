@@ -89,5 +89,7 @@ class Kafka:
 
     def __exit__(self, *error: object) -> None:
         if self._process is not None:
+            if any(error):
+                print(f"the end of Kafka's log:\n{self._process.output()[-2000:]}")
             self._process.kill()
         shutil.rmtree(self._home, ignore_errors=True)

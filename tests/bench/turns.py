@@ -8,6 +8,8 @@ from typing import Any
 from tests.bench.machine import line
 
 ROUNDS = 6
+#: Pause before each action, in which a broker finishes what the last one has left to do.
+SETTLE_S = 1.0
 
 
 def to_noop(rows: Any) -> None:
@@ -26,7 +28,7 @@ def turns(
     """Run actions in turns; print their median rates, and how each does beside the last one.
 
     A ratio is the median over the rounds: the actions of a round meet the same neighbours, the
-    best of each need not.
+    best of each need not. Every other round runs backwards: nobody is always behind the same one.
 
     Args:
         actions: what to time, by name; the last one is what the others are compared with.
@@ -39,9 +41,10 @@ def turns(
         The names of the ratios below their targets.
     """
     seconds: dict[str, list[float]] = {name: [] for name in actions}
-    for _ in range(rounds + 1):
-        for name, action in actions.items():
+    for index in range(rounds + 1):
+        for name, action in list(actions.items())[:: -1 if index % 2 else 1]:
             before()
+            time.sleep(SETTLE_S)
             started = time.perf_counter()
             action()
             seconds[name].append(time.perf_counter() - started)
@@ -51,12 +54,13 @@ def turns(
     missed = []
     for name, target in targets.items():
         pairs = zip(seconds[name][1:], of_peer[1:], strict=True)
-        ratio = statistics.median(theirs_s / ours_s for ours_s, theirs_s in pairs)
-        missed += verdict(f"{name} / {peer}", ratio, target)
+        ratios = sorted(theirs_s / ours_s for ours_s, theirs_s in pairs)
+        note = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+        missed += verdict(f"{name} / {peer}", statistics.median(ratios), target, note=note)
     return missed
 
 
-def verdict(name: str, value: float, target: float, unit: str = "") -> list[str]:
+def verdict(name: str, value: float, target: float, unit: str = "", *, note: str = "") -> list[str]:
     """Print a figure beside its target; return its name if it is below."""
-    line(name, value, unit, goal=f"target {target:,.3g}")
+    line(name, value, unit, goal=f"target {target:,.3g}", note=note)
     return [] if value >= target else [name]

@@ -54,23 +54,30 @@ class SinkWriter:
         self, bodies: Sequence[bytes], topic: str = "T", queue_id: int = 0, properties: bytes = b""
     ) -> StagedRun:
         part = next(self._parts)
-        body = preencoded(topic, [(body, properties) for body in bodies])
-        request = SendRequest(
-            "pg", topic, "TBW102", 4, queue_id, 0, 1700000000000, 0, "", 0, False, None, True
-        )
-        more = {RECORD_SIZES_FIELD: base64.b64encode(body.sizes).decode(), PART_FIELD: str(part)}
-        command = Command(SinkRequest.STAGE_RECORDS, request.to_v2() | more, bytes(body.body))
-        answer = await self.peer.channel.request(command, TIMEOUT_S)
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        messages = [(body, properties) for body in bodies]
+        answer = await self.ask_stage(messages, topic, queue_id, part)
+        assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark)
         place = StageResponse.from_fields(answer.fields)
         return StagedRun(
-            topic=topic,
-            queue_id=queue_id,
+            topic=place.topic or topic,
+            queue_id=queue_id if place.queue_id is None else place.queue_id,
             physical_offset=place.physical_offset,
             size_bytes=place.size_bytes,
             count=len(bodies),
             part=part,
         )
+
+    async def ask_stage(
+        self, messages: list[tuple[bytes, bytes]], topic: str, queue_id: int, part: int
+    ) -> Command:
+        """Ask for messages to be staged: body and properties of each."""
+        body = preencoded(topic, messages)
+        request = SendRequest(
+            "pg", topic, "TBW102", 4, queue_id, 0, 1700000000000, 0, "", 0, False, None, True
+        )
+        more = {RECORD_SIZES_FIELD: base64.b64encode(body.sizes).decode(), PART_FIELD: str(part)}
+        command = Command(SinkRequest.STAGE_RECORDS, request.to_v2() | more, bytes(body.body))
+        return await self.peer.channel.request(command, TIMEOUT_S)
 
     async def publish(
         self,

@@ -13,8 +13,9 @@ from tests.cluster.broker_peer import DEADLINE_S, Peer, connect, fields, records
 from tests.cluster.pops import PopConsumer
 from tests.cluster.test_broker_queries import runtime_info
 
-from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.codes import FITTING_RANGES, RequestCode, ResponseCode
 from pymq.protocol.command import Command
+from pymq.protocol.range_bodies import QueueRange, QueueRanges
 from pymq.store import Files
 
 COUNT = 50
@@ -109,6 +110,9 @@ def requests(peer: Peer) -> dict[str, Asked]:
         ),
         "entries": lambda peer: peer.ask(
             RequestCode.QUERY_CONSUME_QUEUE, index=0, count=10, **queue
+        ),
+        "fitting ranges": lambda peer: peer.ask(
+            FITTING_RANGES, QueueRanges.of([QueueRange("T", 0, 0, COUNT, 1000)]).encode()
         ),
         "progress": lambda peer: peer.ask(RequestCode.GET_CONSUME_STATS, consumerGroup="g"),
         "topic": lambda peer: peer.ask(RequestCode.GET_TOPIC_STATS_INFO, topic="T"),

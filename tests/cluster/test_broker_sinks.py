@@ -212,9 +212,10 @@ def test_a_run_that_is_fenced_before_it_has_decided(
         new = SinkWriter(peer, run="new", planned_ms=20)
         look = Publishing.check
 
-        async def look_long(publishing: Publishing, runs: Any) -> None:
-            await look(publishing, runs)
+        async def look_long(publishing: Publishing, runs: Any) -> set[str]:
+            topics = await look(publishing, runs)
             publishing._table.admit(new.batch(0))
+            return topics
 
         monkeypatch.setattr(Publishing, "check", look_long)
         assert (await old.publish(0, run)).code == SinkCode.FENCED

@@ -1,16 +1,26 @@
 """What a broker counts, asked over a socket as tools do."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
-from tests.cluster.broker_peer import Peer, connect
+import pytest
+from tests.cluster.broker_peer import Peer, connect, create_topic
+from tests.cluster.sinks import SinkWriter, seen, shown
+from tests.cluster.test_broker_queries import runtime_info
 
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
+from pymq.broker.sinks.journal import SinkJournal
+from pymq.broker.sinks.publishing import Publishing
 from pymq.clock import Clock
+from pymq.errors import StoreError
 from pymq.protocol.admin_bodies import BrokerStats
 from pymq.protocol.bodies import ConsumeStats, TopicStats
 from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.sink_bodies import StagedRun
+from pymq.protocol.staged_records import StagedCopies
 from pymq.store import FlushMode, StoreConfig
 
 DEADLINE_S = 20.0
@@ -62,14 +72,18 @@ async def _check(peer: Peer, clock: MovedClock) -> None:
     assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
-def test_messages_are_counted_by_topic_and_group(tmp_path: Path) -> None:
+def serve_with(
+    path: Path, check: Callable[[Peer, MovedClock], Awaitable[None]], flush: FlushMode
+) -> None:
+    """Run ``check`` against a broker on ``path`` whose clock it moves."""
+
     async def run() -> None:
         clock = MovedClock()
         broker = Broker(
             BrokerConfig(listen_port=0),
             StoreConfig(
-                root_path=tmp_path,
-                flush_mode=FlushMode.ASYNC,
+                root_path=path,
+                flush_mode=flush,
                 segment_bytes=1 << 20,
                 disk_free_enough_bytes=1,
             ),
@@ -78,9 +92,124 @@ def test_messages_are_counted_by_topic_and_group(tmp_path: Path) -> None:
         await broker.start()
         peer = await connect(broker)
         try:
-            await asyncio.wait_for(_check(peer, clock), 2 * DEADLINE_S)
+            await asyncio.wait_for(check(peer, clock), 2 * DEADLINE_S)
         finally:
             peer.channel.close()
             await broker.close()
 
     asyncio.run(run())
+
+
+def test_messages_are_counted_by_topic_and_group(tmp_path: Path) -> None:
+    serve_with(tmp_path, _check, FlushMode.ASYNC)
+
+
+# ----------------------------------------------------------------------------------- sinks
+
+#: What a sink publishes: bodies for queues of T.
+ROWS = {0: [b"a", b"bb"], 1: [b"ccc"] * 3}
+
+
+async def _puts(peer: Peer, clock: MovedClock) -> dict[str, tuple[int, int]]:
+    """Return messages and bytes of the topic and its queues, and what the broker says of all."""
+    clock.ahead_s += 10
+    found = {}
+    async with asyncio.timeout(DEADLINE_S):
+        while not (await _stats(peer, "TOPIC_PUT_NUMS", "T")).minute.total:
+            await asyncio.sleep(0.02)
+    for name, key in (("TOPIC", "T"), ("QUEUE", "T@0"), ("QUEUE", "T@1")):
+        numbers = []
+        for what in ("NUMS", "SIZE"):
+            asked = {"statsName": f"{name}_PUT_{what}", "statsKey": key}
+            answer = await peer.ask(RequestCode.VIEW_BROKER_STATS_DATA, **asked)
+            is_there = answer.code == ResponseCode.SUCCESS
+            numbers.append(BrokerStats.decode(answer.body).minute.total if is_there else 0)
+        found[key] = numbers[0], numbers[1]
+    return found
+
+
+async def _stored(peer: Peer) -> dict[str, tuple[int, int]]:
+    """Return messages and bytes of the topic and its queues, as a consumer reads them."""
+    sizes = [[record.size for record in await seen(peer, queue_id=number)] for number in ROWS]
+    found = {f"T@{number}": (len(some), sum(some)) for number, some in enumerate(sizes)}
+    return found | {"T": (sum(map(len, sizes)), sum(map(sum, sizes)))}
+
+
+async def _stage(peer: Peer) -> tuple[SinkWriter, list[StagedRun]]:
+    await create_topic(peer, "T", queues=2)
+    writer = SinkWriter(peer)
+    return writer, [await writer.stage(rows, queue_id=number) for number, rows in ROWS.items()]
+
+
+@pytest.mark.parametrize("flush", list(FlushMode))
+def test_what_a_sink_publishes_is_counted_once(tmp_path: Path, flush: FlushMode) -> None:
+    async def check(peer: Peer, clock: MovedClock) -> None:
+        writer, runs = await _stage(peer)
+        await writer.stage([b"never published"])
+        before = await runtime_info(peer)
+        assert before["msgPutTotalTodayNow"] == before["putMessageTimesTotal"] == "0"
+        assert before["putMessageSizeTotal"] == before["putMessageFailedTimes"] == "0"
+        for number in range(2):  # The second time it is published already.
+            assert (await writer.publish(0, *runs)).code == ResponseCode.SUCCESS, number
+        await peer.send("T", b"sent")
+        assert await _puts(peer, clock) == await _stored(peer)
+        after = await runtime_info(peer)
+        assert after["msgPutTotalTodayNow"] == "6"
+        # Two messages of the journal say that it was decided, and that it is published.
+        assert after["putMessageTimesTotal"] == "8"
+
+    serve_with(tmp_path, check, flush)
+
+
+@pytest.mark.parametrize("flush", list(FlushMode))
+@pytest.mark.parametrize(("copied", "counted"), [(0, 5), (1, 6), (2, 0)])
+def test_what_a_start_publishes_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copied: int, counted: int, flush: FlushMode
+) -> None:
+    """A batch of two runs was decided before the broker stopped; some of it was copied.
+
+    A message that somebody sent behind the first copy becomes visible with the batch. What was
+    visible when the store was opened, as a batch is that is copied wholly, was not put since then.
+    """
+    put, show = SinkJournal.put, Publishing._show
+    done: list[Any] = []
+
+    async def put_some(journal: SinkJournal, what: Any, entry: Any = None) -> int:
+        if isinstance(what, StagedCopies):
+            if len(done) == copied:
+                raise StoreError("no more")
+            done.append(what)
+        return await put(journal, what, entry)
+
+    async def begin(peer: Peer, clock: MovedClock) -> None:
+        writer, runs = await _stage(peer)
+        published = asyncio.ensure_future(writer.publish(0, *runs))
+        async with asyncio.timeout(DEADLINE_S):
+            while not (await shown(peer) and len(done) == copied):
+                await asyncio.sleep(0.01)
+        await peer.send("T", b"hidden until then")
+        published.cancel()
+
+    async def go_on(peer: Peer, clock: MovedClock) -> None:
+        assert len(await seen(peer)) == 3 and len(await seen(peer, queue_id=1)) == 3
+        before = await runtime_info(peer)
+        assert before["msgPutTotalTodayNow"] == str(counted)
+        await peer.send("T", b"sent")
+        found, stored = await _puts(peer, clock), await _stored(peer)
+        assert found["T"][0] == counted + 1
+        if counted == 6:
+            assert found == stored
+        elif counted == 5:
+            assert found["T@1"] == stored["T@1"] and found["T@0"][0] == stored["T@0"][0] - 1
+
+    async def rest(peer: Peer, clock: MovedClock) -> None:
+        await peer.send("T", b"another")
+        assert (await _puts(peer, clock))["T"][0] == 1
+
+    monkeypatch.setattr(SinkJournal, "put", put_some)
+    monkeypatch.setattr(Publishing, "_show", lambda publishing, one: False)
+    serve_with(tmp_path, begin, flush)
+    monkeypatch.setattr(SinkJournal, "put", put)
+    monkeypatch.setattr(Publishing, "_show", show)
+    serve_with(tmp_path, go_on, flush)
+    serve_with(tmp_path, rest, flush)

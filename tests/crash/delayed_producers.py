@@ -31,7 +31,7 @@ from tests.crash.producers import PAUSE_S, TIMEOUT_S
 
 from pymq.client.operations import SendStatus
 from pymq.client.producer import Producer
-from pymq.errors import PymqError
+from pymq.errors import ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel, OnRequest
 from pymq.protocol.bodies import TopicRoute
 from pymq.protocol.codes import RequestCode, ResponseCode
@@ -108,9 +108,12 @@ class BrokerLine:
         channel = await AsyncChannel.connect(self._name_server, TIMEOUT_S)
         try:
             request = Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": self._topic})
-            route = TopicRoute.decode((await channel.request(request, TIMEOUT_S)).body)
+            answer = await channel.request(request, TIMEOUT_S)
         finally:
             channel.close()
+        if answer.code != ResponseCode.SUCCESS:
+            raise ConnectionFailed(f"no broker for {self._topic}: {answer.code} {answer.remark}")
+        route = TopicRoute.decode(answer.body)
         return next(iter(route.brokers[0].addresses.values()))
 
     def _ended(self, channel: AsyncChannel) -> None:

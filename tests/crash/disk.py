@@ -8,10 +8,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.crash.checkers import IndexEntry
 
+from pymq.protocol import fastjson
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.record import BLANK_BYTES, MAGIC_BLANK, Record, decode_record
 
@@ -95,6 +96,20 @@ def _code_of_unit(store: Path, topic: str, queue_id: str, address: int) -> int:
 
 def _listed(directory: Path) -> list[Path]:
     return sorted(directory.iterdir()) if directory.is_dir() else []
+
+
+def saved_table(store: Path, name: str) -> Any:
+    """Return what the file of a state table holds, or its backup while it is being replaced.
+
+    An empty table if there is neither.
+
+    Raises:
+        FileNotFoundError: a broker that runs has just replaced the file.
+    """
+    for path in (store / "config" / name, store / "config" / f"{name}.bak"):
+        if path.exists():
+            return fastjson.parse(path.read_text())
+    return {}
 
 
 def index_contents(store: Path) -> list[bytes]:

@@ -29,6 +29,7 @@ from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record import decode_records
 from pymq.store import StoreConfig
+from pymq.store.config import DELAY_LEVELS_MS
 from pymq.store.inspection import Severity, check_store
 
 TOPIC: Final = "ledger"
@@ -118,15 +119,18 @@ class SenderProcess:
             )
         time.sleep(POLL_S)
 
-    def finish(self) -> list[Event]:
+    def finish(self, timeout_s: float = END_TIMEOUT_S) -> list[Event]:
         """Tell it to stop, wait for its end, and return the ledger.
+
+        Args:
+            timeout_s: how long it may take to end what it has begun.
 
         Raises:
             ServerFailed: it failed.
         """
         assert self._process.stdin is not None
         self._process.stdin.close()
-        code = self._process.wait(END_TIMEOUT_S)
+        code = self._process.wait(timeout_s)
         guard.forget(self._process.pid)
         if code != 0:
             text = self._errors.read_text(errors="replace")[-4000:]
@@ -226,9 +230,15 @@ def run_kills(
     )
 
 
-def damage(store: Path, when: str, *, is_stopped: bool = False) -> list[str]:
+def damage(
+    store: Path,
+    when: str,
+    *,
+    is_stopped: bool = False,
+    delay_levels_ms: tuple[int, ...] = DELAY_LEVELS_MS,
+) -> list[str]:
     """Return what ``pymq store check`` calls damage; of a store left in order, any finding."""
-    report = check_store(StoreConfig(root_path=store))
+    report = check_store(StoreConfig(root_path=store, delay_levels_ms=delay_levels_ms))
     return [
         f"{when}: {finding}"
         for severity, _, _, kept in report.findings.groups()

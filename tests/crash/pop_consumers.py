@@ -110,11 +110,12 @@ class Asking:
         try:
             answer = await line.send(request)
         except PymqError as error:
-            self.ledger.write(Failed(name, False, f"{error!r}"))
+            self.ledger.write(Failed(name, error.outcome_known, f"{error!r}"))
             await asyncio.sleep(PAUSE_S)
             return name, None
         if answer.code != ResponseCode.SUCCESS:
-            self.ledger.write(Failed(name, False, f"{answer.code} {answer.remark}"))
+            is_known = answer.code == ResponseCode.POLLING_TIMEOUT  # nothing was popped
+            self.ledger.write(Failed(name, is_known, f"{answer.code} {answer.remark}"))
             return name, None
         return name, answer
 
@@ -175,7 +176,7 @@ class Consumer:
         fields = self._consumer.pop_fields(
             maxMsgNums=chance.choice((1, 8, 32)), invisibleTime=invisible_ms, pollTime=POLL_MS
         )
-        request = _command(RequestCode.POP_MESSAGE, **fields)
+        request = command(RequestCode.POP_MESSAGE, **fields)
         name, answer = await self._asking.ask(self._line, "p", [self._group], request)
         if answer is None:
             return []
@@ -206,7 +207,7 @@ class Consumer:
             return
         if len(messages) == 1:
             fields = self._consumer.place_of(messages[0])
-            request = _command(RequestCode.ACK_MESSAGE, **fields)
+            request = command(RequestCode.ACK_MESSAGE, **fields)
         else:
             body = self._consumer.batch(messages)
             request = Command(RequestCode.BATCH_ACK_MESSAGE, {}, body)
@@ -221,7 +222,7 @@ class Consumer:
     async def _change(self, message: PoppedMessage) -> bool:
         fields = self._consumer.place_of(message)
         fields["invisibleTime"] = self._chance.choice(CHANGED_MS)
-        request = _command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields)
+        request = command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields)
         name, answer = await self._asking.ask(self._line, "c", [self._handle_of(message)], request)
         if answer is None:
             return False
@@ -234,7 +235,8 @@ class Consumer:
         return f"{self._group}:{message.handle.replace(' ', ':')}"
 
 
-def _command(code: int, **fields: object) -> Command:
+def command(code: int, **fields: object) -> Command:
+    """Return a request, its fields as clients write them."""
     texts = {
         name: str(value).lower() if isinstance(value, bool) else str(value)
         for name, value in fields.items()

@@ -19,19 +19,25 @@ from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import BORN, HOST, FakeClock, config
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.delays.schedule import park_delayed, park_staged
 from pymq.broker.handlers.sinks import SinkHandlers
 from pymq.broker.log_writer import LogWriter, Outcome
+from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.sinks.journal import SinkJournal
 from pymq.broker.sinks.publishing import Publishing
+from pymq.broker.sinks.staged_layouts import StagedLayouts
 from pymq.broker.state.sinks import SinkTable
 from pymq.broker.state.topics import TopicTable
+from pymq.broker.timers.parking import TimerParking
 from pymq.errors import StoreError
 from pymq.net.dispatcher import Dispatcher
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import TopicConfig
 from pymq.protocol.codes import SinkRequest
 from pymq.protocol.command import Command
+from pymq.protocol.message import DELAY, TIMER_DELIVERY_MS
+from pymq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from pymq.protocol.new_records import SharedFields
 from pymq.protocol.record import NewRecord, encode_record
 from pymq.protocol.sink_bodies import SinkBatch, StagedRun
@@ -88,9 +94,33 @@ class SinkRun:
             host=HOST,
         )
         responses = RecordResponses(store, executor=_Here(), memory_bytes=3000)
-        self.publishing = Publishing(store, responses, self.journal, self.table)
+        self.layouts = StagedLayouts()
+        self.publishing = Publishing(
+            store,
+            responses,
+            self.journal,
+            self.table,
+            self.layouts,
+            lambda arrivals: None,
+            delay_levels_ms=self.store_config.delay_levels_ms,
+        )
+        levels_ms = self.store_config.delay_levels_ms
+        parking = TimerParking(
+            clock.wall_ms,
+            lambda due_ms: 0,
+            precision_ms=1000,
+            delay_ms_max=1 << 42,
+            congestion_max=1,
+        )
+        self.hooks = MessageHooks()
+        self.hooks.add(
+            DELAY,
+            functools.partial(park_delayed, len(levels_ms)),
+            for_staged=functools.partial(park_staged, len(levels_ms)),
+        )
+        self.hooks.add(TIMER_DELIVERY_MS, parking.park, for_staged=parking.park_staged)
         topics = TopicTable(BrokerConfig(), clock)
-        for topic in TOPICS:
+        for topic in (*TOPICS, SCHEDULE_TOPIC, TIMER_TOPIC):
             topics.put(
                 TopicConfig(
                     topic=topic, read_queue_count=QUEUE_COUNT, write_queue_count=QUEUE_COUNT, perm=6
@@ -160,15 +190,20 @@ class SinkRun:
         return await self.settle(wait())
 
     async def stage(
-        self, topic: str, queue_id: int, bodies: Sequence[bytes], part: int
+        self,
+        topic: str,
+        queue_id: int,
+        bodies: Sequence[bytes],
+        part: int,
+        properties: bytes = b"",
     ) -> StagedRun | None:
         """Stage records; None if they were refused."""
         encoded = [
             b"".join(
                 encode_record(
-                    NewRecord(topic, queue_id, body, b"", bytes(8), 0),
+                    NewRecord(topic, queue_id, body, properties, bytes(8), 0),
                     bytes((len(topic),)) + topic.encode(),
-                    size=91 + len(topic) + len(body),
+                    size=91 + len(topic) + len(body) + len(properties),
                     queue_offset=0,
                     physical_offset=0,
                     store_timestamp=0,
@@ -186,14 +221,17 @@ class SinkRun:
             record_crc=self.store_config.append_record_crc,
         )
         sizes = np.array(list(map(len, encoded)), np.int32)
-        records = StagedRecords(b"".join(encoded), sizes, shared, part)
+        records = self.hooks.apply_to_staged(
+            StagedRecords(b"".join(encoded), sizes, shared, part), {}
+        )
         records.stage()
         result = await self.put(records)
         if result is None:
             return None
+        self.layouts.add(records, result.physical_offset)
         return StagedRun(
-            topic=topic,
-            queue_id=queue_id,
+            topic=records.topic,
+            queue_id=records.queue_id,
             physical_offset=result.physical_offset,
             size_bytes=result.physical_end - result.physical_offset,
             count=len(bodies),

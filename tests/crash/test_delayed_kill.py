@@ -13,14 +13,13 @@ from typing import Final
 import pytest
 from tests.crash.delay_checkers import Kill, check_delays
 from tests.crash.delayed_producers import GROUP
-from tests.crash.disk import log_records, queue_entries
+from tests.crash.disk import log_records, queue_entries, saved_table
 from tests.crash.kills import QUEUE_COUNT, SenderProcess, kill_and_sometimes_again
 from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
-from pymq.protocol import fastjson
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.store import StoreConfig
 from pymq.store.inspection import check_store
@@ -43,16 +42,12 @@ class Run:
 
 
 def saved_offsets(store: Path) -> dict[int, int]:
-    """Return what delayOffset.json says, or its backup while it is being replaced."""
-    for name in ("delayOffset.json", "delayOffset.json.bak"):
-        path = store / "config" / name
-        if path.exists():
-            table = fastjson.parse(path.read_text())["offsetTable"]
-            return {int(level): offset for level, offset in table.items()}
-    return {}
+    """Return what delayOffset.json says."""
+    table = saved_table(store, "delayOffset.json").get("offsetTable", {})
+    return {int(level): offset for level, offset in table.items()}
 
 
-def _recorder(kills: list[Kill], store: Path) -> Callable[[], None]:
+def recorder(kills: list[Kill], store: Path) -> Callable[[], None]:
     """Return what records a kill: a start in between delivers and saves, too."""
     before_ms = time.time_ns() // 1_000_000
 
@@ -105,7 +100,7 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
             with SenderProcess(command, home, ledger) as sender:
                 for _ in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))
-                    kill_and_sometimes_again(broker, chance, _recorder(kills, store))
+                    kill_and_sometimes_again(broker, chance, recorder(kills, store))
                     broker.start()
                 sender.wait_acknowledged(ACKNOWLEDGED_MAX // 4)
                 events = sender.finish()

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from tests.cluster.pops import PopConsumer, PoppedMessage
 from tests.crash.conftest import ROUNDS_OF_A_TEST
+from tests.crash.pop_order_history import LastPop, last_pop
 from tests.crash.pop_run import OFFSETS, TABLES, Asked, PopRun, command
 from tests.unit.store.stores import HOST, FakeClock
 
@@ -33,17 +34,6 @@ TOPIC, GROUP = "T", "o"
 ORDERS = "consumerOrderInfo.json"
 LIVES_MAX, STEPS = 3, 30
 OK = ResponseCode.SUCCESS
-
-
-@dataclass(slots=True)
-class LastPop:
-    """What was popped last from a queue, and what became of it."""
-
-    attempt_id: str
-    pop_time: int
-    visible_ms: dict[int, int]
-    counts: dict[int, int] = field(default_factory=dict)
-    acknowledged: set[int] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -99,7 +89,7 @@ class Queue:
             return
         if offset < self.reached:
             return
-        last.acknowledged.add(offset)
+        last.acknowledged |= {offset, *(at for at in last.visible_ms if at < self.reached)}
         still = [at for at in last.visible_ms if at not in last.acknowledged]
         self.reached = min(still, default=max(last.visible_ms) + 1)
 
@@ -175,7 +165,7 @@ class Schedule:
             reached = offsets.get(number, 0)
             assert queue.saved <= reached <= queue.reached, (number, reached, queue)
             queue.saved = queue.reached = reached
-            queue.last = _last_pop(orders.get(number))
+            queue.last = last_pop(orders.get(number))
         return files
 
     def read_saved(self) -> tuple[dict[int, int], dict[int, Any]]:
@@ -348,23 +338,6 @@ class Schedule:
 
 def _pop_time(message: PoppedMessage) -> int:
     return int(message.handle.split(" ")[1])
-
-
-def _last_pop(info: Any) -> LastPop | None:
-    """Return what the file says of one queue, as RocketMQ spells it."""
-    if info is None:
-        return None
-    first, *distances = info["o"]
-    offsets = [first, *(first + distance for distance in distances)]
-    changed = {int(at): int(ms) for at, ms in (info.get("ot") or {}).items()}
-    due_ms = info["popTime"] + info["i"]
-    return LastPop(
-        info.get("a") or "",
-        info["popTime"],
-        {at: changed.get(at, due_ms) for at in offsets},
-        {int(at): int(times) for at, times in (info.get("oc") or {}).items()},
-        {at for number, at in enumerate(offsets) if info["cm"] >> number & 1},
-    )
 
 
 def test_queues_stay_in_order_whatever_happens(

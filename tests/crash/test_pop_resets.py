@@ -10,6 +10,7 @@ from tests.cluster.pops import PopConsumer, PoppedMessage
 from tests.crash.pop_run import PopRun, command
 from tests.unit.store.stores import HOST, FakeClock
 
+from pymq.broker.pop import revive_journal
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.record import NewRecord
 from pymq.store import FlushMode
@@ -98,6 +99,34 @@ def test_it_waits_for_checkpoints_that_the_journal_has_not_counted(memory_path: 
         await die(run)
         run = start(memory_path, clock)
         assert [m.body for m in await pop(run, 1)] == [b"0"]
+        await die(run)
+
+    asyncio.run(check())
+
+
+def test_a_checkpoint_that_is_written_again_does_not_undo_it(
+    memory_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal is shortened after the offsets were saved, and the broker dies."""
+    monkeypatch.setattr(revive_journal, "SHORTEN_LENGTH", 0)
+    monkeypatch.setattr(revive_journal, "SHORTEN_FACTOR", 0)
+    monkeypatch.setattr(revive_journal, "_SHORTEN_STEP", 2)  # those of before
+
+    async def check() -> None:
+        clock = FakeClock()
+        run = start(memory_path, clock)
+        await fill(run)
+        assert len(await pop(run, 2)) == 2
+        assert len(await pop(run, 6)) == 6
+        await set_back(run)
+        clock.now_ms += 1
+        assert [m.body for m in await pop(run, 2)] == [b"0", b"1"]
+        await run.save(0)
+        assert run.in_flight._journal.shorten() == 2
+        await run.settle()
+        await die(run)
+        run = start(memory_path, clock)
+        assert [m.body for m in await pop(run, 2)] == [b"2", b"3"]
         await die(run)
 
     asyncio.run(check())

@@ -422,9 +422,9 @@ def test_what_is_staged_is_not_deleted_before_it_is_copied(
         needed: list[int | None] = []
         check = broker.run.publishing.check
 
-        async def checked(some: Any) -> None:
+        async def checked(some: Any) -> set[str]:
             needed.append(broker.run.store.retention.needed_from())
-            await check(some)
+            return await check(some)
 
         def look() -> None:
             if broker.run.table.pending():

@@ -3,6 +3,7 @@
 A writer knows which batches it has recorded as done, as Spark's checkpoint does, and repeats the
 one after them, with the same rows, in other parts, by another run: until it has recorded it, too.
 Consumers look in every turn of the event loop, whatever has failed: they see a batch, or nothing.
+Delayed rows are looked for where they wait: with the others of their batch, once.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from tests.crash.sink_run import QUEUE_COUNT, TOPICS, SinkRun
@@ -22,6 +23,8 @@ from tests.unit.store.stores import HOST, FakeClock, read_all
 from pymq.broker.sinks import publishing
 from pymq.errors import StoreError
 from pymq.protocol.codes import ResponseCode, SinkCode
+from pymq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from pymq.protocol.parking import real_place
 from pymq.protocol.record import NewRecord
 from pymq.protocol.sink_bodies import SinkBatch, StagedRun
 from pymq.store import FlushMode
@@ -31,6 +34,36 @@ from pymq.testing.lost_power import Disk
 pytestmark = pytest.mark.crash
 
 STEPS = 12
+LEVELS_MS = (1000, 5000)
+#: Where rows wait for consumers, or to be delivered.
+PLACES = [
+    *((topic, queue_id) for topic in TOPICS for queue_id in range(QUEUE_COUNT)),
+    *((SCHEDULE_TOPIC, queue_id) for queue_id in range(len(LEVELS_MS))),
+    (TIMER_TOPIC, 0),
+]
+
+
+class Row(NamedTuple):
+    """A row of a batch; the level 3 stands for a delivery time."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    level: int
+
+    def place(self) -> tuple[str, int, bytes]:
+        """Return where it is to be seen."""
+        if self.level > len(LEVELS_MS):
+            return TIMER_TOPIC, 0, self.body
+        if self.level:
+            return SCHEDULE_TOPIC, self.level - 1, self.body
+        return self.topic, self.queue_id, self.body
+
+    def properties(self) -> bytes:
+        """Return those it is staged with."""
+        if self.level > len(LEVELS_MS):
+            return b"TIMER_DELIVER_MS\x015000000000000\x02"
+        return b"DELAY\x01%d\x02" % self.level if self.level else b""
 
 
 class Writer:
@@ -48,7 +81,7 @@ class Writer:
     def __init__(self, name: str) -> None:
         self.name = name
         self.number = 0
-        self.rows_of: dict[int, list[tuple[str, int, bytes]]] = {}
+        self.rows_of: dict[int, list[Row]] = {}
         self.begun: set[int] = set()
         self.answered: set[int] = set()
         self.lasting: set[int] = set()
@@ -78,6 +111,7 @@ class Schedule:
             "transient_pool": dice.random() < 0.2,
             "queue_extension": dice.random() < 0.2,
             "queue_extension_file_bytes": 1000,
+            "delay_levels_ms": LEVELS_MS,
         }
         self.saved: str | None = None
         self.writers = [Writer(name) for name in "st"[: dice.randint(1, 2)]]
@@ -202,7 +236,12 @@ class Schedule:
             if writer.number not in writer.rows_of:
                 prefix = b"%s.%d" % (writer.name.encode(), writer.number)
                 writer.rows_of[writer.number] = [
-                    (dice.choice(TOPICS), dice.randrange(QUEUE_COUNT), b"%s.%d" % (prefix, row))
+                    Row(
+                        dice.choice(TOPICS),
+                        dice.randrange(QUEUE_COUNT),
+                        b"%s.%d" % (prefix, row),
+                        dice.choice((0, 0, 0, 1, 2, 3)),
+                    )
                     for row in range(dice.randint(1, 30))
                 ]
             runs = await self.stage(writer.rows_of[writer.number])
@@ -224,18 +263,20 @@ class Schedule:
             else:
                 self.run_count += 1
 
-    async def stage(self, rows: list[tuple[str, int, bytes]]) -> list[StagedRun] | None:
+    async def stage(self, rows: list[Row]) -> list[StagedRun] | None:
         """Stage rows in tasks of any size, some of which fail; None if the disk refuses them."""
         dice = self.dice
-        by_queue: dict[tuple[str, int], list[bytes]] = {}
-        for topic, queue_id, body in rows:
-            by_queue.setdefault((topic, queue_id), []).append(body)
+        by_queue: dict[tuple[str, int, bytes], list[bytes]] = {}
+        for row in rows:
+            queue = row.topic, row.queue_id, row.properties()
+            by_queue.setdefault(queue, []).append(row.body)
         runs: list[StagedRun] = []
-        for (topic, queue_id), bodies in by_queue.items():
+        for (topic, queue_id, properties), bodies in by_queue.items():
             while bodies:
                 count = dice.randint(1, 8)
                 self.part += 1
-                run = await self.run.stage(topic, queue_id, bodies[:count], self.part)
+                some = bodies[:count]
+                run = await self.run.stage(topic, queue_id, some, self.part, properties)
                 if run is None:
                     assert self.is_faulty
                     return None
@@ -259,7 +300,7 @@ class Schedule:
     def look(self) -> None:
         """Look at the queues, if there is something new."""
         bounds = self.run.store.queue_bounds
-        ends = [bounds(topic, number)[1] for topic in TOPICS for number in range(QUEUE_COUNT)]
+        ends = [bounds(*place)[1] for place in PLACES]
         if ends != self.seen_ends:
             self.check()
             self.seen_ends = ends
@@ -267,10 +308,9 @@ class Schedule:
     def check(self) -> None:
         """Compare what consumers see with what they should."""
         found = {
-            (topic, queue_id): [one.body for one in read_all(self.run.store, topic, queue_id)]
-            for topic in TOPICS
-            for queue_id in range(QUEUE_COUNT)
+            place: [one.body for one in read_all(self.run.store, *place)] for place in PLACES
         }
+        self.check_delayed()
         seen = Counter(
             (*queue, body)
             for queue, bodies in found.items()
@@ -280,7 +320,7 @@ class Schedule:
         for writer in self.writers:
             whole: set[int] = set()
             for number, rows in writer.rows_of.items():
-                counts = {seen.pop(row, 0) for row in rows}
+                counts = {seen.pop(row.place(), 0) for row in rows}
                 assert counts in ({0}, {1}), (writer.name, number, counts)
                 if counts == {1}:
                     whole.add(number)
@@ -291,6 +331,28 @@ class Schedule:
                 numbers = [int(one.split(b".")[1]) for one in bodies if one.startswith(name)]
                 assert numbers == sorted(numbers)
         assert not seen
+
+
+    def check_delayed(self) -> None:
+        """Check that delayed rows are due when they should be, and say where they belong."""
+        store = self.run.store
+        belong = {
+            row.body: (row.topic, row.queue_id)
+            for writer in self.writers
+            for rows in writer.rows_of.values()
+            for row in rows
+        }
+        for topic, queue_id in PLACES:
+            if topic not in (SCHEDULE_TOPIC, TIMER_TOPIC):
+                continue
+            records = read_all(store, topic, queue_id)
+            for record in records:
+                assert real_place(record.properties) == belong[record.body]
+            if topic == SCHEDULE_TOPIC and records:
+                first = records[0].queue_offset
+                codes, known = store.entries.tag_codes(topic, queue_id, first, len(records))
+                due_ms = [one.store_timestamp + LEVELS_MS[queue_id] for one in records]
+                assert known.all() and codes.tolist() == due_ms[: len(codes)]
 
 
 def play(home: Path, seed: int) -> None:

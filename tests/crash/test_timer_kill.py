@@ -20,7 +20,7 @@ from tests.crash.kills import (
 )
 from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
-from tests.crash.timer_checkers import TimerKill, check_timers
+from tests.crash.timer_checkers import RECALLED, TimerKill, check_timers
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
@@ -121,7 +121,7 @@ def test_no_timer_message_is_lost_or_early(
     complaints += check_timers(events, records, kills)
     complaints += damage(tmp_path / "store", "in the end", is_stopped=True)
     settled = [event.request for event in events if isinstance(event, Acknowledged)]
-    recalled = sum(request.endswith(".r") for request in settled)
+    recalled = sum(request.endswith(RECALLED) for request in settled)
     print(
         f"{flush}, PYMQ_TEST_SEED={seed}: {len(kills)} kills, {len(settled)} acknowledged, "
         f"{recalled} of them recalls, {len(records)} records"

@@ -10,7 +10,13 @@ from typing import Final
 
 import pytest
 from tests.crash.disk import log_records
-from tests.crash.kills import QUEUE_COUNT, SenderProcess, damage, kill_and_sometimes_again
+from tests.crash.kills import (
+    END_TIMEOUT_S,
+    QUEUE_COUNT,
+    SenderProcess,
+    damage,
+    kill_and_sometimes_again,
+)
 from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
 from tests.crash.transaction_checkers import check_transactions
@@ -56,7 +62,8 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> list[Event]:
                     kill_and_sometimes_again(broker, chance)
                     broker.start()
                 sender.wait_acknowledged(ACKNOWLEDGED_MAX // 4)
-                events = sender.finish()
+                # Of each round some transactions stay open, to be asked about in the end.
+                events = sender.finish(END_TIMEOUT_S + rounds)
             broker.stop()
     return events
 

@@ -16,6 +16,9 @@ from pymq.protocol.message import decode_properties
 from pymq.protocol.names import TIMER_TOPIC
 from pymq.protocol.record import Record
 
+#: End of the requests that recall a message.
+RECALLED = ".r"
+
 
 @dataclass(frozen=True, slots=True)
 class TimerKill:
@@ -81,13 +84,15 @@ def _check_ledger(events: Sequence[Event], items: Mapping[str, Timed]) -> Iterat
     """What was acknowledged is delivered; what was recalled is not."""
     settled = {event.request: event for event in events if isinstance(event, Acknowledged)}
     recalls = [
-        event for event in events if isinstance(event, Attempted) and event.request.endswith(".r")
+        event
+        for event in events
+        if isinstance(event, Attempted) and event.request.endswith(RECALLED)
     ]
     recalled = {event.keys[0] for event in recalls if event.request in settled}
     maybe_recalled = {event.keys[0] for event in recalls}
     attempted = set()
     for event in events:
-        if not isinstance(event, Attempted) or event in recalls:
+        if not isinstance(event, Attempted) or event.request.endswith(RECALLED):
             continue
         (key,) = event.keys
         attempted.add(key)

@@ -21,6 +21,7 @@ from tests.interop.mqadmin import Mqadmin
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
+from pymq.errors import RequestNotSupported
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 from pyspark_pymq.source.batch_reader import PymqBatchReader
@@ -111,6 +112,27 @@ def test_starts_and_ends_at_times(site: Site) -> None:
 
 
 @pytest.mark.skipif(not hasattr(spark, "Filter"), reason="Spark 4.0 hands over no filters")
+def test_bytes_of_batches_are_estimated(site: Site) -> None:
+    """Official brokers do not know the request that pymq brokers answer exactly."""
+    queue, size = site.queues()[0], 150
+    assert isinstance(
+        site.client.try_fitting({queue: (0, COUNT, 1000)}).failed[queue.broker_name],
+        RequestNotSupported,
+    )
+    options = site.options(startingoffsets="earliest", maxbytespertrigger=str(20 * size))
+    reader = PymqStreamReader(options, options.default_schema())
+    reader.prepareForTriggerAvailableNow()
+    try:
+        position = reader.latestOffset(reader.initialOffset())
+        counts: list[int] = []
+        while (end := reader.latestOffset(position)) != position:
+            counts.append(len(rows(reader, reader.partitions(position, end))))
+            position = end
+    finally:
+        reader.stop()
+    assert sum(counts) == 2 * COUNT and 3 <= len(counts) <= 10, counts
+
+
 def test_times_that_spark_hands_over(site: Site) -> None:
     """Brokers of 4.9 answer with a message nearby; nothing that is wanted may be missing."""
     from pyspark_pymq.source.pushdown import FilteringBatchReader

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
 from tests.spark.faulty_sink import FAULTS, OUTAGES, OVER, FaultySource
+from tests.spark.readers import HAS_LIMITS
 from tests.spark.two_brokers import DEADLINE_S, NAMES, TwoBrokers, numbers, wait_until
 
 from pymq.client.blocking import BlockingClient
@@ -22,6 +24,20 @@ pytestmark = pytest.mark.spark
 ROWS = 600
 #: How long brokers stay away.
 AWAY_S = 1.0
+
+
+def read_all(writer: DataStreamWriter) -> None:
+    """Run a query, in several micro-batches, until it has read what there is."""
+    if HAS_LIMITS:
+        writer.trigger(availableNow=True)
+    query = writer.start()
+    try:
+        if HAS_LIMITS:
+            assert query.awaitTermination(DEADLINE_S), "the query does not end"
+        else:  # AvailableNow would run a single batch
+            query.processAllAvailable()
+    finally:
+        query.stop()
 
 
 class Copy:
@@ -49,13 +65,15 @@ class Copy:
         writer = self.rows(minPartitions=partitions).writeStream.format("pymq-faulty")
         writer.options(nameServer=self.bed.name_server, topic="to", **sink)
         writer.option("checkpointLocation", str(self.checkpoint))
-        query = writer.trigger(availableNow=True).start()
         try:
-            assert query.awaitTermination(DEADLINE_S), "the query does not end"
+            read_all(writer)
         except Exception as error:
             return str(error)
-        self.batch_count = query.lastProgress["batchId"]
+        self.batch_count = self._last_batch()
         return None
+
+    def _last_batch(self) -> int:
+        return max(int(path.name) for path in self.checkpoint.glob("commits/[0-9]*"))
 
     def check(self, count: int = ROWS) -> None:
         """All rows are there, once."""
@@ -64,7 +82,7 @@ class Copy:
 
     def forget_last(self, count: int) -> None:
         """Set the checkpoint back by this many micro-batches, as from a backup."""
-        last = max(int(path.name) for path in self.checkpoint.glob("commits/[0-9]*"))
+        last = self._last_batch()
         for number in range(last - count + 1, last + 1):
             for folder in ("commits", "offsets"):
                 (self.checkpoint / folder / str(number)).unlink()
@@ -141,7 +159,7 @@ def test_a_checkpoint_that_is_set_back(copy: Copy, tmp_path: Path) -> None:
 
 def test_a_sink_that_was_forgotten_begins_again(copy: Copy) -> None:
     assert copy.run() is None
-    copy.forget_last(copy.batch_count)
+    copy.forget_last(copy.batch_count + 1)  # before 4.2 the first one has rows already
     with BlockingClient(copy.bed.name_server) as client:
         ((_, row),) = SinkAdmin(client).sinks()
         assert SinkAdmin(client).forget(row.last.sink)
@@ -270,7 +288,7 @@ def test_batch_writes_in_foreach_batch(copy: Copy) -> None:
     def run() -> None:
         writer = copy.rows().writeStream.foreachBatch(write)
         writer.option("checkpointLocation", str(copy.checkpoint))
-        assert writer.trigger(availableNow=True).start().awaitTermination(DEADLINE_S)
+        read_all(writer)
 
     with pytest.raises(Exception, match="as wanted"):
         run()

@@ -4,11 +4,11 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests.spark.readers import HAS_LIMITS
 from tests.spark.two_brokers import TwoBrokers, numbers, wait_until
 
 from pymq.client.admin import BlockingAdmin
@@ -17,8 +17,6 @@ from pymq.spark import LagListener, StreamLag, lag, starting_offsets
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 120.0
-#: Before 4.2 nothing is asked after the only batch of trigger AvailableNow.
-HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 def stream(spark: SparkSession, bed: TwoBrokers, topic: str, **options: str) -> DataFrame:

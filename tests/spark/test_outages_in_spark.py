@@ -3,18 +3,16 @@
 from collections.abc import Callable
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests.spark.readers import HAS_LIMITS
 from tests.spark.two_brokers import Stored, TwoBrokers, numbers, wait_until
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 120.0
 OUTAGES = (("restart", "broker-a"), ("kill", "broker-b"), ("freeze", "broker-a"))
-#: Before 4.2 trigger AvailableNow does not tell the source about itself.
-HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 def source(spark: SparkSession, bed: TwoBrokers, *topics: str, **options: str) -> DataFrame:

@@ -1,26 +1,28 @@
 """Topics, starts, ends and limits in a real Spark, with two brokers and a restart in the middle."""
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests.spark.readers import HAS_LIMITS
 from tests.spark.test_source_positions import GROUP, commit, moment
 from tests.spark.two_brokers import Stored, TwoBrokers, numbers, wait_until
 
 from pymq.client.admin import BlockingAdmin
+from pymq.client.bulk_client import BulkClient
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.record_batch import read_columns
 
 pytestmark = pytest.mark.spark
 TOPIC = "T"
 DEADLINE_S = 120.0
-#: Before 4.2 trigger AvailableNow runs a single batch, whatever the limits.
-HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 Start = Callable[..., StreamingQuery]
 
@@ -173,6 +175,43 @@ def test_limits_and_available_now(
     bed.send(TOPIC, numbers(800, 840))
     assert start(available_now=True, **limits).awaitTermination(DEADLINE_S)
     assert found() == bed.stored(TOPIC)
+
+
+@pytest.mark.skipif(not HAS_LIMITS, reason="this Spark does not tell a source of AvailableNow")
+def test_no_batch_is_larger_than_its_bytes(
+    start: Start, found: Callable[..., list[Stored]], two_brokers: TwoBrokers, seed: int
+) -> None:
+    """Small messages, large ones, and some of each: what batches hold is what brokers stored."""
+    bed, most, chance = two_brokers, 1_000_000, random.Random(seed)
+    bed.create_topic(TOPIC)
+    for length in (20, 30_000, 0):
+        lengths = [length or chance.choice([20, 2000, 200_000]) for _ in range(160)]
+        bed.send(TOPIC, [b"%d " % number + b"x" * size for number, size in enumerate(lengths)])
+    with bed.client() as client:
+        sizes = {queue: stored_sizes(client, queue) for queue in client.read_queues(TOPIC)}
+    query = start(available_now=True, startingOffsets="earliest", maxBytesPerTrigger=f"{most}")
+    assert query.awaitTermination(DEADLINE_S) and query.exception() is None
+    assert found() == bed.stored(TOPIC)
+    ends = dict.fromkeys(sizes, 0)
+    totals: list[int] = []
+    for progress in query.recentProgress:
+        offsets = json.loads(progress.json)["sources"][0]["endOffset"]
+        batch: dict[MessageQueue, list[int]] = {}
+        for queue, end in ends.items():
+            ends[queue] = offsets[TOPIC][queue.broker_name][str(queue.queue_id)]
+            batch[queue] = sizes[queue][end : ends[queue]]
+        totals.append(sum(map(sum, batch.values())))
+        assert totals[-1] <= most or all(len(some) <= 1 for some in batch.values())
+    total = sum(map(sum, sizes.values()))
+    assert sum(totals) == total and ends == {queue: len(some) for queue, some in sizes.items()}
+    # One message of 200 kB for each of eight queues is more than a batch should have.
+    assert len(totals) <= 10 + 2 * total / most, totals
+
+
+def stored_sizes(client: BulkClient, queue: MessageQueue) -> list[int]:
+    first, end = client.bounds([queue])[queue]
+    chunks = client.pull_range(queue, first, end)
+    return [size for chunk in chunks for size in read_columns(chunk.buffer).size.tolist()]
 
 
 def test_few_messages_wait_for_others(

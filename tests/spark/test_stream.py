@@ -7,18 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamReader, StreamingQuery
+from tests.spark.readers import HAS_LIMITS
 
 from pymq.testing import Cluster
 
 pytestmark = pytest.mark.spark
 DEADLINE_S = 120.0
-#: Before 4.2 trigger AvailableNow runs a single batch, so that a cap would leave the rest behind.
-HAS_LIMITS = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 @pytest.fixture

@@ -397,9 +397,9 @@ def test_wrong_values_say_why(
         (struct, {"valueFormat": "avro", "avroSchema": "{"}, "it is not JSON"),
         (spark.range(1).selectExpr("id AS value"), {"valueFormat": "json"}, "it is a struct"),
         (
-            spark.sql("SELECT 'a' AS body, 3 AS delayLevel"),
+            spark.sql("SELECT 'a' AS body, -3 AS delayLevel"),
             {},
-            "brokers refuse delayed messages in batches",
+            "delayLevel -3, expected 0 or null",
         ),
         (spark.sql("SELECT 'a' AS body"), {"dedupKey": "id"}, "no column of this name"),
     ]

@@ -43,6 +43,7 @@ from pymq.broker.registration import Registration
 from pymq.broker.retry import Retries
 from pymq.broker.selections import Selections
 from pymq.broker.sent_properties import SentProperties
+from pymq.broker.sinks.staged_layouts import StagedLayouts
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
@@ -175,6 +176,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         requests=RequestStatistics(),
         statistics=statistics,
         deletions=Deletions([statistics.forget_topic], [statistics.forget_group]),
+        staged=StagedLayouts(),
         reports=[admission.report],
     )
 
@@ -268,6 +270,7 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
         core.completion,
         hooks=core.hooks,
         log_writer=core.log_writer,
+        staged=core.staged,
         store_host=site.store_host,
         message_bytes_max=site.store_config.message_bytes_max,
         record_crc=site.store_config.append_record_crc,

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Sequence
 
 from pymq.broker.delays.due_messages import DueMessages
-from pymq.broker.delays.schedule import Schedule, park_delayed, park_many
+from pymq.broker.delays.schedule import Schedule, park_delayed, park_many, park_staged
 from pymq.broker.handlers.connections import ConnectionHandlers
 from pymq.broker.handlers.consumers import ConsumerHandlers
 from pymq.broker.handlers.queue_entries import QueueEntryHandlers
@@ -46,6 +46,7 @@ def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
         DELAY,
         functools.partial(park_delayed, len(levels_ms)),
         functools.partial(park_many, levels_ms),
+        functools.partial(park_staged, len(levels_ms)),
     )
     core.arrivals.subscribe(schedule.take)
     core.reports.append(schedule.report)

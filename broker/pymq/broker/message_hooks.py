@@ -9,12 +9,12 @@ A property may also name something that has to be checked before any of this; se
 
 A batch cannot contain such messages. RocketMQ refuses a batch that as a whole asks for a delay or a
 transaction, but stores such messages inside of it as ordinary ones; its clients never send that.
-Here it is refused, too.
+Here it is refused, too. Exactly-once sinks stage delayed messages in runs of their own.
 
 Source: RocketMQ PutMessageHook, HookUtils, SendMessageProcessor.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pymq.errors import refusal
@@ -30,6 +30,7 @@ from pymq.protocol.message import (
 from pymq.protocol.new_records import NewRecords
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord
+from pymq.protocol.staged_records import StagedRecords
 
 #: Gets a record and its properties; returns the record to store, or raises a refusal.
 Hook = Callable[[NewRecord, Mapping[str, str]], NewRecord]
@@ -37,6 +38,10 @@ Hook = Callable[[NewRecord, Mapping[str, str]], NewRecord]
 #: Gets messages that all have a property, and no other special one; returns what to store instead,
 #: or None: each of them has to be looked at by itself.
 HookForMany = Callable[[PlainRecords], PlainRecords | None]
+
+#: Gets records that are to be staged and the properties of each, all of which have the property;
+#: returns them as they will wait, or raises a refusal.
+HookForStaged = Callable[[StagedRecords, Sequence[Mapping[str, str]]], StagedRecords]
 
 #: Gets the topic of a message and the value of its property; raises a refusal.
 Check = Callable[[str, str], None]
@@ -91,17 +96,26 @@ class MessageHooks:
     def __init__(self) -> None:
         self._hooks: dict[str, Hook] = {}
         self._hooks_for_many: dict[str, HookForMany] = {}
+        self._hooks_for_staged: dict[str, HookForStaged] = {}
         self._checks: dict[str, Check] = {}
         self._checked_marks: tuple[bytes, ...] = ()
         self._names = _NAMES
 
-    def add(self, name: str, hook: Hook, for_many: HookForMany | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        hook: Hook,
+        for_many: HookForMany | None = None,
+        for_staged: HookForStaged | None = None,
+    ) -> None:
         """Have messages with a property transformed by a hook."""
         assert name in _NAMES, f"property {name} is not looked at"
         assert name not in self._hooks, f"property {name} has a hook"
         self._hooks[name] = hook
         if for_many is not None:
             self._hooks_for_many[name] = for_many
+        if for_staged is not None:
+            self._hooks_for_staged[name] = for_staged
 
     def add_check(self, name: str, check: Check) -> None:
         """Have the value of a property checked, of messages sent one by one; batches have none."""
@@ -165,6 +179,49 @@ class MessageHooks:
         Raises:
             BrokerError: it contains such a message, or is to be treated as one.
         """
+        self._check_whole(batch, properties)
+        for number, inner in batch.records_with(_NAMES_IN_BATCHES):
+            for name in _meant(inner):
+                raise refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"a batch cannot contain {_REQUESTS[name].feature} (property {name} of message "
+                    f"{number}, counted from 0); send them one by one",
+                )
+
+    def apply_to_staged(
+        self, records: StagedRecords, properties: Mapping[str, str]
+    ) -> StagedRecords:
+        """Return what to stage instead of records: delayed ones as they will wait.
+
+        Args:
+            records: for one queue.
+            properties: those of the request as a whole.
+
+        Raises:
+            BrokerError: they contain something else that is special, or what differs in its delay.
+        """
+        self._check_whole(records, properties)
+        found = records.records_with(_NAMES_IN_BATCHES)
+        meant = [next(iter(_meant(inner)), None) for _, inner in found]
+        name = next((one for one in meant if one is not None), None)
+        if name is None:
+            return records
+        hook = self._hooks_for_staged.get(name)
+        if hook is None:
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{_REQUESTS[name].feature} (property {name}) cannot be staged at this broker; "
+                "write them without it",
+            )
+        if len(meant) != records.count or set(meant) != {name}:
+            raise refusal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{meant.count(name)} of {records.count} staged records for topic {records.topic} "
+                f"have property {name}, and others do not; stage them by themselves",
+            )
+        return hook(records, [inner for _, inner in found])
+
+    def _check_whole(self, batch: NewRecords, properties: Mapping[str, str]) -> None:
         for name in _meant(properties):
             raise refusal(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -179,13 +236,6 @@ class MessageHooks:
                     ResponseCode.MESSAGE_ILLEGAL,
                     f"messages with property {name} cannot be sent in a batch; send them one by "
                     "one",
-                )
-        for number, inner in batch.records_with(_NAMES_IN_BATCHES):
-            for name in _meant(inner):
-                raise refusal(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"a batch cannot contain {_REQUESTS[name].feature} (property {name} of message "
-                    f"{number}, counted from 0); send them one by one",
                 )
 
 

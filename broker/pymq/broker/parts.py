@@ -23,6 +23,7 @@ from pymq.broker.record_response import RecordResponses
 from pymq.broker.registration import Registration
 from pymq.broker.retry import Retries
 from pymq.broker.sent_properties import SentProperties
+from pymq.broker.sinks.staged_layouts import StagedLayouts
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.filters import FilterTable
 from pymq.broker.state.groups import GroupTable
@@ -104,6 +105,7 @@ class Core:
     requests: RequestStatistics
     statistics: BrokerStatistics
     deletions: Deletions
+    staged: StagedLayouts
     #: What features say of themselves in the report of the broker.
     reports: list[Report] = field(default_factory=list)
 

@@ -25,7 +25,15 @@ def make_sinks(site: Site, tables: Tables, core: Core) -> Feature:
         config=site.store_config,
         host=site.store_host,
     )
-    publishing = Publishing(site.store, core.responses, journal, table)
+    publishing = Publishing(
+        site.store,
+        core.responses,
+        journal,
+        table,
+        core.staged,
+        core.statistics.take,
+        delay_levels_ms=site.store_config.delay_levels_ms,
+    )
     handlers = SinkHandlers(tables.topics, table, journal, publishing)
 
     def load() -> None:

@@ -3,7 +3,12 @@
 from pymq.broker.handlers.timers import TimerHandlers
 from pymq.broker.parts import Core, Feature, Site, Tables
 from pymq.broker.state.timer_metrics import TimerMetrics
-from pymq.broker.timers.parking import TIMER_PROPERTIES, TimerParking, refuse_timers
+from pymq.broker.timers.parking import (
+    TIMER_PROPERTIES,
+    TimerParking,
+    refuse_staged_timers,
+    refuse_timers,
+)
 from pymq.broker.timers.timers import Timers, TimerSettings
 
 
@@ -16,7 +21,7 @@ def make_timers(site: Site, tables: Tables, core: Core) -> Feature:
     )
     if store.timers is None:
         for name in TIMER_PROPERTIES:
-            core.hooks.add(name, refuse_timers)
+            core.hooks.add(name, refuse_timers, for_staged=refuse_staged_timers)
         return Feature(handlers=handlers.table())
     core.saving.add_periodic(
         "timermetrics", metrics, interval_s=config.offset_flush_interval_ms / 1000
@@ -44,6 +49,6 @@ def make_timers(site: Site, tables: Tables, core: Core) -> Feature:
         congestion_max=config.timer_congestion_max,
     )
     for name in TIMER_PROPERTIES:
-        core.hooks.add(name, parking.park)
+        core.hooks.add(name, parking.park, for_staged=parking.park_staged)
     core.arrivals.subscribe(timers.take)
     return Feature(handlers=handlers.table(), duties=[timers])

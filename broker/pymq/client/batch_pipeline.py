@@ -29,8 +29,9 @@ from pymq.client.batch_targets import (
     fitting,
 )
 from pymq.client.blocking_pool import BlockingPool, advertised, timed_out
-from pymq.client.operations import Send, SendResult, may_send_elsewhere
-from pymq.client.preencoded_records import RecordsBody, as_batch
+from pymq.client.delayed_sends import DelayedMessage
+from pymq.client.operations import PreparedMessage, Send, SendResult, may_send_elsewhere
+from pymq.client.preencoded_records import BrokerKind, RecordsBody, as_batch
 from pymq.client.routes import Route
 from pymq.errors import (
     BrokerError,
@@ -123,7 +124,7 @@ class BatchPipeline:
             if self._queues.broker(queue.broker_name).avoid_until_s > time.monotonic():
                 return False  # as all that could be chosen
             try:
-                return self._open(queue)[1]
+                return self._open(queue)[1].takes_records
             except _FAILURES as error:
                 self._broker_failed(queue, error)
 
@@ -142,10 +143,11 @@ class BatchPipeline:
         """
         limit = self._pool.config.body_bytes_max
         request = BatchRequest(self._count, target, batch)
-        if not 0 < request.size_bytes <= limit:
+        least = 0 if isinstance(batch, PreparedMessage) else 1  # A message may be empty.
+        if not least <= request.size_bytes <= limit:
             raise LocalProtocolError(
                 f"batch {self._count} to topic {target.topic!r} has {request.size_bytes} B, "
-                f"expected 1..{limit} (body_bytes_max); send fewer messages at once"
+                f"expected {least}..{limit} (body_bytes_max); send fewer messages at once"
             )
         self._unsent.append(request)
         self._count += 1
@@ -224,10 +226,12 @@ class BatchPipeline:
         )
 
     def _write(self, request: BatchRequest, queue: MessageQueue) -> None:
-        channel, takes_records = self._open(queue)
+        channel, kind = self._open(queue)
         batch = request.batch
-        if isinstance(batch, RecordsBody) and not takes_records:
+        if isinstance(batch, RecordsBody) and not kind.takes_records:
             batch = as_batch(batch)
+        elif isinstance(batch, DelayedMessage):
+            batch.check_broker(kind, f"{queue.broker_name!r} ({channel.peer})")
         request.queue, request.channel = queue, channel
         request.send = self._operation(queue, batch)
         request.sent_s = time.monotonic()
@@ -382,10 +386,11 @@ class BatchPipeline:
             self._seen.setdefault(topic, set()).update(route.write_queues)
         return route
 
-    def _open(self, queue: MessageQueue) -> tuple[BlockingChannel, bool]:
-        """Return a connection that works to a queue's broker, and whether it takes records."""
+    def _open(self, queue: MessageQueue) -> tuple[BlockingChannel, BrokerKind]:
+        """Return a connection that works to a queue's broker, and what that is."""
         address = self._route(queue.topic).address(queue.broker_name)
         hint = advertised(queue.broker_name)
-        takes_records = self._pool.takes_records(address, hint)
-        self._queues.broker(queue.broker_name).depth = self._in_flight_max if takes_records else 1
-        return self._pool.channel(address, hint), takes_records
+        kind = self._pool.broker_kind(address, hint)
+        depth = self._in_flight_max if kind.takes_records else 1
+        self._queues.broker(queue.broker_name).depth = depth
+        return self._pool.channel(address, hint), kind

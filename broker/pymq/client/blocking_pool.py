@@ -13,7 +13,7 @@ from pymq.client.config import ClientConfig, connect_s
 from pymq.client.home import Process
 from pymq.client.name_server_failures import NameServerFailures
 from pymq.client.operations import Operation, check_send_topic
-from pymq.client.preencoded_records import RecordsOffer
+from pymq.client.preencoded_records import BrokerKind, RecordsOffer
 from pymq.client.route_table import RouteTable
 from pymq.client.routes import (
     Route,
@@ -76,9 +76,8 @@ class BlockingPool:
         self._name_servers = config.name_servers
         self._first_name_server = 0
         self._channels: dict[str, BlockingChannel] = {}
-        #: Address -> the connection on which the broker was asked whether it takes pre-encoded
-        #: records, and the answer.
-        self._offers: dict[str, tuple[BlockingChannel, bool]] = {}
+        #: Address -> the connection on which the broker was asked what it is, and the answer.
+        self._offers: dict[str, tuple[BlockingChannel, BrokerKind]] = {}
         #: Why topics' old routes are used at the moment, as it was logged.
         self._why_old: dict[str, str] = {}
         #: Held during requests and answers: two threads would mix their bytes.
@@ -324,8 +323,8 @@ class BlockingPool:
             channel.close()
         self._channels.clear()
 
-    def takes_records(self, address: str, hint: str) -> bool:
-        """Say whether a broker takes pre-encoded records.
+    def broker_kind(self, address: str, hint: str) -> BrokerKind:
+        """Say whether a broker takes pre-encoded records, and its version.
 
         It is asked once per connection. So a connection on which this was answered reaches a
         broker that works.
@@ -333,12 +332,12 @@ class BlockingPool:
         Raises:
             PymqError: it did not answer, or refused to.
         """
-        channel, takes_records = self._offers.get(address, (None, False))
-        if channel is None or self.channel(address, hint) is not channel:
+        known = self._offers.get(address)
+        if known is None or self.channel(address, hint) is not known[0]:
             timeout_s = min(PROBE_S, self.config.timeout_s)
-            takes_records = self.ask(address, RecordsOffer(), timeout_s=timeout_s, hint=hint)
-            self._offers[address] = (self.channel(address, hint), takes_records)
-        return takes_records
+            kind = self.ask(address, RecordsOffer(), timeout_s=timeout_s, hint=hint)
+            known = self._offers[address] = (self.channel(address, hint), kind)
+        return known[1]
 
     def distrust(self, address: str) -> None:
         """Have a broker asked again before anything more is sent to it."""

@@ -4,7 +4,7 @@ It sends batches that the caller has encoded, several in flight, asks for the bo
 queues without waiting for those whose broker is away, and lists topics.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from pymq.client import operations
@@ -12,6 +12,8 @@ from pymq.client.batch_pipeline import BATCHES_IN_FLIGHT, BatchPipeline
 from pymq.client.batch_request import Batch
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.blocking import BlockingClient
+from pymq.client.delayed_sends import DelayedMessage, DelayedSend
+from pymq.client.fitting_ranges import FittingAnswer, ask_fitting
 from pymq.client.many_requests import ask_many
 from pymq.client.operations import Operation, PreparedMessage, Send, SendResult
 from pymq.client.preencoded_records import RecordsBody, send_records
@@ -44,6 +46,14 @@ class BulkClient(BlockingClient):
         """
         wanted = list(dict.fromkeys(queues))
         return ask_bounds(self._pool, wanted, timeout_s=timeout_s or self._config.timeout_s)
+
+    def try_fitting(self, wanted: Mapping[MessageQueue, tuple[int, int, int]]) -> FittingAnswer:
+        """Ask once how far ranges of queues go within a number of bytes; only pymq brokers tell.
+
+        Args:
+            wanted: first queue offset, end, and the bytes there may be, of each queue.
+        """
+        return ask_fitting(self._pool, wanted, timeout_s=self._config.timeout_s)
 
     def asks_master(self, queue: MessageQueue) -> bool:
         """Say whether the bounds of a queue, and losses in it, are what its master says.
@@ -221,6 +231,8 @@ class BulkClient(BlockingClient):
     def _batch_operation(self, queue: MessageQueue, batch: Batch) -> Send:
         if isinstance(batch, RecordsBody):
             return send_records(self._send_operation(queue, batch.body), batch)
+        if isinstance(batch, DelayedMessage):
+            return DelayedSend(self._sender.operation(batch, queue), batch)
         if isinstance(batch, PreparedMessage):
             return self._sender.operation(batch, queue)
         return self._send_operation(queue, memoryview(batch).cast("B"))

@@ -36,7 +36,19 @@ def as_batch(records: RecordsBody) -> bytes:
     return encode_batch((record.flag, record.body, record.properties) for record in found)
 
 
-class RecordsOffer(Operation[bool]):
+class BrokerKind(NamedTuple):
+    """What a broker said of itself.
+
+    Attributes:
+        takes_records: does it take pre-encoded records?
+        version: of RocketMQ, that it is or acts as (``MQVersion``).
+    """
+
+    takes_records: bool
+    version: int
+
+
+class RecordsOffer(Operation[BrokerKind]):
     """Does a broker take pre-encoded records on this connection?"""
 
     __slots__ = ()
@@ -48,11 +60,9 @@ class RecordsOffer(Operation[bool]):
     def description(self) -> str:
         return "whether it takes pre-encoded records"
 
-    def result(self, response: Command, *, peer: str) -> bool:
-        if response.code == ResponseCode.SUCCESS:
-            return True
-        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            return False
+    def result(self, response: Command, *, peer: str) -> BrokerKind:
+        if response.code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+            return BrokerKind(response.code == ResponseCode.SUCCESS, response.version)
         raise self.refusal(response, peer)
 
 

@@ -51,7 +51,7 @@ def ask_bounds(
         answer.failed.setdefault(queue.broker_name, error)
         pool.routes.doubt(queue.topic)
 
-    routes = _routes(pool, {queue.topic for queue in queues})
+    routes = try_routes(pool, {queue.topic for queue in queues})
     routed: list[MessageQueue] = []
     asked: list[tuple[str, Operation[int]]] = []
     hints: dict[str, str] = {}
@@ -80,8 +80,12 @@ def ask_bounds(
     return answer
 
 
-def _routes(pool: BlockingPool, topics: set[str]) -> dict[str, Route | PymqError]:
-    """Return the topics' routes, or why there is none."""
+def try_routes(pool: BlockingPool, topics: set[str]) -> dict[str, Route | PymqError]:
+    """Return the topics' routes, or why there is none.
+
+    Raises:
+        PymqError: a name server refused.
+    """
     found: dict[str, Route | PymqError] = {}
     for topic in topics:
         try:

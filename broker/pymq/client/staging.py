@@ -57,8 +57,8 @@ class Stage(Send):
         except RemoteProtocolError as error:
             raise RemoteProtocolError(f"{peer} answered {self.description}: {error}") from error
         run = StagedRun(
-            topic=self.queue.topic,
-            queue_id=self.queue.queue_id,
+            topic=place.topic or self.queue.topic,
+            queue_id=self.queue.queue_id if place.queue_id is None else place.queue_id,
             physical_offset=place.physical_offset,
             size_bytes=place.size_bytes,
             count=self._records.record_count,

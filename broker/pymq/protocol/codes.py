@@ -12,6 +12,10 @@ MQ_VERSION_TEXT = "V5_3_3"
 #: Route requests of this version (4.9.4) or later are answered in strict JSON.
 MQ_VERSION_STRICT_JSON = 401
 
+#: Brokers of this version (5.0.0-SNAPSHOT) or later have timer messages; those before take a
+#: delivery time for a property like any other.
+MQ_VERSION_TIMERS = 412
+
 #: Consumers of this version (3.0.7) or later tell their offsets and reset them.
 MQ_VERSION_OFFSETS = 28
 #: Consumers of this version (3.1.8) or later tell about themselves and consume on demand.
@@ -247,6 +251,10 @@ RECORD_SIZES_FIELD = "pymqSizes"
 PART_FIELD = "pymqPart"
 
 
+#: Extension of pymq: how far ranges of queues go within a number of bytes (``range_bodies.py``).
+FITTING_RANGES = 479_007
+
+
 class SinkRequest(IntEnum):
     """Extensions of pymq: requests of exactly-once sinks; see ``docs/sinks.md``."""
 
@@ -267,10 +275,13 @@ class SinkCode(IntEnum):
     ROWS_LOST = 479_105  #: published, without some rows that the broker lost afterwards
 
 
+_OTHER_NAMES = {SEND_RECORDS: "SEND_RECORDS", FITTING_RANGES: "FITTING_RANGES"}
+
+
 def request_name(code: int) -> str:
     """Return the name of a request code, or the number itself if it has none."""
-    if code == SEND_RECORDS:
-        return "SEND_RECORDS"
+    if code in _OTHER_NAMES:
+        return _OTHER_NAMES[code]
     for names in (RequestCode, SinkRequest):
         try:
             return names(code).name

@@ -200,6 +200,9 @@ class PublishRequest(JsonObject):
 
 #: Of the layout of journal records, and of the file of sinks.
 JOURNAL_VERSION = 1
+#: Of the entries of a decision about delayed records: a pymq that knows none could not tell
+#: when their copies are due.
+JOURNAL_VERSION_DELAYS = 2
 #: What numbers of an entry may take more than those of another.
 _NUMBERS_BYTES = 32
 

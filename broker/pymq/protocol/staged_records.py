@@ -5,15 +5,26 @@ queue and no keys in the index. (It would index prepared ones.) In the field for
 prepared message is the part, which tells them from whatever may be stored at that offset later.
 
 The copies are committed messages of a transaction: the same field says where they were staged.
+
+Records of delayed messages are staged as they will wait, parked (``parking``): for the queue of
+their level in the schedule topic, or for the timer topic. So their copies are made like all others,
+and wait from then on; all records of a run have the same real topic.
 """
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from pymq.errors import CorruptRecord
+from pymq.errors import CorruptRecord, RemoteProtocolError
 from pymq.protocol.codes import HOST_IPV6_MASK, TRANSACTION_MASK, MessageFlag
-from pymq.protocol.new_records import SharedFields
+from pymq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from pymq.protocol.new_records import SharedFields, cut
+from pymq.protocol.parking import real_place
 from pymq.protocol.preencoded_records import PreencodedRecords
+from pymq.protocol.record import HEAD_BYTES, PROPERTIES_BYTES_MAX, record_magic, topic_field
 from pymq.protocol.record_batch import (
     HEAD,
     Bytes,
@@ -21,15 +32,47 @@ from pymq.protocol.record_batch import (
     RecordColumns,
     gather,
     read_columns,
+    spans,
     windows,
 )
 from pymq.protocol.record_crc import RecordCrc
 from pymq.protocol.record_crc_batch import check_record_crcs, write_record_crcs
 from pymq.protocol.sink_bodies import StagedRun
-from pymq.protocol.tag_codes import entry_tag_codes
+from pymq.protocol.tag_codes import entry_tag_codes, level_delay_ms
 
 _STAGED, _COMMIT = int(MessageFlag.TRANSACTION_ROLLBACK), int(MessageFlag.TRANSACTION_COMMIT)
 _HEAD_ITEM = f"V{HEAD.itemsize}"
+_LENGTH_BYTES = 2
+#: Where messages of runs wait.
+_PARKING_TOPICS = frozenset((SCHEDULE_TOPIC, TIMER_TOPIC))
+
+
+class StagedLayout(NamedTuple):
+    """How the records of a run lie in the log: all that copying them has to know.
+
+    Attributes:
+        sizes: int32, shape (n,): size of each.
+        tag_codes: int64, shape (n,): what the entry of each in a queue says about its tag, unless
+            that is when it is due.
+        has_crc: bool, shape (n,): whether each ends with a checksum.
+        real_topic: where they are delivered when they are due; None: they are not delayed.
+    """
+
+    sizes: npt.NDArray[np.int32]
+    tag_codes: Longs
+    has_crc: npt.NDArray[np.bool_]
+    real_topic: str | None = None
+
+    @classmethod
+    def read(cls, run: StagedRun, data: memoryview | Bytes) -> "StagedLayout":
+        """Find out how a run lies in the log; arguments and errors as those of ``check_staged``."""
+        records = check_staged(run, data)
+        has_crc = _record_crcs(records) != RecordCrc.NONE
+        topic = real_topic(run, records)
+        # A code that is a time is worked out when the records are copied.
+        is_time = run.topic == SCHEDULE_TOPIC
+        codes = np.zeros(run.count, np.int64) if is_time else entry_tag_codes(records, ())
+        return cls(records.size.astype(np.int32), codes, has_crc, topic)
 
 
 class StagedRecords(PreencodedRecords):
@@ -37,9 +80,10 @@ class StagedRecords(PreencodedRecords):
 
     Attributes:
         part: see ``StagedRun``.
+        real_topic: see ``StagedLayout``.
     """
 
-    __slots__ = ("part",)
+    __slots__ = ("part", "real_topic")
 
     def __init__(
         self,
@@ -51,11 +95,61 @@ class StagedRecords(PreencodedRecords):
         """Check a body; arguments and errors as those of ``PreencodedRecords``."""
         super().__init__(body, sizes, shared)
         self.part = part
+        self.real_topic: str | None = None
+
+    def encoded_properties(self) -> list[bytes]:
+        """Return the properties of each, as they were sent."""
+        sent = self._properties
+        return [sent.data[place].tobytes() for place in spans(sent.starts, sent.ends)]
+
+    def parked(self, topic: str, queue_id: int, properties: Sequence[bytes]) -> "StagedRecords":
+        """Return the same records as they wait until they are due.
+
+        Args:
+            topic, queue_id: where.
+            properties: of each, there, encoded.
+
+        Raises:
+            RemoteProtocolError: the properties of one are too long.
+        """
+        lengths = np.fromiter(map(len, properties), np.int64, self.count)
+        if lengths.max() > PROPERTIES_BYTES_MAX:
+            row = int(lengths.argmax())
+            raise RemoteProtocolError(
+                f"record {row} (from 0) of {self.count} for topic {self.topic}: its properties "
+                f"take {lengths[row]} B where it waits to be delivered, expected "
+                f"0..{PROPERTIES_BYTES_MAX}; shorten them"
+            )
+        sent, field = self._properties, topic_field(topic.encode())
+        body_ends = sent.starts - _LENGTH_BYTES - len(self._topic_field)
+        starts = body_ends - self._body_lengths - HEAD_BYTES
+        sizes = body_ends - starts + len(field) + _LENGTH_BYTES + lengths
+        pieces: list[bytes | memoryview] = []
+        for before, text in zip(
+            cut(sent.data.tobytes(), starts, body_ends), properties, strict=True
+        ):
+            pieces += (before, field, len(text).to_bytes(_LENGTH_BYTES, "big"), text)
+        body = bytearray(b"").join(pieces)
+        data, places = np.frombuffer(body, np.uint8), np.cumsum(sizes) - sizes
+        heads = gather(data, places, HEAD)
+        heads["size"], heads["magic"] = sizes, record_magic(field)
+        windows(data, HEAD.itemsize)[places] = heads.view(_HEAD_ITEM)
+        shared = replace(self._shared, topic=topic, queue_id=queue_id)
+        parked = StagedRecords(body, sizes.astype(np.int32), shared, self.part)
+        parked.real_topic = self.topic
+        return parked
 
     def stage(self) -> None:
         """Mark the records, which were checked as ordinary ones, as staged."""
         self.sys_flag |= _STAGED
         self.prepared_offset = self.part
+
+    def layout(self) -> StagedLayout:
+        """Return how the records lie in the log."""
+        has_crc = np.full(self.count, self.record_crc)
+        is_time = self.topic == SCHEDULE_TOPIC
+        codes = np.zeros(self.count, np.int64) if is_time else self.tag_codes
+        return StagedLayout(self.sizes, codes, has_crc, self.real_topic)
 
 
 def check_staged(run: StagedRun, data: memoryview | Bytes) -> RecordColumns:
@@ -84,6 +178,28 @@ def check_staged(run: StagedRun, data: memoryview | Bytes) -> RecordColumns:
     return records
 
 
+def real_topic(run: StagedRun, records: RecordColumns) -> str | None:
+    """Return where the messages of a run are delivered when they are due; None: at once.
+
+    Args:
+        run: whose records they are.
+        records: of the run.
+
+    Raises:
+        CorruptRecord: they are delayed, and do not say for what.
+    """
+    if run.topic not in _PARKING_TOPICS:
+        return None
+    text = records.buffer[records.properties_start[0] : records.ends[0]].tobytes()
+    place = real_place(text)
+    if place is None:
+        raise CorruptRecord(
+            f"what was staged at physical offset {run.physical_offset} waits in topic "
+            f"{run.topic}, and does not say for which"
+        )
+    return place[0]
+
+
 def _record_crcs(records: RecordColumns) -> npt.NDArray[np.int8]:
     return check_record_crcs(records.buffer, records.starts, records.ends, records.properties_start)
 
@@ -92,7 +208,8 @@ class StagedCopies:
     """Copies of the records of a run, for the queue that it names; they go into the log together.
 
     Attributes:
-        topic, queue_ids, tag_codes, sizes: of each.
+        topic, queue_ids, tag_codes, sizes: of each; tag codes of delayed ones are set by
+            ``encode``.
         record_bytes: size of all copies together.
         physical_offsets: of each; set by ``encode``.
     """
@@ -100,6 +217,7 @@ class StagedCopies:
     __slots__ = (
         "_crc_places",
         "_data",
+        "_delay_ms",
         "_run",
         "_starts",
         "physical_offsets",
@@ -110,28 +228,44 @@ class StagedCopies:
         "topic",
     )
 
-    def __init__(self, run: StagedRun, data: memoryview) -> None:
-        """Check that the records of a run are there.
+    def __init__(
+        self,
+        run: StagedRun,
+        data: memoryview,
+        layout: StagedLayout | None = None,
+        *,
+        delay_levels_ms: tuple[int, ...] = (),
+    ) -> None:
+        """Take the records of a run.
 
         Args:
             run: which.
             data: what lies in the log at its place; copied.
+            layout: of what is known to be there; None: check that the records of the run are.
+            delay_levels_ms: delays of levels 1, 2, ...
 
         Raises:
             CorruptRecord: they are not, or are damaged.
         """
         self._data: Bytes = np.frombuffer(bytearray(data), np.uint8)
-        records = check_staged(run, self._data)
-        has_crc = _record_crcs(records) != RecordCrc.NONE
+        if layout is None:
+            layout = StagedLayout.read(run, self._data)
+        ends = np.cumsum(layout.sizes, dtype=np.int64)
+        self._starts: Longs = ends - layout.sizes
         #: Of those that end with a checksum: where they begin, and end.
-        self._crc_places = records.starts[has_crc], records.ends[has_crc]
+        self._crc_places = self._starts[layout.has_crc], ends[layout.has_crc]
         self._run = run
+        #: How long after they are stored they are due; None: their tag codes are no times.
+        self._delay_ms = (
+            level_delay_ms(run.queue_id + 1, delay_levels_ms)
+            if run.topic == SCHEDULE_TOPIC
+            else None
+        )
         self.topic = run.topic
-        self._starts = records.starts
-        self.sizes: Longs = records.size
+        self.sizes = layout.sizes
         self.record_bytes = len(self._data)
         self.queue_ids: Longs = np.full(run.count, run.queue_id)
-        self.tag_codes = entry_tag_codes(records, ())
+        self.tag_codes = layout.tag_codes
         self.physical_offsets: Longs = np.empty(0, np.int64)
 
     @property
@@ -149,6 +283,8 @@ class StagedCopies:
     ) -> list[bytes | memoryview]:
         """Return the copies, ready for the log; arguments as those of ``CopiedRecords.encode``."""
         self.physical_offsets = self._starts + physical_offset
+        if self._delay_ms is not None:
+            self.tag_codes = np.full(len(self.sizes), store_timestamp + self._delay_ms, np.int64)
         heads = gather(self._data, self._starts, HEAD)
         heads["queue_offset"] = queue_offsets
         heads["physical_offset"] = self.physical_offsets

@@ -55,7 +55,7 @@ def delayed_tag_code(
     level = find_property(properties, _DELAY)
     if level is None or not level.isdigit() or len(level) > _LEVEL_DIGITS_MAX:
         return None
-    return store_timestamp + _delay_ms(int(level), delay_levels_ms)
+    return store_timestamp + level_delay_ms(int(level), delay_levels_ms)
 
 
 def entry_tag_codes(records: RecordColumns, delay_levels_ms: tuple[int, ...]) -> Longs:
@@ -86,7 +86,13 @@ def _delayed(records: RecordColumns) -> list[int]:
     return [int(row) for row in rows]
 
 
-def _delay_ms(level: int, levels_ms: tuple[int, ...]) -> int:
+def level_delay_ms(level: int, levels_ms: tuple[int, ...]) -> int:
+    """Return the delay of a level; one above the last counts as the last.
+
+    Args:
+        level: from 1.
+        levels_ms: delays of levels 1, 2, ...
+    """
     if not levels_ms or level < 1:
         return _UNKNOWN_DELAY_MS
     return levels_ms[min(level, len(levels_ms)) - 1]

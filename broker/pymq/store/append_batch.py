@@ -36,6 +36,8 @@ def place_batch(
         raise ValueError(f"encoded to {len(data)} B, expected {batch.record_bytes}")
     if not is_listed:
         pieces.append(data)
+        run.staged_count += batch.count
+        run.staged_bytes += len(data)
         return queue_offset
     entries = np.empty(batch.count, ENTRY)
     entries["physical_offset"] = batch.starts + run.end

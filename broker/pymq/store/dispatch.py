@@ -62,11 +62,16 @@ class Arrival:
 
 @dataclass(slots=True)
 class PendingDispatch:
-    """The queue entries of one write to the log: per queue the first offset and the entries."""
+    """The queue entries of one write to the log: per queue the first offset and the entries.
+
+    ``staged_count`` records of ``staged_bytes`` have none: they are no messages yet.
+    """
 
     end: int
     store_timestamp: int
     groups: dict[ConsumeQueue, tuple[int, list[bytes]]]
+    staged_count: int = 0
+    staged_bytes: int = 0
 
     def counts(self) -> dict[ConsumeQueue, int]:
         """Return how many pieces of entries each queue has."""

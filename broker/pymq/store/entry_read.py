@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pymq.store.queues.consume_queue import ConsumeQueue
+from pymq.store.queues.consume_queue import BLANK_SIZE, ConsumeQueue
 from pymq.store.queues.queue_extension import ADDRESS_MAX
 from pymq.store.queues.queue_table import QueueTable
 from pymq.store.write_gate import WriteGate
@@ -83,6 +83,32 @@ class EntryReader:
             return np.empty(0, np.int64), np.empty(0, np.bool_)
         count = min(count_max, queue.end_offset - queue_offset)
         return queue.tag_codes(queue.entries(queue_offset, count))
+
+    def record_sizes(
+        self, topic: str, queue_id: int, queue_offset: int, count_max: int
+    ) -> npt.NDArray[np.int64]:
+        """Return the sizes of the records of consecutive visible entries.
+
+        Args:
+            topic, queue_id, queue_offset: where to start.
+            count_max: entries wanted at most.
+
+        Returns:
+            int64, shape (n,), B; 0 for entries without a record. None outside of the queue, fewer
+            where a file is missing.
+
+        Raises:
+            CorruptRecord: a file is gone.
+            StoreClosed: the store was closed.
+        """
+        self._gate.check_open()
+        queue = self._queues.find(topic, queue_id)
+        if queue is None or not queue.min_offset <= queue_offset < queue.end_offset:
+            return np.empty(0, np.int64)
+        count = min(count_max, queue.end_offset - queue_offset)
+        sizes = queue.entries(queue_offset, count)["size"].astype(np.int64)
+        sizes[(sizes == BLANK_SIZE) | (sizes < 0)] = 0  # A negative one is damage, found by reads.
+        return sizes
 
     def listed(
         self, topic: str, queue_id: int, queue_offset: int, count_max: int

@@ -169,14 +169,15 @@ class MessageStore:
         self._gate.check_open()
         started_s = self._clock.monotonic_s()
         results: list[PutResult] = []
-        put_bytes = 0
+        put_bytes = staged_count = 0
         if self._may_write():
-            put_bytes = self._append(puts, store_host, results)
+            put_bytes, staged_count = self._append(puts, store_host, results)
             if not self.dispatch.waits_for_flush:
                 self.dispatch.advance()
         else:
             self._refuse_rest(results, len(puts))
-        self.statistics.count_put(results, put_bytes, self._clock.monotonic_s() - started_s)
+        elapsed_s = self._clock.monotonic_s() - started_s
+        self.statistics.count_put(results, put_bytes, elapsed_s, staged_count=staged_count)
         return results
 
     def _append(
@@ -184,19 +185,20 @@ class MessageStore:
         puts: Sequence[Put],
         store_host: bytes,
         results: list[PutResult],
-    ) -> int:
-        """Write puts to the log, to be dispatched; return the bytes of their records."""
+    ) -> tuple[int, int]:
+        """Write puts to the log; return the bytes of messages, and how many records are staged."""
         log = self._log
         now = max(self._clock.wall_ms(), log.store_timestamp)
         count = len(puts)
-        put_bytes = 0
+        put_bytes = staged_count = 0
         try:
             while True:
                 start = log.end
                 pending = self._appender.append_run(puts, results, now=now, store_host=store_host)
                 if pending is not None:
                     self.dispatch.add(pending)
-                    put_bytes += pending.end - start
+                    put_bytes += pending.end - start - pending.staged_bytes
+                    staged_count += pending.staged_count
                 if len(results) == count:
                     break
                 log.roll()
@@ -207,7 +209,7 @@ class MessageStore:
             self._refuse_rest(results, count)
         else:
             self._gate.record_success()
-        return put_bytes
+        return put_bytes, staged_count
 
     def _may_write(self) -> bool:
         if not self._gate.may_try or self._disks.refusal is not None:

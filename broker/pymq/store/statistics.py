@@ -7,6 +7,9 @@ The time of a put is that of the whole call: placing, writing, and with asynchro
 visible. The flush that SYNC_FLUSH waits for is not included. Puts of one call all count with the
 time of the call: that is how long their senders waited.
 
+What exactly-once sinks stage counts with its time, like any put. Its records are messages when they
+are copied to where consumers read, and are counted as such then.
+
 Source: RocketMQ StoreStatsService.
 """
 
@@ -79,7 +82,8 @@ class StatisticsSnapshot:
 
     Attributes:
         started_ms: when it was opened, ms since 1970.
-        put_count, put_bytes: messages stored, and the bytes their records take.
+        put_count, put_bytes: messages stored, and the bytes their records take; none that are only
+            staged.
         put_failed_count: puts refused; a batch is one.
         put_max_s: the longest put.
         put_times: puts by RocketMQ's ranges of put times, in order.
@@ -150,16 +154,24 @@ class StoreStatistics:
         self._marks = deque([(monotonic_s, self._put_times.copy())], maxlen=2)
         self._samples = deque([_Sample(monotonic_s)], maxlen=SAMPLES_KEPT + 1)
 
-    def count_put(self, results: Sequence[PutResult], put_bytes: int, elapsed_s: float) -> None:
+    def count_put(
+        self,
+        results: Sequence[PutResult],
+        put_bytes: int,
+        elapsed_s: float,
+        *,
+        staged_count: int = 0,
+    ) -> None:
         """Add one call of ``put``.
 
         Args:
             results: of all puts of the call.
-            put_bytes: the size of all records it stored.
+            put_bytes: the size of all messages it stored.
             elapsed_s: how long it took.
+            staged_count: records of these results that are no messages yet.
         """
         counts = list(map(_count_of, results))
-        self.put_count += sum(counts)
+        self.put_count += sum(counts) - staged_count
         self._put_bytes += put_bytes
         self._put_failed_count += counts.count(0)
         self._put_times[bisect_right(_LIMITS_S, elapsed_s)] += len(counts)

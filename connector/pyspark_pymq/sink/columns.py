@@ -15,6 +15,8 @@ _BODY = "string or binary"
 _STRUCT = "struct<…>"
 _NUMBER = "int or bigint"
 _FLAG = "int"
+_LEVEL = "int"
+_TIME = "timestamp or bigint"
 _KEYS = "string or array<string>"
 _MAP = "map<string,string>"
 _ID = "string or bigint"
@@ -31,6 +33,8 @@ SINK_COLUMNS = {
     "queueId": _NUMBER,
     "brokerName": _TEXT,
     "flag": _FLAG,
+    "delayLevel": _LEVEL,
+    "deliverTimestamp": _TIME,
 }
 #: Other names of columns, as the Kafka sink calls them.
 _ALIASES = {"value": "body", "key": "keys"}
@@ -39,12 +43,23 @@ _ACCEPTED = {
     _BODY: {"string", "binary"},
     _NUMBER: {"tinyint", "smallint", "int", "bigint"},
     _FLAG: {"tinyint", "smallint", "int"},
+    _TIME: {"timestamp", "bigint"},
     _KEYS: {"string", "array<string>"},
     _MAP: {"map<string,string>"},
     _ID: {"string", "tinyint", "smallint", "int", "bigint"},
 }
-#: Columns that other sinks of delayed messages may have.
-_DELAYS = {"delaylevel", "delayseconds", "delayms", "delaytime", "delivertimestamp", "delivertime"}
+#: What somebody may expect to be called like one of the columns of delays.
+_DELAYS = {
+    "delay",
+    "delayms",
+    "delayseconds",
+    "delaytime",
+    "delaytimelevel",
+    "delivertime",
+    "deliveryms",
+    "deliverytime",
+    "deliverytimestamp",
+}
 
 
 def check_columns(schema: spark.StructType, options: SinkOptions) -> dict[str, str]:
@@ -99,14 +114,14 @@ def _check_found(found: dict[str, str], options: SinkOptions, valid: str) -> Non
 
 
 def _unknown(name: str, valid: str) -> ConfigurationError:
-    if name.lower() in _DELAYS:
-        return ConfigurationError(
-            f"the pymq sink has no column {name!r}: it sends batches, and brokers refuse delayed "
-            "messages in batches. Send such rows one by one, with a pymq Producer in "
-            "foreachPartition()"
+    if name.replace("_", "").lower() in _DELAYS:
+        hint = (
+            ": delayed messages have a delayLevel, or a deliverTimestamp, such as "
+            "timestampadd(SECOND, 90, now())."
         )
-    near = like(name, SINK_COLUMNS)
-    hint = f", did you mean {near}?" if near else "."
+    else:
+        near = like(name, SINK_COLUMNS)
+        hint = f", did you mean {near}?" if near else "."
     return ConfigurationError(
         f"the pymq sink has no column {name!r}{hint} select() what is to be written under these "
         f"names: {valid}"

@@ -4,13 +4,13 @@ Of each row counts its body. The checksums of all are mixed and added up: the su
 the order of the rows, and on which tasks have them.
 """
 
-import zlib
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pymq.protocol.hashes import crc32
 from pymq.protocol.record_batch import spans
 from pyspark_pymq.binary_arrays import contents
 
@@ -38,7 +38,7 @@ class Digest:
             return Digest()
         text, start = contents(bodies)
         each = map(text.data.__getitem__, spans(start[:-1], start[1:]))
-        crcs = np.fromiter(map(zlib.crc32, each), np.uint64, len(bodies))
+        crcs = np.fromiter(map(crc32, each), np.uint64, len(bodies))
         sizes = np.diff(start).astype(np.uint64)
         checksum = int(_mixed(crcs | sizes << np.uint64(32)).sum(dtype=np.uint64))
         return Digest(len(bodies), len(text), checksum)

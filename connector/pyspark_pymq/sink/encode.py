@@ -25,7 +25,17 @@ from pymq.client.batch_request import Batch
 from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import LocalProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
-from pymq.protocol.message import KEYS, SHARDING_KEY, TAGS, UNIQUE_KEY
+from pymq.protocol.message import (
+    DELAY,
+    KEYS,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_S,
+    TIMER_DELIVERY_MS,
+    TRANSACTION_PREPARED,
+    UNIQUE_KEY,
+)
 from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
 from pyspark_pymq.binary_arrays import (
@@ -36,15 +46,16 @@ from pyspark_pymq.binary_arrays import (
     fixed_width,
     repeated,
 )
+from pyspark_pymq.sink.delays import DELAY_COLUMNS, DELAY_KIND
 from pyspark_pymq.sink.unique_keys import NAME_END, VALUE_END, UniqueKeyArrays
 
 #: Properties that make a message of a batch something a batch cannot carry.
 _NOT_IN_BATCHES = {
-    "DELAY": "delayed messages",
-    "TIMER_DELAY_SEC": "delayed messages",
-    "TIMER_DELAY_MS": "delayed messages",
-    "TIMER_DELIVER_MS": "delayed messages",
-    "TRAN_MSG": "transactional messages",
+    DELAY: "delayed messages",
+    TIMER_DELAY_S: "delayed messages",
+    TIMER_DELAY_MS: "delayed messages",
+    TIMER_DELIVERY_MS: "delayed messages",
+    TRANSACTION_PREPARED: "transactional messages",
 }
 
 #: Column -> the property it fills.
@@ -53,7 +64,11 @@ _PROPERTIES = {
     "keys": KEYS,
     "shardingKey": SHARDING_KEY,
     "dedupKey": UNIQUE_KEY,
+    "delayLevel": DELAY,
+    "deliverTimestamp": TIMER_DELIVERY_MS,
 }
+#: What says when a message is delivered: not taken from a map if there is a column for it.
+_OF_DELAYS = (DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS, "TIMER_OUT_MS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +98,20 @@ class Encoded:
                 yield RecordsBody(body, pack_sizes(sizes[low:high]), high - low)
             else:
                 yield body
+
+    def message(self, row: int, messages: "Messages") -> tuple[memoryview, str, int]:
+        """Return body, properties and flag of one.
+
+        Args:
+            row: its number.
+            messages: what these were made of.
+        """
+        body_at = int(self.start[row]) + (HEAD_BYTES if self.are_records else BATCH_HEAD.size)
+        end = int(self.start[row + 1])
+        properties = self.text[end - int(messages.properties_bytes[row]) : end].tobytes()
+        body = self.text[body_at : body_at + int(messages.body_bytes[row])].data
+        flag = 0 if messages.flags is None else int(messages.flags[row])
+        return body, properties.decode(), flag - (1 << 32) if flag >> 31 else flag
 
 
 #: A column of binary values, null for nothing, or the same bytes in every row.
@@ -166,7 +195,8 @@ def encode_messages(
 
     Args:
         columns: ``body``, and where there are such ``tags``, ``keys``, ``shardingKey`` and
-            ``dedupKey``, all binary, ``properties``, a map of strings, and ``flag``, int32.
+            ``dedupKey``, all binary, ``properties``, a map of strings, ``flag``, int32, and what
+            ``delays.add_delays`` has made of delays.
         keys: makes the messages' ids.
         month_ms: the time, see ``UniqueKeyArrays.take``.
         message_bytes_max: what an entry of SEND_BATCH may take.
@@ -191,6 +221,9 @@ def encode_messages(
     if "properties" in columns:
         texts, has_key = _encode_maps(columns["properties"], columns, place)
         pieces.append(texts)
+    for name in DELAY_COLUMNS:
+        if name in columns:
+            pieces += _encode_one(_PROPERTIES[name], columns[name], name, place)
     if "keys" in columns:
         pieces += _encode_one(KEYS, columns["keys"], "keys", place)
     if "dedupKey" in columns:
@@ -289,10 +322,12 @@ def _encode_maps(
 
     _check_marks(names, entry_place)
     _check_marks(values, entry_place)
-    _refuse_special(names, entry_place)
+    given = {name for column, name in _PROPERTIES.items() if column in columns}
+    if DELAY_KIND in columns:
+        given.update(_OF_DELAYS)
+    _refuse_special(names, given, entry_place)
     absent = pc.fill_null(pc.equal(pc.binary_length(values), 0), True)
     absent = pc.or_(absent, pc.equal(pc.binary_length(names), 0))
-    given = [name for column, name in _PROPERTIES.items() if column in columns]
     for name in given:
         absent = pc.or_(absent, pc.equal(names, name.encode()))
     texts = _joined([names, NAME_END, values, VALUE_END])
@@ -311,15 +346,17 @@ def _encode_maps(
     return joined, has_key
 
 
-def _refuse_special(names: pa.Array, place: Callable[[int], str]) -> None:
-    wanted = pa.array([name.encode() for name in _NOT_IN_BATCHES], pa.binary())
+def _refuse_special(names: pa.Array, given: set[str], place: Callable[[int], str]) -> None:
+    refused = [name.encode() for name in _NOT_IN_BATCHES if name not in given]
+    wanted = pa.array(refused, pa.binary())
     special = pc.is_in(names, wanted)
     if pc.any(special).as_py():
         entry = _first(special)
         name = names[entry].as_py().decode()
         raise LocalProtocolError(
             f"{place(entry)}: {_NOT_IN_BATCHES[name]} cannot be sent in batches, as this sink "
-            f"does; leave it out: map_filter(properties, (k, v) -> k <> '{name}')"
+            f"does; leave it out: map_filter(properties, (k, v) -> k <> '{name}'). Delays have "
+            "columns of their own, delayLevel and deliverTimestamp"
         )
 
 

@@ -6,6 +6,7 @@ fills a good part of a request by itself is not.
 """
 
 from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from pyspark_pymq.sink.encode import Encoded
 #: What one task gathers of all its queues. If these are many, a run is about so much by their
 #: number.
 GATHERED_BYTES_MAX = 32 << 20
+#: A target, and how its records are delayed.
+_Lane: TypeAlias = tuple[BatchTarget, int]
 
 
 def check_runs(count: int, whose: str) -> None:
@@ -69,27 +72,36 @@ class Gathering:
     ) -> None:
         self._send = send
         self._request_bytes_max = request_bytes_max
-        self._gathered: dict[BatchTarget, _Gathered] = {}
+        self._gathered: dict[_Lane, _Gathered] = {}
         self._gathered_bytes = 0
 
-    def add(self, target: BatchTarget, records: Encoded, first: int, end: int) -> None:
+    def add(
+        self, target: BatchTarget, records: Encoded, first: int, end: int, *, delay: int = 0
+    ) -> None:
         """Take records ``first..end`` for a target; they are copied, or sent.
+
+        Args:
+            target: of all.
+            records: encoded.
+            first, end: which of them.
+            delay: how all of them are delayed; others are not in one request with them.
 
         Raises:
             PymqError: as ``send``.
         """
         start = records.start[first : end + 1]
         size_bytes = int(start[-1] - start[0])
-        gathered = self._gathered.get(target)
+        lane = target, delay
+        gathered = self._gathered.get(lane)
         if gathered is not None and len(gathered.text) + size_bytes > self._request_bytes_max:
-            self._send_gathered(target)
+            self._send_gathered(lane)
         if size_bytes > self._request_bytes_max // 2:
-            if target in self._gathered:  # which comes first
-                self._send_gathered(target)
+            if lane in self._gathered:  # which comes first
+                self._send_gathered(lane)
             for body in records.requests(first, end, bytes_max=self._request_bytes_max):
                 self._send(target, body)
             return
-        gathered = self._gathered.setdefault(target, _Gathered())
+        gathered = self._gathered.setdefault(lane, _Gathered())
         gathered.text += records.text[start[0] : start[-1]].data
         gathered.sizes.append(np.diff(start))
         self._gathered_bytes += size_bytes
@@ -98,10 +110,10 @@ class Gathering:
 
     def flush(self) -> None:
         """Send what is left."""
-        for target in list(self._gathered):
-            self._send_gathered(target)
+        for lane in list(self._gathered):
+            self._send_gathered(lane)
 
-    def _send_gathered(self, target: BatchTarget) -> None:
-        gathered = self._gathered.pop(target)
+    def _send_gathered(self, lane: _Lane) -> None:
+        gathered = self._gathered.pop(lane)
         self._gathered_bytes -= len(gathered.text)
-        self._send(target, gathered.body())
+        self._send(lane[0], gathered.body())

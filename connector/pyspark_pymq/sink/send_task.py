@@ -11,13 +11,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pymq.client.batch_pipeline import BatchPipeline
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.bulk_client import BulkClient
+from pymq.client.delayed_sends import DelayedMessage
 from pymq.errors import LocalProtocolError
 from pymq.protocol.sink_bodies import StagedRun
 from pymq.protocol.sink_decisions import StagedRuns
 from pymq.protocol.unique_keys import month_around
 from pyspark_pymq.format_options import check_target
+from pyspark_pymq.sink.delays import (
+    AT_ONCE,
+    AT_TIME,
+    DELAY_COLUMNS,
+    DELAY_KIND,
+    add_delays,
+    as_ms,
+    told,
+)
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.encode import Encoded, Messages, encode_messages
 from pyspark_pymq.sink.gathering import Gathering, check_runs
@@ -29,6 +40,8 @@ from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
 REQUEST_BYTES_MAX = 3 << 20
 #: A broker works on one while the next is in flight; with more, memory is cold when it is used.
 REQUESTS_IN_FLIGHT = 3
+#: Delayed rows are requests of their own, and small.
+DELAYED_IN_FLIGHT = 64
 
 
 class SendTask:
@@ -71,6 +84,9 @@ class SendTask:
         )
         self._broker = stage_at
         self._gathering: Gathering | None = None
+        self._first_queue = first_queue
+        self._client = client
+        self._delayed: BatchPipeline | None = None
         #: By the number of the request, for rows of one queue keep their order.
         self._runs: dict[int, StagedRun] = {}
         if stage_at is None:
@@ -133,6 +149,8 @@ class SendTask:
         columns = self._columns_of(batch)
         if "shardingKey" in columns:
             self._keyed_queues.choose(columns)
+        if not columns.keys().isdisjoint(DELAY_COLUMNS):
+            add_delays(columns, functools.partial(self._place, columns, None))
         order, groups = _grouped(columns)
         if order is not None:
             chosen = pa.array(order)
@@ -144,14 +162,50 @@ class SendTask:
         if self._broker is not None:
             check_runs(len(self._runs), "task")
             self.digest += Digest.of(columns["body"])
-        self.rows += batch.num_rows
+        delayed: list[tuple[BatchTarget, int, int]] = []
         for target, (first, end) in zip(targets, groups, strict=True):
             self.sent_bytes += int(layout.start[end] - layout.start[first])
+            delay = columns[DELAY_KIND][first].as_py() if DELAY_KIND in columns else AT_ONCE
             if self._gathering is not None:
-                self._gathering.add(target, layout, first, end)
-                continue
-            for body in layout.requests(first, end, bytes_max=self._request_bytes_max):
-                self._pipeline.send(target, body)
+                self._gathering.add(target, layout, first, end, delay=delay)
+            elif delay != AT_ONCE:
+                delayed.append((target, first, end))
+            else:
+                for body in layout.requests(first, end, bytes_max=self._request_bytes_max):
+                    self._pipeline.send(target, body)
+        if delayed:
+            # What is in flight there must not grow old while nobody looks for answers.
+            self._pipeline.flush()
+            for target, first, end in delayed:
+                self._send_delayed(target, columns, messages, layout, range(first, end), place)
+            assert self._delayed is not None
+            self._delayed.flush()
+        self.rows += batch.num_rows
+
+    def _send_delayed(
+        self,
+        target: BatchTarget,
+        columns: dict[str, pa.Array],
+        messages: Messages,
+        layout: Encoded,
+        rows: range,
+        place: Callable[[int], str],
+    ) -> None:
+        """Send rows one by one: no broker takes delayed messages in batches."""
+        if self._delayed is None:
+            self._delayed = self._client.batch_pipeline(
+                in_flight_max=DELAYED_IN_FLIGHT,
+                retry_s=self._options.retry_timeout_s,
+                first_turn=self._first_queue,
+            )
+        for row in rows:
+            body, properties, flag = layout.message(row, messages)
+            what = f"{place(row)}, with {told(columns, row)}"
+            has_time = columns[DELAY_KIND][row].as_py() == AT_TIME
+            message = DelayedMessage(
+                target.topic, body, properties, None, flag, what=what, has_time=has_time
+            )
+            self._delayed.send(target, message)
 
     def _encode(self, columns: dict[str, pa.Array], place: Callable[[int], str]) -> Messages:
         now_ms = int(self._wall_s() * 1000)
@@ -232,7 +286,7 @@ def _grouped(
     """
     rows = len(columns["body"])
     target = np.zeros(rows, np.int64)
-    for name in ("topic", "brokerName", "queueId"):
+    for name in (DELAY_KIND, "topic", "brokerName", "queueId"):
         if name in columns:
             codes = columns[name].dictionary_encode(null_encoding="encode").indices
             codes = codes.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -252,7 +306,9 @@ def _plain(text: pa.Scalar) -> str | None:
 
 def _normalised(name: str, column: pa.Array) -> pa.Array:
     """Return a column in the one type that is encoded: binary, list joined, map as it is."""
-    if name in ("properties", "queueId", "flag") or pa.types.is_struct(column.type):
+    if name == "deliverTimestamp":
+        return as_ms(column)
+    if name in ("properties", "queueId", "flag", "delayLevel") or pa.types.is_struct(column.type):
         return column
     if pa.types.is_integer(column.type):  # of ids
         return column.cast(pa.string()).cast(pa.binary())

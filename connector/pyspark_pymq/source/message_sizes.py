@@ -1,11 +1,11 @@
-"""How many messages make so many bytes: estimated, from samples of what is to be read.
+"""How many messages make this many bytes: estimated, from samples of what is to be read.
 
-Tasks do not report to the driver what they read, and no request tells the size of a range. So a
-few messages are pulled: of the queues with most to read, at the start, in the middle and at the end
-of what a batch would take. The other queues are taken to be like these.
+Tasks do not report to the driver what they read, and no request of RocketMQ tells the size of a
+range. So a few messages are pulled: of the queues with most to read, at the start, in the middle
+and at the end of what a batch would take. The other queues are taken to be like these.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.source.limits import share_bytes
@@ -49,6 +49,8 @@ class MessageSizes:
         offsets: Mapping[MessageQueue, int],
         waiting: Mapping[MessageQueue, int],
         bytes_max: int,
+        *,
+        silent: Collection[str] = (),
     ) -> dict[MessageQueue, int]:
         """Return how many messages of each queue make a batch of some bytes.
 
@@ -56,8 +58,9 @@ class MessageSizes:
             offsets: where it begins.
             waiting: messages there are.
             bytes_max: all together, as they are stored; one message of each queue comes before.
+            silent: brokers that need not be asked.
         """
-        sizes = self._sizes(waiting)
+        sizes = self.averages(waiting)
         bytes_waiting = sum(count * sizes[queue] for queue, count in waiting.items())
         is_new = self._monotonic_s() < self._sampled_s + SAMPLE_AGE_S
         if is_new and SMALL * bytes_waiting <= bytes_max:
@@ -66,8 +69,8 @@ class MessageSizes:
         taken = share_bytes(waiting, sizes, bytes_max) if self._by_queue else dict(waiting)
         fitting = None
         for _ in range(PASSES_MAX):
-            self._learn(offsets, taken)
-            sizes = self._sizes(waiting)
+            self._take_samples(offsets, taken, silent)
+            sizes = self.averages(waiting)
             if sum(count * sizes[queue] for queue, count in taken.items()) > bytes_max:
                 if fitting is not None:
                     return fitting
@@ -81,11 +84,22 @@ class MessageSizes:
                 return fitting
         return fitting or taken
 
-    def _learn(
-        self, offsets: Mapping[MessageQueue, int], taken: Mapping[MessageQueue, int]
+    def learn(self, queue: MessageQueue, size: float) -> None:
+        """Record the average size of messages of a queue, as a broker tells it."""
+        self._by_queue[queue] = size
+
+    def is_known(self, queue: MessageQueue) -> bool:
+        """Say whether there is a size of a queue's own."""
+        return queue in self._by_queue
+
+    def _take_samples(
+        self,
+        offsets: Mapping[MessageQueue, int],
+        taken: Mapping[MessageQueue, int],
+        known_silent: Collection[str],
     ) -> None:
         """Sample the queues that have most to read."""
-        silent: set[str] = set()
+        silent = set(known_silent)
         for queue in sorted(taken, key=lambda queue: -taken[queue])[:QUEUES_MAX]:
             found = []
             for offset in _places(offsets[queue], taken[queue]):
@@ -97,7 +111,7 @@ class MessageSizes:
             if found:
                 self._by_queue[queue] = sum(found) / len(found)
 
-    def _sizes(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
+    def averages(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, float]:
         """Return the size of a message of each queue: its own, its topic's, or anybody's."""
         by_topic: dict[str, list[float]] = {}
         for queue, size in self._by_queue.items():

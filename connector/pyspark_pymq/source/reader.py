@@ -27,6 +27,7 @@ from pyspark_pymq.offsets import (
     resolve,
     within,
 )
+from pyspark_pymq.source.batch_bytes import BatchBytes
 from pyspark_pymq.source.limits import (
     TriggerDelay,
     backlog,
@@ -103,7 +104,8 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
         self._starting = options.start(LATEST)
         self._end = StreamEnd(options.end(), self._topics, options.consumer_group, wall_s)
         self._delay = TriggerDelay(options.offsets_min, options.trigger_delay_s, monotonic_s)
-        self._sizes = MessageSizes(self._average_size, monotonic_s)
+        sizes = MessageSizes(self._average_size, monotonic_s)
+        self._bytes = BatchBytes(self._topics.fitting, sizes, monotonic_s)
         self._progress = GroupProgress(options)
         self._identity = TopicIdentity(
             self._topics,
@@ -287,7 +289,7 @@ class PymqStreamReader(Source, DataSourceStreamReader, SupportsTriggerAvailableN
             return {}
         taken = share(waiting, self._options.offsets_max)
         if self._options.bytes_max is not None:
-            return self._sizes.fitting(offsets, taken, self._options.bytes_max)
+            return self._bytes.fitting(offsets, taken, self._options.bytes_max)
         return taken
 
     def _average_size(self, queue: MessageQueue, offset: int) -> float | None:

@@ -18,8 +18,9 @@ from typing import TypeVar
 
 from pymq.client.blocking_pool import PASSING
 from pymq.client.bulk_client import BulkClient
+from pymq.client.fitting_ranges import FittingAnswer
 from pymq.client.routes import Route
-from pymq.errors import PymqError, RouteNotFound
+from pymq.errors import ConnectionFailed, PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Bounds, TopicIds, named
 from pyspark_pymq.retrying import pause
@@ -146,6 +147,24 @@ class SubscribedTopics:
             except PASSING as error:
                 failed[queue.broker_name] = error
         return found, failed
+
+    def fitting(self, wanted: Mapping[MessageQueue, tuple[int, int, int]]) -> FittingAnswer:
+        """Ask once how far ranges go within a number of bytes; of brokers that are not away.
+
+        Args:
+            wanted: as for ``BulkClient.try_fitting``.
+        """
+        there = self._outages.without(wanted)
+        names = {queue.broker_name for queue in there}
+        try:
+            answer = self._open().try_fitting({queue: wanted[queue] for queue in there})
+        except PymqError as error:
+            answer = FittingAnswer(failed=dict.fromkeys(names, error))
+        for reason in answer.failed.values():
+            LOG.debug("the sizes of messages are estimated: %s", reason)
+        for name in {queue.broker_name for queue in wanted} - names:
+            answer.failed[name] = ConnectionFailed(f"broker {name} is away")
+        return answer
 
     # --- what is known
 

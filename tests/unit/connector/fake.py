@@ -1,11 +1,12 @@
 """A client with the connector's part of ``BulkClient``, over queues held in memory."""
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pymq.client.batch_targets import BatchTarget, QueueChooser, fitting
+from pymq.client.fitting_ranges import FittingAnswer
 from pymq.client.operations import Operation, PreparedMessage, PullResult, PullStatus
 from pymq.client.preencoded_records import RecordsBody
 from pymq.client.queue_bounds import BoundsAnswer
@@ -15,6 +16,7 @@ from pymq.errors import (
     ConnectionFailed,
     OffsetOutOfRange,
     PymqError,
+    RequestNotSupported,
     RouteNotFound,
 )
 from pymq.filter.evaluate import compile_sql92
@@ -25,6 +27,7 @@ from pymq.protocol.message import decode_properties, encode_properties, find_pro
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import NewRecords, SharedFields
 from pymq.protocol.preencoded_records import PreencodedRecords, unpack_sizes
+from pymq.protocol.range_bodies import Fitting
 from pymq.protocol.record import (
     NewRecord,
     decode_record,
@@ -106,6 +109,7 @@ class FakeBroker:
     committed: dict[tuple[str, MessageQueue], int] = field(default_factory=dict)  # by group
     own_topics: set[str] = field(default_factory=set)  # more of what a name server lists
     topic_ids: dict[tuple[str, str], str] = field(default_factory=dict)  # of pymq brokers
+    official: set[str] = field(default_factory=set)  # brokers of RocketMQ
 
     def add(self, queue: MessageQueue, *messages: tuple[bytes, dict[str, str]]) -> None:
         records = self.queues.setdefault(queue, [])
@@ -306,6 +310,25 @@ class FakeClient:
                 place = queue.topic, queue.broker_name
                 if place in self._broker.topic_ids:
                     answer.topic_ids[place] = self._broker.topic_ids[place]
+        return answer
+
+    def try_fitting(self, wanted: Mapping[MessageQueue, tuple[int, int, int]]) -> FittingAnswer:
+        self._called("fitting", dict(wanted))
+        answer = FittingAnswer()
+        for queue, (first, end, bytes_max) in wanted.items():
+            name = queue.broker_name
+            if name in self._broker.away:
+                answer.failed[name] = ConnectionFailed(f"{name} is away")
+            elif name in self._broker.official:
+                answer.failed[name] = RequestNotSupported("not supported", code=3)
+            else:
+                low, high = self._bounds(queue)
+                at, size_bytes = first, 0
+                for item in self._broker.queues[queue][max(first - low, 0) : min(end, high) - low]:
+                    if size_bytes and size_bytes + len(item) > bytes_max:
+                        break
+                    at, size_bytes = at + 1, size_bytes + len(item)
+                answer.found[queue] = Fitting(at, size_bytes)
         return answer
 
     def known_routes(self) -> list[Route]:

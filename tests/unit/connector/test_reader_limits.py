@@ -6,6 +6,7 @@ from tests.unit.connector.fake import FakeBroker, record
 from tests.unit.connector.reading import Q0, Q2, Time, batch, offsets, planned, stream
 
 from pyspark_pymq.source import reader as readers
+from pyspark_pymq.source.batch_bytes import ASK_AGAIN_S
 from pyspark_pymq.source.subscribed_topics import ANSWER_AGE_S
 
 SIZE = len(record(b"x"))
@@ -75,7 +76,16 @@ def test_least_and_most(broker: FakeBroker) -> None:
     assert reader.latestOffset(position, ReadAllAvailable()) == offsets(15, 10)
 
 
-def test_most_bytes(broker: FakeBroker) -> None:
+IS_PYMQ = pytest.mark.parametrize("is_pymq", [True, False], ids=["pymq", "RocketMQ"])
+
+
+def of_kind(broker: FakeBroker, *, is_pymq: bool) -> None:
+    broker.official = set() if is_pymq else {"broker-a"}
+
+
+@IS_PYMQ
+def test_most_bytes(broker: FakeBroker, is_pymq: bool) -> None:
+    of_kind(broker, is_pymq=is_pymq)
     reader = stream(maxbytespertrigger=str(10 * SIZE))
     assert reader.latestOffset(offsets(5, 0)) == offsets(10, 5)
     assert reader.latestOffset(offsets(5, 0), ReadAllAvailable()) == offsets(15, 10)
@@ -85,7 +95,9 @@ def test_most_bytes(broker: FakeBroker) -> None:
     assert large.latestOffset(offsets(5, 0)) == offsets(6, 1)  # one of each queue
 
 
-def test_most_bytes_reach_the_end(broker: FakeBroker) -> None:
+@IS_PYMQ
+def test_most_bytes_reach_the_end(broker: FakeBroker, is_pymq: bool) -> None:
+    of_kind(broker, is_pymq=is_pymq)
     broker.add(Q0, *[(b"x" * 5000, {})] * 10)
     reader = stream(maxbytespertrigger="10000")
     reader.prepareForTriggerAvailableNow()
@@ -100,6 +112,35 @@ def test_most_bytes_reach_the_end(broker: FakeBroker) -> None:
     assert sum(end - first for some in read for _, first, end in some) == 30
     of_large = [(max(first, 15), end) for some in read for q, first, end in some if q == 0]
     assert max(end - first for first, end in of_large) <= 3
+    samples = [call for call in broker.calls if call[0] == "pull"]
+    assert bool(samples) is not is_pymq
+
+
+def test_a_broker_is_replaced_by_one_of_another_kind(broker: FakeBroker, clock: Time) -> None:
+    reader = stream(maxbytespertrigger=str(10 * SIZE))
+    position, takes = offsets(5, 0), []
+    for is_pymq in (True, False, False, True):
+        of_kind(broker, is_pymq=is_pymq)
+        broker.add(Q0, *[(b"x", {})] * 20)
+        clock.now_s += ASK_AGAIN_S / 2
+        end = reader.latestOffset(position)
+        takes.append(sum(b - a for _, a, b in planned(reader.partitions(position, end))))
+        position = end
+    assert takes == [10, 9, 9, 10]  # estimates are rounded down
+    asked = [call[0] for call in broker.calls if call[0] in ("fitting", "pull")]
+    assert asked[0] == "fitting" and asked[-1] == "fitting" and asked.count("pull") > 1
+
+
+def test_a_broker_that_goes_away_fails_no_query(broker: FakeBroker, clock: Time) -> None:
+    reader = stream(maxbytespertrigger=str(10 * SIZE))
+    reader.prepareForTriggerAvailableNow()
+    position = reader.latestOffset(offsets(5, 0))
+    assert position == offsets(10, 5)
+    broker.away.add("broker-a")
+    broker.calls.clear()
+    assert reader.latestOffset(position) == offsets(15, 10)  # by the sizes it has told
+    assert [call[0] for call in broker.calls].count("fitting") == 1
+    assert "pull" not in [call[0] for call in broker.calls]
 
 
 def test_a_broker_that_gives_no_sample(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:

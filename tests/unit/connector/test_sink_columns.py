@@ -31,6 +31,8 @@ def test_columns() -> None:
         brokerName=TEXT,
         shardingKey=TEXT,
         flag=spark.IntegerType(),
+        delayLevel=spark.IntegerType(),
+        deliverTimestamp=spark.TimestampType(),
     )
     assert check_columns(everything, NO_TOPIC) == {name: name for name in everything.names}
     assert "topic" not in check_columns(everything, OPTIONS)  # the option comes first
@@ -87,7 +89,24 @@ def test_a_column_of_ids() -> None:
         ({"xyz": TEXT}, OPTIONS, ["no column 'xyz'. select()"]),
         ({"BODY": TEXT}, OPTIONS, ["'BODY'", "did you mean body?"]),
         ({"tags": TEXT}, OPTIONS, ["body is missing"]),
-        ({"body": TEXT, "delayLevel": TEXT}, OPTIONS, ["'delayLevel'", "delayed", "one by one"]),
+        ({"body": TEXT, "delayLevel": TEXT}, OPTIONS, ["delayLevel is string, expected int"]),
+        ({"body": TEXT, "delayLevel": spark.LongType()}, OPTIONS, ["delayLevel is bigint"]),
+        (
+            {"body": TEXT, "deliverTimestamp": spark.IntegerType()},
+            OPTIONS,
+            ["deliverTimestamp is int, expected timestamp or bigint: cast it"],
+        ),
+        (
+            {"body": TEXT, "deliverTimestamp": spark.TimestampNTZType()},
+            OPTIONS,
+            ["deliverTimestamp is timestamp_ntz", "cast it"],
+        ),
+        ({"body": TEXT, "delaylevel": spark.IntegerType()}, OPTIONS, ["did you mean delayLevel?"]),
+        (
+            {"body": TEXT, "delay_seconds": spark.IntegerType()},
+            OPTIONS,
+            ["'delay_seconds'", "deliverTimestamp, such as", "delayLevel int"],
+        ),
         ({"body": TEXT, "key": TEXT, "keys": TEXT}, OPTIONS, ["columns key and keys are the same"]),
         ({"body": TEXT, "flag": spark.LongType()}, OPTIONS, ["flag is bigint, expected int"]),
         ({"body": TEXT, "value": BYTES}, OPTIONS, ["body and value are the same"]),

@@ -20,6 +20,7 @@ from tests.unit.store.stores import (
 )
 
 from pymq.clock import Clock
+from pymq.protocol.codes import MessageFlag
 from pymq.store import PutResult, PutStatus, Rates
 from pymq.store.statistics import SAMPLES_KEPT, StoreStatistics
 
@@ -52,6 +53,18 @@ def test_puts_are_counted_by_record_and_byte(tmp_path: Path) -> None:
     assert found.put_bytes == store.log_end
     assert found.started_ms == 1_700_000_000_000
     assert found.put_times["[<=0ms]"] == sum(found.put_times.values()) == 3
+    store.close()
+
+
+def test_what_is_staged_is_no_message_yet(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    staged = batch([b"one", b"two"])
+    staged.sys_flag |= MessageFlag.TRANSACTION_ROLLBACK
+    put_ok(store, record_of_size(200), staged, record_of_size(300))
+    found = store.statistics.snapshot()
+    assert (found.put_count, found.put_failed_count, found.put_bytes) == (2, 0, 500)
+    assert store.log_end > 500
+    assert sum(found.put_times.values()) == 3  # Somebody waited for it.
     store.close()
 
 

@@ -33,9 +33,10 @@ from pymq.protocol.message import (
     find_property,
 )
 from pymq.protocol.names import SCHEDULE_TOPIC
-from pymq.protocol.parking import REAL_QUEUE_ID, park, place_properties
+from pymq.protocol.parking import REAL_QUEUE_ID, park, place_properties, with_properties
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, NewRecord
+from pymq.protocol.staged_records import StagedRecords
 from pymq.store import Arrival, MessageStore, PutResult, ReadResult
 
 _log = logging.getLogger(__name__)
@@ -113,6 +114,35 @@ def park_many(levels_ms: Sequence[int], records: PlainRecords) -> PlainRecords |
     return records.parked(
         SCHEDULE_TOPIC, queue_ids, properties, sys_flag=records.sys_flag, delays_ms=delays_ms
     )
+
+
+def park_staged(
+    level_count: int, records: StagedRecords, properties: Sequence[Mapping[str, str]]
+) -> StagedRecords:
+    """Return staged records as they will wait in the schedule topic.
+
+    Args:
+        level_count: how many levels there are; a higher one counts as the last.
+        records: as sent.
+        properties: of each; with a delay level above 0, the same one.
+    """
+    texts = [one[DELAY] for one in properties]
+    levels = {min(delay_level(text), level_count) for text in set(texts)}
+    if len(levels) > 1:
+        raise refusal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"staged records for topic {records.topic} have the delay levels "
+            f"{sorted(levels)} (property DELAY), expected one; stage each level by itself",
+        )
+    level = levels.pop()
+    changes: dict[str, str | None] = {
+        **_NO_TIMER,
+        DELAY: str(level),
+        REAL_TOPIC: records.topic,
+        REAL_QUEUE_ID: str(records.queue_id),
+    }
+    parked = [with_properties(one, changes) for one in records.encoded_properties()]
+    return records.parked(SCHEDULE_TOPIC, level - 1, parked)
 
 
 class Schedule:

@@ -1,14 +1,15 @@
-"""Consumer offsets and queue bounds: 14, 15, 29, 30, 31, 32."""
+"""Consumer offsets, queue bounds, and ranges of queues: 14, 15, 29, 30, 31, 32, 479007."""
 
 from collections.abc import Mapping
 
 from pymq.broker.cold_reads import ColdReads
+from pymq.broker.fitting_ranges import FittingLookup
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
 from pymq.errors import BrokerError, refusal
 from pymq.net.dispatcher import Answer, Handler, Request
-from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.codes import FITTING_RANGES, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.offsets import (
     MaxOffsetRequest,
@@ -20,6 +21,7 @@ from pymq.protocol.headers.offsets import (
     TimestampResponse,
     UpdateOffsetRequest,
 )
+from pymq.protocol.range_bodies import FittingRanges, QueueRanges
 from pymq.store import MessageStore
 
 
@@ -39,6 +41,7 @@ class OffsetHandlers:
         self._groups = groups
         self._topics = topics
         self._cold_reads = cold_reads
+        self._fitting = FittingLookup(store, cold_reads)
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -49,6 +52,7 @@ class OffsetHandlers:
             RequestCode.GET_MAX_OFFSET: self.end,
             RequestCode.GET_MIN_OFFSET: self.first,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
+            FITTING_RANGES: self.fitting,
         }
 
     def query(self, request: Request) -> Answer:
@@ -138,6 +142,12 @@ class OffsetHandlers:
             )
         fields = TimestampResponse(timestamp_ms=-1 if time_ms is None else time_ms).to_fields()
         return request.response(ResponseCode.SUCCESS, fields=fields)
+
+    async def fitting(self, request: Request) -> Command:
+        """FITTING_RANGES (479007): how far ranges of queues go within a number of bytes."""
+        wanted = QueueRanges.decode(request.body).ranges()
+        found = await self._fitting.find(wanted)
+        return request.response(ResponseCode.SUCCESS, body=FittingRanges.of(found).encode())
 
 
 def _answer(request: Request, offset: int) -> Command:

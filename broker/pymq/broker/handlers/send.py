@@ -22,6 +22,7 @@ from pymq.broker.message_hooks import MessageHooks
 from pymq.broker.put_answer import is_in_log, send_answer
 from pymq.broker.retry import Retries
 from pymq.broker.sent_properties import SentProperties
+from pymq.broker.sinks.staged_layouts import StagedLayouts
 from pymq.broker.state.topics import TopicTable
 from pymq.errors import (
     BrokerError,
@@ -83,6 +84,7 @@ class SendHandlers:
         completion: of the properties of messages.
         hooks: transform special messages.
         log_writer: stores them.
+        staged: remembers how what exactly-once sinks stage lies in the log.
         store_host: our packed address, part of every record and message id.
         record_crc: whether records end with their checksum, according to the store's settings.
     """
@@ -96,6 +98,7 @@ class SendHandlers:
         *,
         hooks: MessageHooks,
         log_writer: LogWriter,
+        staged: StagedLayouts,
         store_host: bytes,
         message_bytes_max: int,
         record_crc: bool,
@@ -106,6 +109,7 @@ class SendHandlers:
         self._completion = completion
         self._hooks = hooks
         self._log_writer = log_writer
+        self._staged = staged
         self._store_host = store_host
         self._id_prefix = store_host.hex().upper()
         self._message_bytes_max = message_bytes_max
@@ -191,10 +195,12 @@ class SendHandlers:
         if command.code in _BATCH_CODES or header.batch:
             more = self._completion.of_batch(properties)
             batch = self._batch(request, header, stored_in, more)
-            self._hooks.check_batch(batch, properties)
             if isinstance(batch, StagedRecords):
+                batch = self._hooks.apply_to_staged(batch, properties)
                 batch.stage()
-                wait = False  # The decision about it is flushed, and all before it.
+                # The decision about it is flushed, and all before it.
+                return batch, queue_id, False
+            self._hooks.check_batch(batch, properties)
             return batch, queue_id, wait
         record = self._single(request, header, properties, topic, stored_in)
         return self._hooks.apply(record, properties), queue_id, wait
@@ -303,8 +309,15 @@ class SendHandlers:
         """Answer a send whose outcome is known."""
         command = request.command
         if isinstance(put, StagedRecords) and is_in_log(outcome):
+            self._staged.add(put, result.physical_offset)
             size_bytes = result.physical_end - result.physical_offset
-            place = StageResponse(physical_offset=result.physical_offset, size_bytes=size_bytes)
+            is_parked = put.real_topic is not None
+            place = StageResponse(
+                physical_offset=result.physical_offset,
+                size_bytes=size_bytes,
+                topic=put.topic if is_parked else None,
+                queue_id=put.queue_id if is_parked else None,
+            )
             request.respond(request.response(_OK, fields=place.to_fields()))
             return
         if outcome is _STORED:

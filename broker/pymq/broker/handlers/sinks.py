@@ -16,7 +16,13 @@ from pymq.protocol.command import Command
 from pymq.protocol.headers.sinks import ShowSinksRequest, SinkNameRequest, SinkResponse
 from pymq.protocol.names import SINK_TOPIC
 from pymq.protocol.sink_bodies import SinkBatch, SinkRows
-from pymq.protocol.sink_decisions import JournalEntry, JournalKind, PublishRequest
+from pymq.protocol.sink_decisions import (
+    JOURNAL_VERSION,
+    JOURNAL_VERSION_DELAYS,
+    JournalEntry,
+    JournalKind,
+    PublishRequest,
+)
 
 #: Longest name of a sink, its query, its run; and of a digest.
 TEXT_MAX = 255
@@ -98,11 +104,13 @@ class SinkHandlers:
             self._topics.require(topic)
         with self._publishing.keeping(body.runs):
             try:
-                await self._publishing.check(body.runs)
+                delayed = await self._publishing.check(body.runs)
             except (CorruptRecord, OffsetOutOfRange) as error:
                 raise refusal(
                     SinkCode.RUNS_LOST, f"{error}; nothing was published, write the batch again"
                 ) from error
+            for topic in delayed:
+                self._topics.require(topic)
             if SINK_TOPIC not in self._topics:
                 self._topics.create(SINK_TOPIC, queue_count=1)
             # The one before may still be copied.
@@ -112,6 +120,7 @@ class SinkHandlers:
             if not body.is_lasting:
                 self._journal.make_room()
             decided = JournalEntry(
+                version=JOURNAL_VERSION_DELAYS if delayed else JOURNAL_VERSION,
                 kind=JournalKind.DECIDED.value,
                 batch=body.batch,
                 is_lasting=body.is_lasting,

@@ -61,9 +61,10 @@ class PopOrder:
 
     def acknowledge(self, queue: GroupQueue, queue_offset: int, pop_time: int) -> str | None:
         """Acknowledge a message; return why it cannot be, or None."""
-        if self._is_passed(queue, queue_offset):
+        before = self._reached(queue)
+        if queue_offset < before:
             return None
-        reached = self._orders.acknowledge(queue, queue_offset, pop_time)
+        reached = self._orders.acknowledge(queue, queue_offset, pop_time, before)
         topic, group, queue_id = queue
         if reached is Refused.UNKNOWN:
             return (
@@ -85,16 +86,15 @@ class PopOrder:
         Returns:
             Its invisible time counted from its pop time; None if it was acknowledged already.
         """
-        if self._is_passed(queue, queue_offset):
+        if queue_offset < self._reached(queue):
             return None
         visible_ms = self._clock.wall_ms() + invisible_ms
         self._orders.change(queue, queue_offset, pop_time, visible_ms)
         return visible_ms - pop_time
 
-    def _is_passed(self, queue: GroupQueue, queue_offset: int) -> bool:
+    def _reached(self, queue: GroupQueue) -> int:
         topic, group, queue_id = queue
-        reached = self._offsets.find(group, topic, queue_id)
-        return reached is not None and queue_offset < reached
+        return self._offsets.find(group, topic, queue_id) or 0
 
     def step(self) -> int:
         """Wake who waits for queues that have become free; return how many are popped in order."""

@@ -3,7 +3,8 @@
 A pop begins at a random queue and goes round. Retry topics come first with a certain probability,
 otherwise last, if messages are still wanted.
 
-A filter that looks into records may have to wait for a disk. Meanwhile other pops pass the queue.
+A filter that looks into records may have to wait for a disk. Meanwhile other pops pass the queue,
+and those from which a pop in order has taken messages.
 
 Source: RocketMQ PopMessageProcessor.
 """
@@ -179,6 +180,9 @@ class Popping:
                 if taken.step is not None:
                     self._progress.undo(taken.step)
             raise
+        finally:
+            if wanted.in_order:
+                self._busy -= {(one.topic, wanted.group, one.queue_id) for one in popped.taken}
 
     def has_any(
         self,
@@ -258,7 +262,9 @@ class Popping:
                 result = yield from self._read(wanted, queue, at, left)
             if result.count:
                 step = None
-                if not wanted.in_order:
+                if wanted.in_order:
+                    self._busy.add(queue)  # what was taken blocks it when the pop is over
+                else:
                     step = self._progress.begin(queue, at, result.next_queue_offset)
                 popped.taken.append(
                     Taken(topic, queue_id, at, result.queue_offsets(), result, step)

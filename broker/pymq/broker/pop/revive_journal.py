@@ -6,8 +6,8 @@ up to where the journal was known. Both are saved together with the offsets of a
 after a crash the journal also tells what these have popped since.
 
 An open checkpoint whose record is far behind is written again at the end of its queue, with what is
-acknowledged already: the journal that a start has to read grows with the open checkpoints, not with
-the time that one of them has been open.
+acknowledged already: the journal that a start reads grows with the open checkpoints, not with the
+time that one has been open. A start has read an earlier record of it, or knows how old it is.
 
 Source: RocketMQ PopReviveService, PopBufferMergeService, AckMessageProcessor.
 """
@@ -22,6 +22,7 @@ from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.broker.pop.checkpoint import (
     Acknowledgement,
     Checkpoint,
+    CheckpointKey,
     GroupQueue,
     acknowledgement_record,
     checkpoint_record,
@@ -243,17 +244,18 @@ class ReviveJournal:
         for queue_id in range(len(self._ends)):
             known_end = self._offsets.find(REVIVE_END_GROUP, self.topic, queue_id) or 0
             last: Checkpoint | None = None
+            seen: set[CheckpointKey] = set()
             for record in self._read_needed(queue_id):
                 what = self._apply(queue_id, record)
                 if last is not None and _is_changed(last, what):
                     found.pop()
                 last = None
-                if (
-                    isinstance(what, Checkpoint)
-                    and what.differences
-                    and record.queue_offset >= known_end
-                    and is_ours(record)
-                ):
+                if not isinstance(what, Checkpoint):
+                    continue
+                # What is written again is no pop: the group may have been set back since.
+                is_new = what.key not in seen and record.queue_offset >= known_end
+                seen.add(what.key)
+                if is_new and what.differences and is_ours(record):
                     found.append((record.physical_offset, what))
                     last = what
             self._commit(queue_id)

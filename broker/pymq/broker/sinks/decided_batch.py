@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pymq.broker.sinks.staged_layouts import StagedLayouts
 from pymq.broker.state.sinks import Sink
 from pymq.errors import CorruptRecord, OffsetOutOfRange
 from pymq.protocol.sink_bodies import SinkBatch, StagedRun
@@ -80,15 +81,24 @@ class DecidedBatch:
         if not self.left:
             self.queues = frozenset()  # It is seen as a whole, perhaps below the next batch.
 
-    def next_copies(self, view: Callable[[StagedRun], memoryview]) -> StagedCopies | None:
+    def next_copies(
+        self,
+        view: Callable[[StagedRun], memoryview],
+        layouts: StagedLayouts,
+        delay_levels_ms: tuple[int, ...],
+    ) -> StagedCopies | None:
         """Return copies of the first run that is left; None if it is lost, and was left out.
 
         Args:
             view: returns what lies in the log at the place of a run.
+            layouts: of what was staged since the start.
+            delay_levels_ms: delays of levels 1, 2, ...
         """
         run = self.left[0]
         try:
-            return StagedCopies(run, view(run))
+            return StagedCopies(
+                run, view(run), layouts.find(run), delay_levels_ms=delay_levels_ms
+            )
         except (CorruptRecord, OffsetOutOfRange) as error:
             self.left.popleft()
             self._lose(run, run.count, error)

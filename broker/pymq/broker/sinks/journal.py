@@ -15,7 +15,12 @@ from pymq.protocol.message import KEYS
 from pymq.protocol.names import SINK_TOPIC
 from pymq.protocol.record import NewRecord, Record, decode_records
 from pymq.protocol.sink_bodies import SinkBatch
-from pymq.protocol.sink_decisions import JOURNAL_VERSION, JournalEntry, JournalKind
+from pymq.protocol.sink_decisions import (
+    JOURNAL_VERSION,
+    JOURNAL_VERSION_DELAYS,
+    JournalEntry,
+    JournalKind,
+)
 from pymq.store import MessageStore, Put, PutResult, PutStatus, StoreConfig
 
 _log = logging.getLogger(__name__)
@@ -256,8 +261,10 @@ def _entry(record: Record) -> JournalEntry | None:
         return None
     version, kind = value["version"], value["kind"]
     try:
-        if version != JOURNAL_VERSION:
-            raise RemoteProtocolError(f"expected version {JOURNAL_VERSION}")
+        if version not in (JOURNAL_VERSION, JOURNAL_VERSION_DELAYS):
+            raise RemoteProtocolError(
+                f"expected version {JOURNAL_VERSION} or {JOURNAL_VERSION_DELAYS}"
+            )
         if kind not in list(JournalKind):
             raise RemoteProtocolError(f"expected one of the kinds {', '.join(JournalKind)}")
         return JournalEntry.from_json(value)

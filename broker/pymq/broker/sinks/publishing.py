@@ -7,7 +7,8 @@ the decision is on    a copy that outlived its decision would be a part of a bat
 the disk              published
 its queues are taken  one batch at a time has a queue (``queue_claims``)
 they are held back    consumers see what is in them already, and nothing new
-copies are written    behind each other, as a put of each run
+copies are written    behind each other, as a put of each run; delayed ones where they wait until
+                      they are due, counted from here for a delay level
 they may be visible   with SYNC_FLUSH they are on the disk
 the queues show all   all queues of the batch at once, or none
 it is ``published``   a journal record: there is nothing left to do for the batch
@@ -23,15 +24,17 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 
+from pymq.broker.arrivals import Listener
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.sinks.decided_batch import DecidedBatch
 from pymq.broker.sinks.journal import SinkJournal, published
 from pymq.broker.sinks.queue_claims import QueueClaims
+from pymq.broker.sinks.staged_layouts import StagedLayouts
 from pymq.broker.state.sinks import Sink, SinkTable
 from pymq.errors import DurabilityUnknown, OffsetOutOfRange, StoreClosed, StoreError
 from pymq.net.tasks import Tasks
 from pymq.protocol.sink_bodies import StagedRun
-from pymq.protocol.staged_records import check_staged
+from pymq.protocol.staged_records import StagedCopies, check_staged, real_topic
 from pymq.store import MessageStore
 
 _log = logging.getLogger(__name__)
@@ -45,7 +48,13 @@ _NAMED_MAX = 16
 
 
 class Publishing:
-    """Publishes batches, each in a task of its own; a duty."""
+    """Publishes batches, each in a task of its own; a duty.
+
+    Args:
+        layouts: of what was staged since the start.
+        count: counts what becomes visible at a start, when nobody listens to arrivals yet.
+        delay_levels_ms: delays of levels 1, 2, ...
+    """
 
     def __init__(
         self,
@@ -53,11 +62,18 @@ class Publishing:
         responses: RecordResponses,
         journal: SinkJournal,
         table: SinkTable,
+        layouts: StagedLayouts,
+        count: Listener,
+        *,
+        delay_levels_ms: tuple[int, ...],
     ) -> None:
         self._store = store
         self._responses = responses
         self._journal = journal
         self._table = table
+        self._layouts = layouts
+        self._count = count
+        self._delay_levels_ms = delay_levels_ms
         self._claims = QueueClaims()
         #: What the last process has left undone, and ``load`` could not do.
         self._unfinished: list[DecidedBatch] = []
@@ -90,7 +106,11 @@ class Publishing:
         for one in batches:
             if one.first_copy is not None:
                 self._hold_nowait(one)
-        self._unfinished = [one for one in batches if not self._finish_now(one)]
+        self._store.dispatch.listener = self._count
+        try:
+            self._unfinished = [one for one in batches if not self._finish_now(one)]
+        finally:
+            self._store.dispatch.listener = None
 
     def _hold_nowait(self, one: DecidedBatch) -> bool:
         if one.held is None and self._claims.take_nowait(one.queues):
@@ -107,7 +127,7 @@ class Publishing:
         assert one.held is not None
         try:
             while one.left:
-                copies = one.next_copies(self._view)
+                copies = self._next_copies(one)
                 if copies is not None:
                     one.copied(self._journal.put_now(copies).physical_end)
             self._store.durability.flush()  # With SYNC_FLUSH they may be visible then.
@@ -151,8 +171,8 @@ class Publishing:
         ]
         return min((*self._needed, *pending), default=None)
 
-    async def check(self, runs: Collection[StagedRun]) -> None:
-        """Check that what was staged is there.
+    async def check(self, runs: Collection[StagedRun]) -> set[str]:
+        """Check that what was staged is there; return the topics of what is delayed of it.
 
         Raises:
             CorruptRecord, OffsetOutOfRange: it is not.
@@ -167,9 +187,16 @@ class Publishing:
                 raise DurabilityUnknown(
                     f"nothing is published, for what was staged cannot be read yet: {error}"
                 ) from error
+        topics: set[str | None] = set()
         for run in runs:
-            check_staged(run, await self._wait_view(run))
+            layout = self._layouts.find(run)
+            if layout is not None:
+                self._view(run)  # It has not expired.
+                topics.add(layout.real_topic)
+                continue
+            topics.add(real_topic(run, check_staged(run, await self._wait_view(run))))
             await asyncio.sleep(0)
+        return {topic for topic in topics if topic is not None}
 
     def begin(self, sink: Sink) -> None:
         """Publish the last batch of a sink, which is decided."""
@@ -237,9 +264,11 @@ class Publishing:
         while one.left:
             with suppress(OffsetOutOfRange):  # Then it is lost, as will be said.
                 await self._wait_view(one.left[0])
-            copies = one.next_copies(self._view)
+            run = one.left[0]
+            copies = self._next_copies(one)
             if copies is not None:
                 one.copied(await self._journal.put(copies))
+            self._layouts.drop(run)
         while self._store.dispatch.end < one.copied_end:
             # After a flush what waits for one becomes visible, and what a full disk did not take.
             await self._wait_secured(one.copied_end)
@@ -304,6 +333,9 @@ class Publishing:
             )
 
     # --- what is staged
+
+    def _next_copies(self, one: DecidedBatch) -> StagedCopies | None:
+        return one.next_copies(self._view, self._layouts, self._delay_levels_ms)
 
     def _view(self, run: StagedRun) -> memoryview:
         return self._store.staging.view(run.physical_offset, run.size_bytes)

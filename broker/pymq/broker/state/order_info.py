@@ -104,8 +104,14 @@ class OrderTable:
             return found, 0
         return found, min(found.values())
 
-    def acknowledge(self, queue: _Queue, queue_offset: int, pop_time: int) -> int | Refused:
+    def acknowledge(
+        self, queue: _Queue, queue_offset: int, pop_time: int, reached: int = 0
+    ) -> int | Refused:
         """Record that a message was consumed; return the offset that the group has reached.
+
+        All in front of the one that it had ``reached`` count as acknowledged: the offsets are saved
+        in a file of their own, so after a crash they may know of more than this table. RocketMQ
+        sets the group back then.
 
         If nothing is known of the pop, after a crash or a reset, the messages come again: RocketMQ
         sets the group behind the message instead, past those before it that nobody acknowledged.
@@ -120,7 +126,9 @@ class OrderTable:
         offsets = _offsets(info)
         if queue_offset not in offsets:
             return Refused.UNKNOWN
-        info.acknowledged |= 1 << offsets.index(queue_offset)
+        for number, offset in enumerate(offsets):
+            if offset == queue_offset or offset < reached:
+                info.acknowledged |= 1 << number
         self._changed(queue, info)
         for number, offset in enumerate(offsets):
             if not info.acknowledged >> number & 1:

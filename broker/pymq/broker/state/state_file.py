@@ -44,12 +44,15 @@ class StateFile:
         self._saving = asyncio.Lock()
 
     def load(self) -> None:
-        """Read the file, or its backup; a missing one leaves the table as it is.
+        """Read the file, or its backup, which the next save makes the file again.
+
+        If both are missing, the table stays as it is.
 
         Raises:
             StoreError: neither the file nor its backup can be read.
         """
         self._table.load(lambda text: self._restore(fastjson.parse(text)))
+        self._is_changed = self._table.used_backup
 
     def changed(self) -> None:
         """Record that the file is out of date."""

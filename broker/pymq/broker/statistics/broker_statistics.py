@@ -1,7 +1,9 @@
 """What was put, read and sent back, by topic, queue and group: what VIEW_BROKER_STATS_DATA shows.
 
-Puts are counted as they become visible, a run of messages of one queue at a time, and reads one
-response at a time; what that means for topics and the broker is worked out when a sample is taken.
+Puts are counted as they become visible, a run of messages of one queue at a time: what a sink
+publishes when all of it is seen, also at a start, and what it stages not at all. Reads are counted
+one response at a time; what that means for topics and the broker is worked out when a sample is
+taken.
 
 What RocketMQ has names for but counts only with hooks that nobody ships (``COMMERCIAL_...``) or not
 at all (``GROUP_GET_FROM_DISK_...``) has no counters: asking for one is answered as it answers then.

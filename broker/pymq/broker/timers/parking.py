@@ -9,14 +9,21 @@ Source: RocketMQ HookUtils.transformTimerMessage, TimerMessageStore.isReject.
 
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pymq.errors import BrokerError, refusal
 from pymq.protocol.codes import ResponseCode
-from pymq.protocol.message import TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVERY_MS
+from pymq.protocol.message import REAL_TOPIC, TIMER_DELAY_MS, TIMER_DELAY_S, TIMER_DELIVERY_MS
 from pymq.protocol.names import TIMER_TOPIC
-from pymq.protocol.parking import TIMER_DELETE_KEY, TIMER_DUE_MS, park
+from pymq.protocol.parking import (
+    REAL_QUEUE_ID,
+    TIMER_DELETE_KEY,
+    TIMER_DUE_MS,
+    park,
+    with_properties,
+)
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, NewRecord
+from pymq.protocol.staged_records import StagedRecords
 
 #: The properties that ask for it, by precedence.
 TIMER_PROPERTIES = (TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS)
@@ -71,25 +78,67 @@ class TimerParking:
             return record
         if delivery_ms - now_ms > self._delay_ms_max:
             raise self._illegal()
-        # The slot that is over when its time has come, and not before.
-        due_ms = (delivery_ms - 1) // self._precision_ms * self._precision_ms
+        due_ms = self._slot_ms(delivery_ms)
         if self._is_congested(due_ms):
-            most = self._congestion_max
-            raise refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"timer message is under flow control, max num limit is {2 * most} or the current "
-                f"value is greater than {most} and less than {2 * most}, trigger random flow "
-                "control",
-            )
+            raise self._congested()
         parked = park(record, TIMER_TOPIC, 0, {TIMER_DUE_MS: str(due_ms)})
         if len(parked.properties) > PROPERTIES_BYTES_MAX - _DELIVERY_BYTES:
             # RocketMQ takes it, and cannot store it when it is due.
-            raise refusal(
-                ResponseCode.MESSAGE_ILLEGAL,
-                f"properties of {len(record.properties)} B leave no room for those of a timer "
-                f"message, {PROPERTIES_BYTES_MAX} B in all; shorten them",
-            )
+            raise _too_long(record.properties)
         return parked
+
+    def park_staged(
+        self, records: StagedRecords, properties: Sequence[Mapping[str, str]]
+    ) -> StagedRecords:
+        """Return staged records as they will wait in the timer topic.
+
+        One whose time has come waits, too: whether the batch is published is not known yet.
+
+        Args:
+            records: as sent.
+            properties: of each; with a time.
+
+        Raises:
+            BrokerError: a time is not a number, or too far away; or too many wait for it; or a
+                record is not one to be staged.
+        """
+        now_ms = self._now_ms()
+        parked, slots = list[bytes](), set[int]()
+        for number, (text, one) in enumerate(
+            zip(records.encoded_properties(), properties, strict=True)
+        ):
+            if TIMER_DELETE_KEY in one:
+                raise refusal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"record {number} (from 0) for topic {records.topic} cancels a timer message "
+                    f"(property {TIMER_DELETE_KEY}), which cannot be staged; send it by itself",
+                )
+            delivery_ms = self._delivery_ms(one, now_ms)
+            if delivery_ms - now_ms > self._delay_ms_max:
+                raise refusal(
+                    ResponseCode.INVALID_PARAMETER,
+                    f"record {number} (from 0) of {records.count} for topic {records.topic} is to "
+                    f"be delivered at {delivery_ms} ms since the epoch, {delivery_ms - now_ms} ms "
+                    f"from now; expected at most {self._delay_ms_max} ms (timerMaxDelaySec)",
+                )
+            due_ms = self._slot_ms(max(delivery_ms, now_ms))
+            slots.add(due_ms)
+            changes = {
+                TIMER_DUE_MS: str(due_ms),
+                REAL_TOPIC: records.topic,
+                REAL_QUEUE_ID: str(records.queue_id),
+            }
+            parked.append(with_properties(text, changes))
+            if len(parked[-1]) > PROPERTIES_BYTES_MAX - _DELIVERY_BYTES:
+                raise _too_long(text)
+        for due_ms in slots:
+            if self._is_congested(due_ms):
+                raise self._congested()
+        return records.parked(TIMER_TOPIC, 0, parked)
+
+    def _slot_ms(self, delivery_ms: int) -> int:
+        """Return the slot that is over when a time has come, and not before."""
+        return (delivery_ms - 1) // self._precision_ms * self._precision_ms
 
     def _delivery_ms(self, properties: Mapping[str, str], now_ms: int) -> int:
         name = next(name for name in TIMER_PROPERTIES if name in properties)
@@ -108,9 +157,25 @@ class TimerParking:
             "current time",
         )
 
+    def _congested(self) -> BrokerError:
+        most = self._congestion_max
+        return refusal(
+            ResponseCode.SYSTEM_ERROR,
+            f"timer message is under flow control, max num limit is {2 * most} or the current "
+            f"value is greater than {most} and less than {2 * most}, trigger random flow control",
+        )
+
     def _is_congested(self, due_ms: int) -> bool:
         beyond = self._congestion(due_ms) - self._congestion_max
         return beyond > 0 and self._random.random() * self._congestion_max < beyond
+
+
+def _too_long(properties: bytes) -> BrokerError:
+    return refusal(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"properties of {len(properties)} B leave no room for those of a timer message, "
+        f"{PROPERTIES_BYTES_MAX} B in all; shorten them",
+    )
 
 
 def refuse_timers(record: NewRecord, properties: Mapping[str, str]) -> NewRecord:
@@ -121,7 +186,23 @@ def refuse_timers(record: NewRecord, properties: Mapping[str, str]) -> NewRecord
     """
     if TIMER_DUE_MS in properties:
         return record
-    raise refusal(
+    raise _not_enabled()
+
+
+def refuse_staged_timers(
+    records: StagedRecords, properties: Sequence[Mapping[str, str]]
+) -> StagedRecords:
+    """Refuse to stage timer messages, as ``refuse_timers`` does.
+
+    Raises:
+        BrokerError: always.
+    """
+    # Not the code of RocketMQ, which is one to try again.
+    raise refusal(ResponseCode.INVALID_PARAMETER, _not_enabled().remark or "")
+
+
+def _not_enabled() -> BrokerError:
+    return refusal(
         ResponseCode.SYSTEM_ERROR,
         "accurate timer message is not enabled, timerWheelEnable is false",
     )

@@ -55,6 +55,7 @@ from pymq.client.operations.offsets import (
 from pymq.client.operations.operation import Operation
 from pymq.client.operations.pulls import Pull, PullResult, PullStatus
 from pymq.client.operations.queries import QUERY_COUNT_MAX, query_messages, view_message
+from pymq.client.operations.ranges import fitting_ranges
 from pymq.client.operations.retries import send_back
 from pymq.client.operations.sends import (
     BODY_BYTES_MAX,
@@ -102,6 +103,7 @@ __all__ = [
     "delete_topic_routes",
     "earliest_store_time",
     "find_value",
+    "fitting_ranges",
     "forget_sink",
     "group_table",
     "groups_of_topic",

@@ -7,10 +7,17 @@ from pymq.protocol.headers.codec import Header, wire
 
 @dataclass(slots=True, kw_only=True)
 class StageResponse(Header):
-    """Where records were staged."""
+    """Where records were staged.
+
+    Attributes:
+        topic, queue_id: for which queue, if that is not the one of the request: where delayed ones
+            will wait.
+    """
 
     physical_offset: int
     size_bytes: int = wire("bytes")
+    topic: str | None = None
+    queue_id: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -334,7 +334,7 @@ class QueueCheck:
             path, position = queue.place(first + run[0])
             queue.own.add(
                 Kind.QUEUE_EXTRA,
-                self._severity_of_extra(queue, int(physical[run[0]]) + int(size[run[0]])),
+                self._severity_of_extra(queue, int(physical[run[0]]), int(size[run[0]])),
                 path,
                 position,
                 f"offset {first + run[0]}: {entry_text(found[run[0]])}",
@@ -342,13 +342,15 @@ class QueueCheck:
                 count=run[1] - run[0],
             )
 
-    def _severity_of_extra(self, queue: CheckedQueue, end: int) -> Severity:
-        """Return the severity by the end of the missing record."""
+    def _severity_of_extra(self, queue: CheckedQueue, physical: int, size: int) -> Severity:
+        """Return the severity by the place of the missing record."""
         deleted = self._layout.clean_stop.deleted.get(queue.topic, -1)
         if queue.entries is not None and queue.entries.physical_end <= deleted:
             return Severity.REPAIR  # A power loss brought the queue back.
+        # Without a size the disk kept a part of the entry only, and perhaps not all of the offset.
+        is_beyond = physical + size > self._log_end or size == 0
         is_cut = self._layout.unclean or self._layout.in_use
-        return Severity.REPAIR if is_cut and end > self._log_end else Severity.DAMAGE
+        return Severity.REPAIR if is_cut and is_beyond else Severity.DAMAGE
 
 
 def _consecutive(offsets: Longs) -> Iterator[slice]:

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.errors import OffsetOutOfRange
+from pymq.protocol.codes import MessageFlag
 from pymq.protocol.names import TIMER_TOPIC
 from pymq.store.inspection.findings import Findings, Kind, Severity
 from pymq.store.inspection.layout import StoreLayout
@@ -34,6 +35,7 @@ from pymq.store.timer.timer_store import CHECKPOINT_PATH, LOG_NAME, WHEEL_NAME
 from pymq.store.timer.timer_wheel import SLOT_BYTES, TimerWheel
 
 _NONE = parse_queued(b"", np.empty(0, np.int64), np.empty(0, np.int64)).waiting
+_PREPARED = int(MessageFlag.TRANSACTION_PREPARED)  # Also set in ROLLBACK, not in COMMIT.
 #: Units read at once.
 _CHUNK_UNITS = 1 << 16
 
@@ -66,7 +68,9 @@ class TimerCheck:
     def take(self, block: Block) -> None:
         """Note those of a block's records that wait, and must have units."""
         columns = block.columns
-        rows = np.flatnonzero(topics_equal(columns, TIMER_TOPIC.encode()))
+        # What an exactly-once sink has staged is in no queue, and waits for nothing.
+        is_listed = columns.sys_flag & _PREPARED == 0
+        rows = np.flatnonzero(topics_equal(columns, TIMER_TOPIC.encode()) & is_listed)
         self._message_count += len(rows)
         rows = rows[columns.queue_offset[rows] < self._known.queue_offset]
         if not len(rows):

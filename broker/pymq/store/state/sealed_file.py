@@ -90,6 +90,8 @@ class SealedFile:
         self._damaged = path.with_name(path.name + ".damaged")
         self._files = files or Files()
         self._is_damaged = False  # the file under NAME
+        #: Whether the backup was read in place of the file.
+        self.used_backup = False
 
     def load(self, parse: Callable[[str], _Value]) -> _Value | None:
         """Return the content of the file, or of its backup if it is missing or damaged.
@@ -117,6 +119,7 @@ class SealedFile:
                 self._is_damaged = self._is_damaged or path is self._path
                 continue
             if path is self._backup:
+                self.used_backup = True
                 _log.warning(
                     "%s: using the backup %s instead",
                     problems[0] if problems else f"{self._path} is missing",

@@ -157,7 +157,7 @@ def test_what_is_said_again_undoes_nothing_that_was_written_meanwhile(tmp_path: 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ({"version": 2}, "version 2 and kind 'decided'.*expected version 1"),
+        ({"version": 3}, "version 3 and kind 'decided'.*expected version 1 or 2"),
         (
             {"kind": "moved"},
             "version 1 and kind 'moved'.*expected one of the kinds runs, decided, ",

@@ -75,6 +75,15 @@ def test_a_queue_is_blocked_until_all_is_acknowledged() -> None:
     assert orders.take_free() == []
 
 
+def test_what_the_offsets_know_of_counts_as_acknowledged() -> None:
+    orders, _ = table()
+    pop(orders, 5, 6, 7, 8)
+    assert orders.acknowledge(QUEUE, 8, START, 7) == 7
+    assert orders.is_blocked(QUEUE)
+    assert orders.acknowledge(QUEUE, 7, START, 7) == 9
+    assert not orders.is_blocked(QUEUE)
+
+
 def test_a_queue_is_free_when_its_messages_are_visible_again() -> None:
     orders, clock = table()
     pop(orders, 5, 6, attempt=None)

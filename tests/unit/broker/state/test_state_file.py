@@ -12,6 +12,7 @@ from pymq.errors import StoreError
 from pymq.store.state.sealed_file import SealedFile
 
 DEADLINE_S = 20.0
+THREAD = ThreadPoolExecutor(1)
 
 
 class SlowDisk:
@@ -76,3 +77,21 @@ def test_a_save_whose_task_was_cancelled_is_waited_for_by_the_next(
         asyncio.run(work(executor))
     assert disk.most == 1
     assert '"n": 2' in path.read_text()
+
+
+def test_what_only_the_backup_had_is_the_file_again_after_the_next_save(tmp_path: Path) -> None:
+    """A process that died between two renames has left no file, and the table may never change."""
+    path = tmp_path / "topics.json"
+    for text in ('{"a":1}', '{"a":2}'):
+        SealedFile(path).save(text)
+    path.unlink()
+    found: list[object] = []
+    file = StateFile(path, to_text=lambda: '{"a":1}', restore=found.append, executor=THREAD)
+    file.load()
+    assert found == [{"a": 1}] and not path.exists()
+    asyncio.run(file.save())
+    assert path.exists() and SealedFile(path).load(str) == '{"a":1}'
+    again = StateFile(path, to_text=lambda: '{"a":3}', restore=found.append, executor=THREAD)
+    again.load()
+    asyncio.run(again.save())
+    assert SealedFile(path).load(str) == '{"a":1}'  # nothing had changed
