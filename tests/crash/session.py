@@ -179,7 +179,7 @@ class Session:
 
     def prepare(self) -> None:
         """Make the next log file ahead of need."""
-        self._running.prepare_next()
+        self._running.ahead.prepare_segment()
 
     def delete(self, topic: str) -> None:
         """Delete a topic's queues."""

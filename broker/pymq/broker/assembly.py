@@ -29,6 +29,7 @@ from pymq.broker.handlers.replies import ReplyHandlers
 from pymq.broker.handlers.send import SendHandlers
 from pymq.broker.handlers.topics import TopicHandlers
 from pymq.broker.key_indexing import KeyIndexing
+from pymq.broker.log_room import LogRoom
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.long_poll import LongPoll
 from pymq.broker.many_queues import LongAnswers
@@ -342,6 +343,7 @@ def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
         core.arrivals,
         core.saving,
         core.flusher,
+        LogRoom(site.store, site.writers),
         core.cleaner,
         core.key_indexing,
         core.notices,

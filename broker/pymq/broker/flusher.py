@@ -26,12 +26,8 @@ _log = logging.getLogger(__name__)
 _PAGE_BYTES = 4096
 #: How often pooled records are checked, and how long to wait after a failed commit.
 COMMIT_PAUSE_S, COMMIT_RETRY_S = 0.01, 1.0
-#: A segment that could not be created ahead of need is tried again after this.
-PREPARE_PAUSE_S = 1.0
 #: How often deadlines of waiters are checked at most.
 EXPIRE_INTERVAL_S = 0.2
-#: How often to check whether the next segment is needed, and while nothing is written.
-LOOK_S, LOOK_IDLE_S = 0.05, 0.25
 #: How often to check whether consume queues or the key index are due for a flush.
 QUEUE_PAUSE_S = 0.5
 
@@ -103,7 +99,6 @@ class Flusher:
         self._alarm.start()
         pause_s = min(QUEUE_PAUSE_S, self._queue_interval_s)
         self._tasks.repeat("queue flush", self.flush_due_queues, pause_s)
-        self._tasks.start("next segment", self._prepare_segments())
         if self._commit_interval_s is not None:
             pause_s = min(COMMIT_PAUSE_S, self._commit_interval_s)
             self._tasks.repeat("commit", self.commit_due, pause_s)
@@ -232,26 +227,6 @@ class Flusher:
             await self._work.run(job.run, functools.partial(durability.finish_queue_flush, job))
         except StoreError as error:
             self._report("queue flush", error)
-
-    async def _prepare_segments(self) -> None:
-        seen = -1
-        while True:
-            end, seen = seen, self._store.log_end
-            await asyncio.sleep(LOOK_IDLE_S if seen == end else LOOK_S)
-            try:
-                await self.prepare_segment()
-            except Exception:
-                _log.exception("next segment failed; trying again")
-
-    async def prepare_segment(self) -> None:
-        """Create the next log segment ahead of need."""
-        if not self._store.next_segment_due:
-            return
-        try:
-            await self._work.run(self._store.prepare_next, lambda: None)
-        except StoreError as error:
-            self._report("next segment", error)
-            await asyncio.sleep(PREPARE_PAUSE_S)
 
     def _report(self, what: str, error: StoreError) -> None:
         """Log a failure, once for as long as it stays the same."""

@@ -8,7 +8,8 @@ one or two requests the event loop looks for input again and again, for ``poll_s
 That is done only as long as it helps: when less than a third of the waits were worth it, the next
 turns sleep at once, twice as many each time, so that what comes at other intervals costs next to
 nothing. When many requests are under way there is no need for it: then more requests in a turn make
-each of them cheaper, and the clients need the processors.
+each of them cheaper, and the clients need the processors. So does a client that was given many
+messages, before it asks for more.
 
 The network's term is busy polling (SO_BUSY_POLL, there done by the kernel).
 """
@@ -20,6 +21,8 @@ from time import perf_counter
 
 #: More requests in one turn, or since the last answer, mean that many are under way.
 REQUEST_COUNT_MAX = 2
+#: Whoever gets this much first has something to do with it: a pull of some 20 small messages.
+LARGE_ANSWER_BYTES = 4096
 #: What a wait that was worth it adds to the score, and the highest score; one in vain takes 1.
 GAIN, SCORE_MAX = 2, 8
 #: Most turns that sleep at once, after a wait in vain that left nothing of the score.
@@ -63,6 +66,10 @@ class BusyPoll:
     def heard(self, request_count: int) -> None:
         """Requests have arrived."""
         self._request_count += request_count
+
+    def handed_out(self) -> None:
+        """An answer is so large that its receiver will need a processor."""
+        self._request_count += REQUEST_COUNT_MAX
 
     def answered(self) -> None:
         """A connection's buffered output was flushed: wait, if that helps."""

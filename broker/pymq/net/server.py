@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pymq.errors import ConfigurationError, LocalProtocolError, RequestTimeout
 from pymq.net.asking import AskingWire
 from pymq.net.buffers import BufferPool
-from pymq.net.busy_poll import BusyPoll, processor_count
+from pymq.net.busy_poll import LARGE_ANSWER_BYTES, BusyPoll, processor_count
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.addresses import join_address
@@ -133,11 +133,12 @@ class ServerConnection(AskingWire):
             body = parts
         else:
             body = (response.body,) if len(response.body) else ()
+        body_bytes = sum(map(len, body))
+        if body_bytes >= LARGE_ANSWER_BYTES and self._busy_poll is not None:
+            self._busy_poll.handed_out()
         try:
             head = encode_head(
-                response,
-                sum(map(len, body)),
-                frame_bytes_max=self._decoder.frame_bytes_max,
+                response, body_bytes, frame_bytes_max=self._decoder.frame_bytes_max
             )
         except LocalProtocolError as error:
             head, body = encode_frame(request.reply(ResponseCode.SYSTEM_ERROR, str(error))), ()

@@ -47,8 +47,10 @@ _inbox = _Inbox()
 class Wire(asyncio.BufferedProtocol):
     """Base of both ends of a connection.
 
-    Everything sent within one turn of the event loop leaves in one write. While the peer does not
-    read, nothing more is read from it either: its requests cannot pile up answers.
+    Answers to commands that arrived together leave in one write, right after these were handled;
+    whatever else is sent within one turn of the event loop leaves in one write at its end. While
+    the peer does not read, nothing more is read from it either: its requests cannot pile up
+    answers.
 
     Small frames are handled ``TURN_BYTES`` per turn; a frame larger than that is not split.
     """
@@ -72,6 +74,7 @@ class Wire(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing: deque[bytes | memoryview] = deque()
         self._flush_scheduled = False
+        self._is_handling = False  # are commands being handled? What they send leaves afterwards
         self._paused = False
         # Input that waits for its turn; while there is any, _read_on is scheduled.
         self._backlog: deque[tuple[float, bytes | memoryview]] = deque()
@@ -154,6 +157,7 @@ class Wire(asyncio.BufferedProtocol):
             self._count_unfinished(pending_bytes)
         if commands:
             self.frame_begun_at = self.read_at
+            self._is_handling = True
             try:
                 self.commands_received(commands)
             except Exception:
@@ -162,6 +166,10 @@ class Wire(asyncio.BufferedProtocol):
                 self._drop_backlog()
                 self.abort()
                 return False
+            finally:
+                self._is_handling = False
+            if self._outgoing and not self._flush_scheduled:
+                self._flush()
         return True
 
     def _count_unfinished(self, pending_bytes: int) -> None:
@@ -272,7 +280,7 @@ class Wire(asyncio.BufferedProtocol):
         everything is dropped, as if the network had lost it.
         """
         self._outgoing.extend(buffers)
-        if not self._flush_scheduled:
+        if not self._flush_scheduled and not self._is_handling:
             self._flush_scheduled = True
             self._loop.call_soon(self._flush)
 

@@ -124,6 +124,27 @@ class PrefetchJob:
                 self._files.close(fd)
 
 
+class TouchJob:
+    """Has the system find memory for what is written next. ``run`` in any thread, once.
+
+    Args:
+        log: has begun the file that the bytes belong to.
+        first, end: physical offsets.
+    """
+
+    def __init__(self, log: CommitLog, first: int, end: int) -> None:
+        self._files = log.files
+        segment = log.segments.find(first)
+        self._place = segment.path, end - first, first - segment.first
+
+    def run(self) -> None:
+        """Touch the pages. It is the writes that report errors."""
+        try:
+            self._files.touch(*self._place)
+        except StoreError as error:
+            _log.debug("not touched: %s", error)
+
+
 class TrialJob:
     """Finds out whether the disk takes a write to the log. ``run`` in any thread, once.
 

@@ -17,14 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pymq.errors import DiskFull, FlushFailed, StoreError, StoreLocked
-from pymq.store.pages import is_resident, on_pages, punch
+from pymq.store.pages import is_cached, is_resident, on_pages, punch, touch
 
 _NO_SPACE = frozenset((errno.ENOSPC, errno.EDQUOT))
 _UNSUPPORTED = frozenset((errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS))
 _LOCKED = frozenset((errno.EAGAIN, errno.EACCES))
 _LOCK_ON_FAULT = 1  # sys/mman.h MLOCK_ONFAULT
-#: preadv(2): fail where the disk would have to be waited for. 0 where the system has no such thing.
-_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
 _HINTS = {
     errno.EACCES: "give this user the right to it, or choose another directory",
     errno.EPERM: "give this user the right to it, or choose another directory",
@@ -191,14 +189,17 @@ class Files:
 
     def is_cached(self, fd: int, size: int, position: int) -> bool:
         """Return whether a part of a file can be read without the disk, or nobody can tell."""
-        if not _NO_WAIT:
-            return True
+        return is_cached(fd, size, position)
+
+    def touch(self, path: Path, size: int, position: int) -> None:
+        """Have the system hold a part of a file in memory; in a thread that may wait."""
+        fd = self.open_for_reading(path)
         try:
-            return os.preadv(fd, (bytearray(size),), position, _NO_WAIT) == size
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True  # In memory anyway, as with tmpfs, or the read says what is wrong.
+            touch(fd, size, position)
+        except OSError as error:
+            raise _failure(error, f"read at {position}", path) from error
+        finally:
+            self.close(fd)
 
     def map_for_reading(self, fd: int, size_bytes: int) -> memoryview:
         """Return a whole file as a shared read-only map; it outlives the descriptor."""
@@ -282,11 +283,10 @@ class Files:
             if start >= end:
                 break
             try:
-                stop = min(os.lseek(fd, start, os.SEEK_HOLE), end)
+                first = min(os.lseek(fd, start, os.SEEK_HOLE), end)
             except OSError:
-                stop = end
-            found.append((start, stop))
-            first = stop
+                first = end
+            found.append((start, first))
         return found
 
     def read_part(self, path: Path, size: int, position: int) -> bytes:

@@ -15,6 +15,7 @@ from pymq.store.entry_read import EntryReader
 from pymq.store.files import Files
 from pymq.store.keys import Keys
 from pymq.store.log.segment import NORMAL_READS, RANDOM_READS
+from pymq.store.log_ahead import LogAhead
 from pymq.store.multi_dispatch import MultiDispatch
 from pymq.store.opening import StoreParts
 from pymq.store.progress import OnProgress
@@ -34,7 +35,7 @@ from pymq.store.write_gate import WriteGate
 class MessageStore:
     """Commit log, consume queues and their files, behind one narrow face.
 
-    One thread owns a store. Only the ``run`` of its jobs and ``prepare_next``
+    One thread owns a store. Only the ``run`` of its jobs and ``prepare_segment``
     may run in another one; all of them have to end before ``close``.
 
     Visible means that ``read`` and ``queue_bounds`` show it. With ``FlushMode.ASYNC`` a record is
@@ -86,6 +87,7 @@ class MessageStore:
             clock=clock,
             checkpoint_interval_s=config.checkpoint_interval_ms / 1000,
         )
+        self.ahead = LogAhead(log, gate)
         self.entries = EntryReader(queues, gate)
         self.keys = Keys(log, index, self.dispatch, gate, clock, config.root_path)
         self.reads = Reads(log, queues, gate, self.statistics, clock)
@@ -234,19 +236,6 @@ class MessageStore:
     def log_first(self) -> int:
         """The lowest physical offset kept."""
         return self._log.first
-
-    @property
-    def next_segment_due(self) -> bool:
-        """Whether to call ``prepare_next``, in a thread that may wait."""
-        return self._gate.failure is None and self._log.next_due
-
-    def prepare_next(self) -> None:
-        """Create the next commit-log file before it is needed; in any thread.
-
-        Raises:
-            DiskFull, StoreError: it could not be created; the put that needs it tries again.
-        """
-        self._log.segments.prepare_next()
 
     # -- reading ------------------------------------------------------------------------------
 

@@ -1,12 +1,19 @@
 """What Python does not offer of the system's calls for pages of memory and blocks of files."""
 
 import functools
+import os
 from collections.abc import Callable
 from resource import getpagesize
 
 import numpy as np
 
 _PAGE_BYTES = getpagesize()
+#: preadv(2): fail where the disk would have to be waited for. 0 where the system has no such thing.
+_NO_WAIT = getattr(os, "RWF_NOWAIT", 0)
+#: Where bytes are read to that nobody looks at: new memory would cost more than reading them.
+_unread = memoryview(bytearray(1 << 20))
+#: Read at once to have it in memory: less than a millisecond of work.
+_TOUCHED_BYTES = 256 << 10
 _PUNCH_HOLE_KEEP_SIZE = 0x2 | 0x1  # linux/falloc.h
 
 # ``ctypes`` is imported where it is needed: rarely, and it takes as long as all of the store's
@@ -34,6 +41,19 @@ def is_resident(view: memoryview, first: int, end: int) -> bool:
     return bool((found & 1).all())  # the other bits are undefined
 
 
+def is_cached(fd: int, size: int, position: int) -> bool:
+    """Return whether a part of a file can be read without the disk, or nobody can tell."""
+    if not _NO_WAIT:
+        return True
+    buffer = _unread[:size] if size <= len(_unread) else bytearray(size)
+    try:
+        return os.preadv(fd, (buffer,), position, _NO_WAIT) == size
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # In memory anyway, as with tmpfs, or the read says what is wrong.
+
+
 def punch(fd: int, size_bytes: int) -> bool:
     """Free the blocks of a file; return whether the system can."""
     import ctypes
@@ -44,6 +64,26 @@ def punch(fd: int, size_bytes: int) -> bool:
         return False  # Not Linux.
     fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
     return bool(fallocate(fd, _PUNCH_HOLE_KEEP_SIZE, 0, size_bytes) == 0)
+
+
+def touch(fd: int, size: int, position: int) -> None:
+    """Have the system hold a part of a file in memory.
+
+    In small pieces: others who need the processor may have to wait until a call returns.
+
+    Args:
+        fd: used for nothing else afterwards: reads from it will not read ahead.
+        size, position: the part.
+    """
+    if hasattr(os, "posix_fadvise"):  # otherwise the system takes many pieces together
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+    with open(os.devnull, "wb", buffering=0) as nowhere:
+        for at in range(position, position + size, _TOUCHED_BYTES):
+            piece_bytes = min(_TOUCHED_BYTES, position + size - at)
+            try:
+                os.sendfile(nowhere.fileno(), fd, at, piece_bytes)  # copies nothing
+            except (OSError, AttributeError):  # macOS sends to sockets only, Windows not at all
+                os.pread(fd, piece_bytes, at)
 
 
 def _address(view: memoryview) -> int:

@@ -244,6 +244,10 @@ class FaultyFiles(Files):
         self._check_alive()
         return super().is_cached(fd, size, position)
 
+    def touch(self, path: Path, size: int, position: int) -> None:
+        self._check_alive()
+        super().touch(path, size, position)
+
     def map_for_reading(self, fd: int, size_bytes: int) -> memoryview:
         self._check_alive()
         return super().map_for_reading(fd, size_bytes)

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import logging
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -150,37 +149,6 @@ def test_what_a_full_disk_held_up_shows_without_another_send(
         await until(lambda: store.queue_bounds(TOPIC, 0) == (0, 1))
 
     run(store, executor, check)
-    store.close()
-
-
-def test_a_segment_that_cannot_be_made_ahead_is_named_once(
-    tmp_path: Path,
-    executor: ThreadPoolExecutor,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(flusher_module, "PREPARE_PAUSE_S", 0.0, raising=False)
-    files = FailingFiles()
-    store = open_store(tmp_path, files=files, segment_bytes=1024)
-    put_ok(store, record_of_size(800))
-    files.on_create = failing_in("commitlog", errno.ENOSPC)
-
-    async def check(flusher: Flusher) -> None:
-        tries = 0
-
-        def failing(path: Path) -> int:
-            nonlocal tries
-            tries += 1
-            return errno.ENOSPC
-
-        files.on_create = failing
-        await until(lambda: tries >= 3)
-        files.on_create = never
-        await until(lambda: not store.next_segment_due)
-
-    with caplog.at_level(logging.WARNING):
-        run(store, executor, check)
-    assert caplog.text.count("no space") == 1
     store.close()
 
 

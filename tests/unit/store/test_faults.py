@@ -93,7 +93,7 @@ def test_no_room_for_the_next_segment(tmp_path: Path) -> None:
         PutStatus.NOT_WRITABLE,
     ]
     with pytest.raises(DiskFull):
-        store.prepare_next()
+        store.ahead.prepare_segment()
     assert len(log_files(tmp_path)) == 1
     files.on_create = never
     clock.now_ms += 1001
@@ -434,7 +434,7 @@ def test_a_segment_whose_directory_cannot_be_synced_stands_in_nobodys_way(tmp_pa
     files.fails = True
     assert store.put([record_of_size(800)], HOST)[0].status is PutStatus.NOT_WRITABLE
     with pytest.raises(StoreError, match="too many"):
-        store.prepare_next()
+        store.ahead.prepare_segment()
     assert len(log_files(tmp_path)) == 1
     files.fails = False
     clock.now_ms += 1001

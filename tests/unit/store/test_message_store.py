@@ -348,16 +348,16 @@ def test_buffers_outlive_the_store(tmp_path: Path) -> None:
 def test_the_next_segment_is_prepared_and_dropped_if_unused(tmp_path: Path) -> None:
     store = open_store(tmp_path, segment_bytes=1024)
     put_ok(store, record_of_size(300))
-    assert not store.next_segment_due
+    assert not store.ahead.segment_due
     put_ok(store, record_of_size(300))
-    assert store.next_segment_due
-    store.prepare_next()
-    store.prepare_next()
-    assert not store.next_segment_due
+    assert store.ahead.segment_due
+    store.ahead.prepare_segment()
+    store.ahead.prepare_segment()
+    assert not store.ahead.segment_due
     assert [path.name[-4:] for path in log_files(tmp_path)] == ["0000", "1024"]
     put_ok(store, record_of_size(500))
     assert len(log_files(tmp_path)) == 2
-    store.prepare_next()
+    store.ahead.prepare_segment()
     assert len(log_files(tmp_path)) == 3
     store.close()
     assert len(log_files(tmp_path)) == 2
@@ -451,8 +451,8 @@ def test_flushes_and_segments_made_in_another_thread(tmp_path: Path) -> None:
         prepared: Future[None] | None = None
         for number in range(300):
             put_ok(store, record(b"%d" % number), record(400, queue_id=1))
-            if store.next_segment_due and (prepared is None or prepared.done()):
-                prepared = executor.submit(store.prepare_next)
+            if store.ahead.segment_due and (prepared is None or prepared.done()):
+                prepared = executor.submit(store.ahead.prepare_segment)
             if number % 7 == 0:
                 job, end = store.durability.begin_flush(), store.log_end
                 running = executor.submit(job.run)

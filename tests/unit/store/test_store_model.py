@@ -107,7 +107,7 @@ def test_random_operations(tmp_path: Path, seed: int, mode: FlushMode, round_: i
         elif action < 0.75:
             store.durability.flush_queues()
         elif action < 0.8:
-            store.prepare_next()
+            store.ahead.prepare_segment()
         elif action < 0.85:
             topic = dice.choice(TOPICS)
             store.retention.delete_queues(topic)

@@ -152,9 +152,9 @@ def test_a_warmed_store_holds_the_same_after_a_stop_and_a_crash(
     store = open_store(live, clock, **sizes)
     for _ in range(5):
         put_ok(store, *(record_of_size(5000) for _ in range(10)))
-        if store.next_segment_due:
-            store.prepare_next()
-        assert not store.next_segment_due
+        if store.ahead.segment_due:
+            store.ahead.prepare_segment()
+        assert not store.ahead.segment_due
         store.durability.flush()
         store.retention.clean_step()
     assert len(log_files(live)) == 5  # One more than is used.

@@ -113,7 +113,7 @@ def test_a_prepared_segment_is_dropped_after_a_crash(tmp_path: Path) -> None:
     live = tmp_path / "live"
     store = open_store(live, segment_bytes=1024)
     put_ok(store, record(b"one"))
-    store.prepare_next()
+    store.ahead.prepare_segment()
     root = crashed_copy(live, tmp_path / "crashed")
     store.close()
     assert len(log_files(root)) == 2
@@ -128,7 +128,7 @@ def test_crash_between_the_blank_record_and_the_next(tmp_path: Path) -> None:
     live = tmp_path / "live"
     store = open_store(live, segment_bytes=1024)
     put_ok(store, record_of_size(900))
-    store.prepare_next()
+    store.ahead.prepare_segment()
     root = crashed_copy(live, tmp_path / "crashed")
     store.close()
     overwrite(log_files(root)[0], 900, encode_blank(124))

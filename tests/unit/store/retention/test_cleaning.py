@@ -222,7 +222,7 @@ def test_preparing_and_reading_do_not_make_a_file_young(tmp_path: Path) -> None:
     fill(store, FakeClock(), 1)
     path = log_files(tmp_path)[0]
     os.utime(path, (1e9, 1e9))
-    store.prepare_next()
+    store.ahead.prepare_segment()
     assert bodies(store)
     flush(store)
     store.close()

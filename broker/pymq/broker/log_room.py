@@ -1,0 +1,106 @@
+"""Room for what is written next: the next file of the log, and pages of the current one.
+
+A page of a file that nobody has used before costs several times what it takes to fill it: the
+system has to find memory and, in a virtual machine, its host, too. While much is written, a thread
+touches the pages ahead of the log's end, so that the event loop, which writes, finds them there.
+
+Source: RocketMQ AllocateMappedFileService; pages are touched there by ``warmMapedFileEnable`` only.
+"""
+
+import asyncio
+import logging
+from concurrent.futures import Executor
+
+from pymq.broker.disk_executor import DiskExecutor
+from pymq.errors import StoreError
+from pymq.net.tasks import Tasks
+from pymq.store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+#: How often to look how much was written, and while nothing is.
+LOOK_S, LOOK_IDLE_S = 0.05, 0.25
+#: A segment that could not be created ahead of need is tried again after this.
+PREPARE_PAUSE_S = 1.0
+#: Pages are touched when this much is written between two looks: 5 MiB/s.
+TOUCH_LEAST_BYTES = 256 << 10
+#: They are touched for this many looks ahead, but no further than this.
+TOUCH_LOOKS, TOUCH_BYTES_MAX = 4, 64 << 20
+
+
+class LogRoom:
+    """Makes room ahead of the log's end.
+
+    Args:
+        store: owns the log.
+        executor: creates files and touches pages.
+    """
+
+    def __init__(self, store: MessageStore, executor: Executor) -> None:
+        self._store = store
+        self._work = DiskExecutor(executor)
+        self._seen_end = store.log_end
+        #: Physical offset up to which pages were touched.
+        self._touched_end = store.log_end
+        self._reported: str | None = None
+        self._tasks = Tasks("log room")
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks.start("next segment", self._prepare_segments())
+        self._tasks.start("pages", self._touch_pages())
+
+    async def _prepare_segments(self) -> None:
+        seen = -1
+        while True:
+            end, seen = seen, self._store.log_end
+            await asyncio.sleep(LOOK_IDLE_S if seen == end else LOOK_S)
+            try:
+                await self.prepare_segment()
+            except Exception:
+                _log.exception("next segment failed; trying again")
+
+    async def prepare_segment(self) -> None:
+        """Create the next log segment if half of the last one is used."""
+        if not self._store.ahead.segment_due:
+            return
+        try:
+            await self._work.run(self._store.ahead.prepare_segment, lambda: None)
+        except StoreError as error:
+            self._report(error)
+            await asyncio.sleep(PREPARE_PAUSE_S)
+
+    async def _touch_pages(self) -> None:
+        while True:
+            is_busy = await self.touch_pages()
+            await asyncio.sleep(LOOK_S if is_busy else LOOK_IDLE_S)
+
+    async def touch_pages(self) -> bool:
+        """Touch pages if much was written since the last call; return whether it was."""
+        end = self._store.log_end
+        written, self._seen_end = end - self._seen_end, end
+        if written < TOUCH_LEAST_BYTES:
+            return False
+        first = max(self._touched_end, end)
+        ahead = min(written * TOUCH_LOOKS, TOUCH_BYTES_MAX)
+        limit = min(end + ahead, self._store.ahead.touchable_end)
+        if first >= limit:
+            return True
+        try:
+            job = self._store.ahead.begin_touch(first, limit)
+            await self._work.run(job.run, lambda: None)
+        except StoreError as error:
+            _log.debug("pages not touched: %s", error)
+        self._touched_end = limit
+        return True
+
+    def _report(self, error: StoreError) -> None:
+        """Log why there is no next segment, once for as long as it stays the same."""
+        if self._reported != str(error):
+            self._reported = str(error)
+            _log.error("next segment failed: %s", error)
+
+    async def close(self) -> None:
+        """Stop once the disk work in progress is done; idempotent."""
+        await self._tasks.close()
+        await self._work.close(self._report)
