@@ -19,7 +19,7 @@ from pymq.protocol.bodies import GroupConfig, Subscription
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.pull import FORBIDDEN_FIELD, Forbidden
 from pymq.protocol.message import RETRY_TOPIC, find_property
-from pymq.store import EVERYTHING, BitMapTest, Matches, Selection
+from pymq.store import EVERYTHING, BitMapTest, Matches, Selection, Verdicts
 
 
 class Selections:
@@ -69,7 +69,8 @@ class Selections:
             if isinstance(compiled, SqlFilter):
                 if not is_allowed:
                     self._check_supported(kind)
-                return self._selection(topic, _matcher(compiled))
+                matcher = _matcher(compiled)
+                return self._selection(topic, matcher, matcher.verdicts)
         elif kind is not None:
             self._check_supported(kind)
         raise _not_parsed()
@@ -129,18 +130,19 @@ class Selections:
         self._check_supported(subscription.expression_type)
         if subscription.class_filter_mode:
             return EVERYTHING
-        return self._selection(subscription.topic, found.matches, found.bit_maps)
+        return self._selection(subscription.topic, found.matches, found.verdicts, found.bit_maps)
 
     def _selection(
         self,
         topic: str,
         matches: Matches,
+        verdicts: Verdicts,
         bit_maps: BitMapTest | None = None,
     ) -> Selection:
         if self._config.filter_retries and names.is_retry_topic(topic):
             group = topic.removeprefix(names.RETRY_PREFIX)
             return Selection(matches=functools.partial(self._matches_retried, group))
-        return Selection(bit_maps=bit_maps, matches=matches)
+        return Selection(bit_maps=bit_maps, matches=matches, verdicts=verdicts)
 
     def _matches_retried(self, group: str, messages: Sequence[bytes]) -> list[bool]:
         """Apply the group's filter for the topic from which each message came to be retried."""

@@ -30,6 +30,7 @@ from pymq.store.timer.timer_log import TimerMagic
 from pymq.store.timer.timer_log import Units as TimerUnits
 from pymq.store.timer.timer_queue import Waiting as WaitingTimers
 from pymq.store.timer.timer_store import TimerStore
+from pymq.store.verdicts import Verdicts
 
 __all__ = [
     "EVERYTHING",
@@ -65,5 +66,6 @@ __all__ = [
     "TimerMagic",
     "TimerStore",
     "TimerUnits",
+    "Verdicts",
     "WaitingTimers",
 ]

@@ -7,14 +7,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pymq.errors import CorruptRecord
+from pymq.errors import CorruptRecord, OffsetOutOfRange
 from pymq.protocol.record import record_properties
+from pymq.protocol.record_batch import RecordColumns, spans
 from pymq.store.queue_scan import QueueScan, Runs
 from pymq.store.read_result import ReadResult, damaged
 from pymq.store.selection import Matches
+from pymq.store.verdicts import Verdicts
 
-#: Records looked at by one ``advance``.
-_COUNT_MIN, _COUNT_MAX = 16, 64
+#: Records looked at by one ``advance``, and by the first one of a read that goes on where the last
+#: one of the same filter ended.
+_COUNT_MIN, _COUNT_MAX, _AHEAD_COUNT = 16, 64, 512
+#: Of so many records together the columns are read.
+_COLUMNS_LEAST = 64
 _BYTES_MAX = 1 << 20
 #: Of a record that is larger than both together, this is looked at: its head, up to the length
 #: of the body, and at its end the topic and the properties.
@@ -27,11 +32,17 @@ class MatchingRead:
 
     Whoever must not wait for a disk brings ``places`` into memory before each ``advance``. The log
     may be trimmed meanwhile: the records of these places stay readable.
+
+    Args:
+        scan: the entries.
+        matches: the filter.
+        verdicts: what it decided earlier; gets what it decides now.
     """
 
-    def __init__(self, scan: QueueScan, matches: Matches) -> None:
+    def __init__(self, scan: QueueScan, matches: Matches, verdicts: Verdicts | None = None) -> None:
         self._scan = scan
         self._matches = matches
+        self._verdicts = verdicts
         self._rows = scan.present.nonzero()[0]
         self._kept: list[int] = []  # rows that are selected, as far as they fit
         self._kept_bytes = 0
@@ -39,7 +50,9 @@ class MatchingRead:
         self._at = 0  # those of ``_rows`` before it were looked at
         self._piece = self._rows[:0]
         self._runs: Runs = ([], [], [])
-        self._take_piece()
+        key = (scan.queue.topic, scan.queue.queue_id)
+        goes_on = verdicts is not None and verdicts.find(key, scan.queue_offset) is not None
+        self._take_piece(_AHEAD_COUNT if goes_on else 0)
 
     def places(self) -> tuple[list[memoryview], list[int]]:
         """Return what ``advance`` will look at, as views on the log and their physical offsets."""
@@ -64,18 +77,66 @@ class MatchingRead:
             CorruptRecord: an entry or a record is damaged.
         """
         scan = self._scan
-        texts = [
-            self._properties(row, buffer, position, position + size)
-            for row, size, buffer, position in self._records()
-        ]
+        texts = self._texts()
         verdicts = self._matches(texts) if texts else ()
         rows = zip(self._piece.tolist(), verdicts, strict=True)
+        selected = [row for row, is_selected in rows if is_selected]
+        self._remember(selected)
         self._at += len(self._piece)
-        end = self._end({row for row, is_selected in rows if is_selected})
+        end = self._end(set(selected))
         if end is not None:
             return scan.result(np.array(self._kept, np.int64), end)
         self._take_piece()
         return None
+
+    def _texts(self) -> list[bytes]:
+        """Return the encoded properties of each record of this piece.
+
+        Raises:
+            CorruptRecord: as ``advance``.
+        """
+        if len(self._piece) >= _COLUMNS_LEAST:
+            texts = self._texts_of_columns()
+            if texts is not None:
+                return texts
+            # What is wrong with one of them does not concern those who read the ones before it.
+            self._take_piece(_COUNT_MIN)
+        return [
+            self._properties(row, buffer, position, position + size)
+            for row, size, buffer, position in self._records()
+        ]
+
+    def _texts_of_columns(self) -> list[bytes] | None:
+        """Return the properties of many records; None if one is damaged, or in another file."""
+        scan, rows = self._scan, self._piece
+        first, sizes = int(scan.physical[rows[0]]), scan.sizes[rows]
+        starts = scan.physical[rows] - first
+        try:
+            # With what lies between them, which is not looked at.
+            buffer = scan.log.slice(first, int(starts[-1] + sizes[-1]))
+            records = RecordColumns(np.frombuffer(buffer, np.uint8), starts)
+        except (CorruptRecord, OffsetOutOfRange):
+            return None
+        fits = (records.queue_offset == scan.queue_offset + rows) & (records.size == sizes)
+        if not (fits & (records.queue_id == scan.queue.queue_id)).all():
+            return None
+        text, ends = records.properties_text()
+        return list(map(text.tobytes().__getitem__, spans(ends[:-1], ends[1:])))
+
+    def _remember(self, selected: list[int]) -> None:
+        """Remember what was decided of this piece, and of the entries between its records."""
+        if self._verdicts is None or not len(self._piece):
+            return
+        scan = self._scan
+        first, end = int(self._piece[0]), int(self._piece[-1]) + 1
+        if scan.has_gap(first, end):
+            return  # the filter has not seen all of them
+        self._verdicts.remember(
+            (scan.queue.topic, scan.queue.queue_id),
+            scan.queue_offset + first,
+            scan.physical[first:end],
+            np.array(selected, np.int64) - first,
+        )
 
     def _end(self, selected: set[int]) -> int | None:
         """Keep selected ones of the rows that were looked at, as far as they fit.
@@ -100,9 +161,10 @@ class MatchingRead:
         self._decided, self._kept_bytes = end, kept_bytes
         return end if is_last else None
 
-    def _take_piece(self) -> None:
+    def _take_piece(self, wanted: int = 0) -> None:
+        """Take the records that are looked at next: so many, or as many as may be needed."""
         missing = self._scan.count_max - len(self._kept)
-        count = min(_COUNT_MAX, max(missing, _COUNT_MIN))
+        count = wanted or min(_COUNT_MAX, max(missing, _COUNT_MIN))
         rows = self._rows[self._at : self._at + count]
         looked_at = np.minimum(self._scan.sizes[rows], _LOOKED_AT_BYTES).cumsum()
         self._piece = rows[: max(1, int(looked_at.searchsorted(_BYTES_MAX, "right")))]

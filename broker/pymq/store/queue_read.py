@@ -15,6 +15,7 @@ from pymq.store.queues.queue_extension import ADDRESS_MAX
 from pymq.store.read_result import ReadResult, ReadStatus
 from pymq.store.searches import among
 from pymq.store.selection import Selection
+from pymq.store.verdicts import Known
 
 #: Entries scanned by one filtered read, as in RocketMQ (16,000 bytes of entries).
 SCAN_MAX = 800
@@ -37,6 +38,17 @@ def read_queue(
     if not first <= queue_offset < end:
         return _outside(queue_offset, first, end)
     count_max = max(1, count_max)
+    if selection.verdicts is not None:
+        known = selection.verdicts.find((queue.topic, queue.queue_id), queue_offset)
+        if known is not None:
+            result = _read_known(
+                *(log, queue, queue_offset, known),
+                count_max=count_max,
+                bytes_max=bytes_max,
+                limit=min(scan_max, end - queue_offset),
+            )
+            if result is not None:
+                return result
     is_all = selection.is_everything
     if is_all:
         # No record is smaller than its fixed part, so more entries would not fit.
@@ -70,7 +82,55 @@ def read_queue(
     )
     if selection.matches is None:
         return scan.result_of_all()
-    return MatchingRead(scan, selection.matches)
+    return MatchingRead(scan, selection.matches, selection.verdicts)
+
+
+def _read_known(
+    log: CommitLog,
+    queue: ConsumeQueue,
+    queue_offset: int,
+    known: Known,
+    *,
+    count_max: int,
+    bytes_max: int,
+    limit: int,
+) -> ReadResult | None:
+    """Return the result if what the filter has decided is enough for it, else None.
+
+    Args:
+        limit: how many entries may be scanned; at least one.
+    """
+    skipped = queue_offset - known.first
+    left = min(len(known.physical) - skipped, limit)
+    at = int(known.rows.searchsorted(skipped))
+    rows = known.rows[at : at + count_max] - skipped
+    is_full = len(rows) == count_max and int(rows[-1]) < left
+    if not is_full and left < limit:
+        return None
+    count = int(rows[-1]) + 1 if is_full else left
+    entries = queue.entries(queue_offset, count)
+    physical = entries["physical_offset"].astype(np.int64)
+    if len(entries) < count or not (physical == known.physical[skipped : skipped + count]).all():
+        return None
+    sizes = entries["size"].astype(np.int64)
+    if is_full and int(sizes.sum()) <= bytes_max:
+        try:
+            runs = runs_of(log, physical[rows], sizes[rows])
+        except OffsetOutOfRange:
+            pass  # an expired record, or damage
+        else:
+            offsets = (rows[runs[2]] + queue_offset).tolist()
+            return found_result(queue, queue_offset + count, runs, sizes[rows], offsets)
+    return QueueScan(
+        log,
+        queue,
+        queue_offset,
+        physical=physical,
+        sizes=sizes,
+        matched=known.selected[skipped : skipped + count],
+        count_max=count_max,
+        bytes_max=bytes_max,
+    ).result_of_all()
 
 
 def _outside(queue_offset: int, first: int, end: int) -> ReadResult:

@@ -40,7 +40,7 @@ class QueueScan:
         count_max: int,
         bytes_max: int,
     ) -> None:
-        self._log = log
+        self.log = log
         self.queue = queue
         self.queue_offset = queue_offset
         self.physical = physical
@@ -49,6 +49,10 @@ class QueueScan:
         self._matched = matched
         self.bytes_max = bytes_max
         self.present = matched & (physical >= log.first) & (sizes != BLANK_SIZE)
+
+    def has_gap(self, first: int, end: int) -> bool:
+        """Return whether one of these entries matches, but its record is gone or never was."""
+        return bool((self._matched & ~self.present)[first:end].any())
 
     def result_of_all(self) -> ReadResult:
         """Return the result with all of those present, as far as they fit.
@@ -69,7 +73,7 @@ class QueueScan:
         Raises:
             CorruptRecord: an entry is damaged.
         """
-        queue, queue_offset, first = self.queue, self.queue_offset, self._log.first
+        queue, queue_offset, first = self.queue, self.queue_offset, self.log.first
         following = queue_offset + end
         physical, matched = self.physical[:end], self._matched[:end]
         # Blank entries, which fill a gap, have no record and are not damage.
@@ -96,7 +100,7 @@ class QueueScan:
             CorruptRecord: an entry is damaged.
         """
         try:
-            return runs_of(self._log, self.physical[picked], self.sizes[picked])
+            return runs_of(self.log, self.physical[picked], self.sizes[picked])
         except OffsetOutOfRange as error:
             raise damaged(
                 self.queue.path,

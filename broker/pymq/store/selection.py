@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pymq.store.queues.queue_extension import BitMapTest
+from pymq.store.verdicts import Verdicts
 
 #: Gets the encoded properties of messages; says of each whether it is selected.
 Matches: TypeAlias = Callable[[Sequence[bytes]], Sequence[bool]]
@@ -22,6 +23,8 @@ class Selection:
         matches: decides for each of some messages by its encoded properties; None: all pass. It
             must not raise.
         bit_maps: by the bit maps in the queue's extension, where there are some; None: all pass.
+        verdicts: what ``matches`` decided earlier, without ``tag_codes``; None if it does not
+            always decide the same.
 
     Source: RocketMQ MessageFilter.
     """
@@ -29,6 +32,7 @@ class Selection:
     tag_codes: npt.NDArray[np.int64] | None = None
     matches: Matches | None = None
     bit_maps: BitMapTest | None = None
+    verdicts: Verdicts | None = None
 
     @property
     def is_everything(self) -> bool:

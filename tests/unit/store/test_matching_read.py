@@ -22,7 +22,9 @@ from pymq.store import (
     ReadResult,
     ReadStatus,
     Selection,
+    Verdicts,
 )
+from pymq.store.verdicts import QUEUES_MAX
 
 
 def numbered(number: int, *, body_bytes: int = 9, tag: str | None = None) -> NewRecord:
@@ -103,6 +105,86 @@ def test_reads_stop_where_rocketmqs_loop_stops(tmp_path: Path, seed: int) -> Non
         assert result.next_queue_offset == offset + consumed
         assert (result.status is ReadStatus.FOUND) == bool(found)
     store.close()
+
+
+def test_reads_that_know_verdicts_return_what_others_do(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    store = open_store(tmp_path, segment_bytes=1 << 16, queue_file_bytes=8_000)
+    for number in range(1500):
+        put_ok(store, numbered(number, body_bytes=dice.choice([9, 50, 300])))
+        if dice.random() < 0.3:
+            put_ok(store, record(b"other", queue_id=1))
+    for _ in range(60):
+        divisor = dice.choice([1, 1, 2, 7, 40, 3000])
+        seen: list[int] = []
+        matches, unseen = divisible_by(divisor, seen), divisible_by(divisor)
+        knowing = Selection(matches=matches, verdicts=Verdicts())
+        limits = {
+            "count_max": dice.choice([1, 8, 32, 100]),
+            "bytes_max": dice.choice([1000, 5_000, 1 << 20]),
+            "scan_max": dice.choice([20, 800]),
+        }
+        offset = dice.randrange(1500)
+        for _ in range(dice.randint(1, 40)):
+            result = store.read(TOPIC, 0, offset, selection=knowing, **limits)
+            other = store.read(TOPIC, 0, offset, selection=Selection(matches=unseen), **limits)
+            assert (result.status, result.next_queue_offset, offsets(result)) == (
+                (other.status, other.next_queue_offset, offsets(other))
+            )
+            result.check()
+            if dice.random() < 0.1:  # others read elsewhere, or the reader goes back
+                offset = dice.randrange(1500)
+            else:
+                offset = result.next_queue_offset
+    store.close()
+
+
+def test_a_read_that_goes_on_looks_ahead_for_the_following_ones(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 20, queue_file_bytes=40_000)
+    put_ok(store, *map(numbered, range(1000)))
+    seen: list[int] = []
+    selection = Selection(matches=divisible_by(1, seen), verdicts=Verdicts())
+    for first in range(0, 32 + 512 - 32, 32):
+        assert offsets(read(store, selection, first)) == list(range(first, first + 32))
+    assert seen == list(range(32 + 512))
+    store.close()
+
+
+def test_damage_ahead_is_met_when_it_is_read(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 20, queue_file_bytes=40_000)
+    results = put_ok(store, *map(numbered, range(300)))
+    (path,) = (tmp_path / "commitlog").iterdir()
+    overwrite(path, results[200].physical_offset + 20, struct.pack(">q", 7))  # its queue offset
+    selection = Selection(matches=divisible_by(1), verdicts=Verdicts())
+    for first in range(0, 192, 32):
+        assert offsets(read(store, selection, first)) == list(range(first, first + 32))
+    with pytest.raises(CorruptRecord, match="entry 200 "):
+        read(store, selection, 192)
+    store.close()
+
+
+def test_verdicts_of_a_deleted_topic_are_not_those_of_its_successor(tmp_path: Path) -> None:
+    store = open_store(tmp_path, segment_bytes=1 << 20, queue_file_bytes=40_000)
+    selection = Selection(matches=divisible_by(2), verdicts=Verdicts())
+    put_ok(store, *map(numbered, range(100)))
+    for first in (0, 64):
+        read(store, selection, first)
+    store.retention.delete_queues(TOPIC)
+    put_ok(store, *[numbered(number) for number in range(1, 101)])
+    assert offsets(read(store, selection, 64)) == list(range(65, 100, 2))
+    assert offsets(read(store, selection)) == list(range(1, 64, 2))
+    store.close()
+
+
+def test_verdicts_are_kept_of_the_queues_that_are_read() -> None:
+    verdicts = Verdicts()
+    places, rows = np.arange(4), np.array([1, 3])
+    for queue_id in range(QUEUES_MAX + 1):
+        verdicts.remember((TOPIC, queue_id), 10, places, rows)
+    assert verdicts.find((TOPIC, 0), 10) is None
+    known = verdicts.find((TOPIC, 1), 14)
+    assert known is not None and known.selected.tolist() == [False, True, False, True]
+    assert verdicts.find((TOPIC, 1), 9) is None and verdicts.find((TOPIC, 1), 15) is None
 
 
 def test_one_read_scans_no_more_than_800_records_and_looks_at_few_beyond_a_full_result(

@@ -27,7 +27,7 @@ from pymq.protocol.filter_body import (
 )
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import record_properties
-from pymq.store import BitMapTest
+from pymq.store import BitMapTest, Verdicts
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +66,11 @@ class GroupFilter:
     def is_dead(self) -> bool:
         """Has its group left, or given up the topic?"""
         return self.entry.dead_ms >= self.entry.born_ms
+
+    @property
+    def verdicts(self) -> Verdicts:
+        """What it decided, for whoever reads queues with it."""
+        return self._filter.verdicts
 
     def matches(self, messages: Sequence[bytes]) -> list[bool]:
         """Tell of messages with these properties, encoded, whether the group wants them."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 
 from pymq.filter.evaluate import SqlFilter
 from pymq.protocol.message import find_property
+from pymq.store import Verdicts
 
 #: Outcomes that are remembered, and the bytes of values for which one may be.
 _REMEMBERED_COUNT, _REMEMBERED_BYTES = 4096, 256
@@ -22,12 +23,14 @@ class MessageFilter:
         on_error: is told why a message that cannot be compared is not selected.
     """
 
-    __slots__ = ("_known", "_names", "_on_error", "compiled")
+    __slots__ = ("_known", "_names", "_on_error", "compiled", "verdicts")
 
     def __init__(
         self, compiled: SqlFilter, on_error: Callable[[ValueError], object] | None = None
     ) -> None:
         self.compiled = compiled
+        #: What it decided, for whoever reads queues with it.
+        self.verdicts = Verdicts()
         self._on_error = on_error
         self._names = {name: b"\x02" + name + b"\x01" for name in compiled.names}
         self._known: dict[tuple[bytes | None, ...], bool] = {}
