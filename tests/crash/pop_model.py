@@ -311,7 +311,13 @@ class Model:
     # --- what did happen
 
     def restarted(
-        self, truth: Truth, now_ms: int, *, doubtful: set[FlightKey], unheard: set[str]
+        self,
+        truth: Truth,
+        now_ms: int,
+        *,
+        doubtful: set[FlightKey],
+        unheard: set[str],
+        is_torn: bool = False,
     ) -> None:
         """A broker was started: find out what nobody could know, and check the rest.
 
@@ -320,8 +326,10 @@ class Model:
             now_ms: the time.
             doubtful: flights that somebody wanted to end, without an answer.
             unheard: groups that popped, or changed something, without an answer.
+            is_torn: was the power lost during a write? Then of what was written together, and not
+                flushed, there may be a part: a copy without the end of its flight.
         """
-        self.resync(truth, doubtful=doubtful, unheard=unheard)
+        self.resync(truth, doubtful=doubtful, unheard=unheard, is_torn=is_torn)
         self._wait_for_consumers(truth, now_ms)
 
     def lost_power(self, truth: Truth, now_ms: int, *, doubtful: set[FlightKey]) -> None:
@@ -344,7 +352,14 @@ class Model:
         for key, flight in self.flights.items():
             flight.due_ms = max(truth.flights[key], now_ms) + GRACE_MS
 
-    def resync(self, truth: Truth, *, doubtful: set[FlightKey], unheard: set[str]) -> None:
+    def resync(
+        self,
+        truth: Truth,
+        *,
+        doubtful: set[FlightKey],
+        unheard: set[str],
+        is_torn: bool = False,
+    ) -> None:
         """Compare with a log, and take over what nobody could know; arguments as above."""
         for key in truth.popped - self.popped:
             assert key.place.group in unheard, f"{key} was popped"
@@ -356,12 +371,14 @@ class Model:
         gone = self.flights.keys() - truth.flights.keys()
         assert doubtful >= gone, f"{gone - doubtful} are not in flight any more"
         copies, revived = Counter(map(self._copy, gone)), Counter[tuple[str, Stored]]()
+        torn = (doubtful & self.flights.keys()) - gone if is_torn else set[FlightKey]()
+        possible = copies + Counter(map(self._copy, torn))
         for (topic, queue_id), queue in truth.queues.items():
             known = self.queues.get((topic, queue_id), [])
             assert queue[: len(known)] == known
             if topic != TOPIC:
                 found = Counter((topic, one) for one in queue[len(known) :])
-                assert found <= copies, f"{topic}: {found - copies} out of nowhere"
+                assert found <= possible, f"{topic}: {found - possible} out of nowhere"
                 revived += found
         for key in gone:
             if revived[self._copy(key)]:

@@ -115,8 +115,8 @@ class Schedule:
         self.was_faulty = False
         #: Did the broker of this life start?
         self.is_up = False
-        #: May what consumers were told be lost?
-        self.forgets = False
+        #: May what consumers were told be lost, or what was written together be torn?
+        self.forgets = self.is_torn = False
         self.run: PopRun
         self.disk: Disk
         self.place = home / "0"
@@ -173,6 +173,7 @@ class Schedule:
             self.disk.lose_power(dice, self.place)
             self.disk = Disk(self.place)
             self.forgets = self.settings["flush_mode"] is FlushMode.ASYNC
+            self.is_torn = True
 
     def random_fault(self) -> Fault | None:
         dice = self.dice
@@ -207,8 +208,13 @@ class Schedule:
         if self.forgets:
             self.model.lost_power(truth, now_ms, doubtful=self.doubt())
         else:
-            self.model.restarted(truth, now_ms, doubtful=self.doubt(), unheard=self.unheard())
-        self.forgets = False
+            self.model.restarted(
+                *(truth, now_ms),
+                doubtful=self.doubt(),
+                unheard=self.unheard(),
+                is_torn=self.is_torn,
+            )
+        self.forgets = self.is_torn = False
         self.forget_pending()
         if self.is_faulty:
             self.model.lowest = self.model.cursors | self.model.lowest
