@@ -164,18 +164,32 @@ def test_a_group_that_is_away_is_set_back_and_cloned(site: JavaSite) -> None:
 # --- requests and replies
 
 
+def wait_known(site: JavaSite, requester: JavaRequester) -> None:
+    """Wait until the broker knows the requester.
+
+    The first request sends a heartbeat, unless another thread of the client is just sending one,
+    perhaps to no broker: then no reply arrives before the next interval, with any broker.
+    """
+    topic = f"known-{site.topic}"
+    site.admin.create_topic(topic)
+    requester.send(topic, b"hello")
+    steering = JavaSteering(site.admin)
+    wait_until(lambda: bool(steering.producer_ids(f"r-{site.topic}", topic)), "it is known")
+
+
 @pytest.mark.parametrize("size", [10, 100_000])
 @on_versions("4.9.7", "5.3.3")
 def test_a_request_gets_its_reply(site: JavaSite, size: int) -> None:
     if site.client.version == "4.5.1":
         pytest.skip("clients of 4.5.1 have no requests")
-    options = {"CompressMsgBodyOverHowmuch": 1000}
+    options = {"CompressMsgBodyOverHowmuch": 1000, "HeartbeatBrokerInterval": 1000}
     with (
         JavaResponder(
             site.client, site.group, site.name_server, site.topic, **options
         ) as responder,
         JavaRequester(site.client, f"r-{site.topic}", site.name_server, **options) as requester,
     ):
+        wait_known(site, requester)
         # Its first round may have found no route; a request does not wait for the next one.
         wait_until(lambda: responder.queue_count(site.topic) == QUEUE_COUNT, "it reads all queues")
         for number in range(5):
