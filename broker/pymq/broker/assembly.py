@@ -343,7 +343,7 @@ def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
         core.arrivals,
         core.saving,
         core.flusher,
-        LogRoom(site.store, site.writers),
+        LogRoom(site.store, site.writers, site.clock),
         core.cleaner,
         core.key_indexing,
         core.notices,

@@ -26,18 +26,19 @@ _log = logging.getLogger(__name__)
 VIP_DISTANCE = 2
 _EPHEMERAL_TRIES = 50
 #: Threads, started when they are needed; see ``Broker``.
-_WRITERS, _READERS = 11, 2
+_WRITERS, _READERS = 13, 2
 
 
 class Broker:
     """A broker and its store. Its parts are made in ``assembly``; it answers nothing itself.
 
     There are three executors, so that consumers that read old messages never delay producers. One
-    writes: ``Flusher`` (flushes of log and queues, preparation of the next segment), ``StateFile``
-    (tables), ``Cleaner`` (deletions, and looks at the disks), ``KeyIndexing`` (one prefetch),
-    opening and closing the store; it has a thread for each of them. The other one reads what is no
-    longer in memory, for ``RecordResponses`` and ``QueryHandlers``. The third has one thread that
-    tries the disk, for ``DiskPressure``: when that hangs, all others may wait for it.
+    writes: ``Flusher`` (flushes of log and queues), ``LogRoom`` (the next segment, pages of this
+    one), ``StateFile`` (tables), ``Cleaner`` (deletions, and looks at the disks), ``KeyIndexing``
+    (one prefetch), opening and closing the store; it has a thread for each of them. The other one
+    reads what is no longer in memory, for ``RecordResponses`` and ``QueryHandlers``. The third has
+    one thread that tries the disk, for ``DiskPressure``: when that hangs, all others may wait for
+    it.
     """
 
     def __init__(

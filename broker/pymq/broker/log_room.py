@@ -12,6 +12,7 @@ import logging
 from concurrent.futures import Executor
 
 from pymq.broker.disk_executor import DiskExecutor
+from pymq.clock import Clock
 from pymq.errors import StoreError
 from pymq.net.tasks import Tasks
 from pymq.store import MessageStore
@@ -22,10 +23,13 @@ _log = logging.getLogger(__name__)
 LOOK_S, LOOK_IDLE_S = 0.05, 0.25
 #: A segment that could not be created ahead of need is tried again after this.
 PREPARE_PAUSE_S = 1.0
-#: Pages are touched when this much is written between two looks: 5 MiB/s.
+#: Pages are touched when this much is written between two looks.
 TOUCH_LEAST_BYTES = 256 << 10
 #: They are touched for this many looks ahead, but no further than this.
 TOUCH_LOOKS, TOUCH_BYTES_MAX = 4, 64 << 20
+#: If touching takes this long, the file system really reads, as one in the network may; then that
+#: costs more than it helps, and is tried again later.
+TOUCH_SLOW_S, TOUCH_REST_S = 1.0, 60.0
 
 
 class LogRoom:
@@ -34,10 +38,12 @@ class LogRoom:
     Args:
         store: owns the log.
         executor: creates files and touches pages.
+        clock: says how long that takes.
     """
 
-    def __init__(self, store: MessageStore, executor: Executor) -> None:
+    def __init__(self, store: MessageStore, executor: Executor, clock: Clock) -> None:
         self._store = store
+        self._clock = clock
         self._work = DiskExecutor(executor)
         self._seen_end = store.log_end
         #: Physical offset up to which pages were touched.
@@ -72,8 +78,15 @@ class LogRoom:
 
     async def _touch_pages(self) -> None:
         while True:
-            is_busy = await self.touch_pages()
-            await asyncio.sleep(LOOK_S if is_busy else LOOK_IDLE_S)
+            pause_s = LOOK_IDLE_S
+            try:
+                begun_s = self._clock.monotonic_s()
+                if await self.touch_pages():
+                    is_slow = self._clock.monotonic_s() - begun_s > TOUCH_SLOW_S
+                    pause_s = TOUCH_REST_S if is_slow else LOOK_S
+            except Exception:
+                _log.exception("pages are not touched; trying again")
+            await asyncio.sleep(pause_s)
 
     async def touch_pages(self) -> bool:
         """Touch pages if much was written since the last call; return whether it was."""

@@ -53,8 +53,12 @@ class BusyPoll:
 
     def __init__(self, poll_s: float) -> None:
         self._poll_s = poll_s
-        #: Requests that arrived since the last answer, and since the last step while it waits.
+        #: Requests that arrived since the last look at them, which is taken once in a turn with
+        #: answers, and in each turn while it waits.
         self._request_count = 0
+        self._is_look_due = False
+        #: Was a large answer among those of this turn?
+        self._is_large = False
         #: Does it keep the loop awake now? Until when, by ``perf_counter``.
         self.is_waiting = False
         self._until_s = 0.0
@@ -67,17 +71,25 @@ class BusyPoll:
         """Requests have arrived."""
         self._request_count += request_count
 
-    def handed_out(self) -> None:
+    def answered_much(self) -> None:
         """An answer is so large that its receiver will need a processor."""
-        self._request_count += REQUEST_COUNT_MAX
+        self._is_large = True
 
     def answered(self) -> None:
-        """A connection's buffered output was flushed: wait, if that helps."""
+        """A connection's buffered output was flushed: wait after this turn, if that helps."""
         if self.is_waiting:
             self._is_answered = True
-            return
+        elif not self._is_look_due:
+            # Once for all connections of this turn, whose requests may still be handled.
+            self._is_look_due = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        """A turn with answers is over."""
+        self._is_look_due = False
         count, self._request_count = self._request_count, 0
-        if count > REQUEST_COUNT_MAX:
+        is_large, self._is_large = self._is_large, False
+        if count > REQUEST_COUNT_MAX or is_large:
             return
         if self._rest_left:
             self._rest_left -= 1
@@ -93,10 +105,11 @@ class BusyPoll:
         """While it waits, a turn is over."""
         count, self._request_count = self._request_count, 0
         is_answered, self._is_answered = self._is_answered, False
+        is_large, self._is_large = self._is_large, False
         if count:
             self._score = min(self._score + GAIN, SCORE_MAX)
             self._rest = 0
-        if count > REQUEST_COUNT_MAX:
+        if count > REQUEST_COUNT_MAX or is_large:
             self.is_waiting = False
         elif count or is_answered:
             self._wait()

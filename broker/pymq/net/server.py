@@ -135,7 +135,7 @@ class ServerConnection(AskingWire):
             body = (response.body,) if len(response.body) else ()
         body_bytes = sum(map(len, body))
         if body_bytes >= LARGE_ANSWER_BYTES and self._busy_poll is not None:
-            self._busy_poll.handed_out()
+            self._busy_poll.answered_much()
         try:
             head = encode_head(
                 response, body_bytes, frame_bytes_max=self._decoder.frame_bytes_max

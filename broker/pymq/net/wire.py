@@ -274,7 +274,7 @@ class Wire(asyncio.BufferedProtocol):
         return self._decoder.pending_bytes
 
     def send(self, *buffers: bytes | memoryview) -> None:
-        """Send buffers in order, gathered with whatever else is sent in this turn.
+        """Send buffers in order, gathered with others: see ``Wire``.
 
         A memoryview must stay valid until it is written; it is not copied. On a closed connection
         everything is dropped, as if the network had lost it.

@@ -102,7 +102,7 @@ def _save(checkpoint: Checkpoint) -> FlushFailed | None:
 
 
 class PrefetchJob:
-    """Brings records into memory. ``run`` in any thread, once.
+    """Brings records into memory. ``run`` in any thread, once, or never: then it is just dropped.
 
     Touching a cold page of the map would stop the whole process, whichever thread does it:
     Python's lock is held meanwhile. ``pread`` releases it.
@@ -110,18 +110,27 @@ class PrefetchJob:
 
     def __init__(self, log: CommitLog, sizes: Sequence[int], starts: Sequence[int]) -> None:
         self._files = log.files
+        self._places: list[tuple[int, int, int]] = []
         self._places = log.places(starts, sizes)
 
     def run(self) -> None:
         """Read, and drop what was read. The reader meets errors again, and reports them."""
-        for fd, position, size in self._places:
-            try:
+        try:
+            for fd, position, size in self._places:
                 for at in range(position, position + size, PREFETCH_BYTES):
                     self._files.pread(fd, min(PREFETCH_BYTES, position + size - at), at)
-            except StoreError as error:
-                _log.debug("not prefetched: %s", error)
-            finally:
-                self._files.close(fd)
+        except StoreError as error:
+            _log.debug("not prefetched: %s", error)
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        places, self._places = self._places, []
+        for fd in {fd for fd, _, _ in places}:
+            self._files.close(fd)
+
+    def __del__(self) -> None:
+        self._close()  # whoever waited for it gave up before it had begun
 
 
 class TouchJob:

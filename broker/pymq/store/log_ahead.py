@@ -30,7 +30,11 @@ class LogAhead:
 
     @property
     def touchable_end(self) -> int:
-        """Physical offset where the log's current file ends; where the log does, with a pool."""
+        """Physical offset up to which pages may be touched: where the log's current file ends.
+
+        With a transient pool, where the log does: then puts write to memory, and there is nothing
+        to touch.
+        """
         log = self._log
         return log.segments[-1].end if len(log.segments) and log.pool is None else log.end
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pymq.errors import CorruptRecord, OffsetOutOfRange
+from pymq.errors import CorruptRecord
 from pymq.protocol.record import record_properties
 from pymq.protocol.record_batch import RecordColumns, spans
 from pymq.store.queue_scan import QueueScan, Runs
@@ -17,9 +17,10 @@ from pymq.store.verdicts import Verdicts
 
 #: Records looked at by one ``advance``, and by the first one of a read that goes on where the last
 #: one of the same filter ended.
-_COUNT_MIN, _COUNT_MAX, _AHEAD_COUNT = 16, 64, 512
-#: Of so many records together the columns are read.
+_COUNT_MIN, _COUNT_MAX, _AHEAD_COUNT = 16, 64, 256
+#: From so many records on, reading their columns costs less than reading one after the other.
 _COLUMNS_LEAST = 64
+#: Bytes of records looked at by one ``advance``.
 _BYTES_MAX = 1 << 20
 #: Of a record that is larger than both together, this is looked at: its head, up to the length
 #: of the body, and at its end the topic and the properties.
@@ -50,9 +51,10 @@ class MatchingRead:
         self._at = 0  # those of ``_rows`` before it were looked at
         self._piece = self._rows[:0]
         self._runs: Runs = ([], [], [])
-        key = (scan.queue.topic, scan.queue.queue_id)
-        goes_on = verdicts is not None and verdicts.find(key, scan.queue_offset) is not None
-        self._take_piece(_AHEAD_COUNT if goes_on else 0)
+        self._span: memoryview | None = None
+        goes_on = verdicts is not None and verdicts.find(scan.queue, scan.queue_offset) is not None
+        if not (goes_on and self._take_ahead()):
+            self._take_piece()
 
     def places(self) -> tuple[list[memoryview], list[int]]:
         """Return what ``advance`` will look at, as views on the log and their physical offsets."""
@@ -99,8 +101,7 @@ class MatchingRead:
             texts = self._texts_of_columns()
             if texts is not None:
                 return texts
-            # What is wrong with one of them does not concern those who read the ones before it.
-            self._take_piece(_COUNT_MIN)
+            self._shorten_piece()
         return [
             self._properties(row, buffer, position, position + size)
             for row, size, buffer, position in self._records()
@@ -109,13 +110,15 @@ class MatchingRead:
     def _texts_of_columns(self) -> list[bytes] | None:
         """Return the properties of many records; None if one is damaged, or in another file."""
         scan, rows = self._scan, self._piece
-        first, sizes = int(scan.physical[rows[0]]), scan.sizes[rows]
-        starts = scan.physical[rows] - first
+        if self._span is None:
+            return None
+        sizes = scan.sizes[rows]
+        starts = scan.physical[rows] - int(scan.physical[rows[0]])
+        if not ((starts >= 0) & (starts + sizes <= len(self._span))).all():
+            return None
         try:
-            # With what lies between them, which is not looked at.
-            buffer = scan.log.slice(first, int(starts[-1] + sizes[-1]))
-            records = RecordColumns(np.frombuffer(buffer, np.uint8), starts)
-        except (CorruptRecord, OffsetOutOfRange):
+            records = RecordColumns(np.frombuffer(self._span, np.uint8), starts)
+        except CorruptRecord:
             return None
         fits = (records.queue_offset == scan.queue_offset + rows) & (records.size == sizes)
         if not (fits & (records.queue_id == scan.queue.queue_id)).all():
@@ -132,7 +135,7 @@ class MatchingRead:
         if scan.has_gap(first, end):
             return  # the filter has not seen all of them
         self._verdicts.remember(
-            (scan.queue.topic, scan.queue.queue_id),
+            scan.queue,
             scan.queue_offset + first,
             scan.physical[first:end],
             np.array(selected, np.int64) - first,
@@ -161,6 +164,14 @@ class MatchingRead:
         self._decided, self._kept_bytes = end, kept_bytes
         return end if is_last else None
 
+    def _take_ahead(self) -> bool:
+        """Take more records than may be needed; False if an entry of them is damaged."""
+        try:
+            self._take_piece(_AHEAD_COUNT)
+        except CorruptRecord:
+            return False
+        return True
+
     def _take_piece(self, wanted: int = 0) -> None:
         """Take the records that are looked at next: so many, or as many as may be needed."""
         missing = self._scan.count_max - len(self._kept)
@@ -168,8 +179,18 @@ class MatchingRead:
         rows = self._rows[self._at : self._at + count]
         looked_at = np.minimum(self._scan.sizes[rows], _LOOKED_AT_BYTES).cumsum()
         self._piece = rows[: max(1, int(looked_at.searchsorted(_BYTES_MAX, "right")))]
+        self._span = None
         if len(rows):
             self._runs = self._scan.runs(self._piece)
+        if len(self._piece) >= _COLUMNS_LEAST:
+            self._span = self._scan.span(self._piece)
+
+    def _shorten_piece(self) -> None:
+        """Look at fewer: what is wrong with one does not concern who reads those before it."""
+        self._piece = self._piece[:_COUNT_MIN]
+        buffers, starts, firsts = self._runs
+        count = sum(first < len(self._piece) for first in firsts)
+        self._runs = buffers[:count], starts[:count], firsts[:count]
 
     def _records(self) -> Iterator[tuple[int, int, memoryview, int]]:
         """Yield (row, size, buffer, position in it) of the records of this piece."""

@@ -35,7 +35,7 @@ from pymq.store.write_gate import WriteGate
 class MessageStore:
     """Commit log, consume queues and their files, behind one narrow face.
 
-    One thread owns a store. Only the ``run`` of its jobs and ``prepare_segment``
+    One thread owns a store. Only the ``run`` of its jobs and ``ahead.prepare_segment``
     may run in another one; all of them have to end before ``close``.
 
     Visible means that ``read`` and ``queue_bounds`` show it. With ``FlushMode.ASYNC`` a record is

@@ -39,7 +39,7 @@ def read_queue(
         return _outside(queue_offset, first, end)
     count_max = max(1, count_max)
     if selection.verdicts is not None:
-        known = selection.verdicts.find((queue.topic, queue.queue_id), queue_offset)
+        known = selection.verdicts.find(queue, queue_offset)
         if known is not None:
             result = _read_known(
                 *(log, queue, queue_offset, known),
@@ -101,6 +101,8 @@ def _read_known(
         limit: how many entries may be scanned; at least one.
     """
     skipped = queue_offset - known.first
+    if skipped < len(known.physical) and known.physical[skipped] < log.first:
+        return None  # expired, and still in the queue
     left = min(len(known.physical) - skipped, limit)
     at = int(known.rows.searchsorted(skipped))
     rows = known.rows[at : at + count_max] - skipped

@@ -40,7 +40,7 @@ class QueueScan:
         count_max: int,
         bytes_max: int,
     ) -> None:
-        self.log = log
+        self._log = log
         self.queue = queue
         self.queue_offset = queue_offset
         self.physical = physical
@@ -73,7 +73,7 @@ class QueueScan:
         Raises:
             CorruptRecord: an entry is damaged.
         """
-        queue, queue_offset, first = self.queue, self.queue_offset, self.log.first
+        queue, queue_offset, first = self.queue, self.queue_offset, self._log.first
         following = queue_offset + end
         physical, matched = self.physical[:end], self._matched[:end]
         # Blank entries, which fill a gap, have no record and are not damage.
@@ -93,6 +93,17 @@ class QueueScan:
         offsets = (picked[runs[2]] + queue_offset).tolist()
         return found_result(queue, following, runs, self.sizes[picked], offsets)
 
+    def span(self, picked: Longs) -> memoryview | None:
+        """Return the log from the first to the last record of some entries.
+
+        With what lies between them. None if they are not in one file, or entries are damaged.
+        """
+        first, last = int(self.physical[picked[0]]), picked[-1]
+        try:
+            return self._log.slice(first, int(self.physical[last] + self.sizes[last]) - first)
+        except OffsetOutOfRange:
+            return None
+
     def runs(self, picked: Longs) -> Runs:
         """Return the records of some entries.
 
@@ -100,7 +111,7 @@ class QueueScan:
             CorruptRecord: an entry is damaged.
         """
         try:
-            return runs_of(self.log, self.physical[picked], self.sizes[picked])
+            return runs_of(self._log, self.physical[picked], self.sizes[picked])
         except OffsetOutOfRange as error:
             raise damaged(
                 self.queue.path,

@@ -19,6 +19,7 @@ from tests.unit.store.stores import (
 
 from pymq.broker import log_room as log_room_module
 from pymq.broker.log_room import LogRoom
+from pymq.clock import Clock
 from pymq.errors import StoreError
 
 DEADLINE_S = 20.0
@@ -60,7 +61,7 @@ def test_a_segment_that_cannot_be_made_ahead_is_named_once(
         return errno.ENOSPC
 
     async def check() -> None:
-        room = LogRoom(store, executor)
+        room = LogRoom(store, executor, Clock())
         room.start()
         files.on_create = failing
         while tries < 3:
@@ -85,7 +86,7 @@ def test_pages_are_touched_ahead_of_what_is_written(
     put_ok(store, record_of_size(1000))
 
     async def check() -> None:
-        room = LogRoom(store, executor)
+        room = LogRoom(store, executor, Clock())
         assert not await room.touch_pages() and not files.touched
 
         put_ok(store, *[record_of_size(1 << 16)] * 3)
@@ -125,7 +126,7 @@ def test_a_file_that_cannot_be_touched_is_written_all_the_same(
 
     async def check() -> None:
         put_ok(store, record_of_size(1000))
-        room = LogRoom(store, executor)
+        room = LogRoom(store, executor, Clock())
         for _ in range(3):
             put_ok(store, *[record_of_size(1 << 16)] * 8)
             assert await room.touch_pages()
@@ -142,7 +143,7 @@ def test_nothing_is_touched_behind_a_pool(tmp_path: Path, executor: ThreadPoolEx
     store = open_store(tmp_path, files=files, segment_bytes=8 << 20, transient_pool=True)
 
     async def check() -> None:
-        room = LogRoom(store, executor)
+        room = LogRoom(store, executor, Clock())
         put_ok(store, *[record_of_size(1 << 16)] * 16)
         await room.touch_pages()
         await room.close()

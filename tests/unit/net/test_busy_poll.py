@@ -26,6 +26,7 @@ async def request(poll: BusyPoll, count: int = 1) -> bool:
     poll.heard(count)
     await asyncio.sleep(0)
     poll.answered()
+    await asyncio.sleep(0)
     return poll.is_waiting
 
 
@@ -114,3 +115,40 @@ def test_the_processors_of_a_container_are_those_of_its_quota(
     assert busy_poll.processor_count() == 8
     (tmp_path / "cpu.max").write_text(quota)
     assert busy_poll.processor_count() == count
+
+
+def test_behind_a_large_answer_it_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        Clock(monkeypatch)
+        poll = BusyPoll(100e-6)
+        poll.answered_much()
+        assert not await request(poll)
+        poll.answered_much()  # one that was held, without a request in this turn
+        poll.answered()
+        await asyncio.sleep(0)
+        assert not poll.is_waiting
+        assert await request(poll)
+        poll.answered_much()
+        poll.answered()
+        await asyncio.sleep(0)
+        assert not poll.is_waiting, "nor does it go on waiting"
+
+    asyncio.run(test())
+
+
+def test_clients_that_ask_in_one_turn_do_not_keep_it_awake(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        Clock(monkeypatch)
+        poll = BusyPoll(100e-6)
+        waits = 0
+        for _ in range(200):
+            poll.heard(1)
+            poll.answered()  # of one connection, before the other one has been read
+            poll.heard(1)
+            poll.answered()
+            await asyncio.sleep(0)
+            waits += poll.is_waiting
+            await turns(poll)
+        assert waits < 40
+
+    asyncio.run(test())

@@ -290,16 +290,18 @@ class CommitLog:
     def places(self, starts: Sequence[int], sizes: Sequence[int]) -> list[tuple[int, int, int]]:
         """Return (descriptor, position, size) of ranges that ``slices`` gave.
 
-        Each descriptor is a duplicate: any thread may read from it, and has to close it.
+        The descriptors, one for each file, are duplicates: any thread may read from them, and
+        somebody has to close them.
 
         Raises:
             StoreError: the process has too many open files.
         """
         segments = [self.segments.find(start) for start in starts]
-        duplicates = self._duplicates(segment.fd for segment in segments)
+        originals = list(dict.fromkeys(segment.fd for segment in segments))
+        duplicates = dict(zip(originals, self._duplicates(originals), strict=True))
         return [
-            (fd, start - segment.first, size)
-            for fd, segment, start, size in zip(duplicates, segments, starts, sizes, strict=True)
+            (duplicates[segment.fd], start - segment.first, size)
+            for segment, start, size in zip(segments, starts, sizes, strict=True)
         ]
 
     def _readable(self, physical_offset: int) -> tuple[Segment, int]:

@@ -63,6 +63,7 @@ class ConsumeQueue:
     """
 
     __slots__ = (
+        "__weakref__",
         "_bases",
         "_files",
         "_paths",
