@@ -219,6 +219,10 @@ class Model:
             assert key not in of_place, f"{key} twice"
             of_place[key] = message
         for place, found in by_place.items():
+            for key in [key for key in found if self._is_unheard(key)]:
+                self.flights[key].message = found.pop(key)  # its answer waited for the disk
+            if not found:
+                continue
             self.take_reset(place)
             offsets = sorted(key.offset for key in found)
             if place in self.lowest:
@@ -236,6 +240,10 @@ class Model:
                 assert stored_of(message.record) == stored, (key, message, stored)
                 assert key not in self.popped, f"{key} again"
                 self._fly(key, message)
+
+    def _is_unheard(self, key: FlightKey) -> bool:
+        """Is it known to be in flight from the log alone?"""
+        return key in self.flights and self.flights[key].message is None
 
     def _fly(self, key: FlightKey, message: PoppedMessage) -> None:
         invisible_ms = int(message.handle.split(" ")[2])
