@@ -19,7 +19,7 @@ from pyspark_pymq.source.topic_choice import AssignedQueue
 _UNITS_MS = {"": 1, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
 #: Less are seconds: in milliseconds it is March 1973, in seconds the year 5138.
-_MILLISECONDS_MIN = 100_000_000_000
+MILLISECONDS_MIN = 100_000_000_000
 _EXPECTED_TIME = "expected milliseconds since 1970, or a time like 2026-01-31T09:30:00+01:00"
 _QUEUES = "expected queue ids like [0, 1], or an object of them by broker"
 
@@ -73,7 +73,7 @@ def timestamp(text: str) -> At:
 
 def _at(value: Any) -> At:
     if type(value) is int and value >= 0:
-        if 0 < value < _MILLISECONDS_MIN:
+        if 0 < value < MILLISECONDS_MIN:
             raise ValueError(
                 f"{value} found, which looks like seconds; {_EXPECTED_TIME}. (In milliseconds it "
                 f"would be {At(value)}: write that if it is meant)"

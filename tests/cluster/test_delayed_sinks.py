@@ -12,7 +12,7 @@ from tests.cluster.sinks import SinkWriter, bodies, seen
 from tests.cluster.test_delayed_messages import held_pull
 
 from pymq.broker.sinks.staged_layouts import StagedLayouts
-from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.codes import RequestCode, ResponseCode, SinkCode
 from pymq.protocol.message import decode_properties
 from pymq.protocol.names import SCHEDULE_TOPIC, SINK_TOPIC, TIMER_TOPIC
 from pymq.protocol.record import Record
@@ -197,6 +197,30 @@ def test_no_timers_at_a_broker_without_them(tmp_path: Path) -> None:
         assert code == ResponseCode.INVALID_PARAMETER and "timerWheelEnable" in remark
 
     serve(tmp_path, check, store={"timer_wheel": False})
+
+
+@pytest.mark.parametrize(
+    ("properties", "changes", "reason"),
+    [
+        (level(2), {"delay_levels_ms": LEVELS_MS[:1]}, "messageDelayLevel"),
+        (at(5), {"timer_wheel": False}, "timerWheelEnable"),
+    ],
+)
+def test_what_nobody_delivers_any_more_is_not_published(
+    tmp_path: Path, properties: bytes, changes: dict[str, Any], reason: str
+) -> None:
+    runs: list[StagedRun] = []
+
+    async def stage(peer: Peer) -> None:
+        await create_topic(peer, "T", queues=1)
+        runs.append(await SinkWriter(peer).stage([b"a"], properties=properties))
+
+    async def publish(peer: Peer) -> None:
+        answer = await SinkWriter(peer).publish(0, *runs)
+        assert answer.code == SinkCode.RUNS_LOST and reason in (answer.remark or "")
+
+    serve(tmp_path, stage, store=STORE)
+    serve(tmp_path, publish, store=STORE | changes)
 
 
 @pytest.mark.parametrize("knows_layouts", [True, False])

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from tests.crash.sink_run import SinkRun
 from tests.crash.test_sink_failures import PickyFiles, failing_after
-from tests.unit.store.stores import FakeClock, bodies, read_all
+from tests.unit.store.stores import HOST, FakeClock, bodies, read_all
 
 from pymq.broker.sinks import publishing
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from pymq.protocol.parking import copy_of
 from pymq.protocol.record import Record
 from pymq.protocol.sink_bodies import SinkBatch, StagedRun
 from pymq.store import FlushMode
@@ -148,6 +149,38 @@ def test_the_queue_of_a_level_shows_nothing_new_while_its_batch_is_copied(
         broker.run.on_turn = look
         assert await broker.publish(runs) == ResponseCode.SUCCESS
         assert broker.seen() == ALL
+        await broker.die()
+
+    asyncio.run(life(Broker(memory_path)))
+
+
+def test_what_was_delivered_is_not_taken_for_a_copy_of_the_first_record(memory_path: Path) -> None:
+    """What was delayed by a sink keeps the flag of copies, with the offset 0."""
+
+    async def life(broker: Broker) -> None:
+        broker.start()
+        first = await broker.run.stage("T", 0, [b"first 1", b"first 2"], 1)
+        assert first is not None and first.physical_offset == 0
+        late = await broker.run.stage("U", 0, [b"late"], 2, b"DELAY\x011\x02")
+        assert late is not None
+        assert await broker.publish([late]) == ResponseCode.SUCCESS
+        # Another batch has the queue, so this one is decided and waits.
+        broker.run.publishing._claims.take_nowait(frozenset({("T", 0)}))
+        batch = SinkBatch(sink="waits", query="q", run="r", batch=0)
+        publishing_it = asyncio.ensure_future(broker.run.publish((batch, [first])))
+        while broker.run.table.find("waits") is None or not broker.run.table.find("waits").pending:
+            await asyncio.sleep(0)
+        (waiting,) = read_all(broker.run.store, SCHEDULE_TOPIC, 0)
+        broker.run.store.put([copy_of(waiting, "U", 0)], HOST)
+        publishing_it.cancel()
+        await asyncio.wait([publishing_it])
+        await broker.die()
+        broker.start()
+        assert bodies(broker.run.store, "T", 0) == [b"first 1", b"first 2"]
+        await broker.die()
+        broker.start()
+        assert bodies(broker.run.store, "T", 0) == [b"first 1", b"first 2"]
+        assert bodies(broker.run.store, "U", 0) == [b"late"]
         await broker.die()
 
     asyncio.run(life(Broker(memory_path)))

@@ -4,9 +4,11 @@ from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from pymq.errors import CorruptRecord
 from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag
+from pymq.protocol.record import decode_record
 from pymq.protocol.record_batch import Longs, RecordColumns
 from pymq.store.dispatch import Dispatch, HeldQueues
 from pymq.store.log.commit_log import CommitLog
@@ -14,7 +16,7 @@ from pymq.store.log.log_scan import Stop, follow_sizes
 from pymq.store.queues.queue_table import QueueKey, QueueTable
 from pymq.store.write_gate import WriteGate
 
-_COMMIT = int(MessageFlag.TRANSACTION_COMMIT)
+_COMMIT, _STAGED = int(MessageFlag.TRANSACTION_COMMIT), int(MessageFlag.TRANSACTION_ROLLBACK)
 
 
 class Copies(NamedTuple):
@@ -88,10 +90,33 @@ class Staging:
         found, places = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for records in self._records(physical_offset):
             is_copy = records.sys_flag & TRANSACTION_MASK == _COMMIT
+            # What is delivered late or retried keeps the flag, and its offset is 0, as in RocketMQ.
+            unsure = np.flatnonzero(is_copy & (records.prepared_transaction_offset == 0))
+            is_copy[unsure] = self._are_copies_of_first(records, unsure)
             found.append(records.prepared_transaction_offset[is_copy])
             places.append(records.physical_offset[is_copy])
         staged, rows = np.unique(np.concatenate(found), return_index=True)
         return Copies(staged, np.concatenate(places)[rows])
+
+    def _are_copies_of_first(self, records: RecordColumns, rows: Longs) -> npt.NDArray[np.bool_]:
+        """Return which of some records are copies of the one at physical offset 0."""
+        equal = np.zeros(len(rows), np.bool_)
+        if not len(rows) or self._log.first != 0:
+            return equal
+        first = decode_record(self._log.segments.find(0).view, 0)
+        if first.sys_flag & TRANSACTION_MASK != _STAGED:
+            return equal
+        topic = first.topic.encode()
+        crcs = records.body_crc[rows].astype(np.int64) & 0xFFFFFFFF
+        alike = (
+            (records.queue_id[rows] == first.queue_id)
+            & (crcs == first.body_crc & 0xFFFFFFFF)
+            & (records.born_timestamp[rows] == first.born_timestamp)
+        )
+        for number in np.flatnonzero(alike).tolist():
+            start, end = records.topic_start[rows[number]], records.topic_end[rows[number]]
+            equal[number] = records.buffer[start:end].tobytes() == topic
+        return equal
 
     def _records(self, at: int) -> Iterator[RecordColumns]:
         log = self._log

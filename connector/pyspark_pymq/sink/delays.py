@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pymq.errors import LocalProtocolError
+from pyspark_pymq.option_positions import MILLISECONDS_MIN
 
 #: Columns that delay a row: of a level, from 1; of a time, ms since the epoch.
 DELAY_COLUMNS = ("delayLevel", "deliverTimestamp")
@@ -25,9 +26,21 @@ _US_PER_MS = 1000
 
 
 def as_ms(times: pa.Array) -> pa.Array:
-    """Return times as ms since the epoch, int64; none is before the given one."""
+    """Return times as ms since the epoch, int64; none is before the given one.
+
+    Raises:
+        LocalProtocolError: they are numbers, and one of them can only be seconds.
+    """
     if not pa.types.is_timestamp(times.type):
-        return times.cast(pa.int64())
+        ms = times.cast(pa.int64())
+        seconds = ms.filter(pc.and_(pc.greater(ms, 0), pc.less(ms, MILLISECONDS_MIN)))
+        if len(seconds):
+            raise LocalProtocolError(
+                f"deliverTimestamp {seconds[0]}: that would be {seconds[0].as_py() // 86_400_000} "
+                "days after 1970-01-01 if it was milliseconds, as expected: give milliseconds "
+                "since 1970, or a timestamp"
+            )
+        return ms
     zone = times.type.tz
     us = times.cast(pa.timestamp("us", zone)).cast(pa.int64())
     values = pc.fill_null(us, 0).to_numpy(zero_copy_only=False)

@@ -68,7 +68,10 @@ _PROPERTIES = {
     "deliverTimestamp": TIMER_DELIVERY_MS,
 }
 #: What says when a message is delivered: not taken from a map if there is a column for it.
-_OF_DELAYS = (DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS, "TIMER_OUT_MS")
+_OF_DELAYS = (
+    *(DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS),
+    *("TIMER_OUT_MS", "TIMER_DEL_UNIQKEY"),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -119,7 +119,7 @@ def test_times_are_never_cut_short() -> None:
     for unit in ("us", "ns"):
         found = as_ms(pa.array(given, pa.timestamp(unit, "UTC"))).to_pylist()
         assert found == [1800000000123, 1800000000124, None, 0]
-    assert as_ms(times(5, None)).to_pylist() == [5, None]
+    assert as_ms(times(-5, 0, 100_000_000_000, None)).to_pylist() == [-5, 0, 100_000_000_000, None]
 
 
 def test_delays_in_maps(broker: FakeBroker) -> None:
@@ -150,10 +150,14 @@ def test_delays_in_maps(broker: FakeBroker) -> None:
     ("columns", "pieces"),
     [
         (
-            {"delayLevel": ints(0, 2), "deliverTimestamp": times(5, 77)},
-            ["row 1 of the task, for topic orders", "delayLevel 2", "77 ms", "one of them"],
+            {"delayLevel": ints(0, 2), "deliverTimestamp": times(0, -77)},
+            ["row 1 of the task, for topic orders", "delayLevel 2", "-77 ms", "one of them"],
         ),
         ({"delayLevel": ints(1, -3)}, ["row 1", "delayLevel -3", "from 1"]),
+        (
+            {"deliverTimestamp": ints(None, 1_800_000_000)},
+            ["deliverTimestamp 1800000000", "milliseconds"],
+        ),
     ],
 )
 def test_rows_that_are_refused(
@@ -210,7 +214,7 @@ def staged_table(first: int) -> dict[str, Any]:
     return {
         "body": [b"%d" % row for row in rows],
         "delayLevel": ints(*levels),
-        "deliverTimestamp": times(*(row if row % 4 == 3 else None for row in rows.tolist())),
+        "deliverTimestamp": times(*(-row if row % 4 == 3 else None for row in rows.tolist())),
     }
 
 

@@ -31,8 +31,10 @@ from pymq.broker.sinks.journal import SinkJournal, published
 from pymq.broker.sinks.queue_claims import QueueClaims
 from pymq.broker.sinks.staged_layouts import StagedLayouts
 from pymq.broker.state.sinks import Sink, SinkTable
-from pymq.errors import DurabilityUnknown, OffsetOutOfRange, StoreClosed, StoreError
+from pymq.errors import DurabilityUnknown, OffsetOutOfRange, StoreClosed, StoreError, refusal
 from pymq.net.tasks import Tasks
+from pymq.protocol.codes import SinkCode
+from pymq.protocol.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from pymq.protocol.sink_bodies import StagedRun
 from pymq.protocol.staged_records import StagedCopies, check_staged, real_topic
 from pymq.store import MessageStore
@@ -43,6 +45,8 @@ _log = logging.getLogger(__name__)
 RETRY_S = 1.0
 #: How often to look whether the last copy may be visible.
 _LOOK_S = 0.005
+#: Runs that are checked in one turn of the event loop, if they need not be read.
+_CHECKED_COUNT = 1000
 #: Queues that an error names.
 _NAMED_MAX = 16
 
@@ -174,8 +178,11 @@ class Publishing:
     async def check(self, runs: Collection[StagedRun]) -> set[str]:
         """Check that what was staged is there; return the topics of what is delayed of it.
 
+        What this process has staged is not read again.
+
         Raises:
-            CorruptRecord, OffsetOutOfRange: it is not.
+            BrokerError: this broker does not deliver what is delayed like that.
+            CorruptRecord, OffsetOutOfRange: it is not there.
             DurabilityUnknown: it cannot be read yet, and the disk does not take it.
         """
         store = self._store
@@ -188,7 +195,10 @@ class Publishing:
                     f"nothing is published, for what was staged cannot be read yet: {error}"
                 ) from error
         topics: set[str | None] = set()
-        for run in runs:
+        for number, run in enumerate(runs):
+            self._check_served(run)
+            if number % _CHECKED_COUNT == _CHECKED_COUNT - 1:
+                await asyncio.sleep(0)
             layout = self._layouts.find(run)
             if layout is not None:
                 self._view(run)  # It has not expired.
@@ -197,6 +207,21 @@ class Publishing:
             topics.add(real_topic(run, check_staged(run, await self._wait_view(run))))
             await asyncio.sleep(0)
         return {topic for topic in topics if topic is not None}
+
+    def _check_served(self, run: StagedRun) -> None:
+        """Refuse what waits where nothing is delivered from; it was when it was staged."""
+        if run.topic == SCHEDULE_TOPIC and run.queue_id >= len(self._delay_levels_ms):
+            reason = (
+                f"records wait by delay level {run.queue_id + 1}, and this broker has "
+                f"{len(self._delay_levels_ms)} levels now (messageDelayLevel)"
+            )
+        elif run.topic == TIMER_TOPIC and self._store.timers is None:
+            reason = "records wait for a time, and this broker has no timers now (timerWheelEnable)"
+        else:
+            return
+        raise refusal(
+            SinkCode.RUNS_LOST, f"{reason}; nothing was published, write the batch again"
+        )
 
     def begin(self, sink: Sink) -> None:
         """Publish the last batch of a sink, which is decided."""

@@ -12,6 +12,8 @@ from pymq.protocol.staged_records import StagedLayout, StagedRecords
 
 #: Records whose layout is known, of 12 to 13 B each; of more the oldest are forgotten.
 RECORDS_MAX = 2_000_000
+#: A run takes as much memory as so many records, in addition to its own.
+RUN_RECORDS = 50
 
 
 class _Known(NamedTuple):
@@ -41,7 +43,7 @@ class StagedLayouts:
             part=records.part,
         )
         self._known[physical_offset] = _Known(run, records.layout())
-        self._records += records.count
+        self._records += RUN_RECORDS + records.count
         while self._records > self._records_max:
             self._forget(next(iter(self._known)))
 
@@ -56,4 +58,4 @@ class StagedLayouts:
             self._forget(run.physical_offset)
 
     def _forget(self, physical_offset: int) -> None:
-        self._records -= self._known.pop(physical_offset).run.count
+        self._records -= RUN_RECORDS + self._known.pop(physical_offset).run.count

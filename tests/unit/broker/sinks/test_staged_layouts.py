@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.preencoded import NOWHERE, lay_out
 
-from pymq.broker.sinks.staged_layouts import StagedLayouts
+from pymq.broker.sinks.staged_layouts import RUN_RECORDS, StagedLayouts
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.new_records import SharedFields
 from pymq.protocol.preencoded_records import unpack_sizes
@@ -82,7 +82,7 @@ def test_the_layout_is_the_one_that_is_read_and_so_are_the_copies(record_crc: bo
 
 def test_only_the_very_run_is_known_and_not_for_ever() -> None:
     records, later = staged(), staged(part=8)
-    layouts = StagedLayouts(records_max=2 * records.count)
+    layouts = StagedLayouts(records_max=2 * (RUN_RECORDS + records.count))
     layouts.add(records, AT)
     run = run_of(records, AT)
     assert layouts.find(run) is not None
