@@ -67,11 +67,9 @@ _PROPERTIES = {
     "delayLevel": DELAY,
     "deliverTimestamp": TIMER_DELIVERY_MS,
 }
+_OF_TIMERS = ("TIMER_OUT_MS", "TIMER_DEL_UNIQKEY")
 #: What says when a message is delivered: not taken from a map if there is a column for it.
-_OF_DELAYS = (
-    *(DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS),
-    *("TIMER_OUT_MS", "TIMER_DEL_UNIQKEY"),
-)
+_OF_DELAYS = (DELAY, TIMER_DELAY_S, TIMER_DELAY_MS, TIMER_DELIVERY_MS, *_OF_TIMERS)
 
 
 @dataclass(frozen=True, slots=True)

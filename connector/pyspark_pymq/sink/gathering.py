@@ -22,6 +22,9 @@ from pyspark_pymq.sink.encode import Encoded
 #: What one task gathers of all its queues. If these are many, a run is about so much by their
 #: number.
 GATHERED_BYTES_MAX = 32 << 20
+#: What a request with delayed records may take: the broker rewrites each of these, and answers
+#: nobody else meanwhile.
+DELAYED_BYTES_MAX = 256 << 10
 #: A target, and how its records are delayed.
 _Lane: TypeAlias = tuple[BatchTarget, int]
 
@@ -92,13 +95,16 @@ class Gathering:
         start = records.start[first : end + 1]
         size_bytes = int(start[-1] - start[0])
         lane = target, delay
+        bytes_max = self._request_bytes_max
+        if delay:
+            bytes_max = min(bytes_max, DELAYED_BYTES_MAX)
         gathered = self._gathered.get(lane)
-        if gathered is not None and len(gathered.text) + size_bytes > self._request_bytes_max:
+        if gathered is not None and len(gathered.text) + size_bytes > bytes_max:
             self._send_gathered(lane)
-        if size_bytes > self._request_bytes_max // 2:
+        if size_bytes > bytes_max // 2:
             if lane in self._gathered:  # which comes first
                 self._send_gathered(lane)
-            for body in records.requests(first, end, bytes_max=self._request_bytes_max):
+            for body in records.requests(first, end, bytes_max=bytes_max):
                 self._send(target, body)
             return
         gathered = self._gathered.setdefault(lane, _Gathered())
