@@ -13,7 +13,7 @@ from pymq.protocol.bodies import ClientConfigCheck, ConsumerData, Subscription
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.record import record_properties
-from pymq.store import matching_read, reads
+from pymq.store import MatchingRead, matching_read, reads
 
 
 async def send_numbers(peer: Peer, *numbers: int, queue_id: int = 0) -> None:
@@ -283,6 +283,14 @@ class Looks:
         self.count = 0
         for module in (matching_read, reads):
             monkeypatch.setattr(module, "record_properties", self._look)
+        at_many = MatchingRead._texts_of_columns
+
+        def look_at_many(reading: MatchingRead) -> list[bytes] | None:
+            texts = at_many(reading)
+            self.count += len(texts or ())
+            return texts
+
+        monkeypatch.setattr(MatchingRead, "_texts_of_columns", look_at_many)
 
     def _look(self, *place: Any) -> tuple[int, int, bytes]:
         self.count += 1

@@ -15,11 +15,9 @@ from pymq.store.read_result import ReadResult, damaged
 from pymq.store.selection import Matches
 from pymq.store.verdicts import Verdicts
 
-#: Records looked at by one ``advance``, and by the first one of a read that goes on where the last
-#: one of the same filter ended.
+#: Records looked at by one ``advance``, one after the other; and by their columns, if the verdicts
+#: are remembered, and a read goes on where the last one of the same filter ended, or needs more.
 _COUNT_MIN, _COUNT_MAX, _AHEAD_COUNT = 16, 64, 256
-#: From so many records on, reading their columns costs less than reading one after the other.
-_COLUMNS_LEAST = 64
 #: Bytes of records looked at by one ``advance``.
 _BYTES_MAX = 1 << 20
 #: Of a record that is larger than both together, this is looked at: its head, up to the length
@@ -88,7 +86,8 @@ class MatchingRead:
         end = self._end(set(selected))
         if end is not None:
             return scan.result(np.array(self._kept, np.int64), end)
-        self._take_piece()
+        if self._verdicts is None or not self._take_ahead():
+            self._take_piece()
         return None
 
     def _texts(self) -> list[bytes]:
@@ -97,7 +96,7 @@ class MatchingRead:
         Raises:
             CorruptRecord: as ``advance``.
         """
-        if len(self._piece) >= _COLUMNS_LEAST:
+        if len(self._piece) > _COUNT_MAX:
             texts = self._texts_of_columns()
             if texts is not None:
                 return texts
@@ -182,7 +181,7 @@ class MatchingRead:
         self._span = None
         if len(rows):
             self._runs = self._scan.runs(self._piece)
-        if len(self._piece) >= _COLUMNS_LEAST:
+        if len(self._piece) > _COUNT_MAX:
             self._span = self._scan.span(self._piece)
 
     def _shorten_piece(self) -> None:
