@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 VIP_DISTANCE = 2
 _EPHEMERAL_TRIES = 50
 #: Threads, started when they are needed; see ``Broker``.
-_WRITERS, _READERS = 13, 2
+_WRITERS, _READERS = 12, 2
 
 
 class Broker:

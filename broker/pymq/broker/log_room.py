@@ -48,23 +48,26 @@ class LogRoom:
         self._seen_end = store.log_end
         #: Physical offset up to which pages were touched.
         self._touched_end = store.log_end
+        #: No page is touched before this time.
+        self._rested_s = 0.0
         self._reported: str | None = None
         self._tasks = Tasks("log room")
 
     def start(self) -> None:
         """Begin."""
-        self._tasks.start("next segment", self._prepare_segments())
-        self._tasks.start("pages", self._touch_pages())
+        self._tasks.start("looks", self._run())
 
-    async def _prepare_segments(self) -> None:
+    async def _run(self) -> None:
         seen = -1
         while True:
             end, seen = seen, self._store.log_end
             await asyncio.sleep(LOOK_IDLE_S if seen == end else LOOK_S)
             try:
                 await self.prepare_segment()
+                if self._clock.monotonic_s() >= self._rested_s:
+                    await self.touch_pages()
             except Exception:
-                _log.exception("next segment failed; trying again")
+                _log.exception("no room was made; trying again")
 
     async def prepare_segment(self) -> None:
         """Create the next log segment if half of the last one is used."""
@@ -75,18 +78,6 @@ class LogRoom:
         except StoreError as error:
             self._report(error)
             await asyncio.sleep(PREPARE_PAUSE_S)
-
-    async def _touch_pages(self) -> None:
-        while True:
-            pause_s = LOOK_IDLE_S
-            try:
-                begun_s = self._clock.monotonic_s()
-                if await self.touch_pages():
-                    is_slow = self._clock.monotonic_s() - begun_s > TOUCH_SLOW_S
-                    pause_s = TOUCH_REST_S if is_slow else LOOK_S
-            except Exception:
-                _log.exception("pages are not touched; trying again")
-            await asyncio.sleep(pause_s)
 
     async def touch_pages(self) -> bool:
         """Touch pages if much was written since the last call; return whether it was."""
@@ -99,11 +90,15 @@ class LogRoom:
         limit = min(end + ahead, self._store.ahead.touchable_end)
         if first >= limit:
             return True
+        begun_s = self._clock.monotonic_s()
         try:
             job = self._store.ahead.begin_touch(first, limit)
             await self._work.run(job.run, lambda: None)
         except StoreError as error:
             _log.debug("pages not touched: %s", error)
+        now_s = self._clock.monotonic_s()
+        if now_s - begun_s > TOUCH_SLOW_S:
+            self._rested_s = now_s + TOUCH_REST_S
         self._touched_end = limit
         return True
 
