@@ -194,8 +194,38 @@ need_maven() {  # installs it where that is possible; false when there is none
   command -v mvn >/dev/null
 }
 
+make_etcd() {  # unpacks Debian's etcd into .etcd; installed, it would run as a service
+  if command -v etcd >/dev/null || [ -x .etcd/usr/bin/etcd ]; then
+    return
+  fi
+  if may_install; then
+    say "unpacking Debian's etcd-server into .etcd"
+    local folder
+    folder=$(mktemp -d)
+    if [ -z "$apt_updated" ]; then
+      apt-get update -qq >&2 || true
+      apt_updated=yes
+    fi
+    (cd "$folder" && apt-get download -qq -o APT::Sandbox::User=root etcd-server >&2 && dpkg-deb -x etcd-server_*.deb etcd) &&
+      rm -rf .etcd && mv "$folder/etcd" .etcd || true
+    rm -rf "$folder"
+  fi
+  [ -x .etcd/usr/bin/etcd ] ||
+    say "no etcd, so tests of controllers with etcd are skipped: install it (Debian: apt-get install etcd-server)"
+}
+
+# Two processes share the test files, for tests wait more than they compute. One: -n 0.
+shared=(-n 2 --dist loadfile)
+
+tests() {  # tests ARGUMENTS: those that need no Maven
+  make_env
+  make_etcd
+  exec "$python" -m pytest "${shared[@]}" -m "not interop and not bench" "$@"
+}
+
 interop() {
   make_env
+  make_etcd
   if need_maven && [ -n "${JAVA_HOME:-}" ]; then
     "$python" tests/interop/jars.py --fetch all
   elif [ -n "${CI:-}" ]; then
@@ -203,11 +233,12 @@ interop() {
   else
     say "without Java and Maven (Debian: apt-get install maven) the live Java peers are skipped"
   fi
-  exec "$python" -m pytest tests/interop "$@"
+  exec "$python" -m pytest "${shared[@]}" tests/interop "$@"
 }
 
 crash() {
   make_env
+  make_etcd
   export PYMQ_CRASH_ROUNDS=${PYMQ_CRASH_ROUNDS:-1000} PYMQ_HYPOTHESIS=${PYMQ_HYPOTHESIS:-long}
   # One test kills a thousand times: longer than any other may take.
   exec "$python" -m pytest tests/crash -m crash -o faulthandler_timeout=14400 "$@"
@@ -243,7 +274,7 @@ shift || true
 case $verb in
   env) make_env ;;                          #: make .venv with everything installed; a Java for Spark
   demo) demo "$@" ;;                        #: the flights of New York through broker and Spark, checked
-  test) run "$python" -m pytest -m "not interop and not bench" "$@" ;; #: all tests that need no Maven
+  test) tests "$@" ;;                       #: all tests that need no Maven
   interop) interop "$@" ;;                  #: tests against the official Java clients and brokers
   spark-matrix) spark_matrix "$@" ;;        #: tests of the connector in each Spark from 4.0 on
   crash) crash "$@" ;;                      #: kill and break things for longer than `test` does

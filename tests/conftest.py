@@ -27,6 +27,7 @@ import pytest
 pytest.register_assert_rewrite("tests.cluster", "tests.crash", "tests.interop", "tests.spark")
 
 SEED = int(os.environ.get("PYMQ_TEST_SEED") or random.SystemRandom().randrange(1 << 31))
+os.environ["PYMQ_TEST_SEED"] = str(SEED)  # processes that share the tests have the same
 
 # Spark starts its workers with this interpreter, and listens on this machine alone.
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -1,5 +1,6 @@
 """Where tests put files that should not be on an ordinary disk."""
 
+import os
 import shutil
 import subprocess
 import tempfile
@@ -8,9 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.crash.afterwards import Afterwards
 
 MEMORY = Path("/dev/shm")
 _MOUNT_TIMEOUT_S = 30
+#: Of a disk with room, and what is left of that when it is full.
+_AMPLE_BYTES, _LEFT_BYTES, _FILL_ATTEMPTS = 8 << 30, 64 << 10, 20
 
 
 @contextmanager
@@ -42,3 +46,53 @@ def small_tmpfs(path: Path, size: str) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(["umount", str(path)], check=True, timeout=_MOUNT_TIMEOUT_S)
+
+
+class ResizableDisk:
+    """A disk of its own that can be made full, and given room again.
+
+    Args:
+        path: where it is mounted; made here.
+        afterwards: takes it away in the end.
+
+    Raises:
+        OSError: it cannot be mounted here.
+    """
+
+    def __init__(self, path: Path, afterwards: Afterwards) -> None:
+        path.mkdir()
+        self._path = path
+        _mount("-t", "tmpfs", "-o", f"size={_AMPLE_BYTES},mode=700", "tmpfs", str(path))
+        afterwards.do("umount", str(path))
+
+    def fill(self) -> None:
+        """Leave room for some pages only."""
+        for attempt in range(_FILL_ATTEMPTS):
+            found = os.statvfs(self._path)
+            used_bytes = (found.f_blocks - found.f_bfree) * found.f_frsize
+            try:
+                self._resize(used_bytes + _LEFT_BYTES)
+            except OSError:  # more was written meanwhile
+                if attempt == _FILL_ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    def free(self) -> None:
+        """Give it all the room again that it had."""
+        self._resize(_AMPLE_BYTES)
+
+    def _resize(self, size_bytes: int) -> None:
+        _mount("-o", f"remount,size={size_bytes}", str(self._path))
+
+
+def _mount(*arguments: str) -> None:
+    made = subprocess.run(
+        ["mount", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_MOUNT_TIMEOUT_S,
+    )
+    if made.returncode:
+        raise OSError(f"mount {' '.join(arguments)}: {made.stderr.strip()}")

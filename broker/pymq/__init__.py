@@ -4,6 +4,7 @@ What applications use, loaded on first access::
 
     from pymq import Consumer, Message, Producer          # asyncio
     from pymq import sync                                 # sync.Consumer, sync.Producer: blocking
+    from pymq import selectors                            # which queue a message goes to
     from pymq import BlockingAdmin, BlockingClient        # request and response only
     from pymq.testing import Cluster                      # name server and broker in-process
 
@@ -16,17 +17,28 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pymq import sync
+    from pymq import selectors, sync
     from pymq.client.admin import BlockingAdmin
+    from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
     from pymq.client.config import ClientConfig
     from pymq.client.consumer import Consumer, MessageLoop
     from pymq.client.group_progress import QueueLag
+    from pymq.client.hooks import SendHook, SendOutcome
     from pymq.client.inbox import FlowLimits
-    from pymq.client.operations import PullResult, PullStatus, SendResult, SendStatus
+    from pymq.client.operations import (
+        PullResult,
+        PullStatus,
+        SendResult,
+        SendStatus,
+        TransactionStatus,
+    )
     from pymq.client.producer import Producer
     from pymq.client.ranges import PullChunk
+    from pymq.client.receipts import SendReceipt
+    from pymq.client.requests import Reply
     from pymq.client.routes import Route
+    from pymq.client.transaction import Transaction
     from pymq.clock import Clock
     from pymq.errors import (
         BrokerError,
@@ -47,6 +59,7 @@ if TYPE_CHECKING:
         MessageIllegal,
         MessageNotFound,
         NoPermission,
+        NotReplicated,
         OffsetOutOfRange,
         ProtocolError,
         PullOffsetMoved,
@@ -90,15 +103,20 @@ else:
     # Every other name of __all__ is an exception.
     _HOMES = {
         "pymq.client.admin": "BlockingAdmin",
+        "pymq.client.batcher": "Batcher",
         "pymq.client.blocking": "BlockingClient",
         "pymq.client.config": "ClientConfig",
         "pymq.client.consumer": "Consumer MessageLoop",
         "pymq.client.group_progress": "QueueLag",
+        "pymq.client.hooks": "SendHook SendOutcome",
         "pymq.client.inbox": "FlowLimits",
-        "pymq.client.operations": "PullResult PullStatus SendResult SendStatus",
+        "pymq.client.operations": "PullResult PullStatus SendResult SendStatus TransactionStatus",
         "pymq.client.producer": "Producer",
         "pymq.client.ranges": "PullChunk",
+        "pymq.client.receipts": "SendReceipt",
+        "pymq.client.requests": "Reply",
         "pymq.client.routes": "Route",
+        "pymq.client.transaction": "Transaction",
         "pymq.clock": "Clock",
         "pymq.protocol.bodies": (
             "BrokerData ClientConnection ClusterInfo ConsumeFromWhere ConsumerConnections "
@@ -110,8 +128,8 @@ else:
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
-        if name == "sync":
-            return importlib.import_module("pymq.sync")
+        if name in ("selectors", "sync"):
+            return importlib.import_module(f"pymq.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(_HOME_OF.get(name, "pymq.errors")), name)
@@ -123,6 +141,7 @@ else:
 
 
 __all__ = [
+    "Batcher",
     "BlockingAdmin",
     "BlockingClient",
     "BrokerData",
@@ -158,6 +177,7 @@ __all__ = [
     "MessageNotFound",
     "MessageQueue",
     "NoPermission",
+    "NotReplicated",
     "OffsetOutOfRange",
     "Producer",
     "ProtocolError",
@@ -170,10 +190,14 @@ __all__ = [
     "QueueLag",
     "ReceivedMessage",
     "RemoteProtocolError",
+    "Reply",
     "RequestNotSupported",
     "RequestTimeout",
     "Route",
     "RouteNotFound",
+    "SendHook",
+    "SendOutcome",
+    "SendReceipt",
     "SendResult",
     "SendStatus",
     "ServiceNotAvailable",
@@ -190,5 +214,8 @@ __all__ = [
     "TooManyPending",
     "TopicNotExist",
     "TopicOffset",
+    "Transaction",
+    "TransactionStatus",
+    "selectors",
     "sync",
 ]

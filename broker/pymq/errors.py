@@ -53,11 +53,16 @@ class PymqError(Exception):
         """
         if earlier is None or not self.outcome_known:
             return self
-        text = f"{self}; an earlier attempt may have stored it ({earlier})"
-        copy = type(self).__new__(type(self), text)
-        copy.__dict__.update(self.__dict__)
+        copy = self.retold(f"{self}; an earlier attempt may have stored it ({earlier})")
         copy.outcome_known = False
         copy.__cause__ = earlier
+        return copy
+
+    def retold(self, text: str) -> Self:
+        """Return a copy that says something else and is otherwise the same."""
+        copy = type(self).__new__(type(self), text)
+        copy.__dict__.update(self.__dict__)
+        copy.__cause__ = self.__cause__
         return copy
 
 
@@ -171,6 +176,8 @@ class RouteNotFound(PymqError):
     """No name server knows a usable broker for the topic."""
 
     retriable = True
+    #: True: all name servers were asked, and none of them knows the topic.
+    is_certain = False
 
 
 class MessageNotFound(PymqError):
@@ -239,6 +246,12 @@ class SystemBusy(BrokerError, code=2, retriable=True):
 
 class RequestNotSupported(BrokerError, code=3):
     """REQUEST_CODE_NOT_SUPPORTED."""
+
+
+class NotReplicated(BrokerError, code=12, retriable=True):
+    """FLUSH_SLAVE_TIMEOUT: the broker has it; its slaves did not say in time that they do."""
+
+    outcome_known = False
 
 
 class MessageIllegal(BrokerError, code=13):

@@ -3,7 +3,13 @@
 import importlib
 
 #: Package -> our extra. Functions that need a package of their own report it themselves.
-_EXTRAS = {"numpy": "broker", "typer": "cli", "click": "cli", "rich": "cli"}
+_EXTRAS = {
+    "numpy": "broker",
+    "typer": "cli",
+    "click": "cli",
+    "rich": "cli",
+    "etcd3gw": "controller",
+}
 
 
 class ExtraMissing(ModuleNotFoundError):

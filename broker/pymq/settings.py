@@ -40,6 +40,8 @@ _ESCAPED = {"\\": "\\\\"} | {char: f"\\{letter}" for letter, char in _SPECIAL.it
 _KEY_END = re.compile(r"[=:#! ]")
 _UNSAFE = re.compile(r"[\\\t\n\r\f]|[^ -~]")
 _INTEGER = re.compile(r"[+-]?[0-9]+")
+#: Stands for a secret wherever settings are shown.
+HIDDEN = "******"
 _LIST_SEPARATOR = re.compile(r"[;,]")
 
 
@@ -137,6 +139,7 @@ def setting(
     parse: Callable[[str], Any] | None = None,
     format: Callable[[Any], str] | None = None,
     live: bool = False,
+    secret: bool = False,
     **options: Any,
 ) -> Any:
     """Return a dataclass field that a properties file sets under ``key``.
@@ -148,6 +151,7 @@ def setting(
             written in another way; raises ValueError saying what it expected.
         format: the inverse of ``parse``.
         live: may it change while the component runs? See ``take_over``.
+        secret: is it for nobody's eyes? ``to_properties`` and ``repr`` hide it.
         options: those of ``dataclasses.field``.
     """
     metadata: dict[str, Any] = {"key": key, "aliases": aliases}
@@ -157,6 +161,9 @@ def setting(
         metadata["format"] = format
     if live:
         metadata["live"] = True
+    if secret:
+        metadata["format"] = lambda value: HIDDEN
+        options["repr"] = False
     return dataclasses.field(metadata=metadata, **options)
 
 

@@ -8,6 +8,9 @@
         producer.send(Message("flights", b"..."))
 """
 
-from pymq.client.threaded import Consumer, Producer
+from pymq.client.threaded import Consumer
+from pymq.client.threaded_batcher import Batcher
+from pymq.client.threaded_producer import Producer
+from pymq.client.threaded_transaction import Transaction
 
-__all__ = ["Consumer", "Producer"]
+__all__ = ["Batcher", "Consumer", "Producer", "Transaction"]

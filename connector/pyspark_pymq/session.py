@@ -69,7 +69,7 @@ def tune(builder: _Builder) -> _Builder:
 
 
 def register(spark: "SparkSession") -> None:
-    """Register ``format("pymq")`` explicitly; with Spark Connect as well.
+    """Register ``format("pymq")`` explicitly; with Spark Connect as well. Idempotent.
 
     Spark finds an installed package by itself. It does not when pymq comes with ``--py-files`` or
     ``addPyFile``, or another package named ``pyspark_...`` fails to be imported.
@@ -77,8 +77,17 @@ def register(spark: "SparkSession") -> None:
     Args:
         spark: the session.
     """
+    from pyspark.errors import PySparkException
+
     root = Path(__file__).parents[1]
-    spark.dataSource.register(travelling_source(str(root)) if root.is_file() else DefaultSource)
+    source = travelling_source(str(root)) if root.is_file() else DefaultSource
+    try:
+        spark.dataSource.register(source)
+    except PySparkException as error:
+        # Of a source that it has found by itself, Spark 4.0 says that its name is taken.
+        if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
+        LOG.info('format("pymq") is registered already, since Spark found it by itself')
 
 
 def _is_running() -> bool:

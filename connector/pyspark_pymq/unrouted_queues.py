@@ -20,12 +20,15 @@ UNROUTED = (RouteNotFound, TopicNotExist)
 ANSWER_AGE_S = 1.0
 
 
-def has_brokers(client: BulkClient) -> bool:
-    """Say whether name servers know any broker; right after their start they know none."""
-    try:
-        return bool(client.cluster_info().brokers)
-    except PymqError:
-        return False
+def knows_all(client: BulkClient) -> bool:
+    """Say whether a topic that no name server knows is not there.
+
+    One that gives no answer may know what the others do not, and one that has just started knows
+    no broker: then it is not certain.
+    """
+    asked = [(address, operations.cluster_info()) for address in client.name_servers]
+    answers = client.ask_many(asked)
+    return all(not isinstance(answer, PymqError) and answer.brokers for answer in answers)
 
 
 def master_bounds(client: BulkClient, queues: Iterable[MessageQueue]) -> Bounds:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from tests.bench import backlog, beside_java, idle, load, machine, store, timers
+from tests.bench import backlog, beside_java, idle, load, machine, replication, store, timers
 from tests.bench.serving import serving
 
 QUEUE_COUNT = 4
@@ -98,6 +98,7 @@ PARTS: dict[str, Callable[[float], None]] = {
     "idle": idle.run,
     "backlog": backlog.run,
     "timers": timers.run,
+    "replication": replication.run,
     "java": beside_java.run,
 }
 
@@ -107,7 +108,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument(
-        "--only", default="", help="of the part 'java': kinds of load whose titles contain this"
+        "--only",
+        default="",
+        help="of the part 'java': kinds of load whose titles contain this; of 'replication': sync, "
+        "cost, lag or catch-up",
     )
     parser.add_argument("--scale", type=float, default=1.0, help="share of the usual counts")
     options = parser.parse_args()
@@ -115,6 +119,8 @@ def main() -> None:
     for name in options.parts or PARTS:
         if name == "java":
             beside_java.run(options.scale, options.only)
+        elif name == "replication":
+            replication.run(options.scale, options.only)
         else:
             PARTS[name](options.scale)
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,28 +73,48 @@ def serving_with(flush: str, **settings: str | int) -> Iterator[Serving]:
         settings: of the broker, as in its configuration file.
     """
     directory = Path(tempfile.mkdtemp(prefix="pymq-bench-"))
-    store = directory / "store"
-    name_server_file, broker_file = directory / "namesrv.conf", directory / "broker.conf"
-    name_server_file.write_text(f"listenPort=0\nkvConfigPath={directory}/kvConfig.json\n")
+    try:
+        with (
+            serving_names(directory) as name_server,
+            serving_broker(directory / "store", name_server, flush, **settings) as served,
+        ):
+            yield served
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def serving_names(directory: Path) -> Iterator[str]:
+    """Run ``pymq namesrv`` with its files in a directory; yield its ``host:port``."""
+    file = directory / "namesrv.conf"
+    file.write_text(f"listenPort=0\nkvConfigPath={directory}/kvConfig.json\n")
+    with _process(["pymq.cli", "namesrv", "-c", str(file)]) as (_, facts):
+        yield facts["nameServer"]
+
+
+@contextmanager
+def serving_broker(
+    store: Path, name_server: str, flush: str, **settings: str | int
+) -> Iterator[Serving]:
+    """Run ``pymq broker`` on a store, which is kept; its configuration is beside it.
+
+    Args:
+        flush: ``sync`` or ``async``.
+        settings: of the broker, as in its configuration file.
+    """
+    file = store.with_suffix(".conf")
     all_settings = {
         "listenPort": 0,
         "storePathRootDir": store,
         "flushDiskType": f"{flush.upper()}_FLUSH",
         **settings,
     }
-    broker_file.write_text("".join(f"{key}={value}\n" for key, value in all_settings.items()))
-    try:
-        with ExitStack() as stack:
-            command = ["pymq.cli", "namesrv", "-c", str(name_server_file)]
-            _, facts = stack.enter_context(_process(command))
-            name_server = facts["nameServer"]
-            started = time.perf_counter()
-            command = ["pymq.cli", "broker", "-q", "-c", str(broker_file), "-n", name_server]
-            pid, facts = stack.enter_context(_process(command))
-            ready_s = time.perf_counter() - started
-            yield Serving(pid, name_server, facts["broker"], ready_s, store)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    file.write_text("".join(f"{key}={value}\n" for key, value in all_settings.items()))
+    started = time.perf_counter()
+    command = ["pymq.cli", "broker", "-q", "-c", str(file), "-n", name_server]
+    with _process(command) as (pid, facts):
+        ready_s = time.perf_counter() - started
+        yield Serving(pid, name_server, facts["broker"], ready_s, store)
 
 
 @contextmanager

@@ -25,8 +25,9 @@ def in_child(work: Callable[[], object]) -> Any:
             os._exit(0)
     os.close(writing)
     try:
-        ready, _, _ = select.select([reading], [], [], DEADLINE_S)
-        if not ready:
+        poll = select.poll()  # unlike ``select`` for files of any number
+        poll.register(reading, select.POLLIN)
+        if not poll.poll(DEADLINE_S * 1000):
             os.kill(pid, signal.SIGKILL)
         with open(reading, "rb") as pipe:
             answer = pipe.read()

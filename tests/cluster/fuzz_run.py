@@ -9,7 +9,7 @@ import asyncio
 import faulthandler
 import re
 import resource
-import select
+import selectors
 import socket
 import threading
 import time
@@ -145,13 +145,17 @@ def exchange(senders: Sequence[Sender], *, until: int) -> None:
         if time.monotonic() > deadline:
             faulthandler.dump_traceback()  # who holds them up
             raise AssertionError(f"no answer to {request_text(left)}")
-        by_socket = {one.socket: one for one in senders}
-        sending = [one.socket for one in busy if one.is_sending]
-        readable, writable, _ = select.select([*by_socket], sending, [], 1.0)
-        for one in readable:
-            by_socket[one].read()
-        for one in writable:
-            by_socket[one].write()
+        sending = {one for one in busy if one.is_sending}
+        with selectors.DefaultSelector() as selector:
+            for one in senders:
+                writes = selectors.EVENT_WRITE if one in sending else 0
+                selector.register(one.socket, selectors.EVENT_READ | writes, one)
+            ready = selector.select(1.0)
+        for key, events in ready:
+            if events & selectors.EVENT_READ:
+                key.data.read()
+            if events & selectors.EVENT_WRITE:
+                key.data.write()
 
 
 def request_text(requests: Sequence[Command]) -> str:

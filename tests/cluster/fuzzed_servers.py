@@ -124,8 +124,9 @@ class FuzzedBroker(FuzzedServer):
         )
         self._broker = Broker(config, store)
         await self._broker.start()
-        assert self._broker._parts is not None
-        return self._broker.address, self._broker._parts.dispatcher._handlers
+        run = self._broker._run
+        assert run is not None and run._parts is not None
+        return self._broker.address, run._parts.dispatcher._handlers
 
     def _ask_most(self) -> None:
         topic, count = "as-wide-as-can-be", QUEUE_COUNT_MAX

@@ -84,8 +84,7 @@ async def every_way_of_sending(name_server: str, topic: str) -> None:
         large = b"large " * 10_000
         await producer.send(Message(topic, large, tags="z"))
         batch = [Message(topic, b"batch-%d" % n, tags="b", keys=f"key{n}") for n in range(10)]
-        (stored,) = await producer.send_batch(batch)
-        assert len(stored.offset_message_ids) == 10
+        receipts = await producer.send_batch(batch)
         ids = [single.message_id, *(r.message_id for r in results)]
         assert len({*ids}) == 51
     expected = [
@@ -104,15 +103,17 @@ async def every_way_of_sending(name_server: str, topic: str) -> None:
     assert (one.tags, one.keys, one.flag) == ("a", ["k1", "k2"], 7)
     assert (one.properties["text"], one.message_id) == (AWKWARD_TEXT, single.message_id)
     assert (one.queue_id, one.queue_offset) == (2, single.queue_offset)
-    assert one.offset_message_id == single.offset_ids_text
+    assert one.offset_message_id == single.offset_message_id
     assert by_body[b"key-0"].properties["__SHARDINGKEY"] == "one"
     assert by_body[large].tags == "z"
     in_batch = [by_body[message.body] for message in batch]
     assert [m.keys for m in in_batch] == [[f"key{n}"] for n in range(10)]
-    assert ",".join(m.message_id for m in in_batch) == stored.message_id
-    first = in_batch[0].queue_offset
-    assert first == stored.queue_offset
-    assert [m.queue_offset for m in in_batch] == list(range(first, first + 10))
+    assert [(m.message_id, m.offset_message_id, m.queue_offset) for m in in_batch] == [
+        (r.message_id, r.offset_message_id, r.queue_offset) for r in receipts
+    ]
+    assert {(m.broker_name, m.queue_id) for m in in_batch} == {
+        (r.queue.broker_name, r.queue.queue_id) for r in receipts
+    }
 
 
 async def tags_are_told_apart(name_server: str, topic: str) -> None:

@@ -94,7 +94,9 @@ class Shelf(Played):
             try:
                 while data := connection.recv(1 << 16):
                     requests = list(decoder.feed(data))
-                    while select.select([connection], [], [], 0.005)[0]:
+                    poll = select.poll()
+                    poll.register(connection, select.POLLIN)
+                    while poll.poll(5):
                         if not (data := connection.recv(1 << 16)):
                             break
                         requests += decoder.feed(data)

@@ -17,6 +17,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError, StoreLocked
 from pymq.namesrv import NameServer, NamesrvConfig
+from pymq.protocol.addresses import split_address
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.store import MessageStore, StoreConfig
 
@@ -30,8 +31,7 @@ def test_the_vip_port_serves_sends(tmp_path: Path) -> None:
     serve(tmp_path, check)
 
 
-def test_no_port_is_announced_that_nobody_serves(tmp_path: Path) -> None:
-    """A slave that registers beside this broker is told its master, and of no HA port."""
+def test_a_slave_is_told_where_its_master_serves_it(tmp_path: Path) -> None:
 
     async def run() -> None:
         name_server = NameServer(NamesrvConfig(port=0))
@@ -49,7 +49,12 @@ def test_no_port_is_announced_that_nobody_serves(tmp_path: Path) -> None:
                 brokerId=1,
                 haServerAddr="127.0.0.1:10",
             )
-            assert fields(answer) == {"masterAddr": broker.address}
+            told = fields(answer)
+            assert told.pop("masterAddr") == broker.address
+            host, port = split_address(told.pop("haServerAddr"))
+            assert not told
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
         finally:
             peer.channel.close()
             await broker.close()

@@ -198,12 +198,13 @@ def test_requests_left_in_a_closing_connection_do_not_reach_a_closing_store(
     async def check(peer: Peer) -> None:
         await peer.send("T", b"x")
         loop = asyncio.get_running_loop()
-        (connection,) = peer.broker._servers[0]._connections
+        (connection,) = peer.broker._ports._servers[0]._connections
         fields = {name: str(value) for name, value in peer.pull_fields("T", 0).items()}
 
         def closing(store: MessageStore) -> None:
             async def late() -> None:
-                peer.broker._on_commands(connection, [Command(RequestCode.PULL_MESSAGE, fields)])
+                late_pull = Command(RequestCode.PULL_MESSAGE, fields)
+                peer.broker._ports._on_commands(connection, [late_pull])
 
             asyncio.run_coroutine_threadsafe(late(), loop).result(DEADLINE_S)
             original(store)

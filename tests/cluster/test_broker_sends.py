@@ -304,7 +304,7 @@ def test_an_answer_names_the_queue_that_was_chosen_wherever_a_hook_moves_the_mes
         assert (answer.code, fields(answer)["queueId"]) == (0, "3")
         assert [record.body for record in records(await peer.pull("LATER", 0, queueId=1))] == [b"x"]
 
-    monkeypatch.setattr(assembly, "FEATURES", [make])
+    monkeypatch.setattr(assembly, "MASTER_FEATURES", [make])
     serve(tmp_path, check)
 
 

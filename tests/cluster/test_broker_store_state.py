@@ -68,7 +68,8 @@ def test_queues_of_topics_that_do_not_exist_are_deleted(tmp_path: Path) -> None:
         assert (await peer.ask(RequestCode.CLEAN_UNUSED_TOPIC)).code == ResponseCode.SUCCESS
         queues = tmp_path / "consumequeue"
         assert {path.name for path in queues.iterdir()} >= {"T", "U"}
-        parts = peer.broker._parts
+        assert peer.broker._run is not None
+        parts = peer.broker._run._parts
         assert parts is not None
         # Left over by a crash in the middle of a deletion, for instance.
         handler = parts.dispatcher._handlers[RequestCode.CLEAN_UNUSED_TOPIC]

@@ -335,7 +335,7 @@ def test_a_committed_message_may_be_a_delayed_one(
         core.hooks.add("TIMER_DELAY_MS", delay)
         return Feature()
 
-    monkeypatch.setattr(assembly, "FEATURES", [make_transactions, add])
+    monkeypatch.setattr(assembly, "MASTER_FEATURES", [make_transactions, add])
 
     async def check(peer: Peer) -> None:
         await create_topic(peer, "LATER", queues=2)

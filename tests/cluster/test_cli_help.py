@@ -13,7 +13,7 @@ from pymq.testing import Cluster
 def test_help_lists_commands_and_exit_status() -> None:
     done = pymq("--help")
     assert (done.returncode, done.stderr) == (0, "")
-    for word in ("namesrv", "broker", "up", "send", "consume", "topic", "group"):
+    for word in ("namesrv", "broker", "controller", "up", "send", "consume", "topic"):
         assert f"\n  {word} " in done.stdout
     for status in (0, 1, 2, 3, 130):
         assert f"\n    {status} " in done.stdout
@@ -21,7 +21,7 @@ def test_help_lists_commands_and_exit_status() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["namesrv", "broker", "up", "send", "consume", "topic", "group"]
+    "command", ["namesrv", "broker", "controller", "up", "send", "consume", "topic", "group"]
 )
 def test_every_command_has_help(command: str) -> None:
     done = pymq(command, "--help")
@@ -39,6 +39,7 @@ def test_version() -> None:
     [
         ("typer", "cli", ("topic", "list")),
         ("rich", "cli", ("topic", "list")),
+        ("etcd3gw", "controller", ("controller", "--store", "etcd:http://127.0.0.1:1")),
         ("numpy", "broker", ("up", "--store", "s", "--namesrv-port", "0", "--broker-port", "0")),
     ],
 )

@@ -21,8 +21,9 @@ def test_a_port_in_use(tmp_path: Path) -> None:
             found = refusal(pymq("up", *arguments, cwd=tmp_path))
             assert found.status == 2
             assert f"127.0.0.1:{port}" in found.line and "in use" in found.line
-        for command in ("namesrv", "broker"):
+        for command in ("namesrv", "broker", "controller"):
             text = f"listenPort={port}\nstorePathRootDir={tmp_path}/s\n"
+            text += f"pymqControllerStore=file:{tmp_path}/c\n" * (command == "controller")
             found = refusal(pymq(command, "-c", write_file(tmp_path, "f", text)))
             assert found.status == 2 and "in use" in found.line
 
@@ -68,6 +69,10 @@ def test_a_file_that_cannot_work(text: str, said: str, tmp_path: Path) -> None:
         ("broker", "-c", "absent"),
         ("broker", "-c", "."),
         ("namesrv", "-c", "absent"),
+        ("controller", "-c", "absent"),
+        ("controller",),
+        ("controller", "--store", "here"),
+        ("controller", "--store", "etcd:ftp://127.0.0.1"),
         ("broker", "-n", "nowhere"),
         ("broker", "--nonsense"),
         ("up", "--namesrv-port", "99999"),

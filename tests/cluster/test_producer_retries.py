@@ -12,6 +12,7 @@ from pymq.errors import (
     LocalProtocolError,
     MessageIllegal,
     RequestTimeout,
+    RouteNotFound,
     SystemBusy,
 )
 from pymq.protocol.bodies import MessageQueue
@@ -26,8 +27,8 @@ def test_a_refusal_that_another_broker_may_not_share_is_tried_elsewhere(code: in
             broker.answers = [code, code]
             result = await producer.send(Message("T", b"x"))
             assert result.queue_offset == 0
-            tried = [(c.fields or {})["n"] + (c.fields or {})["e"] for c in broker.sent[1:]]
-            assert len(set(tried)) == 3
+            first, second, third = broker.brokers_tried()[1:]
+            assert first == third != second
             ids = {(c.fields or {})["i"] for c in broker.sent[1:]}
             assert len(ids) == 1  # the message keeps its id
 
@@ -53,7 +54,7 @@ def test_silence_is_tried_again_and_the_silent_broker_avoided() -> None:
     async def test() -> None:
         async with (
             FakeBroker("a", "b") as broker,
-            Producer(broker.address, timeout_s=0.3) as producer,
+            Producer(broker.address, timeout_s=0.3, retries=2) as producer,
         ):
             await producer.send(Message("T", b"first"))
             broker.answers = [None]
@@ -135,7 +136,14 @@ def test_a_message_bound_to_a_queue_is_repeated_only_if_it_was_surely_not_stored
             with pytest.raises(RequestTimeout):
                 await producer.send(Message("T", b"x"), sharding_key="k")
             with pytest.raises(LocalProtocolError, match="queues of its topic are"):
-                await producer.send(Message("T", b"x"), queue=MessageQueue("T", "other", 0))
+                await producer.send(
+                    Message("T", b"x"), queue=MessageQueue("T", broker.names[0], 99)
+                )
+            with pytest.raises(RouteNotFound, match="'other' has no queue") as caught:
+                await producer.send(
+                    Message("T", b"x"), queue=MessageQueue("T", "other", 0), deadline_s=0.3
+                )
+            assert caught.value.outcome_known
 
     run(test())
 
@@ -147,5 +155,22 @@ def test_a_failed_part_of_a_split_batch_tells_what_was_stored() -> None:
             with pytest.raises(MessageIllegal) as refused:
                 await producer.send_batch([Message("T", b"x" * 100) for _ in range(3)])
             assert refused.value.__notes__ == ["the first 1 of 3 messages were stored"]
+
+    run(test())
+
+
+def test_a_slow_broker_is_avoided_if_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymq.client.broker_health.LATENCIES_S", (0.0, 1.8, 3.0, 5.0, 15.0))
+
+    async def test() -> None:
+        for _ in range(10):
+            async with (
+                FakeBroker("a", "b") as broker,
+                Producer(broker.address, avoid_slow_brokers=True) as producer,
+            ):
+                await producer.send(Message("T", b"x"))
+                await producer.send(Message("T", b"x"))
+                assert set(broker.brokers_tried()) == {"a", "b"}
+                await producer.send(Message("T", b"x"))  # both are slow, so both will do
 
     run(test())

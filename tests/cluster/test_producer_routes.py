@@ -15,6 +15,7 @@ from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,
     RouteNotFound,
+    ServiceNotAvailable,
 )
 from pymq.net.server import ServerConnection
 from pymq.protocol.bodies import TopicRoute
@@ -222,5 +223,29 @@ def test_a_broker_without_a_master_cannot_be_sent_to() -> None:
         async with OnlySlave() as broker, Producer(broker.address, retries=0) as producer:
             with pytest.raises(RouteNotFound, match="no queue can be written to"):
                 await producer.send(Message("T", b"x"))
+
+    run(test())
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_master_that_has_become_a_slave_is_left_for_the_new_one(retries: int) -> None:
+    """It lives and answers; the name server knows better, and is asked long before it is due."""
+
+    async def test() -> None:
+        async with (
+            FakeBroker() as old,
+            FakeBroker() as new,
+            Producer(old.address, retries=retries) as producer,
+        ):
+            await producer.send(Message("T", b"first"))
+            old.advertise = new.address
+            old.answers = [14] * 1_000
+            async with asyncio.timeout(10):
+                while not new.sent:
+                    try:
+                        await producer.send(Message("T", b"x"))
+                    except ServiceNotAvailable:
+                        assert not retries
+                        await asyncio.sleep(0.02)
 
     run(test())

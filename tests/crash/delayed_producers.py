@@ -173,7 +173,7 @@ class Sender:
         if result.status is not SendStatus.OK:
             self._ledger.write(Failed(request, False, result.status))
             return False
-        (message_id,) = result.offset_message_ids
+        message_id = str(result.offset_message_id)
         place = int(message_id[-16:], 16)
         self._ledger.write(
             Acknowledged(request, result.queue.queue_id, result.queue_offset, (place,))

@@ -15,6 +15,7 @@ from typing import Final, Self
 from tests.crash.checkers import Found, check_history, check_index
 from tests.crash.disk import file_count, log_entries, queue_entries
 from tests.crash.ledger import Acknowledged, Attempted, Event, Failed, LedgerWatch, parse_ledger
+from tests.crash.producers import TIMEOUT_S
 from tests.crash.servers import (
     POLL_S,
     REPOSITORY,
@@ -74,9 +75,16 @@ class Report:
 
 
 class SenderProcess:
-    """The process that sends and writes the ledger."""
+    """The process that sends and writes the ledger.
 
-    def __init__(self, command: Sequence[str], home: Path, ledger: Path) -> None:
+    Args:
+        numbers: of its producers, if others write this ledger, too.
+    """
+
+    def __init__(
+        self, command: Sequence[str], home: Path, ledger: Path, numbers: range | None = None
+    ) -> None:
+        self._numbers = numbers
         self._errors = home / "sender.log"
         self._ledger = ledger
         with self._errors.open("wb") as errors:
@@ -101,7 +109,7 @@ class SenderProcess:
         deadline = time.monotonic() + PROGRESS_TIMEOUT_S
         while self._watch is None:
             if self._ledger.exists():
-                self._watch = LedgerWatch(self._ledger)
+                self._watch = LedgerWatch(self._ledger, self._numbers)
             self._check(deadline)
         count = self._watch.acknowledged_count()
         target = count + more
@@ -151,13 +159,21 @@ class SenderProcess:
             self._watch.close()
 
 
-def python_sender(seed: int) -> SenderCommand:
-    """Return the command of ``producers``."""
+def python_sender(
+    seed: int, *, first: int = 0, timeout_s: float = TIMEOUT_S, pause_s: float = 0.0
+) -> SenderCommand:
+    """Return the command of ``producers``.
+
+    Args:
+        first: number of the first producer.
+        timeout_s: of a send.
+        pause_s: after each.
+    """
 
     def command(name_server: str, topic: str, ledger: Path) -> Sequence[str]:
         return [
             sys.executable, "-m", "tests.crash.producers",
-            name_server, topic, str(ledger), str(seed),
+            name_server, topic, str(ledger), str(seed), str(first), str(timeout_s), str(pause_s),
         ]  # fmt: skip
 
     return command

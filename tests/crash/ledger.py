@@ -5,13 +5,17 @@ what stands there is what clients know::
 
     A <request> <key> [<key> ...]                  about to be sent: one message, or one batch
     K <request> <queue id> <first queue offset> <physical offset> [<physical offset> ...]
-                                                   acknowledged with SEND_OK
+      [@<broker>]                                  acknowledged with SEND_OK, by a broker that is
+                                                   named as in message ids: address and port, hex
     F <request> known|unknown <reason>             failed; known: the client says that nothing
                                                    was stored
     N <request> <word> [<word> ...]                something that a request brought; the checker of
                                                    this kind of request knows what the words mean
 
 A request without K or F was under way when the sender ended: its outcome is unknown.
+
+Several processes may write one ledger: each line is added to its end by one system call, so lines
+stand in the order of events here, too.
 
 A message's body follows from its key, so that a checker needs no copy of it. The key is
 ``<producer>-<number>-<size>``, the body ``<key>|`` and ``size`` bytes more: the SHA-256 of what
@@ -58,12 +62,17 @@ class Attempted:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """The broker said SEND_OK: the messages stand there, one physical offset each."""
+    """The broker said SEND_OK: the messages stand there, one physical offset each.
+
+    Attributes:
+        broker: which one said so, as in message ids; empty: not noted.
+    """
 
     request: str
     queue_id: int
     first_offset: int
     physical_offsets: tuple[int, ...]
+    broker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +100,9 @@ def format_event(event: Event) -> str:
     match event:
         case Attempted(request, keys):
             return " ".join(("A", request, *keys)) + "\n"
-        case Acknowledged(request, queue_id, first, physical):
-            return " ".join(("K", request, *map(str, (queue_id, first, *physical)))) + "\n"
+        case Acknowledged(request, queue_id, first, physical, broker):
+            by = (f"@{broker}",) if broker else ()
+            return " ".join(("K", request, *map(str, (queue_id, first, *physical)), *by)) + "\n"
         case Failed(request, is_known, reason):
             flat = " ".join(reason.split())
             return f"F {request} {'known' if is_known else 'unknown'} {flat}\n"
@@ -110,8 +120,9 @@ def parse_event(line: str) -> Event:
     if kind == "A" and rest:
         return Attempted(request, tuple(rest))
     if kind == "K" and len(rest) >= 3:
+        broker = rest.pop()[1:] if rest[-1].startswith("@") else ""
         queue_id, first, *physical = map(int, rest)
-        return Acknowledged(request, queue_id, first, tuple(physical))
+        return Acknowledged(request, queue_id, first, tuple(physical), broker)
     if kind == "F" and rest and rest[0] in ("known", "unknown"):
         return Failed(request, rest[0] == "known", " ".join(rest[1:]))
     if kind == "N" and rest:
@@ -132,7 +143,7 @@ class LedgerWriter:
     """Writes events; each is in the file when the call returns."""
 
     def __init__(self, path: Path) -> None:
-        self._file: IO[str] = path.open("w", buffering=1)
+        self._file: IO[str] = path.open("a", buffering=1)
 
     def write(self, event: Event) -> None:
         """Add an event."""
@@ -150,9 +161,14 @@ class LedgerWriter:
 
 
 class LedgerWatch:
-    """Follows a ledger that another process writes, and counts."""
+    """Follows a ledger that other processes write, and counts.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        numbers: of the producers that count; None: all.
+    """
+
+    def __init__(self, path: Path, numbers: range | None = None) -> None:
+        self._numbers = numbers
         self._file: IO[bytes] = path.open("rb")
         self._rest = b""
         self._acknowledged_count = 0
@@ -160,8 +176,13 @@ class LedgerWatch:
     def acknowledged_count(self) -> int:
         """Return how many requests were acknowledged up to now."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
-        self._acknowledged_count += sum(line.startswith(b"K") for line in lines)
+        self._acknowledged_count += sum(self._counts(line) for line in lines)
         return self._acknowledged_count
+
+    def _counts(self, line: bytes) -> bool:
+        if not line.startswith(b"K"):
+            return False
+        return self._numbers is None or int(line[2 : line.index(b".")]) in self._numbers
 
     def close(self) -> None:
         """Close the file."""

@@ -26,11 +26,13 @@ from pymq.broker.pop.in_flight import InFlight
 from pymq.broker.pop.pop_polls import PopPolls
 from pymq.broker.pop_feature import make_pop
 from pymq.broker.record_response import RecordResponses
+from pymq.broker.replication_config import ReplicationConfig
 from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.filters import FilterTable
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.queue_locks import QueueLocks
+from pymq.broker.state.request_modes import RequestModes
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import StateSaving
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
@@ -133,11 +135,16 @@ class PopRun:
         site = Site(
             config=self.config,
             store_config=self.store_config,
+            replication=ReplicationConfig(),
             clock=self.clock,
             store=self.store,
             filters=filters,
+            clients=ClientTable(self.clock, expiry_s=1e9),
             address=ADDRESS,
             store_host=HOST,
+            ha_socket=None,
+            ha_address=None,
+            group=None,
             writers=_Here(),
             readers=_Here(),
             trials=_Here(),
@@ -147,8 +154,9 @@ class PopRun:
             groups=GroupTable(self.config, self.clock),
             offsets=OffsetTable(),
             locks=QueueLocks(self.clock),
-            clients=ClientTable(self.clock, expiry_s=1e9),
+            clients=site.clients,
             filters=filters,
+            modes=RequestModes(),
         )
         self.topics, self.offsets = tables.topics, tables.offsets
         is_sync = self.store_config.flush_mode is FlushMode.SYNC

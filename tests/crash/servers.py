@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -34,6 +35,22 @@ class ServerFailed(Exception):
     """A server did not start, or did not stop cleanly; the text ends with what it wrote."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a server runs.
+
+    Attributes:
+        host: the address at which it is reached.
+        launcher: command that runs a command there, in the same process.
+    """
+
+    host: str = "127.0.0.1"
+    launcher: tuple[str, ...] = ()
+
+
+HERE: Final = Place()
+
+
 class ServerProcess:
     """``pymq namesrv`` or ``pymq broker`` with a properties file.
 
@@ -41,16 +58,26 @@ class ServerProcess:
         command: the command's name.
         home: existing directory for its configuration and output.
         properties: of the file, as RocketMQ spells them; ``listenPort`` is chosen unless given.
+        place: where it runs.
     """
 
-    def __init__(self, command: str, home: Path, properties: dict[str, str | int]) -> None:
+    def __init__(
+        self,
+        command: str,
+        home: Path,
+        properties: dict[str, str | int],
+        place: Place = HERE,
+    ) -> None:
         self._command = command
+        self._launcher = place.launcher
         self._config = home / f"{command}.conf"
         self._output = home / f"{command}.log"
         self._output_start = 0
         self._process: subprocess.Popen[bytes] | None = None
         self.port = int(properties.setdefault("listenPort", free_port(-2, 0, 1)))
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = f"{place.host}:{self.port}"
+        if place is not HERE:
+            properties.setdefault("bindAddress", place.host)
         lines = [f"{key}={value}\n" for key, value in properties.items()]
         self._config.write_text("".join(lines))
 
@@ -59,7 +86,10 @@ class ServerProcess:
         with self._output.open("ab") as output:
             self._output_start = output.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "pymq.cli", self._command, "-c", str(self._config)],
+                [
+                    *self._launcher,
+                    *(sys.executable, "-m", "pymq.cli", self._command, "-c", str(self._config)),
+                ],
                 cwd=self._config.parent,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -101,6 +131,10 @@ class ServerProcess:
         with self._output.open("rb") as output:
             output.seek(self._output_start)
             return output.read().decode(errors="replace")
+
+    def every_output(self) -> str:
+        """Return what all its starts have written."""
+        return self._output.read_text(errors="replace")
 
     def kill(self) -> None:
         """SIGKILL, and wait for its end."""
@@ -172,19 +206,34 @@ class ServerProcess:
             self.kill()
 
 
-def name_server_process(home: Path, **properties: str | int) -> ServerProcess:
+def name_server_process(
+    home: Path, place: Place = HERE, **properties: str | int
+) -> ServerProcess:
     """Return a name server, not yet started.
 
     Args:
         home: existing directory for its configuration and output.
+        place: where it runs.
         properties: more of its file.
     """
     usual: dict[str, str | int] = {"kvConfigPath": str(home / "kvConfig.json")}
-    return ServerProcess("namesrv", home, usual | properties)
+    return ServerProcess("namesrv", home, usual | properties, place)
+
+
+def controller_process(home: Path, place: Place = HERE, **properties: str | int) -> ServerProcess:
+    """Return a controller that keeps what it knows in a file, not yet started.
+
+    Args:
+        home: existing directory for its configuration, output and file.
+        place: where it runs.
+        properties: more of its file, or another store.
+    """
+    usual: dict[str, str | int] = {"pymqControllerStore": f"file:{home / 'controller'}"}
+    return ServerProcess("controller", home, usual | properties, place)
 
 
 def broker_process(
-    home: Path, name_server: str, store: Path, **properties: str | int
+    home: Path, name_server: str, store: Path, place: Place = HERE, **properties: str | int
 ) -> ServerProcess:
     """Return a broker with small files, not yet started.
 
@@ -192,8 +241,11 @@ def broker_process(
         home: existing directory for its configuration and output.
         name_server: ``host:port``.
         store: directory of its store.
+        place: where it runs.
         properties: more of its file, or others than the usual.
     """
+    if place is not HERE:
+        properties = {"brokerIP1": place.host, "pymqHaBindAddress": place.host} | properties
     usual: dict[str, str | int] = {
         "brokerName": "broker-a",
         "brokerClusterName": "DefaultCluster",
@@ -205,4 +257,4 @@ def broker_process(
         "diskFreeEnoughBytes": 1,  # How full this machine's disk is must not matter.
         **SMALL_FILES,
     }
-    return ServerProcess("broker", home, usual | properties)
+    return ServerProcess("broker", home, usual | properties, place)

@@ -37,6 +37,8 @@ BATCH: Final = 5
 ACKNOWLEDGED_MIN: Final = 200
 FAILED_MIN: Final = 150
 DEADLINE_S: Final = 120.0
+#: For each send: less than the broker is away, so that sends fail.
+GIVEN_UP_S: Final = 0.5
 
 
 class Outcomes:
@@ -82,6 +84,8 @@ async def send_forever(producer: Producer, outcomes: Outcomes, turn: int) -> Non
             await _one(producer.send_batch(messages), bodies, outcomes)
             continue
         sends = [producer.send_nowait(message) for message in messages]
+        for send in sends:  # of those after one at which we are cancelled, too
+            send.add_done_callback(lambda done: done.cancelled() or done.exception())
         for body, send in zip(bodies, sends, strict=True):
             await _one(send, [body], outcomes)
 
@@ -96,7 +100,7 @@ async def _one(send: Awaitable[object], bodies: list[bytes], outcomes: Outcomes)
 
 
 async def produce(name_server: str, outcomes: Outcomes, stopped: threading.Event) -> None:
-    producers = [Producer(name_server) for _ in range(PRODUCER_COUNT)]
+    producers = [Producer(name_server, deadline_s=GIVEN_UP_S) for _ in range(PRODUCER_COUNT)]
     for producer in producers:
         await producer.start()
     tasks = [

@@ -82,7 +82,7 @@ class Writer:
             self.events.append(Failed(request, error.outcome_known, str(error)))
             return error
         assert result.status is SendStatus.OK
-        (physical,) = (int(text[-16:], 16) for text in result.offset_message_ids)
+        physical = int(str(result.offset_message_id)[-16:], 16)
         queue_id = result.queue.queue_id
         self.events.append(Acknowledged(request, queue_id, result.queue_offset, (physical,)))
         return None

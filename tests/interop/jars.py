@@ -85,6 +85,15 @@ def why_unavailable(version: str) -> str | None:
     return None
 
 
+def are_cached(version: str) -> bool:
+    """Can the peers of a version run here, and nothing has to be fetched for that?"""
+    try:
+        java_executable()
+        return _jar_dir(version).is_dir()
+    except JarsUnavailable:
+        return False
+
+
 def class_path(version: str) -> str:
     """Return the class path of one version's broker, name server, tools and client.
 

@@ -14,7 +14,7 @@ from tests.interop.java_client import (
     JavaPullConsumer,
     JavaPushConsumer,
 )
-from tests.interop.java_values import Outgoing, ReceivedMessage
+from tests.interop.java_values import Outgoing, ReceivedMessage, call
 from tests.interop.jvm import JavaClient
 
 QUEUE_COUNT: Final = 4
@@ -43,6 +43,19 @@ class JavaSite:
     def push(self, expression: str = "*", **options: Any) -> JavaPushConsumer:
         return JavaPushConsumer(
             self.client, self.group, self.name_server, self.topic, expression, **options
+        )
+
+    def pop_mode(self) -> None:
+        """Have the group's consumers pop the topic."""
+        modes = self.client.jvm.org.apache.rocketmq.common.message.MessageRequestMode
+        call(
+            self.admin.java.setMessageRequestMode,
+            self.broker_address,
+            self.topic,
+            self.group,
+            modes.POP,
+            0,
+            10_000,
         )
 
     def pull(self, group: str | None = None) -> JavaPullConsumer:

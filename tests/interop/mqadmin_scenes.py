@@ -407,7 +407,7 @@ SCENES: Final[dict[str, list[Step]]] = {
     ],
 }
 
-_CONTROLLER = "asks a controller"
+_CONTROLLER = "asks a controller: test_controller_java runs it"
 _ACL = "access control, which is switched off"
 _STATIC = "static topics"
 _CONTAINER = "asks a broker container"

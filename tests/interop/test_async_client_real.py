@@ -14,7 +14,7 @@ from tests.interop.conftest import RealCluster
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
 from pymq.client.threaded import Consumer as BlockingConsumer
-from pymq.client.threaded import Producer as BlockingProducer
+from pymq.client.threaded_producer import Producer as BlockingProducer
 from pymq.errors import ConfigurationError
 from pymq.protocol.message import Message
 

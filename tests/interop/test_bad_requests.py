@@ -53,6 +53,7 @@ DELIBERATE: Final = (
 REMARKS: Final = (
     (r".* (queueId|e)=.*", "RocketMQ adds the whole topic configuration, or the client's address"),
     (r"222 offset=.*|200051 offset=.*", "how far the queue is depends on earlier requests"),
+    (r"309.*", "whether there is a message at that offset depends on earlier requests"),
     (r"323.*", "says what is wrong"),
 )
 

@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.crash.kills import SenderCommand, run_kills
-from tests.crash.servers import REPOSITORY
+from tests.crash.java_sender import VERSION, java_sender
+from tests.crash.kills import run_kills
 from tests.interop.conftest import require_peers
-from tests.interop.jars import class_path, java_executable
-from tests.interop.processes import OPEN_MODULES
 
 pytestmark = pytest.mark.interop
 
-VERSION: Final = "5.3.3"
 KILLS: Final = 5
-PROGRAM: Final = REPOSITORY / "tests/crash/java/LedgerProducer.java"
-
-
-def java_sender(home: Path, seed: int) -> SenderCommand:
-    """Return the command of ``LedgerProducer.java``."""
-    (home / "logback.xml").write_text('<configuration><root level="WARN"/></configuration>')
-
-    def command(name_server: str, topic: str, ledger: Path) -> Sequence[str]:
-        return [
-            str(java_executable()), "-Xms64m", "-Xmx256m", *OPEN_MODULES,
-            f"-Duser.home={home}", f"-Drocketmq.client.logRoot={home / 'logs'}",
-            f"-Dlogback.configurationFile={home / 'logback.xml'}",
-            "-cp", class_path(VERSION), str(PROGRAM),
-            name_server, topic, str(ledger), str(seed),
-        ]  # fmt: skip
-
-    return command
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.interop.conftest import require_peers
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
-from tests.interop.java_values import call
+from tests.interop.java_values import call, map_items
 from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.mqadmin_scenes import NEW, OLD, SCENES, UNASKED, Step, masked
@@ -176,6 +177,62 @@ def test_scene(scene: str, version: str, pairs: Callable[[str], Pair]) -> None:
     pair = pairs(version)
     differences = [found for step in steps if (found := _run(pair, step))]
     assert not differences, "\n\n".join(["", *differences])
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_monitoring(
+    version: str, pairs: Callable[[str], Pair], java_client: Callable[[str], JavaClient]
+) -> None:
+    """What ``startMonitoring`` does every minute."""
+    pair, client = pairs(version), java_client(version)
+    group = pair.ours.values["online"]
+    real, ours = (monitored(client, side.name_server) for side in (pair.real, pair.ours))
+    assert ours.undone[group, pair.ours.values["topic"]] == 0
+    assert ours.undone == real.undone
+    assert ours.running[group] == [pair.ours.values["client"]]
+    assert real.running[group] == [pair.real.values["client"]]
+
+
+class Monitor:
+    """``MonitorListener``: keeps what one round reports."""
+
+    def __init__(self) -> None:
+        #: Messages to consume by group and topic.
+        self.undone: dict[tuple[str, str], int] = {}
+        #: Clients that told what they do, by group.
+        self.running: dict[str, list[str]] = {}
+
+    def beginRound(self) -> None: ...
+
+    def endRound(self) -> None: ...
+
+    def reportUndoneMsgs(self, undone: Any) -> None:
+        group = str(undone.getConsumerGroup())
+        if not group.startswith("__"):  # the tools' own, which comes and goes
+            self.undone[group, str(undone.getTopic())] = int(undone.getUndoneMsgsTotal())
+
+    def reportConsumerRunningInfo(self, infos: Any) -> None:
+        for client_id, info in map_items(infos):
+            group = str(info.getProperties().getProperty("consumerGroup"))
+            self.running.setdefault(group, []).append(str(client_id))
+
+    class Java:
+        implements = ("org.apache.rocketmq.tools.monitor.MonitorListener",)
+
+
+def monitored(client: JavaClient, name_server: str) -> Monitor:
+    """Return what one round of the official ``MonitorService`` says."""
+    monitoring = client.jvm.org.apache.rocketmq.tools.monitor
+    config = monitoring.MonitorConfig()
+    config.setNamesrvAddr(name_server)
+    listener = Monitor()
+    service = monitoring.MonitorService(config, listener, None)
+    service.start()
+    try:
+        call(service.doMonitorWork)
+    finally:
+        service.shutdown()
+    return listener
 
 
 def _run(pair: Pair, step: Step) -> str:

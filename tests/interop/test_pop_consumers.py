@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from tests.interop.conftest import RealCluster
 from tests.interop.java_scenarios import AdminFactory, ClientFactory, JavaSite, make_site
-from tests.interop.java_values import call
 
 from pymq.testing import Cluster
 
@@ -54,16 +53,7 @@ def site(
     # The name of the retry topic, of group and topic, takes two bytes to tell its length.
     site = dataclasses.replace(site, group=f"{site.group}-{'g' * 90}")
     assert len(f"%RETRY%{site.group}_{site.topic}") > 127
-    modes = site.client.jvm.org.apache.rocketmq.common.message.MessageRequestMode
-    call(
-        site.admin.java.setMessageRequestMode,
-        site.broker_address,
-        site.topic,
-        site.group,
-        modes.POP,
-        0,
-        10_000,
-    )
+    site.pop_mode()
     return site
 
 

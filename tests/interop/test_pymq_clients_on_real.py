@@ -17,8 +17,9 @@ from tests.interop.java_values import Outgoing
 from tests.interop.jvm import JavaClient
 
 from pymq.client.consumer import Consumer
-from pymq.client.operations import SendResult, SendStatus
+from pymq.client.operations import SendStatus
 from pymq.client.producer import Producer
+from pymq.client.receipts import SendReceipt
 from pymq.protocol.compression import Compression
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing import Cluster
@@ -162,7 +163,7 @@ def test_our_producer_to_java_consumer(pair: Pair) -> None:
         pair.topic, b"\x00single\xff", tags="a", keys=["k1", "k2"], properties=PROPERTIES, flag=7
     )
 
-    async def send() -> tuple[SendResult, SendResult]:
+    async def send() -> tuple[SendReceipt, list[SendReceipt]]:
         async with Producer(pair.name_server, group=f"p-{pair.topic}", timeout_s=20.0) as producer:
             queues = await producer.queues(pair.topic)
             single = await producer.send(message, queue=queues[2])
@@ -173,8 +174,7 @@ def test_our_producer_to_java_consumer(pair: Pair) -> None:
             for result in await asyncio.gather(*futures):
                 assert result.status is SendStatus.OK
             await producer.send_one_way(Message(pair.topic, b"one-way"))
-            (stored,) = await producer.send_batch(batch)
-            return single, stored
+            return single, await producer.send_batch(batch)
 
     single, stored = asyncio.run(send())
     bodies = [b"\x00single\xff", *(b"now-%d" % n for n in range(8)), b"one-way"]
@@ -194,10 +194,9 @@ def test_our_producer_to_java_consumer(pair: Pair) -> None:
     in_batch = [by_body[message.body] for message in batch]
     assert [message.keys for message in in_batch] == [f"key{n}" for n in range(10)]
     assert [message.properties["n"] for message in in_batch] == [str(n) for n in range(10)]
-    assert [message.queue_offset for message in in_batch] == list(
-        range(stored.queue_offset, stored.queue_offset + 10)
-    )
-    assert ",".join(message.msg_id for message in in_batch) == stored.message_id
+    assert [(message.msg_id, message.queue_offset) for message in in_batch] == [
+        (receipt.message_id, receipt.queue_offset) for receipt in stored
+    ]
 
 
 def users(properties: Mapping[str, str]) -> dict[str, str]:

@@ -6,7 +6,6 @@ our packages. ``spark-submit`` is the driver, in client mode, with the same Pyth
 
 import os
 import signal
-import site
 import subprocess
 import sys
 import time
@@ -217,15 +216,29 @@ class StandaloneCluster:
 
 
 def bare_python(home: Path) -> Path:
-    """Make an environment with all that is installed here but pymq, and return its Python."""
+    """Make an environment with all that is installed here but pymq, and return its Python.
+
+    The environments of ``build.sh spark-matrix`` have a Spark, and all else from another one that
+    has a Spark, too: of what is in several folders, the one that is imported here counts.
+    """
     venv.create(home, symlinks=True, with_pip=False)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     packages = home / "lib" / version / "site-packages"
-    for folder in map(Path, site.getsitepackages()):
-        for found in folder.iterdir():
-            if found.suffix != ".pth" and "pymq" not in found.name:
-                (packages / found.name).symlink_to(found)
+    there: set[str] = set()
+    for folder in (Path(path) for path in sys.path if Path(path).name == "site-packages"):
+        found = {one.name: one for one in folder.iterdir() if one.suffix != ".pth"}
+        names = {name: distribution(name) for name in found if "pymq" not in name}
+        for name, of in names.items():
+            if of not in there:
+                (packages / name).symlink_to(found[name])
+        there |= set(names.values())
     return home / "bin" / "python"
+
+
+def distribution(name: str) -> str:
+    """Return the name of an entry in ``site-packages``, without the version if it has one."""
+    stem, dot, _ = name.rpartition(".dist-info")
+    return stem.rpartition("-")[0] + dot if dot else name
 
 
 def zip_package(path: Path) -> Path:

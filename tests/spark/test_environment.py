@@ -12,7 +12,7 @@ from pymq.protocol.message import Message
 from pymq.testing import Cluster
 
 pytestmark = pytest.mark.spark
-DEADLINE_S = 120.0
+DEADLINE_S = 300.0
 
 #: A data source of somebody else's.
 OTHER = '''

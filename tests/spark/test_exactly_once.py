@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -35,7 +36,11 @@ from pymq.protocol.sink_decisions import StagedRuns
 from pyspark_pymq.data_source import PymqSource
 from pyspark_pymq.sink import exactly_once, home, identity
 from pyspark_pymq.sink.exactly_once import Staged
-from pyspark_pymq.sink.home import NAMESPACE, _homes_of_this_process
+from pyspark_pymq.sink.home import (
+    NAMESPACE,
+    _homes_of_this_process,
+    _unable_of_this_process,
+)
 from pyspark_pymq.sink.plan import _plans_of_this_process
 from pyspark_pymq.sink.writer import PymqStreamWriter, Written
 
@@ -118,6 +123,7 @@ def context(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 def new_process() -> None:
     """Forget what a process keeps from one task to the next."""
     _homes_of_this_process.cache_clear()
+    _unable_of_this_process.cache_clear()
     _plans_of_this_process.cache_clear()
 
 
@@ -296,6 +302,100 @@ def test_a_broker_that_is_away_is_not_taken_for_one_that_never_was(query: Query)
     query.batch(1, rows(5, 10))
     back.join()
     assert query.stored() == list(range(10))
+
+
+def test_brokers_that_restart_one_after_the_other_while_a_query_starts(query: Query) -> None:
+    """The driver planned with a route to the one; when a task begins only the other is there."""
+    bed = query.bed
+    bed.stop("broker-a")
+    writer = query.writer(0)
+    assert {queue.broker_name for route in writer._plan.routes for queue in route.write_queues} == {
+        "broker-b"
+    }
+    bed.start("broker-a")
+    bed.stop("broker-b")
+    message = writer.write(rows(0, 5))
+    assert isinstance(message, Staged) and message.home is not None
+    assert message.home.broker == "broker-a"
+    query.writer(0).commit([message], 0)
+    bed.start("broker-b")
+    new_process()
+    query.batch(1, rows(5, 10))
+    assert query.stored() == list(range(10))
+    assert query.home() == "broker-a"
+
+
+@pytest.mark.parametrize("gone", [NAMES[:1], NAMES[1:], NAMES])
+@pytest.mark.parametrize("action", ["stop", "kill", "freeze"])
+@pytest.mark.parametrize("is_planned", [True, False])
+def test_a_query_that_starts_while_brokers_are_away(
+    query: Query, gone: tuple[str, ...], action: str, is_planned: bool
+) -> None:
+    """Its rows are written exactly once, at whichever broker answers first, and never otherwise."""
+    bed = query.bed
+    writer = query.writer(0) if is_planned else None
+    for name in gone:
+        {"stop": bed.stop, "kill": bed.kill, "freeze": bed.freeze}[action](name)
+    if writer is None:
+        writer = query.writer(0)
+
+    def back() -> None:
+        time.sleep(0.5)
+        for name in gone:
+            bed.thaw(name) if action == "freeze" else bed.start(name)
+
+    thread = in_background(back)
+    messages = [writer.write(rows(0, 5)), writer.write(rows(5, 10))]
+    assert all(isinstance(message, Staged) for message in messages)
+    query.writer(0).commit(messages, 0)
+    thread.join()
+    new_process()
+    query.batch(1, rows(10, 15))
+    bed.wait_route("broker-a")
+    assert query.stored() == list(range(15))
+    assert sum(map(len, query.sinks().values())) == 1
+
+
+@pytest.mark.parametrize("delivery", ["exactlyOnce", "atLeastOnce"])
+def test_a_query_that_starts_again_while_the_brokers_of_its_topic_restart(
+    tmp_path: Path, context: dict[str, str], delivery: str
+) -> None:
+    """The cluster goes on without them, and without the topic: that is not a wrong name."""
+    with TwoBrokers(tmp_path / "bed", autoCreateTopicEnable="false") as bed:
+        query = Query(bed, context, delivery=delivery)
+        with pytest.raises(RouteNotFound, match="pymq topic create T"):
+            query.writer(0).write(rows(0, 5))
+        bed.create_topic("T", on=["broker-b"])
+        query.batch(0, rows(0, 5))
+        bed.stop("broker-b")
+        new_process()
+        writer = query.writer(1)
+        assert writer._plan.missing is not None
+        back = in_background(lambda: bed.start("broker-b"))
+        message = writer.write(rows(5, 10))
+        back.join()
+        query.writer(1).commit([message], 1)
+        assert query.stored() == list(range(10))
+
+
+def test_a_query_that_starts_while_all_brokers_stay_away(query: Query) -> None:
+    """It fails with the cause and the limit; nothing is written by another way."""
+    query.options |= {"requestTimeoutMs": "500", "retryTimeoutMs": "1500"}
+    writer = query.writer(0)
+    for name in NAMES:
+        query.bed.freeze(name)
+    with pytest.raises(RequestTimeout, match="what sink '0c0ffee0' has published") as caught:
+        writer.write(rows(0, 5))
+    assert "retryTimeoutMs" in caught.value.__notes__[-1]
+    for name in NAMES:
+        query.bed.thaw(name)
+        query.bed.stop(name)
+    with pytest.raises(RouteNotFound, match="know no broker") as no_broker:
+        writer.write(rows(0, 5))
+    assert "retryTimeoutMs" in no_broker.value.__notes__[-1]
+    for name in NAMES:
+        query.bed.start(name)
+    assert query.stored() == []
 
 
 def test_name_servers_that_lost_what_they_kept(query: Query) -> None:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
-from tests.spark.faulty_sink import FAULTS, OUTAGES, OVER, FaultySource
+from tests.spark.copies import ROWS, Copy, copy_of, read_all
+from tests.spark.faulty_sink import FAULTS, OUTAGES, OVER
 from tests.spark.readers import HAS_LIMITS
 from tests.spark.two_brokers import DEADLINE_S, NAMES, TwoBrokers, numbers, wait_until
 
@@ -21,80 +21,15 @@ from pymq.client.blocking import BlockingClient
 from pymq.client.sink_admin import SinkAdmin
 
 pytestmark = pytest.mark.spark
-ROWS = 600
 #: How long brokers stay away.
 AWAY_S = 1.0
-
-
-def read_all(writer: DataStreamWriter) -> None:
-    """Run a query, in several micro-batches, until it has read what there is."""
-    if HAS_LIMITS:
-        writer.trigger(availableNow=True)
-    query = writer.start()
-    try:
-        if HAS_LIMITS:
-            assert query.awaitTermination(DEADLINE_S), "the query does not end"
-        else:  # AvailableNow would run a single batch
-            query.processAllAvailable()
-    finally:
-        query.stop()
-
-
-class Copy:
-    """A query from topic ``from`` to topic ``to``, which can be started again and again.
-
-    Args:
-        spark: the session.
-        bed: brokers with both topics.
-        checkpoint: of the query.
-    """
-
-    def __init__(self, spark: SparkSession, bed: TwoBrokers, checkpoint: Path) -> None:
-        self.spark, self.bed, self.checkpoint = spark, bed, checkpoint
-        spark.dataSource.register(FaultySource)
-        self.batch_count = 0
-
-    def rows(self, **options: object) -> DataFrame:
-        reader = self.spark.readStream.format("pymq").option("nameServer", self.bed.name_server)
-        reader.option("subscribe", "from").option("startingOffsets", "earliest")
-        reader.option("maxOffsetsPerTrigger", "150")
-        return reader.options(**options).load().select("body")  # type: ignore[arg-type]
-
-    def run(self, partitions: int = 2, **sink: str) -> str | None:
-        """Run the query until it has read what there is; return why it failed."""
-        writer = self.rows(minPartitions=partitions).writeStream.format("pymq-faulty")
-        writer.options(nameServer=self.bed.name_server, topic="to", **sink)
-        writer.option("checkpointLocation", str(self.checkpoint))
-        try:
-            read_all(writer)
-        except Exception as error:
-            return str(error)
-        self.batch_count = self._last_batch()
-        return None
-
-    def _last_batch(self) -> int:
-        return max(int(path.name) for path in self.checkpoint.glob("commits/[0-9]*"))
-
-    def check(self, count: int = ROWS) -> None:
-        """All rows are there, once."""
-        found = sorted(int(one.body) for one in self.bed.stored("to"))
-        assert found == list(range(count))
-
-    def forget_last(self, count: int) -> None:
-        """Set the checkpoint back by this many micro-batches, as from a backup."""
-        last = self._last_batch()
-        for number in range(last - count + 1, last + 1):
-            for folder in ("commits", "offsets"):
-                (self.checkpoint / folder / str(number)).unlink()
-                (self.checkpoint / folder / f".{number}.crc").unlink(missing_ok=True)
+#: Until Spark has run the first micro-batches, on a machine that has other things to do.
+START_S = 240.0
 
 
 @pytest.fixture
 def copy(spark: SparkSession, two_brokers: TwoBrokers, tmp_path: Path) -> Copy:
-    for topic in ("from", "to"):
-        two_brokers.create_topic(topic)
-    two_brokers.send("from", numbers(ROWS))
-    return Copy(spark, two_brokers, tmp_path / "checkpoint")
+    return copy_of(spark, two_brokers, tmp_path / "checkpoint")
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -116,7 +51,7 @@ def test_brokers_that_end_around_the_commit(copy: Copy, fault: str, tmp_path: Pa
     mark = tmp_path / "mark"
 
     def end_brokers() -> None:
-        wait_until(mark.exists, fault)
+        wait_until(mark.exists, fault, START_S)
         for name in NAMES:
             copy.bed.kill(name)
         mark.with_name(mark.name + OVER).touch()
@@ -128,11 +63,13 @@ def test_brokers_that_end_around_the_commit(copy: Copy, fault: str, tmp_path: Pa
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(end_brokers)
         failure = copy.run(2, **options)
-        ended.result(DEADLINE_S)
+        ended.result(START_S)
     if fault == OUTAGES[0]:
         assert failure is None
     else:
         assert failure is not None and fault in failure
+    # Before 4.2 the first run may have ended without a broker that did not answer yet.
+    if fault != OUTAGES[0] or not HAS_LIMITS:
         assert copy.run(3, **options) is None
     copy.check()
 
@@ -230,6 +167,29 @@ def test_brokers_that_restart_under_a_query(copy: Copy) -> None:
     finally:
         query.stop()
     copy.check(sent)
+
+
+def test_a_query_that_starts_while_brokers_restart(copy: Copy) -> None:
+    """One after the other, so that routes and tasks see different ones; it writes exactly once."""
+    writer = copy.rows().writeStream.format("pymq").option("nameServer", copy.bed.name_server)
+    writer.option("topic", "to").option("checkpointLocation", str(copy.checkpoint))
+    with ThreadPoolExecutor() as pool:
+        restarts = pool.submit(lambda: [copy.bed.restart(name) for name in 3 * NAMES])
+        query = writer.start()
+        try:
+            restarts.result(DEADLINE_S)
+            wait_until(
+                lambda: query.exception() is not None or len(copy.bed.stored("to")) >= ROWS,
+                "all rows",
+                START_S,
+            )
+            assert query.exception() is None
+        finally:
+            query.stop()
+    copy.check()
+    with BlockingClient(copy.bed.name_server) as client:
+        ((_, row),) = SinkAdmin(client).sinks()
+    assert row.last.sink == query.id
 
 
 def test_a_broker_of_rocketmq_is_written_at_least_once(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.test_session import HAS_SOCKETS
 
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
@@ -111,9 +112,16 @@ MOMENTS: dict[str, Callable[[subprocess.Popen[str], dict[str, str]], bool]] = {
     "the job starts": lambda _, env: any("job.py --name" in p for p in processes_of(env)),
     "the JVM starts": lambda _, env: any("org.apache.spark" in p for p in processes_of(env)),
     # Killed, the JVM and the workers leave these behind, wherever they have put them.
-    "Spark runs": lambda _, env: bool(made(env, "job-*/blockmgr-*") and made(env, "job-*/.*.sock")),
+    "Spark runs": lambda _, env: bool(made(env, "job-*/blockmgr-*")) and has_workers(env),
 }
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
+
+
+def has_workers(environment: dict[str, str]) -> bool:
+    """Say whether Python works for Spark; it listens at a socket in a file where Spark can."""
+    if HAS_SOCKETS:
+        return bool(made(environment, "job-*/.*.sock"))
+    return any("pyspark.daemon" in command for command in processes_of(environment))
 
 
 def made(environment: dict[str, str], pattern: str) -> list[Path]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
+from tests.cluster.played import closed_address
 from tests.spark.two_brokers import DEADLINE_S, NAMES, TwoBrokers, wait_until
 
 from pymq.client import batch_pipeline
@@ -216,6 +217,9 @@ def test_a_topic_that_is_not_there(caplog: pytest.LogCaptureFixture) -> None:
             PymqSource(options).writer(BODY, False).write(batches(1))
         with pytest.raises(ConfigurationError, match="broker"):
             plan_sink(sink_options({**options, "nameServer": cluster.broker_address}))
+        # A name server that gives no answer may know it.
+        both = f"{cluster.name_server};{closed_address()}"
+        assert plan_sink(sink_options({**options, "nameServer": both})) == NO_PLAN
         cluster.stop_broker()
         # Nothing can be said while no broker is there.
         assert plan_sink(sink_options(options)) == NO_PLAN

@@ -5,6 +5,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pyspark
 import pytest
 from tests.spark.standalone import StandaloneCluster
 from tests.spark.two_brokers import TwoBrokers, numbers, wait_until
@@ -12,6 +13,11 @@ from tests.spark.two_brokers import TwoBrokers, numbers, wait_until
 pytestmark = pytest.mark.spark
 #: Until a driver and its executors run, on a machine that has other things to do.
 START_S = 240.0
+WHAT_IS_THERE = """
+import pyspark, pyarrow, numpy
+print(pyspark.__version__, flush=True)
+import pymq
+"""
 COPY = Path(__file__).parent / "jobs" / "copy_topic.py"
 
 
@@ -25,11 +31,12 @@ def test_a_copy_while_workers_and_brokers_go(two_brokers: TwoBrokers, tmp_path: 
     home.mkdir()
     with StandaloneCluster(home) as cluster:
         found = subprocess.run(
-            [cluster.python, "-c", "import pyspark, pyarrow; import pymq"],
+            [cluster.python, "-c", WHAT_IS_THERE],
             capture_output=True,
             text=True,
             cwd=tmp_path,
         )
+        assert found.stdout.strip() == pyspark.__version__
         assert "No module named 'pymq'" in found.stderr
         arguments = [bed.name_server, "from", "to", str(tmp_path / "checkpoint")]
         job = cluster.submit(COPY, *arguments, "maxOffsetsPerTrigger=500")

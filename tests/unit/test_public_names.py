@@ -14,20 +14,30 @@ import pytest
 
 import pymq
 from pymq import errors, spark, sync
+from pymq.client import threaded, threaded_batcher, threaded_producer, threaded_transaction
 from pymq.client.admin import BlockingAdmin
+from pymq.client.batcher import Batcher
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
+from pymq.client.transaction import Transaction
 from pymq.protocol.json_object import JsonObject
 from pymq.protocol.message import Message, ReceivedMessage
 
-FACES = (Producer, Consumer, sync.Producer, sync.Consumer, BlockingClient, BlockingAdmin)
+FACES = (
+    *(Producer, Batcher, Transaction, Consumer),
+    *(sync.Producer, sync.Batcher, sync.Transaction, sync.Consumer),
+    *(BlockingClient, BlockingAdmin),
+)
 #: Takes a stored record, which ``pymq.protocol.record`` makes of what a pull returned.
 OF_RECORDS = "ReceivedMessage.from_record"
 
 #: What programs may call and read of each exported class, besides fields of dataclasses and members
 #: of enumerations. Whatever else an instance has begins with an underscore.
 SURFACE = {
+    "Batcher": {
+        *("unanswered_count", "close", "flush", "send", "send_nowait", "wait_room", "abandon"),
+    },
     "BlockingAdmin": {
         *("masters", "cluster_info", "broker_state", "delete_expired_log", "clean_expired_queues"),
         *("topics", "create_topic", "delete_topic", "topic_status"),
@@ -44,27 +54,33 @@ SURFACE = {
         *("group", "client_id", "assignment", "backlog_count"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
     },
-    "Message": {"encode_properties"},
+    "Message": {"encode_properties", "has_timer"},
     "Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush", "wait_room"),
-        *("send", "send_nowait", "send_one_way", "send_batch"),
+        *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
     },
     "QueueLag": {"lag"},
     "ReceivedMessage": {
         *("tags", "keys", "message_id", "offset_message_id", "transaction_id"),
         *("born_host", "store_host", "from_record"),
     },
+    "Reply": {"tags"},
     "Route": {"address", "read_address", "masters", "only"},
+    "SendHook": {"before", "after"},
+    "SendReceipt": {"durability_unknown"},
     "SendResult": {"durability_unknown", "offset_message_ids"},
     "Subscription": {"of_tags"},
+    "sync.Batcher": {"unanswered_count", "close", "flush", "send", "send_nowait"},
     "sync.Consumer": {
         *("client_id", "assignment", "backlog_count"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
         *("receive", "messages", "acknowledge"),
     },
+    "Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
+    "sync.Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
     "sync.Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush"),
-        *("send", "send_nowait", "send_one_way", "send_batch"),
+        *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
     },
 }
 
@@ -186,8 +202,11 @@ def test_checkers_are_told_what_is_there() -> None:
 
 def test_the_blocking_clients_have_a_public_home() -> None:
     assert pymq.sync is sync
-    for name in sync.__all__:
-        assert getattr(sync, name) is getattr(importlib.import_module("pymq.client.threaded"), name)
+    assert sync.__all__ == ["Batcher", "Consumer", "Producer", "Transaction"]
+    assert sync.Batcher is threaded_batcher.Batcher
+    assert sync.Transaction is threaded_transaction.Transaction
+    assert sync.Consumer is threaded.Consumer
+    assert sync.Producer is threaded_producer.Producer
 
 
 def test_the_helpers_for_spark() -> None:

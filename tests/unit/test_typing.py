@@ -20,7 +20,7 @@ from datetime import datetime
 
 import pymq
 import pymq.testing
-from pymq import BrokerError, FlowLimits, Message, MessageQueue, ReceivedMessage, SendResult, sync
+from pymq import BrokerError, FlowLimits, Message, MessageQueue, ReceivedMessage, SendReceipt, sync
 from pymq.testing import Cluster
 from pyspark_pymq import DefaultSource
 
@@ -44,7 +44,7 @@ async def handle_several_async(messages: list[ReceivedMessage]) -> None: ...
 
 def blocking(name_server: str) -> None:
     with sync.Producer(name_server, retries=5) as producer:
-        result: SendResult = producer.send(Message("T", b"x"))
+        result: SendReceipt = producer.send(Message("T", b"x"))
         queue: MessageQueue = result.queue
         producer.send_nowait(Message("T", b"x"), queue=queue).result().queue_offset.bit_length()
     consumer = sync.Consumer(name_server, "g", from_where="earliest", limits=FlowLimits())
@@ -84,7 +84,7 @@ asyncio.run(asynchronous("127.0.0.1:9876"))
 
 # Each line with `# E: code` has that error, and no other line has one.
 WRONG = """\
-from pymq import Message, Producer, ReceivedMessage, Consumer, SendResult, sync
+from pymq import Message, Producer, ReceivedMessage, Consumer, SendReceipt, sync
 from pymq import Prodcer  # E: attr-defined
 from pymq.sync import Prodcer as Another  # E: attr-defined
 from pymq.testing import Clustr  # E: attr-defined
@@ -119,7 +119,7 @@ def blocking(producer: sync.Producer, consumer: sync.Consumer) -> None:
 
 async def asynchronous(producer: Producer, consumer: Consumer) -> None:
     producer.send(Message("T", b"x"))  # E: unused-coroutine
-    result: SendResult = producer.send(Message("T", b"x"))  # E: assignment
+    result: SendReceipt = producer.send(Message("T", b"x"))  # E: assignment
     await consumer.run(handle_several)  # E: arg-type
     await consumer.run(handle, batch_size=8)  # E: arg-type
     await consumer.run(handle, timeout_s=8)  # E: call-overload

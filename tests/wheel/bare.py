@@ -92,6 +92,13 @@ def test_commands_name_what_is_missing() -> None:
         assert (done.returncode, done.stderr) == (2, f"pymq: the broker needs {INSTALL_BROKER}\n")
 
 
+def test_a_controller_needs_an_extra_for_etcd_alone() -> None:
+    done = command("controller", "--store", "file:groups", "--print-config")
+    assert done.returncode == 0 and "listenPort=9878" in done.stdout, done.stderr
+    done = command("controller", "--store", "etcd:http://127.0.0.1:1")
+    assert done.returncode == 2 and "pymq-rocketmq[controller]" in done.stderr
+
+
 def test_a_name_server_needs_no_extra() -> None:
     done = command("namesrv", "--print-config")
     assert done.returncode == 0 and "listenPort=9876" in done.stdout, done.stderr

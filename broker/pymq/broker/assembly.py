@@ -4,7 +4,6 @@ Nothing is started here. The store is already open, and the address is known.
 """
 
 import functools
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -12,11 +11,15 @@ from pymq.broker.arrivals import Arrivals
 from pymq.broker.change_notices import ChangeNotices
 from pymq.broker.cleaner import Cleaner
 from pymq.broker.cold_reads import ColdReads
-from pymq.broker.config import BrokerConfig
 from pymq.broker.deletions import Deletions
 from pymq.broker.duties import Duty, Periodic
-from pymq.broker.features import FEATURES
+from pymq.broker.features import MASTER_FEATURES, SLAVE_FEATURES
 from pymq.broker.flusher import Flusher
+from pymq.broker.ha.followers import Followers
+from pymq.broker.ha.in_sync import InSync, in_sync_of
+from pymq.broker.ha.offset_followers import offset_followers_of
+from pymq.broker.ha.progress import Replicas, progress_of
+from pymq.broker.ha.slave import slave_of
 from pymq.broker.handlers.cleaning import CleaningHandlers
 from pymq.broker.handlers.clients import ClientHandlers
 from pymq.broker.handlers.group_progress import GroupProgressHandlers
@@ -30,7 +33,7 @@ from pymq.broker.handlers.send import SendHandlers
 from pymq.broker.handlers.topics import TopicHandlers
 from pymq.broker.key_indexing import KeyIndexing
 from pymq.broker.log_room import LogRoom
-from pymq.broker.log_writer import LogWriter
+from pymq.broker.log_writer import LogWriter, WaitFlushed
 from pymq.broker.long_poll import LongPoll
 from pymq.broker.many_queues import LongAnswers
 from pymq.broker.message_hooks import MessageHooks
@@ -45,29 +48,24 @@ from pymq.broker.retry import Retries
 from pymq.broker.selections import Selections
 from pymq.broker.sent_properties import SentProperties
 from pymq.broker.sinks.staged_layouts import StagedLayouts
-from pymq.broker.state.clients import ClientTable
+from pymq.broker.slave_refusals import with_refusals
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.queue_locks import QueueLocks
+from pymq.broker.state.request_modes import RequestModes
 from pymq.broker.state.topics import TopicTable
-from pymq.broker.state_saving import StateSaving
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
 from pymq.broker.statistics.day_totals import DayTotals
 from pymq.broker.statistics.request_statistics import RequestStatistics
+from pymq.broker.table_saving import make_saving
 from pymq.net.dispatcher import Dispatcher, Handler, RunHandler
 from pymq.protocol.codes import RequestCode
 from pymq.store import FlushMode
 
-#: How long administrative requests wait until the name servers are informed.
-ANNOUNCE_WAIT_S = 1.0
-#: Share of the machine's memory that the end of the log is assumed to occupy (RocketMQ
-#: accessMessageInMemoryMaxRatio).
-_MEMORY_RATIO = 0.4
 _LOCK_SCAN_INTERVAL_S = 60.0
 _SAMPLE_INTERVAL_S = 1.0
 #: While something waits for the disk, and otherwise.
 _PRESSURE_INTERVAL_S, _PRESSURE_IDLE_S = 0.05, 0.25
-_FILTER_SAVE_INTERVAL_S = 10.0
 _FILTER_EXPIRY_INTERVAL_S = 60.0
 
 _Item = TypeVar("_Item")
@@ -81,13 +79,21 @@ def assemble(site: Site) -> Assembly:
     """
     tables = _make_tables(site)
     core = _make_core(site, tables)
-    features = [make(site, tables, core) for make in FEATURES]
+    makers = MASTER_FEATURES if core.slave is None else SLAVE_FEATURES
+    features = [make(site, tables, core) for make in makers]
     core.saving.load()
+    if site.group is not None and site.group.term.is_master:
+        tables.topics.begin_term(site.group.term.number)
     tables.topics.adopt(site.store.queues())
     return Assembly(
         dispatcher=_make_dispatcher(site, tables, core, features),
         openings=_all(one.openings for one in features),
-        duties=[*_list_duties(site, tables, core), *_all(one.duties for one in features)],
+        duties=[
+            *_list_duties(site, tables, core),
+            *_all(one.duties for one in features if one.preparations),
+        ],
+        preparations=_all(one.preparations for one in features),
+        later_duties=_all(one.duties for one in features if not one.preparations),
         holders=[core.long_poll, *_all(one.holders for one in features)],
         on_ended=[
             tables.clients.drop,
@@ -108,10 +114,11 @@ def _make_tables(site: Site) -> Tables:
     return Tables(
         topics=TopicTable(config, clock, has_light_queues=has_light),
         groups=GroupTable(config, clock, has_light_queues=has_light),
-        offsets=OffsetTable(),
+        offsets=OffsetTable(clock),
         locks=QueueLocks(clock),
-        clients=ClientTable(clock, expiry_s=config.client_expiry_ms / 1000),
+        clients=site.clients,
         filters=site.filters,
+        modes=RequestModes(),
     )
 
 
@@ -120,33 +127,26 @@ def _make_core(site: Site, tables: Tables) -> Core:
     registration = Registration(
         config,
         address=site.address,
+        ha_address=site.ha_address,
         topics=tables.topics.body,
         on_order_topics=tables.topics.order,
+        acting_expiry_ms=site.replication.not_active_ms if site.replication.acting_master else None,
     )
     flusher = _make_flusher(site)
-    saving = StateSaving(
-        store_config.root_path / "config",
-        site.writers,
-        announced=functools.partial(registration.wait_announced, ANNOUNCE_WAIT_S),
-        flushed=flusher.wait_all_flushed,
-    )
-    _save_topics(tables.topics, saving, registration)
-    tables.groups.on_change = saving.add("subscriptionGroup.json", tables.groups)
+    followers = Followers(tables.versions)
+    offset_followers = offset_followers_of(site.replication, tables.offsets, clock)
+    saving = make_saving(site, tables, registration, followers, offset_followers, flusher)
     notices = _connect_clients(site, tables)
-    saving.add_periodic("consumerFilter.json", tables.filters, interval_s=_FILTER_SAVE_INTERVAL_S)
-    saving.add_periodic(
-        "consumerOffset.json",
-        tables.offsets,
-        interval_s=config.offset_flush_interval_ms / 1000,
-    )
     long_poll = LongPoll(clock, count_max=config.held_pull_count_max)
     arrivals = Arrivals(store.dispatch)
     arrivals.subscribe(long_poll.take)
-    memory_bytes = _memory_bytes(config)
-    responses = RecordResponses(store, executor=site.readers, memory_bytes=memory_bytes)
+    responses = RecordResponses(store, executor=site.readers, memory_bytes=config.memory_bytes)
     statistics = BrokerStatistics(config.cluster, int(clock.monotonic_s() * 1000))
     arrivals.subscribe(statistics.take)
-    disk, log_writer, admission = _make_writer(site, flusher)
+    in_sync = in_sync_of(site.replication, site.group, store.replication, clock)
+    replicas = _replicas_of(site, in_sync)
+    wait_flushed = flusher.wait_flushed if store_config.flush_mode is FlushMode.SYNC else None
+    disk, log_writer, admission = _make_writer(site, flusher, wait_flushed, replicas)
     return Core(
         admission=admission,
         notices=notices,
@@ -178,20 +178,26 @@ def _make_core(site: Site, tables: Tables) -> Core:
         statistics=statistics,
         deletions=Deletions([statistics.forget_topic], [statistics.forget_group]),
         staged=StagedLayouts(),
+        replicas=replicas,
+        followers=followers,
+        offset_followers=offset_followers,
+        in_sync=in_sync,
+        slave=slave_of(
+            site.replication,
+            store.replication,
+            wait_flushed,
+            clock,
+            registration.announce,
+            site.group,
+        ),
         reports=[admission.report],
     )
 
 
-def _save_topics(topics: TopicTable, saving: StateSaving, registration: Registration) -> None:
-    """Have changes of the topics saved, and told to the name servers."""
-    save = saving.add("topics.json", topics)
-
-    def changed() -> None:
-        save()
-        registration.announce()
-
-    topics.on_change = changed
-    topics.ids.on_change = saving.add("topicIds.json", topics.ids)
+def _replicas_of(site: Site, in_sync: InSync | None) -> Replicas | None:
+    if in_sync is not None:
+        return in_sync.progress
+    return progress_of(site.replication, site.clock, lambda: site.store.log_end)
 
 
 def _connect_clients(site: Site, tables: Tables) -> ChangeNotices:
@@ -221,14 +227,20 @@ def _make_flusher(site: Site) -> Flusher:
     )
 
 
-def _make_writer(site: Site, flusher: Flusher) -> tuple[DiskPressure, LogWriter, Admission]:
+def _make_writer(
+    site: Site,
+    flusher: Flusher,
+    wait_flushed: WaitFlushed | None,
+    replicas: Replicas | None,
+) -> tuple[DiskPressure, LogWriter, Admission]:
     config, clock, store = site.config, site.clock, site.store
-    is_sync = site.store_config.flush_mode is FlushMode.SYNC
     disk = DiskPressure(config, clock, store, site.trials, flush_begun_s=lambda: flusher.begun_s)
+    put = functools.partial(store.put, store_host=site.store_host)
     log_writer = LogWriter(
-        functools.partial(store.put, store_host=site.store_host),
-        flusher.wait_flushed if is_sync else None,
+        put if replicas is None else replicas.guarded(put),
+        wait_flushed,
         disk,
+        None if replicas is None else replicas.wait,
     )
     return disk, log_writer, Admission(config, clock, disk, log_writer)
 
@@ -236,6 +248,17 @@ def _make_writer(site: Site, flusher: Flusher) -> tuple[DiskPressure, LogWriter,
 def _make_dispatcher(
     site: Site, tables: Tables, core: Core, features: Sequence[Feature]
 ) -> Dispatcher:
+    handlers = [*_core_handlers(site, tables, core), *(feature.handlers for feature in features)]
+    if core.slave is not None:
+        every = {code: handle for table in handlers for code, handle in table.items()}
+        return Dispatcher(
+            f"slave {site.config.name}",
+            with_refusals(
+                every, site.config, core.slave, has_controller=site.group is not None
+            ),
+            observer=core.requests,
+            admission=core.admission,
+        )
     plain_sends = PlainSendStore(
         site.config,
         site.store_config,
@@ -250,8 +273,7 @@ def _make_dispatcher(
         run_handlers.update(feature.run_handlers)
     return Dispatcher(
         f"broker {site.config.name}",
-        *_core_handlers(site, tables, core),
-        *(feature.handlers for feature in features),
+        *handlers,
         observer=core.requests,
         admission=core.admission,
         run_handlers=run_handlers,
@@ -299,9 +321,13 @@ def _core_handlers(site: Site, tables: Tables, core: Core) -> list[Mapping[int, 
             core.long_poll,
             core.responses,
             statistics,
+            core.slave,
         ),
         ClientHandlers(config, clock, clients, groups, topics, selections),
-        OffsetHandlers(store, offsets, groups, topics, core.cold_reads),
+        OffsetHandlers(
+            *(store, offsets, groups, topics, core.cold_reads),
+            core.offset_followers.wait if core.offset_followers.is_waited_for else None,
+        ),
         QueueLockHandlers(tables.locks),
         TopicHandlers(
             *(config, topics, offsets, store, core.cold_reads, statistics, deletions),
@@ -354,14 +380,3 @@ def _list_duties(site: Site, tables: Tables, core: Core) -> list[Duty]:
         Periodic("filter expiry", tables.filters.expire, _FILTER_EXPIRY_INTERVAL_S),
         Periodic("lock expiry", tables.locks.expire, _LOCK_SCAN_INTERVAL_S),
     ]
-
-
-def _memory_bytes(config: BrokerConfig) -> int:
-    """Return how much of the end of the log is assumed to be in memory."""
-    if config.memory_bytes is not None:
-        return config.memory_bytes
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        total = 1 << 30
-    return int(total * _MEMORY_RATIO)

@@ -1,36 +1,37 @@
-"""Broker: opens the store, has its parts made, listens, and owns their lifetime."""
+"""Broker: takes its ports, and has itself run, in one role or, with a controller, in many."""
 
-import asyncio
+import ipaddress
 import logging
-from collections.abc import Callable
+import socket
 from concurrent.futures import ThreadPoolExecutor
 
-from pymq.broker.assembly import ANNOUNCE_WAIT_S, assemble
+from pymq.broker.client_ports import ClientPorts
 from pymq.broker.config import BrokerConfig
 from pymq.broker.duties import Duties
-from pymq.broker.parts import Assembly, Site
 from pymq.broker.read_queue import ReadQueue
 from pymq.broker.registration import reachable_address
+from pymq.broker.replication_config import ReplicationConfig
+from pymq.broker.role_changes import RoleChanges
+from pymq.broker.run import Base, Run
+from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.filters import FilterTable
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
-from pymq.net.server import Server, ServerConfig, ServerConnection
+from pymq.net.listening import bind
 from pymq.protocol.addresses import join_address
-from pymq.protocol.framing import Incoming
 from pymq.protocol.record import pack_host
-from pymq.store import MessageStore, StoreConfig
+from pymq.store import StoreConfig
 
 _log = logging.getLogger(__name__)
 
-#: The fast (VIP) port is this much below the main one.
-VIP_DISTANCE = 2
-_EPHEMERAL_TRIES = 50
+#: The HA port is this much above it.
+HA_DISTANCE = 1
 #: Threads, started when they are needed; see ``Broker``.
 _WRITERS, _READERS = 12, 2
 
 
 class Broker:
-    """A broker and its store. Its parts are made in ``assembly``; it answers nothing itself.
+    """A broker and its store. ``Run`` opens it and has the parts made that answer requests.
 
     There are three executors, so that consumers that read old messages never delay producers. One
     writes: ``Flusher`` (flushes of log and queues), ``LogRoom`` (the next segment, pages of this
@@ -42,16 +43,30 @@ class Broker:
     """
 
     def __init__(
-        self, config: BrokerConfig, store_config: StoreConfig, clock: Clock | None = None
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        clock: Clock | None = None,
+        *,
+        replication: ReplicationConfig | None = None,
     ) -> None:
         self.config = config
+        self.replication = replication or ReplicationConfig()
+        role, is_automatic = self.replication.role, self.replication.controller_mode
+        if not is_automatic and role.is_master == (config.broker_id > 0):
+            raise ConfigurationError(
+                f"brokerId={config.broker_id}, brokerRole={role.name}: the id of a master is 0, "
+                "those of slaves are 1, 2, ..."
+            )
         self.store_config = store_config
         self._clock = clock or Clock()
-        self._servers: list[Server] = []
+        self._clients = ClientTable(self._clock, expiry_s=config.client_expiry_ms / 1000)
+        self._ports = ClientPorts(config, self._clients)
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="pymq-write")
         self._readers = ReadQueue(config, _READERS)
         self._trials = ThreadPoolExecutor(1, thread_name_prefix="pymq-trial")
-        self._parts: Assembly | None = None
+        self._ha_socket: socket.socket | None = None
+        self._run: Run | None = None
         self._is_closed = False
         #: Everything that has to be closed, in reverse order of starting.
         self._duties = Duties()
@@ -61,7 +76,7 @@ class Broker:
     # --- start
 
     async def start(self) -> None:
-        """Open the store, listen and register.
+        """Open the store, listen and register; with a controller, when that says in which role.
 
         Raises:
             ConfigurationError: a port is taken, or an address is not ours.
@@ -74,118 +89,78 @@ class Broker:
             raise
 
     async def _start(self) -> None:
-        config = self.config
-        self._bind()
-        for server in self._servers:
-            self._duties.on_close(server.close)  # its port is taken
+        config, replication = self.config, self.replication
+        self._ports.bind()
+        self._duties.on_close(self._ports.close)
+        if replication.role.is_master or replication.controller_mode:
+            self._bind_ha()
         host = config.advertised_address or reachable_address(config.bind_address)
         self.address = join_address(host, self.port)
         self._warn_of_addresses(host)
-        filters = FilterTable(config, self._clock)
-        store = await self._open_store(filters)
-        self._parts = parts = assemble(
-            Site(
-                config=config,
-                store_config=self.store_config,
-                clock=self._clock,
-                store=store,
-                filters=filters,
-                address=self.address,
-                store_host=pack_host(host, self.port),
-                writers=self._writers,
-                readers=self._readers,
-                trials=self._trials,
-            )
+        base = Base(
+            clock=self._clock,
+            address=self.address,
+            store_host=pack_host(host, self.port),
+            ha_address=self._ha_address(host),
+            writers=self._writers,
+            readers=self._readers,
+            trials=self._trials,
+            filters=FilterTable(config, self._clock),
+            clients=self._clients,
         )
-        for opening in parts.openings:
-            await self._run(opening)
-        duties = self._duties
-        duties.start(*parts.duties)
-        duties.on_close(parts.dispatcher.close)
-        for server in self._servers:
-            duties.on_close(server.close)  # before the duties that its requests need
-            await server.start()
-        duties.start(*parts.holders)
-        duties.on_close(parts.registration.close)
-        await parts.registration.start(ANNOUNCE_WAIT_S)
+        self._duties.on_close(base.forget_registrations)
+        if replication.controller_mode:
+            roles = RoleChanges(
+                base, config, self.store_config, replication, self._ports, self._ha_socket
+            )
+            self._duties.start(roles)
+            await roles.wait_started()
+            return
+        self._run = Run(
+            base, config, self.store_config, replication, self._ports, ha_socket=self._ha_socket
+        )
+        self._duties.on_close(self._run.close)
+        await self._run.start()
 
-    async def _open_store(self, filters: FilterTable) -> MessageStore:
-        loop = asyncio.get_running_loop()
-        if self.config.bit_maps and not self.store_config.queue_extension:
+    def _bind_ha(self) -> None:
+        """Take the port for slaves, any one if it is not configured: name servers tell them."""
+        config = self.replication
+        port = config.listen_port
+        if port is None:
+            port = self.port + HA_DISTANCE if self.config.listen_port else 0
+        try:
+            listening = bind(config.bind_address, port)
+        except ConfigurationError as error:
+            if config.listen_port is not None:
+                raise
+            listening = bind(config.bind_address, 0)
             _log.warning(
-                "enableCalcFilterBitMap does nothing without enableConsumeQueueExt: bit maps are "
-                "part of the extensions of queues"
+                "the HA port, for slaves, is %d: %s (haListenPort)",
+                listening.getsockname()[1],
+                error,
             )
-        opening = loop.run_in_executor(
-            self._writers,
-            lambda: MessageStore.open(
-                self.store_config,
-                self._clock,
-                is_cancelled=lambda: self._is_closed,
-                bit_map_of=filters.bit_map if self.config.bit_maps else None,
-            ),
-        )
+        if config.controller_mode:
+            # A port that was chosen by the system would be lost when nobody listens there.
+            chosen = listening.getsockname()[1]
+            listening.close()
+            listening = bind(config.bind_address, chosen)
+        self._ha_socket = listening
 
         async def close() -> None:
-            await asyncio.wait([opening])  # a recovery in progress ends early
-            if not opening.cancelled() and opening.exception() is None:
-                await loop.run_in_executor(self._writers, opening.result().close)
+            listening.close()  # if nobody listens there
 
         self._duties.on_close(close)
-        return await asyncio.shield(opening)
 
-    async def _run(self, opening: Callable[[], None]) -> None:
-        """Run an opening in a thread; the store stays open until it has ended."""
-        running = asyncio.get_running_loop().run_in_executor(self._writers, opening)
-
-        async def wait() -> None:
-            await asyncio.wait([running])
-
-        self._duties.on_close(wait)
-        await asyncio.shield(running)
-
-    def _bind(self) -> None:
-        """Take the main port and the VIP port below it."""
-        if self.config.listen_port:
-            main = self._server(self.config.listen_port)
-            main.bind()
-            self._servers.append(main)
-            self._bind_vip(main.port)
-            return
-        for _ in range(_EPHEMERAL_TRIES):
-            main = self._server(0)
-            main.bind()
-            self._servers = [main]
-            if self._bind_vip(main.port):
-                return
-            self._servers.clear()
-        self._servers = [main]
-
-    def _bind_vip(self, port: int) -> bool:
-        if not self.config.vip_port:
-            return True
-        vip = self._server(port - VIP_DISTANCE)
-        try:
-            vip.bind()
-        except ConfigurationError as error:
-            if self.config.listen_port:
-                _log.warning(
-                    "no VIP port: %s. Clients with the VIP channel enabled cannot send", error
-                )
-            return False
-        self._servers.append(vip)
-        return True
-
-    def _server(self, port: int) -> Server:
-        config = ServerConfig(
-            host=self.config.bind_address,
-            port=port,
-            frame_bytes_max=self.config.frame_bytes_max,
-            connection_count_max=self.config.connection_count_max,
-            plain_runs=True,
-            busy_poll_s=self.config.busy_poll_us / 1e6,
-        )
-        return Server(config, self._on_commands, self._on_ended)
+    def _ha_address(self, host: str) -> str | None:
+        """Return what slaves are told; ``host`` is what clients are."""
+        if self._ha_socket is None:
+            return None
+        config = self.replication
+        if config.advertised_address is not None:
+            host = config.advertised_address
+        elif not ipaddress.ip_address(self._ha_socket.getsockname()[0]).is_unspecified:
+            host = self._ha_socket.getsockname()[0]
+        return join_address(host, self._ha_socket.getsockname()[1])
 
     def _warn_of_addresses(self, host: str) -> None:
         bind = self.config.bind_address
@@ -206,19 +181,10 @@ class Broker:
 
     # --- use and end
 
-    def _on_commands(self, connection: ServerConnection, commands: list[Incoming]) -> None:
-        assert self._parts is not None
-        self._parts.dispatcher.on_commands(connection, commands)
-
-    def _on_ended(self, connection: ServerConnection) -> None:
-        assert self._parts is not None
-        for listener in self._parts.on_ended:
-            listener(connection)
-
     @property
     def port(self) -> int:
         """The main port."""
-        return self._servers[0].port
+        return self._ports.port
 
     async def close(self) -> None:
         """Unregister, answer waiting clients, flush and close; idempotent.
@@ -227,7 +193,20 @@ class Broker:
             StoreError: the last flush failed; everything is closed nevertheless.
         """
         if not self._is_closed:
+            self._is_closed = self._ports.is_over = True
+            await self._duties.close()
+
+    async def abandon(self) -> None:
+        """End as a process that is killed does, as far as others can see; idempotent.
+
+        Connections end and nobody is told anything. The store is closed as by ``close``.
+
+        Raises:
+            StoreError: as ``close``.
+        """
+        if not self._is_closed:
             self._is_closed = True
+            await self._ports.close()
             await self._duties.close()
 
     async def _shut_executors_down(self) -> None:

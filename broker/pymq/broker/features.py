@@ -7,6 +7,7 @@ from pymq.broker.delays.due_messages import DueMessages
 from pymq.broker.delays.schedule import Schedule, park_delayed, park_many, park_staged
 from pymq.broker.handlers.connections import ConnectionHandlers
 from pymq.broker.handlers.consumers import ConsumerHandlers
+from pymq.broker.handlers.delays import DelayHandlers
 from pymq.broker.handlers.queue_entries import QueueEntryHandlers
 from pymq.broker.handlers.resets import ResetHandlers
 from pymq.broker.handlers.retry import RetryHandlers
@@ -18,6 +19,7 @@ from pymq.broker.light_queue_feature import make_light_queues
 from pymq.broker.live_settings import LiveSettings
 from pymq.broker.parts import Core, Feature, MakeFeature, Site, Tables
 from pymq.broker.pop_feature import make_assignments, make_pop
+from pymq.broker.replication_feature import make_replication
 from pymq.broker.sink_feature import make_sinks
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.broker.timer_feature import make_timers
@@ -49,8 +51,10 @@ def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
         functools.partial(park_staged, len(levels_ms)),
     )
     core.arrivals.subscribe(schedule.take)
+    core.offset_followers.delays = lambda: offsets.table_of(schedule.cursors())
+    core.offset_followers.take_delays = offsets.take_back
     core.reports.append(schedule.report)
-    return Feature(duties=[schedule])
+    return Feature(handlers=DelayHandlers(offsets, schedule.cursors).table(), duties=[schedule])
 
 
 def _steering_of_consumers(site: Site, tables: Tables, core: Core) -> Feature:
@@ -98,7 +102,14 @@ def _reports(site: Site, tables: Tables, core: Core) -> Feature:
         site.store_config.queues_path,
         core.reports,
     )
-    settings = LiveSettings(site.config, site.store_config, site.clock, site.address)
+    settings = LiveSettings(
+        site.config,
+        site.store_config,
+        site.replication,
+        site.clock,
+        address=site.address,
+        ha_address=site.ha_address,
+    )
     settings.save_soon = core.saving.add("liveSettings.json", settings)
 
     def settings_changed(keys: frozenset[str]) -> None:
@@ -118,8 +129,9 @@ def _reports(site: Site, tables: Tables, core: Core) -> Feature:
     )
 
 
-#: In the order in which their duties start.
-FEATURES: Sequence[MakeFeature] = (
+#: Of a master, in the order in which their duties start.
+MASTER_FEATURES: Sequence[MakeFeature] = (
+    make_replication,
     delay_levels,
     retries,
     make_transactions,
@@ -128,6 +140,14 @@ FEATURES: Sequence[MakeFeature] = (
     make_timers,
     make_light_queues,
     make_sinks,
+    make_assignments,
+    _reports,
+)
+#: Of a slave: what delivers messages, or writes others, has to wait until it is a master.
+SLAVE_FEATURES: Sequence[MakeFeature] = (
+    make_replication,
+    _steering_of_consumers,
+    make_light_queues,
     make_assignments,
     _reports,
 )

@@ -71,10 +71,14 @@ class HeldRequests(ABC, Generic[_Held]):
 
     async def close(self) -> None:
         """Answer all requests now, and stop; idempotent."""
-        self._answer([one for held in self._by_connection.values() for one in held])
+        self.answer_all()
         self._loop = None
         if self._timer is not None:
             self._timer.cancel()
+
+    def answer_all(self) -> int:
+        """Answer all requests now; return how many."""
+        return self._answer([one for held in self._by_connection.values() for one in held])
 
     def __len__(self) -> int:
         return self._count

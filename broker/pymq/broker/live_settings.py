@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.replication_config import ReplicationConfig
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError, refusal
 from pymq.protocol import fastjson
@@ -30,7 +31,7 @@ _log = logging.getLogger(__name__)
 #: Keys that RocketMQ lets nobody change (configBlackList).
 _BLACK_LIST = frozenset(("configBlackList", "brokerConfigPath"))
 _SOURCE = "request"
-_ON_CLASSES = (BrokerConfig, StoreConfig)
+_ON_CLASSES = (BrokerConfig, ReplicationConfig, StoreConfig)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -43,8 +44,9 @@ class LiveSettings:
     """The settings of one broker and its store.
 
     Args:
-        config, store_config: in use.
+        config, store_config, replication: in use.
         address: ``host:port`` at which clients reach the broker.
+        ha_address: ``host:port`` at which slaves do; None: there is no HA port.
 
     Attributes:
         on_change: called after each change with the keys that have other values; to be set by
@@ -53,9 +55,16 @@ class LiveSettings:
     """
 
     def __init__(
-        self, config: BrokerConfig, store_config: StoreConfig, clock: Clock, address: str
+        self,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        replication: ReplicationConfig,
+        clock: Clock,
+        *,
+        address: str,
+        ha_address: str | None,
     ) -> None:
-        self._configs = (config, store_config)
+        self._configs = (config, replication, store_config)
         self._is_allowed = config.allow_config_update
         self._clock = clock
         host, _, port = address.rpartition(":")
@@ -63,8 +72,6 @@ class LiveSettings:
         self._fixed = {
             "brokerIP1": host,
             "listenPort": port,
-            "brokerRole": "SLAVE" if config.broker_id else "ASYNC_MASTER",
-            "slaveReadEnable": "false",
             "msgTraceTopicName": TRACE_TOPIC,
             "traceTopicEnable": "false",
             "traceOn": "true",
@@ -72,6 +79,8 @@ class LiveSettings:
             # What exportMetrics takes for the number of processors.
             "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
         }
+        if ha_address is not None:
+            self._fixed["brokerIP2"], _, self._fixed["haListenPort"] = ha_address.rpartition(":")
         self._changes: dict[str, str] = {}
         self.version = DataVersion()
         self.on_change: Callable[[frozenset[str]], None] = lambda keys: None

@@ -29,12 +29,16 @@ class Outcome(Enum):
 
     STORED = "stored"  #: as safe as the flush mode promises, if the sender waits for that
     DISK_TIMEOUT = "disk timeout"  #: stored, but not proven to be on the disk
+    SLAVE_TIMEOUT = "slave timeout"  #: stored, but not proven to be at enough slaves
+    NO_SLAVE = "no slave"  #: stored, but too few slaves follow
     REFUSED = "refused"  #: not stored; the result says why
     FAILED = "failed"  #: a bug or a closed store; it may have been stored
 
 
 #: Looked up for every message; members of an enumeration are slow to find.
 _STORED, _REFUSED, _OK = Outcome.STORED, Outcome.REFUSED, PutStatus.OK
+
+_AT_LEAST_HERE = frozenset((Outcome.STORED, Outcome.SLAVE_TIMEOUT, Outcome.NO_SLAVE))
 
 #: Gets the result of a put and its outcome; ``result.remark`` is the reason for anything but
 #: STORED. Called once, on the event loop; must not raise.
@@ -44,6 +48,10 @@ Append: TypeAlias = Callable[[Sequence[Put]], list[PutResult]]
 #: Calls back when the log is flushed up to a physical offset, or with the reason why it cannot be.
 WaitFlushed: TypeAlias = Callable[[int, Callable[[str | None], None]], None]
 
+
+#: Calls back when enough slaves have the log up to a physical offset, with STORED, or with
+#: SLAVE_TIMEOUT or NO_SLAVE and the reason.
+WaitReplicated: TypeAlias = Callable[[int, Callable[[Outcome, str | None], None]], None]
 
 #: A put, who is told what became of it, and whether the flush mode's promise is to hold then.
 _Pending: TypeAlias = tuple[Put, Done, bool]
@@ -84,6 +92,7 @@ class LogWriter:
         append: stores them, and makes them visible if they are visible at once.
         wait_flushed: with SYNC_FLUSH, waits for the flush; None with ASYNC_FLUSH.
         disk: says whether a write may be slow; None: it never is.
+        wait_replicated: with SYNC_MASTER, waits for slaves; None: nobody waits for them.
     """
 
     def __init__(
@@ -91,14 +100,19 @@ class LogWriter:
         append: Append,
         wait_flushed: WaitFlushed | None,
         disk: Pressure | None = None,
+        wait_replicated: WaitReplicated | None = None,
     ) -> None:
         self._append = append
         self._wait_flushed = wait_flushed
+        self._wait_replicated = wait_replicated
+        self._may_wait = wait_flushed is not None or wait_replicated is not None
         self._disk = disk
         self._pending: list[_Pending] = []
         #: What waits for the disk, by the time at which it came.
         self._held: deque[tuple[float, list[_Pending]]] = deque()
         self.held_put_count = 0
+        #: Called after each append, when answers that need not wait have left.
+        self.on_written: Callable[[], None] = lambda: None
         #: When the write in progress began, by ``time.monotonic``; read by another thread.
         self.writing_since_s: float | None = None
         #: Roughly what the puts that wait for a flush take in memory.
@@ -122,6 +136,8 @@ class LogWriter:
     async def append_and_wait(self, put: Put) -> PutResult:
         """Append, and return its place once the flush mode's promise holds.
 
+        It counts as stored whatever slaves do: another try would store it twice.
+
         Raises:
             StoreError: it is not stored, or not proven to be.
         """
@@ -134,7 +150,7 @@ class LogWriter:
 
         self.append(put, done)
         result, outcome = await told
-        if outcome is not Outcome.STORED:
+        if outcome not in _AT_LEAST_HERE:
             raise StoreError(f"message for topic {put.topic}: {outcome.value}: {result.remark}")
         return result
 
@@ -203,7 +219,7 @@ class LogWriter:
         waiting: list[tuple[Done, PutResult]] = []
         for (_, done, wait), result in zip(pending, results, strict=True):
             outcome = _STORED if result.status is _OK else _REFUSED
-            if wait and outcome is _STORED and self._wait_flushed is not None:
+            if wait and outcome is _STORED and self._may_wait:
                 waiting.append((done, result))
                 continue
             try:
@@ -212,26 +228,40 @@ class LogWriter:
                 _log_untaken(outcome)
         if waiting:
             self._wait(waiting)
+        self.on_written()
         return len(pending)
 
     def _wait(self, waiting: list[tuple[Done, PutResult]]) -> None:
-        """Tell the outcomes once the log is flushed."""
-        assert self._wait_flushed is not None
+        """Tell the outcomes once the log is flushed, and slaves have it, as far as that counts."""
         physical_end = max(result.physical_end for _, result in waiting)
         size = physical_end - waiting[0][1].physical_offset
         weight = len(waiting) * _PUT_BYTES + size * _COPIES
         self.waiting_bytes += weight
 
-        def flushed(reason: str | None) -> None:
+        left = (self._wait_flushed is not None) + (self._wait_replicated is not None)
+        worst, why = _STORED, None
+
+        def is_safe(outcome: Outcome, reason: str | None) -> None:
+            nonlocal left, worst, why
+            left -= 1
+            # What slaves lack is told rather than what the disk does, as in RocketMQ.
+            if outcome is not _STORED and worst in (_STORED, Outcome.DISK_TIMEOUT):
+                worst, why = outcome, reason
+            if left:
+                return
             self.waiting_bytes -= weight
             for done, result in waiting:
-                outcome = _STORED
-                if reason is not None:
-                    result.remark = reason
-                    outcome = Outcome.DISK_TIMEOUT
-                _tell(done, result, outcome)
+                if why is not None:
+                    result.remark = why
+                _tell(done, result, worst)
 
-        self._wait_flushed(physical_end, flushed)
+        def flushed(reason: str | None) -> None:
+            is_safe(_STORED if reason is None else Outcome.DISK_TIMEOUT, reason)
+
+        if self._wait_flushed is not None:
+            self._wait_flushed(physical_end, flushed)
+        if self._wait_replicated is not None:
+            self._wait_replicated(physical_end, is_safe)
 
 
 def _tell(done: Done, result: PutResult, outcome: Outcome) -> None:

@@ -22,7 +22,6 @@ from pymq.broker.pop.revival import Revival
 from pymq.broker.pop.revive_journal import ReviveJournal
 from pymq.broker.selections import Selections
 from pymq.broker.state.order_info import OrderTable
-from pymq.broker.state.request_modes import RequestModes
 from pymq.broker.topic_routes import TopicRoutes
 from pymq.protocol.names import revive_topic
 
@@ -98,7 +97,7 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
 def make_assignments(site: Site, tables: Tables, core: Core) -> Feature:
     """Rebalancing by the broker."""
     config = site.config
-    modes = RequestModes()
+    modes = tables.modes
     modes.on_change = core.saving.add("messageRequestMode.json", modes)
     handlers = AssignmentHandlers(
         config,

@@ -14,14 +14,21 @@ _CODES = {
     PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
     PutStatus.BUSY: ResponseCode.SYSTEM_BUSY,
+    PutStatus.NOT_REPLICATED: ResponseCode.SYSTEM_ERROR,
     PutStatus.NOT_WRITABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
-_IN_LOG = frozenset((Outcome.STORED, Outcome.DISK_TIMEOUT))
+#: Stored, but not as safe as promised.
+_UNSAFE = {
+    Outcome.DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    Outcome.SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    Outcome.NO_SLAVE: ResponseCode.SLAVE_NOT_AVAILABLE,
+}
+_IN_LOG = frozenset((Outcome.STORED, *_UNSAFE))
 _NEVER_STORED = frozenset((PutStatus.MESSAGE_ILLEGAL, PutStatus.PROPERTIES_SIZE_EXCEEDED))
 
 
 def is_in_log(outcome: Outcome) -> bool:
-    """Return whether the message is in the log, proven to be on the disk or not."""
+    """Return whether the message is in the log, proven to be on disk and slaves or not."""
     return outcome in _IN_LOG
 
 
@@ -34,7 +41,7 @@ def send_answer(result: PutResult, outcome: Outcome) -> tuple[ResponseCode, str 
     """Return the response code and the remark of a send with this outcome."""
     if outcome is Outcome.STORED:
         return ResponseCode.SUCCESS, None
-    if outcome is Outcome.DISK_TIMEOUT:
-        return ResponseCode.FLUSH_DISK_TIMEOUT, result.remark
+    if outcome in _UNSAFE:
+        return _UNSAFE[outcome], result.remark
     code = _CODES[result.status] if outcome is Outcome.REFUSED else ResponseCode.SYSTEM_ERROR
     return code, result.remark or "refused"

@@ -8,6 +8,7 @@ Source: RocketMQ ManyMessageTransfer, OneMessageTransfer, QueryMessageTransfer.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from typing import Any
@@ -21,6 +22,9 @@ _log = logging.getLogger(__name__)
 
 #: The system is not asked whether a wider part of the log is in memory: it looks at each page.
 _LOOKED_AT_BYTES = 16 << 20
+#: Share of the machine's memory that the end of the log is assumed to occupy (RocketMQ
+#: accessMessageInMemoryMaxRatio).
+_MEMORY_RATIO = 0.4
 
 
 class RecordResponses:
@@ -28,13 +32,16 @@ class RecordResponses:
 
     Args:
         executor: reads records that may no longer be in memory.
-        memory_bytes: how much of the end of the log is assumed to be in memory.
+        memory_bytes: how much of the end of the log is assumed to be in memory; None: a share of
+            this machine's.
     """
 
-    def __init__(self, store: MessageStore, *, executor: Executor, memory_bytes: int) -> None:
+    def __init__(
+        self, store: MessageStore, *, executor: Executor, memory_bytes: int | None
+    ) -> None:
         self._store = store
         self._executor = executor
-        self._memory_bytes = memory_bytes
+        self._memory_bytes = _usual_bytes() if memory_bytes is None else memory_bytes
 
     def make(
         self,
@@ -124,3 +131,11 @@ class RecordResponses:
             _log.debug("not prefetched: %s", error)  # it is read when it is used, if possible
         else:
             await asyncio.get_running_loop().run_in_executor(self._executor, job.run)
+
+
+def _usual_bytes() -> int:
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError):
+        total = 1 << 30
+    return int(total * _MEMORY_RATIO)

@@ -12,6 +12,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TypeAlias
 
 from pymq.broker.config import BrokerConfig
 from pymq.errors import PymqError
@@ -21,7 +22,11 @@ from pymq.protocol.bodies import DataVersion, KVTable, TopicTable
 from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.hashes import crc31
-from pymq.protocol.headers.routes import RegisterBrokerRequest, UnregisterBrokerRequest
+from pymq.protocol.headers.routes import (
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    UnregisterBrokerRequest,
+)
 from pymq.protocol.registration_body import RegisterBrokerBody
 
 _log = logging.getLogger(__name__)
@@ -32,14 +37,25 @@ CONNECT_TIMEOUT_S = 3.0
 UNREGISTER_TIMEOUT_S = 1.0
 
 
+#: Gets ``host:port`` of a master for clients, None if it is unknown, and for slaves.
+OnMaster: TypeAlias = Callable[[str | None, str], None]
+
+
 class Registration:
     """Keeps every name server informed, independently of the others.
 
     Args:
         address: ``host:port`` at which clients reach this broker.
+        ha_address: ``host:port`` at which slaves do; None: it has no HA port.
         topics: returns the table to announce.
         on_order_topics: called with the names of the topics that a name server knows as order
             topics.
+        acting_expiry_ms: after how long a silence name servers forget this broker, if slaves of
+            its group act for their master; None: they do not.
+
+    Attributes:
+        on_master: called with the addresses of this slave's master when a name server told them;
+            to be set by whoever follows it.
     """
 
     def __init__(
@@ -47,18 +63,27 @@ class Registration:
         config: BrokerConfig,
         *,
         address: str,
+        ha_address: str | None,
         topics: Callable[[], TopicTable],
         on_order_topics: Callable[[Iterable[str]], None],
+        acting_expiry_ms: int | None = None,
     ) -> None:
         self._config = config
+        self._acting_expiry_ms = acting_expiry_ms
         self._address = address
+        self._ha_address = ha_address
+        self.on_master: OnMaster = lambda address, ha_address: None
         self._topics = topics
         #: The body for a version of the topics and a permission: most are as the one before.
         self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
         self._tasks = Tasks("registration")
         self._announcers = [
             _NameServer(
-                name_server, self._request, on_order_topics, config.register_timeout_ms / 1000
+                name_server,
+                self._request,
+                on_order_topics,
+                self._master_found,
+                config.register_timeout_ms / 1000,
             )
             for name_server in config.name_servers
         ]
@@ -104,14 +129,27 @@ class Registration:
             broker_address=self._address,
             cluster_name=config.cluster,
             broker_id=config.broker_id,
-            ha_server_address=None,  # this broker has no slaves
-            enable_acting_master=False,
+            ha_server_address=self._ha_address,
+            enable_acting_master=self._acting_expiry_ms is not None,
+            heartbeat_timeout_ms=self._acting_expiry_ms,
             compressed=False,
             body_crc32=crc31(body),
         )
         return Command(
             RequestCode.REGISTER_BROKER, request.to_fields(), body, language=LanguageCode.JAVA
         )
+
+    def _master_found(self, address: str | None, ha_address: str) -> None:
+        self.on_master(address, ha_address)
+
+    async def release(self) -> list[AsyncChannel]:
+        """Stop, and return the connections, for a broker that goes on in another role.
+
+        Name servers forget a broker whose connection ends, so these are to be closed when it is
+        registered again.
+        """
+        await self._tasks.close()
+        return [found for one in self._announcers if (found := one.release()) is not None]
 
     async def close(self) -> None:
         """Unregister from all name servers that answer, and stop."""
@@ -146,11 +184,13 @@ class _NameServer:
         address: str,
         request: Callable[[], Command],
         on_order_topics: Callable[[Iterable[str]], None],
+        on_master: "OnMaster",
         timeout_s: float,
     ) -> None:
         self.address = address
         self._request = request
         self._on_order_topics = on_order_topics
+        self._on_master = on_master
         self._timeout_s = timeout_s
         self._channel: AsyncChannel | None = None
         self._wanted = asyncio.Event()
@@ -188,6 +228,9 @@ class _NameServer:
             )
             if response.code != ResponseCode.SUCCESS:
                 raise PymqError(f"code {response.code}, {response.remark or 'no remark'}")
+            master = RegisterBrokerResponse.from_fields(response.fields)
+            if master.ha_server_address:
+                self._on_master(master.master_address, master.ha_server_address)
             if response.body:
                 self._on_order_topics(KVTable.decode(response.body).table)
         except PymqError as error:
@@ -230,6 +273,10 @@ class _NameServer:
         except PymqError as error:
             _log.debug("could not unregister from name server %s: %s", self.address, error)
         channel.close()
+
+    def release(self) -> AsyncChannel | None:
+        channel, self._channel = self._channel, None
+        return channel
 
 
 def reachable_address(bind_address: str) -> str:

@@ -1,6 +1,7 @@
 """Exactly-once sinks, as a feature: its parts and how they are wired."""
 
 from pymq.broker.duties import Periodic
+from pymq.broker.ha.progress import secured
 from pymq.broker.handlers.sinks import SinkHandlers
 from pymq.broker.parts import Core, Feature, Site, Tables
 from pymq.broker.sinks.journal import SinkJournal
@@ -21,7 +22,7 @@ def make_sinks(site: Site, tables: Tables, core: Core) -> Feature:
         core.log_writer,
         table,
         site.clock,
-        core.flusher.wait_flushed,
+        secured(core.flusher.wait_flushed, core.replicas),
         config=site.store_config,
         host=site.store_host,
     )

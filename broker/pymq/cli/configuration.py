@@ -31,14 +31,14 @@ from pymq.settings import (
 
 if TYPE_CHECKING:
     from pymq.broker.config import BrokerConfig
+    from pymq.broker.replication_config import ReplicationConfig
+    from pymq.controller.config import ControllerConfig
     from pymq.store import StoreConfig
 
 _log = logging.getLogger(__name__)
 
 NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
 
-#: Read here, in addition to the keys of the configuration classes.
-_ROLE = "brokerRole"
 _NO_FILE = "defaults"
 
 
@@ -53,9 +53,7 @@ _UNKEPT: dict[str, tuple[Callable[[str], bool], str]] = {
     "authenticationEnabled": (_is_true, "there is no access control: every client is admitted"),
     "authorizationEnabled": (_is_true, "there is no access control: everything is allowed"),
     "enableDLegerCommitLog": (_is_true, "there is no DLedger: this broker keeps one copy"),
-    "enableControllerMode": (_is_true, "there is no controller: this broker keeps one copy"),
     "duplicationEnable": (_is_true, "this broker keeps one copy"),
-    _ROLE: (lambda role: role.strip() == "SYNC_MASTER", "no slave is served: one copy is kept"),
     "storeType": (
         lambda kind: kind.strip() not in ("", "default"),
         "consume queues are files, as with storeType=default",
@@ -110,8 +108,8 @@ def broker_configs(
     name_servers: str | None,
     environment: Mapping[str, str],
     home: Path,
-) -> "tuple[BrokerConfig, StoreConfig]":
-    """Return how ``pymq broker`` and its store behave.
+) -> "tuple[BrokerConfig, ReplicationConfig, StoreConfig]":
+    """Return how ``pymq broker``, its replication and its store behave.
 
     Args:
         file: RocketMQ's ``broker.conf``, if there is one.
@@ -123,11 +121,12 @@ def broker_configs(
         ConfigurationError: the file cannot be read, or a value in it is wrong.
     """
     from pymq.broker.config import BrokerConfig  # here, because a name server works without numpy
+    from pymq.broker.replication_config import ReplicationConfig
     from pymq.store import StoreConfig
 
     properties = {} if file is None else read_properties(file)
     source = _source(file)
-    _review(properties, keys_of(BrokerConfig, StoreConfig) | {_ROLE}, file)
+    _review(properties, keys_of(BrokerConfig, ReplicationConfig, StoreConfig), file)
     _warn_of_unkept(properties, source)
     settings = {
         "storePathRootDir": str(home / "store"),
@@ -139,7 +138,11 @@ def broker_configs(
     if name_servers is not None:
         settings["namesrvAddr"] = name_servers
     store = from_properties(StoreConfig, settings, source=source)
-    settings = _with_address(_with_role(settings, source), source)
+    replication = from_properties(ReplicationConfig, settings, source=source)
+    if replication.role.is_master:
+        settings["brokerId"] = "0"  # as in RocketMQ, whatever the file says
+    for key in ("brokerIP1", "brokerIP2"):
+        settings = _with_address(settings, key, source)
     broker = from_properties(BrokerConfig, settings, source=source)
     if name_servers is not None:
         _check_addresses(broker.name_servers, "-n")
@@ -147,7 +150,27 @@ def broker_configs(
         _check_addresses(broker.name_servers, f"{source}: namesrvAddr")
     else:
         _check_addresses(broker.name_servers, NAME_SERVER_VARIABLE)
-    return broker, replace(store, commit_log_paths=store.log_paths)
+    return broker, replication, replace(store, commit_log_paths=store.log_paths)
+
+
+def controller_config(file: Path | None, *, store: str | None) -> "ControllerConfig":
+    """Return how ``pymq controller`` behaves.
+
+    Args:
+        file: RocketMQ's ``controller.conf``, if there is one.
+        store: the argument ``--store``.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a value in it is wrong.
+    """
+    from pymq.controller.config import ControllerConfig  # here, to keep --help quick
+
+    properties = {} if file is None else read_properties(file)
+    _review(properties, keys_of(ControllerConfig), file)
+    if store is not None:
+        properties["pymqControllerStore"] = store
+    config = from_properties(ControllerConfig, properties, source=_source(file))
+    return replace(config, listen_port=config.port)
 
 
 def store_config(file: Path | None, *, root: Path) -> "StoreConfig":
@@ -197,37 +220,22 @@ def _warn_of_unkept(properties: Mapping[str, str], source: str) -> None:
             _log.warning("%s: %s=%s: %s", source, key, properties[key].strip(), instead)
 
 
-def _with_role(settings: dict[str, str], source: str) -> dict[str, str]:
-    """Apply RocketMQ's rule that a master's id is 0, whatever the file says."""
-    role = settings.get(_ROLE, "ASYNC_MASTER").strip()
-    if role == "SLAVE":
-        raise ConfigurationError(
-            f"{source}: brokerRole=SLAVE: pymq cannot follow a master yet, and a slave without "
-            "one would serve an empty store; start it as ASYNC_MASTER under a brokerName of its own"
-        )
-    if role not in ("ASYNC_MASTER", "SYNC_MASTER"):
-        raise ConfigurationError(
-            f"{source}: brokerRole={role!r}: expected ASYNC_MASTER or SYNC_MASTER"
-        )
-    return settings | {"brokerId": "0"}
-
-
-def _with_address(settings: dict[str, str], source: str) -> dict[str, str]:
-    """Resolve a ``brokerIP1`` that is a host name, as RocketMQ does for message ids."""
-    host = settings.get("brokerIP1", "").strip()
+def _with_address(settings: dict[str, str], key: str, source: str) -> dict[str, str]:
+    """Resolve a ``brokerIP1``, say, that is a host name, as RocketMQ does for message ids."""
+    host = settings.get(key, "").strip()
     if not host or _is_address(host):
         return settings
     try:
         address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except (OSError, UnicodeError) as error:
         raise ConfigurationError(
-            f"{source}: brokerIP1={host!r}: the host cannot be resolved; give the IP address at "
-            "which clients reach this machine"
+            f"{source}: {key}={host!r}: the host cannot be resolved; give the IP address at "
+            "which this machine is reached"
         ) from error
     _log.warning(
-        "%s: brokerIP1=%s is a host name; clients are told its address, %s", source, host, address
+        "%s: %s=%s is a host name; clients are told its address, %s", source, key, host, address
     )
-    return settings | {"brokerIP1": address}
+    return settings | {key: address}
 
 
 def _is_address(host: str) -> bool:

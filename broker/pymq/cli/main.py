@@ -39,7 +39,7 @@ def _without(missing: extras.ExtraMissing, given: list[str]) -> Exit:
         sys.stdout.write(version_text())
         return Exit.OK
     if given in ([], ["-h"], ["--help"]):
-        servers = "".join(f"  {name:<9}{summary}\n" for name, summary in SERVERS.items())
+        servers = "".join(f"  {name:<11}{summary}\n" for name, summary in SERVERS.items())
         sys.stdout.write(
             f"Usage: pymq COMMAND [ARGS]...\n\nCommands:\n{servers}\nNote: {missing}\n"
         )

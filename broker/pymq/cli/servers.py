@@ -1,6 +1,6 @@
-"""``pymq namesrv``, ``pymq broker`` and ``pymq up``.
+"""``pymq namesrv``, ``pymq broker``, ``pymq controller`` and ``pymq up``.
 
-These three parse their arguments with argparse: typer would double our share of the start-up time,
+These parse their arguments with argparse: typer would double our share of the start-up time,
 and a machine that only serves need not have it installed.
 """
 
@@ -46,7 +46,7 @@ def run(command: str, summary: str, arguments: Sequence[str]) -> Exit:
     """Run one of the servers until a signal ends it.
 
     Args:
-        command: ``namesrv``, ``broker`` or ``up``.
+        command: ``namesrv``, ``broker``, ``controller`` or ``up``.
         summary: what it does, for its ``--help``.
         arguments: those after the command.
 
@@ -135,6 +135,13 @@ def _add_server_arguments(parser: argparse.ArgumentParser, command: str) -> None
             help="name servers to register with (default: namesrvAddr of the file, else "
             "NAMESRV_ADDR of the environment)",
         )
+    if command == "controller":
+        parser.add_argument(
+            "--store",
+            metavar="file:DIR|etcd:URL[,URL...]",
+            help="where the groups are kept: a directory of this machine, for one controller, or "
+            "an etcd cluster, for any number of them (default: pymqControllerStore of the file)",
+        )
     parser.add_argument(
         "-p",
         "--print-config",
@@ -174,19 +181,19 @@ def _broker(options: argparse.Namespace) -> None:
     from pymq.broker.broker import Broker
     from pymq.cli import configuration, running
 
-    config, store = configuration.broker_configs(
+    config, replication, store = configuration.broker_configs(
         options.config,
         name_servers=options.namesrv_addr,
         environment=os.environ,
         home=Path.home(),
     )
     if options.print_config:
-        _write(configuration.effective_text(config, store))
+        _write(configuration.effective_text(config, replication, store))
         return
     running.raise_file_limit()
 
     async def serve() -> None:
-        async with _serving(Broker(config, store)) as broker:
+        async with _serving(Broker(config, store, replication=replication)) as broker:
             if not config.name_servers:
                 _log.warning(
                     "no name server: clients cannot find this broker's topics; give -n host:port, "
@@ -202,6 +209,25 @@ def _broker(options: argparse.Namespace) -> None:
                     **_store_facts(store.root_path, store.flush_mode.value),
                 },
             )
+            await _forever()
+
+    running.run(serve)
+
+
+def _controller(options: argparse.Namespace) -> None:
+    from pymq.cli import configuration, running
+    from pymq.controller.server import Controller
+
+    config = configuration.controller_config(options.config, store=options.store)
+    if options.print_config:
+        _write(configuration.effective_text(config))
+        return
+    running.raise_file_limit()
+
+    async def serve() -> None:
+        async with _serving(Controller(config)) as controller:
+            facts = {"controller": controller.address, "store": config.store}
+            _announce(options.output, {**facts, "durability": controller.store.durability})
             await _forever()
 
     running.run(serve)
@@ -251,6 +277,7 @@ def _up(options: argparse.Namespace) -> None:
 _COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "namesrv": _namesrv,
     "broker": _broker,
+    "controller": _controller,
     "up": _up,
 }
 
@@ -299,6 +326,7 @@ def _announce(form: str, facts: dict[str, str]) -> None:
 
 _LABELS = {
     "nameServer": "name server",
+    "controller": "controller",
     "broker": "broker",
     "brokerName": "broker name",
     "cluster": "cluster",

@@ -7,6 +7,7 @@ SERVERS = {
     "up": "Run a name server and a broker in one process.",
     "namesrv": "Run a name server; takes RocketMQ's own properties file.",
     "broker": "Run a broker; takes RocketMQ's own properties file.",
+    "controller": "Run a controller, which says which broker of a group is its master.",
 }
 
 

@@ -36,6 +36,7 @@ from pymq.client.send_encoding import (
     batch_topic,
     check_flag,
     check_message,
+    check_no_timer,
     encode_batch,
     encode_properties,
     prepare_body,
@@ -355,6 +356,7 @@ class BlockingClient:
             PymqError: the last of the failures.
         """
         check_message(message)
+        check_no_timer(message)
         body, sys_flag = prepare_body(message.body, message.topic, self._config)
         check_flag(message.flag)
         message_id = self._message_ids.next(self._clock.wall_ms())

@@ -29,6 +29,7 @@ from pymq.errors import (
     ClientMisplaced,
     ConfigurationError,
     ConnectionFailed,
+    NotReplicated,
     PymqError,
     RemoteProtocolError,
     RequestNotSupported,
@@ -58,6 +59,7 @@ PASSING = (
     TopicNotExist,
     SystemBusy,
     ServiceNotAvailable,
+    NotReplicated,  # of commits: again, perhaps at another master
 )
 
 

@@ -97,5 +97,5 @@ def _may_send_again(error: PymqError, queue: MessageQueue | None) -> bool:
         queue: the only one allowed; ``None``: any queue of the topic will do.
     """
     if queue is not None:
-        return isinstance(error, ConnectionFailed) and error.outcome_known
+        return error.retriable and error.outcome_known
     return may_send_elsewhere(error)

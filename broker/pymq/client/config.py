@@ -50,9 +50,9 @@ class ClientConfig:
         connect_timeout_s: for a connection to be made; ``None``: ``timeout_s``, but at most
             ``CONNECT_TIMEOUT_S``.
         read_deadline_s: reads are tried again until this has passed without any progress.
-        send_retries: how often a failed send is tried again on another queue. A failure
-            whose outcome is unknown may have stored the message: then it is there twice, with
-            the same message id.
+        send_retries: how often a failed send of ``BlockingClient`` is tried again on another
+            queue; ``Producer`` has ``retries``. A failure whose outcome is unknown may have stored
+            the message: then it is there twice, with the same message id.
         route_age_s: routes older than this are asked for again (pollNameServerInterval).
         awaits_routes: all topics that will be used are known to exist. One without a route is
             then taken for one whose brokers are away for the moment: reads and batches are tried
@@ -87,7 +87,7 @@ class ClientConfig:
             check_seconds(name, getattr(self, name))
         if self.connect_timeout_s is not None:
             check_seconds("connect_timeout_s", self.connect_timeout_s)
-        check_count("send_retries (retries of a producer)", self.send_retries, 0, 100)
+        check_count("send_retries", self.send_retries, 0, 100)
         check_count("default_queue_count", self.default_queue_count, 1)
         if not isinstance(self.compression, Compression):
             names = ", ".join(f"Compression.{member.name}" for member in Compression)

@@ -30,6 +30,7 @@ from pymq.client.subscriptions import subscription_of
 from pymq.client.workers import WorkerPool
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError
+from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerData,
@@ -348,7 +349,7 @@ class Consumer:
             )
         ]
 
-    def _members_changed(self, request: Command) -> None:
+    def _members_changed(self, _: AsyncChannel, request: Command) -> None:
         if (request.fields or {}).get("consumerGroup") == self.group:
             self._rebalance.wake()
 

@@ -101,6 +101,14 @@ class Heartbeats:
         finally:
             ended.set_result(None)
 
+    async def ask_version(self, channel: AsyncChannel) -> int:
+        """Return the version of RocketMQ's protocol that a broker has, or acts as.
+
+        Raises:
+            PymqError: it does not say.
+        """
+        return await self._connections.ask(channel, self._operation())
+
     def _watch(self, address: str, heartbeat: _Heartbeat) -> None:
         under_way = self._under_way.setdefault(address, set())
         under_way.add(heartbeat)

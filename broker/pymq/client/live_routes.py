@@ -1,9 +1,11 @@
 """The routes of the topics that an asyncio client uses, kept up to date while it is open.
 
-A route is read again when it is older than ``age_s``; within a second when a send or a pull found
-it wrong, or when it is only borrowed from ``TBW102``.
+A route is read again when it is older than ``age_s``; at once when a send or a pull found it
+wrong; often while a broker with slaves has no master; within a second when it is only borrowed from
+``TBW102``.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -16,12 +18,15 @@ from pymq.clock import Clock
 from pymq.errors import PymqError, TopicNotExist
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
+from pymq.net.waiting import happens
 from pymq.protocol.names import DEFAULT_TOPIC
 
 _log = logging.getLogger(__name__)
 
 #: A route is not read again within this, whoever doubts it.
 ROUTE_READ_MIN_S = 0.2
+#: How often we look for routes that are old.
+ROUTE_CHECK_S = 1.0
 
 
 class LiveRoutes:
@@ -54,6 +59,7 @@ class LiveRoutes:
         self._read_at: dict[str, float] = {}
         self._reading: SharedWork[PymqError | None] = SharedWork(tasks, "route of", self._read)
         self._troubles = SaidOnce(_log)
+        self._doubted = asyncio.Event()
 
     def find(self, topic: str) -> Route | None:
         """Return the route of a topic as last read, without asking."""
@@ -100,6 +106,26 @@ class LiveRoutes:
     def doubt(self, topic: str) -> None:
         """A topic's route turned out wrong: read it again soon."""
         self._table.doubt(topic)
+        self._doubted.set()
+
+    async def watch(self, refreshed: Callable[[], None]) -> None:
+        """Keep the routes fresh; runs until it is cancelled.
+
+        Args:
+            refreshed: called after routes were read.
+        """
+        while True:
+            try:
+                count = await self.refresh()
+                if count:
+                    refreshed()
+            except Exception:
+                _log.exception("routes could not be read again; trying again")
+                count = 0
+            # One that is doubted again at once is not read again at once.
+            await asyncio.sleep(ROUTE_READ_MIN_S if count else 0)
+            await happens(self._doubted, ROUTE_READ_MIN_S if count else ROUTE_CHECK_S)
+            self._doubted.clear()
 
     async def refresh(self) -> int:
         """Read the routes again that are old or doubted; return how many."""

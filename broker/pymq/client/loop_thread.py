@@ -6,11 +6,12 @@ import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pymq.client.home import Process
 from pymq.errors import ClientClosed, PymqError
 
+C = TypeVar("C")
 T = TypeVar("T")
 
 
@@ -66,12 +67,35 @@ class LoopThread:
             work.close()
             self.process.check_process()
         with self._lock:
-            if self._is_closed or threading.current_thread() is self._thread:
+            try:
+                self.check_caller()
+            except ClientClosed:
                 work.close()
-                raise ClientClosed(
-                    "the client is closed, or was called from its own thread; use it inside `with`"
-                )
+                raise
             return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Have a function called in the loop.
+
+        Raises:
+            ClientClosed: the thread has ended.
+            ClientMisplaced: it belongs to the parent of this process.
+        """
+        self.process.check_process()
+        with self._lock:
+            self.check_caller()
+            self._loop.call_soon_threadsafe(function)
+
+    def check_caller(self) -> None:
+        """Accept a call that waits for the loop.
+
+        Raises:
+            ClientClosed: the thread has ended, or would wait for itself.
+        """
+        if self._is_closed or threading.current_thread() is self._thread:
+            raise ClientClosed(
+                "the client is closed, or was called from its own thread; use it inside `with`"
+            )
 
     def close(self) -> None:
         """Stop the loop and wait for the thread. Idempotent."""
@@ -85,14 +109,18 @@ class LoopThread:
         self._thread.join()
 
 
-class Threaded:
+class Threaded(Generic[C]):
     """A client of asyncio whose loop runs in a thread while it is open.
 
     One that is still open when the process ends is closed then: the thread would just stop, and
     what it had not sent or committed would be lost without a word.
+
+    Args:
+        client: the client of asyncio.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, client: C) -> None:
+        self._client = client
         self._thread: LoopThread | None = None
         self._starting = threading.Lock()
         self._forget_end: Callable[[], object] = _nothing
@@ -137,6 +165,12 @@ class Threaded:
         except PymqError:
             work.close()
             raise
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        self._check_open().soon(function)
+
+    def _check_caller(self) -> None:
+        self._check_open().check_caller()
 
     def _check_open(self) -> LoopThread:
         if self._thread is None:

@@ -32,14 +32,15 @@ from pymq.protocol.bodies import ConsumerData, MessageQueue
 from pymq.protocol.command import Command
 from pymq.protocol.unique_keys import UniqueKeys, month_around
 
-#: How often we look for routes that are old.
-ROUTE_CHECK_S = 1.0
+#: How often it is checked that ids of messages can still tell the time.
+KEYS_CHECK_S = 1.0
 #: When we close, peers may take this long to read what is pending.
 CLOSE_S = 1.0
 
 _client_numbers = itertools.count()
 
-OnRequest = Callable[[Command], None]
+#: Gets a request of a server, and the connection that it came over.
+OnRequest = Callable[[AsyncChannel, Command], None]
 T = TypeVar("T")
 
 
@@ -139,7 +140,8 @@ class ClientPool:
             address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
         )
         self._restart_keys()
-        self._tasks.repeat("routes", self._refresh, ROUTE_CHECK_S)
+        self._tasks.start("routes", self.routes.watch(self._close_unnamed))
+        self._tasks.repeat("unique keys", self._restart_old_keys, KEYS_CHECK_S)
         self._tasks.repeat("heartbeats", self.heartbeats.send_all, HEARTBEAT_S)
         self._tasks.repeat("loop watch", LoopWatch(self.loop.time).step, WATCH_S)
 
@@ -304,7 +306,7 @@ class ClientPool:
     def _dispatch(self, channel: AsyncChannel, request: Command) -> None:
         handler = self._on_request.get(request.code)
         if handler is not None:
-            handler(request)
+            handler(channel, request)
         else:
             remark = f" request type {request.code} not supported"
             channel.respond(request, request.reply(3, remark))
@@ -331,14 +333,9 @@ class ClientPool:
 
     # --- periodic duties
 
-    async def _refresh(self) -> int:
-        """Read routes again, and close connections that are not needed any more."""
+    def _restart_old_keys(self) -> None:
         if time.time_ns() // 1_000_000 >= self._keys_until_ms:
             self._restart_keys()
-        count = await self.routes.refresh()
-        if count:
-            self._close_unnamed()
-        return count
 
     def _close_unnamed(self) -> None:
         """Close idle connections to addresses that no route names any more."""

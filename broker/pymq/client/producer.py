@@ -1,6 +1,7 @@
 """Producer: sends messages.
 
-A message is checked, gets an id and is encoded here; ``Sender`` makes the attempts to send it.
+A message is checked, gets an id and is encoded here; ``Sender`` makes the attempts to send it, as
+many as there is time for until the deadline of the send. ``send_retry`` has the rules.
 
 What a retry means: an attempt whose outcome is unknown (time-out, connection lost) may have
 stored the message. The retry then stores it twice, with the same message id.
@@ -8,33 +9,39 @@ stored the message. The retry then stores it twice, with the same message id.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 from pymq.client import send_encoding
-from pymq.client.checks import check_count
-from pymq.client.config import ClientConfig, connect_s, parse_name_servers
+from pymq.client.config import parse_name_servers
+from pymq.client.hooks import SendHook
 from pymq.client.operations import (
     BODY_BYTES_MAX,
     DEFAULT_QUEUE_COUNT,
-    SendResult,
     check_send_topic,
 )
-from pymq.client.pool import ClientPool
-from pymq.client.send_attempt import SendAttempt
-from pymq.client.sender import Sender
+from pymq.client.placement import QueueSelector, placement
+from pymq.client.producer_config import (
+    DEADLINE_S,
+    IN_FLIGHT_BYTES_MAX,
+    IN_FLIGHT_MAX,
+    MOMENT_S,
+    ProducerConfig,
+)
+from pymq.client.producer_parts import Gatherer, ProducerParts
+from pymq.client.receipts import SendReceipt
+from pymq.client.requests import Reply, reply_message
+from pymq.client.transactions import TransactionCheck
+from pymq.client.unclosed import watch_unclosed
 from pymq.clock import Clock
-from pymq.errors import PymqError, TooManyPending
+from pymq.errors import PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.compression import COMPRESS_BYTES_MIN, Compression
-from pymq.protocol.message import Message
+from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP
 
 _log = logging.getLogger(__name__)
-
-#: Unanswered sends of one producer.
-IN_FLIGHT_MAX = 10_000
-_ONE_WAY = 2
 
 
 class Producer:
@@ -48,16 +55,29 @@ class Producer:
     Args:
         name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
         group: producer group; matters for transactions and in consoles.
-        timeout_s: for one attempt; ``retries`` more may follow.
-        retries: how often a failed send is tried again, on another queue and if possible
-            another broker. After a time-out or a lost connection the first attempt may have
-            stored the message, so a retry may duplicate it (with the same message id).
+        deadline_s: for a whole send: waiting for room, the route, all attempts and the pauses
+            between them. A send that ends there raises the error of its last attempt, which tells
+            what became of all of them.
+        timeout_s: for the answer to one attempt.
+        retries: how often a failed send is tried again at most, on another queue and if possible
+            another broker; ``None``: as often as there is time for. After a time-out or a lost
+            connection the attempt may have stored the message, so a retry may duplicate it (with
+            the same message id).
         in_flight_max: sends that may be unanswered; ``send`` waits, ``send_nowait`` refuses.
+        in_flight_bytes_max: likewise, bytes of bodies and properties.
+        avoid_slow_brokers: keep away, for 2 to 30 s, from brokers that take longer than 0.55 s to
+            answer, while there are others.
         compress_bytes_min: bodies from this size on are compressed; ``None``: none is.
         compression: how.
         body_bytes_max: largest body or batch; the broker has a limit, too.
         default_queue_count: queues of a topic that the first send creates.
         wait_stored: ``False``: the broker answers before its disk and slaves have confirmed.
+        check_transaction: says what became of a transaction of the group; needed for any.
+        check_topics: brokers of these topics are told at the start that this producer answers
+            checks; those of topics that are sent to are told anyway.
+        hooks: called before and after each send.
+        trace_topic: where to write the message trace, which consoles read, usually
+            ``RMQ_SYS_TRACE_TOPIC``; ``None``: nowhere.
         clock: for timestamps.
 
     Raises:
@@ -70,44 +90,49 @@ class Producer:
         name_servers: str | Sequence[str],
         *,
         group: str = DEFAULT_PRODUCER_GROUP,
+        deadline_s: float = DEADLINE_S,
         timeout_s: float = 3.0,
-        retries: int = 2,
+        retries: int | None = None,
         in_flight_max: int = IN_FLIGHT_MAX,
+        in_flight_bytes_max: int = IN_FLIGHT_BYTES_MAX,
+        avoid_slow_brokers: bool = False,
         compress_bytes_min: int | None = COMPRESS_BYTES_MIN,
         compression: Compression = Compression.ZLIB,
         body_bytes_max: int = BODY_BYTES_MAX,
         default_queue_count: int = DEFAULT_QUEUE_COUNT,
         wait_stored: bool = True,
+        check_transaction: TransactionCheck | None = None,
+        check_topics: Sequence[str] = (),
+        hooks: Sequence[SendHook] = (),
+        trace_topic: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_count("in_flight_max", in_flight_max, 1)
-        self._config = config = ClientConfig(
+        self._config = config = ProducerConfig(
             name_servers=parse_name_servers(name_servers),
             producer_group=group,
+            deadline_s=deadline_s,
             timeout_s=timeout_s,
-            send_retries=retries,
+            retries=retries,
+            in_flight_max=in_flight_max,
+            in_flight_bytes_max=in_flight_bytes_max,
+            avoid_slow_brokers=avoid_slow_brokers,
             compress_bytes_min=compress_bytes_min,
             compression=compression,
             body_bytes_max=body_bytes_max,
             default_queue_count=default_queue_count,
+            wait_stored=wait_stored,
         )
-        self._wait_stored = wait_stored
-        self._clock = clock or Clock()
-        self._pool = ClientPool(
-            config.name_servers,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_s(config),
-            route_age_s=config.route_age_s,
-            producer_group=group,
-            on_route=self._route_changed,
-            clock=self._clock,
+        self._parts = parts = ProducerParts(
+            config, check_transaction, hooks, trace_topic, clock or Clock()
         )
-        self._sender = Sender(self._pool, config, clock=self._clock, in_flight_max=in_flight_max)
-        # Bodies below this go out as they are.
-        self._plain_bytes = min(
-            config.body_bytes_max + 1,
-            config.body_bytes_max + 1 if compress_bytes_min is None else compress_bytes_min,
-        )
+        self._pool = parts.pool
+        self._sender = parts.sender
+        self._window = parts.sender.window
+        self._maker = parts.maker
+        self._transactions = parts.transactions
+        self._check_topics = tuple(check_topics)
+        self._batchers: weakref.WeakSet[Gatherer] = weakref.WeakSet()
+        self._forget_end: Callable[[], object] | None = None
 
     # --- life
 
@@ -118,8 +143,16 @@ class Producer:
             ClientClosed: it was closed; make a new one.
             ClientMisplaced: it was started in another process or event loop.
             ConnectionFailed: none answers; the text names all and why.
+            RouteNotFound: one of ``check_topics`` is unknown.
         """
         await self._pool.start()
+        if self._forget_end is None:
+            self._forget_end = watch_unclosed(self, self._window)
+        try:
+            await self._transactions.announce(self._check_topics)
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def close(self, timeout_s: float = 10.0) -> None:
@@ -130,15 +163,22 @@ class Producer:
         """
         if self._pool.is_open:
             self._pool.check_open()
+            if self._forget_end is not None:
+                self._forget_end()
             try:
                 async with asyncio.timeout(timeout_s):
                     await self.flush()
+                    if self._parts.tracer is not None:
+                        self._parts.tracer.flush()
+                        await self._window.wait_idle()
             except TimeoutError:
                 _log.warning(
                     "%d sends were unanswered when the producer closed", self.in_flight_count
                 )
         await self._pool.close()
-        self._sender.wake_all()
+        self._window.wake_all()
+        for batcher in list(self._batchers):
+            batcher.abandon()
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -154,7 +194,7 @@ class Producer:
     @property
     def in_flight_count(self) -> int:
         """Sends without an answer yet."""
-        return self._sender.in_flight_count
+        return self._window.count
 
     # --- sending
 
@@ -163,17 +203,22 @@ class Producer:
         message: Message,
         *,
         queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
         sharding_key: str | None = None,
-    ) -> SendResult:
+        deadline_s: float | None = None,
+    ) -> SendReceipt:
         """Store a message.
 
         Args:
             message: what.
             queue: exactly where to; no other queue is tried.
+            selector: gets the topic's queues, and returns the one for this message; see
+                ``pymq.selectors``. It is called again for another attempt.
             sharding_key: messages of one key go to one queue (as long as the topic keeps its
                 number of queues). They are stored in the order of their sends when each send
                 is awaited before the next one of its key begins; sends that are in flight at the
                 same time may overtake each other.
+            deadline_s: in place of the producer's.
 
         Raises:
             PymqError: its ``outcome_known`` is false when any attempt may have stored it.
@@ -182,37 +227,48 @@ class Producer:
             ConnectionFailed: no broker can be reached.
             RequestTimeout: no answer; it may be stored.
             RouteNotFound: no broker is known for the topic.
+            TooManyPending: there was no room (``in_flight_max``) until the deadline.
             ClientClosed: the producer is not open.
             ClientMisplaced: it was started in another process, thread or event loop.
         """
-        sender = self._sender
-        if sender.in_flight_count >= sender.in_flight_max:
-            await sender.wait_room()
-        return await sender.begin(self._prepare(message, queue, sharding_key))
+        where = None
+        if not (queue is None and selector is None and sharding_key is None):
+            where = placement(queue, selector, sharding_key)
+        if self._window.is_full:
+            deadline_s = await self._wait_room(deadline_s)
+        return await self._sender.begin(self._maker.prepare(message, where, deadline_s))
 
     def send_nowait(
         self,
         message: Message,
         *,
         queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
         sharding_key: str | None = None,
-    ) -> asyncio.Future[SendResult]:
+        deadline_s: float | None = None,
+    ) -> asyncio.Future[SendReceipt]:
         """Begin to store a message; the future ends as ``send`` would.
 
         Raises:
             LocalProtocolError: the message cannot be sent; the text names the limit.
-            TooManyPending: ``in_flight_max`` sends are unanswered; ``await wait_room()``.
+            TooManyPending: too much is unanswered; ``await wait_room()``.
             ClientClosed: the producer is not open.
         """
-        sender = self._sender
-        if sender.in_flight_count >= sender.in_flight_max:
-            raise TooManyPending(
-                f"{sender.in_flight_count} sends are unanswered, expected at most "
-                f"{sender.in_flight_max} (in_flight_max); await wait_room() before sending more"
-            )
-        return sender.begin(self._prepare(message, queue, sharding_key))
+        if self._window.is_full:
+            raise self._window.refusal()
+        where = None
+        if not (queue is None and selector is None and sharding_key is None):
+            where = placement(queue, selector, sharding_key)
+        return self._sender.begin(self._maker.prepare(message, where, deadline_s))
 
-    async def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
+    async def send_one_way(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        sharding_key: str | None = None,
+    ) -> None:
         """Send a message without asking whether it arrived: it may be lost silently.
 
         Raises:
@@ -221,15 +277,17 @@ class Producer:
             RouteNotFound: no broker is known for the topic.
             ClientClosed: the producer is not open.
         """
-        send = self._prepare(message, queue, None)
-        template = await self._sender.choose(send)
-        channel = await self._sender.channel(template)
-        await channel.wait_writable()
-        send.write(channel, template, 0, _ONE_WAY)
+        where = placement(queue, selector, sharding_key)
+        await self._sender.send_one_way(self._maker.prepare(message, where, None))
 
     async def send_batch(
-        self, messages: Iterable[Message], *, queue: MessageQueue | None = None
-    ) -> list[SendResult]:
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        deadline_s: float | None = None,
+    ) -> list[SendReceipt]:
         """Store messages of one topic with one request, or few above the size limit.
 
         The messages of a request are stored next to each other in one queue. The broker takes
@@ -237,33 +295,79 @@ class Producer:
         them may be there afterwards, as with every RocketMQ broker.
 
         Returns:
-            One result per request, in order; its ids are those of its messages, joined by
-            ``,``; its offset that of its first.
+            One receipt per message, in their order.
 
         Raises:
             PymqError: as for ``send``. When requests before were stored, a note says how
                 many messages they held.
         """
-        sender = self._sender
         several = send_encoding.batch_messages(messages)
-        batches = self._prepare_batches(several, queue)
-        results: list[SendResult] = []
-        stored = 0
-        for send, count in batches:
-            if sender.in_flight_count >= sender.in_flight_max:
-                await sender.wait_room()
+        where = placement(queue, selector, None)
+        receipts: list[SendReceipt] = []
+        for send in self._maker.prepare_batches(several, where, deadline_s):
             try:
-                results.append(await sender.begin(send))
+                if self._window.is_full:
+                    await self._window.wait_room(self._pool.check_open, send.deadline_s)
+                stored = await self._sender.begin(send)
             except PymqError as error:
-                if stored:
-                    error.add_note(f"the first {stored} of {len(several)} messages were stored")
+                if receipts:
+                    count = len(receipts)
+                    error.add_note(f"the first {count} of {len(several)} messages were stored")
                 raise
-            stored += count
-        return results
+            receipts += stored
+        return receipts
+
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        sharding_key: str | None = None,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Send a message and return what its consumer replies.
+
+        Args:
+            message, queue, selector, sharding_key: as for ``send``.
+            deadline_s: for all of it, the reply included; in place of the producer's.
+
+        Raises:
+            RequestTimeout: it was sent, and no reply came in time.
+            PymqError: it was not sent; as for ``send``.
+        """
+        where = placement(queue, selector, sharding_key)
+        return await self._parts.requests.request(message, where, deadline_s)
+
+    async def reply(
+        self,
+        request: ReceivedMessage,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        properties: dict[str, str] | None = None,
+        deadline_s: float | None = None,
+    ) -> SendReceipt:
+        """Answer a message that was sent with ``request``.
+
+        Args:
+            request: as it was received.
+            body, tags, properties: of the answer.
+            deadline_s: in place of the producer's.
+
+        Raises:
+            LocalProtocolError: the message is not a request, or the answer cannot be sent.
+            BrokerSystemError: whoever asked has gone, or does not take the answer.
+            PymqError: as for ``send``.
+        """
+        answer = reply_message(request, body, tags, properties)
+        return await self._parts.requests.reply(request, answer, deadline_s)
 
     async def flush(self) -> None:
         """Wait until no send is unanswered."""
-        await self._sender.flush()
+        for batcher in list(self._batchers):
+            await batcher.flush()
+        await self._window.wait_idle()
 
     async def wait_room(self) -> None:
         """Wait until another send may begin.
@@ -271,7 +375,7 @@ class Producer:
         Raises:
             ClientClosed: the producer was closed meanwhile.
         """
-        await self._sender.wait_room()
+        await self._window.wait_room(self._pool.check_open)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that messages of a topic can be sent to.
@@ -282,64 +386,10 @@ class Producer:
         check_send_topic(topic)
         return [template.queue for template in (await self._sender.topic_queues(topic)).templates]
 
-    # --- a send
-
-    def _prepare(
-        self, message: Message, queue: MessageQueue | None, sharding_key: str | None
-    ) -> SendAttempt:
-        if not isinstance(message, Message):
-            send_encoding.check_message(message)
-        if sharding_key is not None:
-            send_encoding.check_sharding_key(sharding_key)
-        topic = message.topic
-        if topic not in self._sender.topics:
-            check_send_topic(topic)
-        born_ms = self._clock.wall_ms()
-        key = self._pool.unique_keys().next(born_ms)
-        body = message.body
-        sys_flag = 0
-        if type(body) is not bytes or not 0 < len(body) < self._plain_bytes:
-            body, sys_flag = send_encoding.prepare_body(body, topic, self._config)
-        if message.flag != 0:
-            send_encoding.check_flag(message.flag)
-        properties = send_encoding.properties_json(
-            message, key, sharding_key=sharding_key, wait_stored=self._wait_stored
-        )
-        return SendAttempt(
-            self._sender,
-            self._pool.loop.create_future(),
-            topic,
-            body,
-            properties,
-            key,
-            born_ms,
-            sys_flag,
-            message.flag,
-            False,
-            queue,
-            sharding_key,
-        )
-
-    def _prepare_batches(
-        self, messages: list[Message], queue: MessageQueue | None
-    ) -> list[tuple[SendAttempt, int]]:
-        """Return (send, number of its messages) for each request that is needed."""
-        topic = send_encoding.batch_topic(messages)
-        born_ms = self._clock.wall_ms()
-        make = self._pool.unique_keys().next
-        keys = [make(born_ms) for _ in messages]
-        batches = send_encoding.encode_batches(messages, keys, self._config.body_bytes_max)
-        sender = self._sender
-        outer = '""' if self._wait_stored else '"WAIT\\u0001false\\u0002"'
-        sends = []
-        for batch in batches:
-            future = self._pool.loop.create_future()
-            ids = ",".join(batch.unique_keys)
-            send = SendAttempt(
-                sender, future, topic, batch.body, outer, ids, born_ms, 0, 0, True, queue, None
-            )
-            sends.append((send, len(batch.unique_keys)))
-        return sends
-
-    def _route_changed(self, topic: str) -> None:
-        self._sender.route_changed(topic)
+    async def _wait_room(self, deadline_s: float | None) -> float:
+        """Wait until a send may begin; return for how long it may go on then."""
+        self._pool.check_open()
+        time_s = self._pool.loop.time
+        until_s = time_s() + self._maker.limit_s(deadline_s)
+        await self._window.wait_room(self._pool.check_open, until_s)
+        return max(until_s - time_s(), MOMENT_S)

@@ -3,9 +3,15 @@
 from collections.abc import Collection
 
 from pymq.client.send_template import SendTemplate
-from pymq.errors import LocalProtocolError
+from pymq.errors import LocalProtocolError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.hashes import java_hash
+
+
+def hashed_index(key: str, count: int) -> int:
+    """Return the index of a key's queue among ``count`` queues, the same one as in Java clients."""
+    # Java's remainder takes the sign of the dividend, and then the absolute value is taken.
+    return abs(java_hash(key)) % count
 
 
 class TopicQueues:
@@ -42,18 +48,24 @@ class TopicQueues:
 
     def of_key(self, sharding_key: str) -> SendTemplate:
         """Return the queue of a key: the one a Java producer chooses (SelectMessageQueueByHash)."""
-        # Java's remainder takes the sign of the dividend, and then the absolute value is taken.
-        return self.templates[abs(java_hash(sharding_key)) % len(self.templates)]
+        return self.templates[hashed_index(sharding_key, len(self.templates))]
 
     def exactly(self, queue: MessageQueue) -> SendTemplate:
         """Return a certain queue.
 
         Raises:
-            LocalProtocolError: it is not one of them.
+            LocalProtocolError: its broker has no such queue.
+            RouteNotFound: its broker has left the route; it may come back.
         """
         for template in self.templates:
             if template.queue == queue:
                 return template
+        brokers = {template.queue.broker_name for template in self.templates}
+        if queue.broker_name not in brokers:
+            raise RouteNotFound(
+                f"broker {queue.broker_name!r} has no queue of topic {queue.topic!r} that can be "
+                f"sent to, by its route: is it running? ({', '.join(sorted(brokers))} can)"
+            )
         names = ", ".join(f"{t.queue.broker_name}:{t.queue.queue_id}" for t in self.templates)
         raise LocalProtocolError(
             f"{queue!r} cannot be sent to; the queues of its topic are {names}"

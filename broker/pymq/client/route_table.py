@@ -11,6 +11,10 @@ PROVISIONAL_AGE_S = 1.0
 #: A broker that has left a route may restart: for ``LEFT_S`` we look for it every ``LEFT_AGE_S``.
 LEFT_S = 120.0
 LEFT_AGE_S = 2.0
+#: Where a broker has slaves but no master, one of them may become it at any moment: for
+#: ``ELECTION_S`` we look every ``ELECTION_AGE_S``.
+ELECTION_S = 30.0
+ELECTION_AGE_S = 0.2
 
 #: A known topic is not believed to be gone before name servers have said so for this long: one
 #: that has just started knows of no broker until the next registration, every 30 s.
@@ -27,6 +31,8 @@ class RouteDifference:
     read_removed: frozenset[MessageQueue]
     #: Addresses that are not in the new route.
     addresses_gone: frozenset[str]
+    #: Brokers whose master is another one, or gone, or back.
+    masters_changed: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
         return bool(
@@ -35,6 +41,7 @@ class RouteDifference:
             or self.read_added
             or self.read_removed
             or self.addresses_gone
+            or self.masters_changed
         )
 
 
@@ -49,7 +56,12 @@ def difference(old: Route | None, new: Route) -> RouteDifference:
         read_now - read_before,
         read_before - read_now,
         route_addresses(old) - route_addresses(new),
+        frozenset(name for name, _ in _masters(old) ^ _masters(new)),
     )
+
+
+def _masters(route: Route | None) -> frozenset[tuple[str, str]]:
+    return frozenset() if route is None else frozenset(route.masters().items())
 
 
 def route_addresses(route: Route | None) -> frozenset[str]:
@@ -68,6 +80,8 @@ class _Entry:
     missing_since_s: float | None = None
     #: When it lost an address that has not come back; ``None``: it has all it ever had.
     left_s: float | None = None
+    #: Since when a broker with slaves has no master; ``None``: they have.
+    without_master_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -105,6 +119,9 @@ class RouteTable:
             age_s = min(age_s, PROVISIONAL_AGE_S)
         elif entry.left_s is not None and now_s - entry.left_s < LEFT_S:
             age_s = min(age_s, LEFT_AGE_S)
+        since_s = entry.without_master_s
+        if since_s is not None and now_s - since_s < ELECTION_S:
+            age_s = min(age_s, ELECTION_AGE_S)
         return entry.is_doubted or now_s - entry.fetched_s >= age_s
 
     def put(self, route: Route, now_s: float) -> RouteDifference:
@@ -117,7 +134,14 @@ class RouteTable:
                 left_s = now_s
             elif route_addresses(route) == route_addresses(entry.route):
                 left_s = entry.left_s
-        self._entries[route.topic] = _Entry(route, now_s, left_s=left_s)
+        without_master_s = None
+        if len(route.masters()) < len(route.addresses):
+            without_master_s = now_s
+            if entry is not None and entry.without_master_s is not None:
+                without_master_s = entry.without_master_s
+        self._entries[route.topic] = _Entry(
+            route, now_s, left_s=left_s, without_master_s=without_master_s
+        )
         return change
 
     def keep(self, topic: str, now_s: float, *, is_missing: bool) -> Route | None:
@@ -142,7 +166,11 @@ class RouteTable:
                 del self._entries[topic]
                 return None
         self._entries[topic] = _Entry(
-            entry.route, now_s, missing_since_s=since_s, left_s=entry.left_s
+            entry.route,
+            now_s,
+            missing_since_s=since_s,
+            left_s=entry.left_s,
+            without_master_s=entry.without_master_s,
         )
         return entry.route
 

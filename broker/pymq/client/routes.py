@@ -207,7 +207,7 @@ def no_route(
         failures: why some of them could not be asked.
     """
     unasked = f" (not all of them could be asked: {'; '.join(failures)})" if failures else ""
-    return RouteNotFound(
+    error = RouteNotFound(
         f"topic {topic!r}: no name server of [{', '.join(name_servers)}] knows a broker for it"
         f"{unasked}; "
         f"create it with `pymq topic create {topic}` (mqadmin updateTopic), or set "
@@ -215,6 +215,8 @@ def no_route(
         "a second or two to be known, and a name server that has just started knows none until the "
         "brokers register again, after up to 30 s"
     )
+    error.is_certain = not failures
+    return error
 
 
 def not_a_name_server(address: str, *, is_broker: bool) -> ConfigurationError:

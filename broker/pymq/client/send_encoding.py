@@ -5,7 +5,7 @@ with the properties of each message inside.
 """
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 
@@ -14,7 +14,7 @@ from pymq.client.operations import check_send_topic
 from pymq.errors import LocalProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_LENGTH, BATCH_OVERHEAD_BYTES
 from pymq.protocol.compression import compress, compression_flags
-from pymq.protocol.message import SHARDING_KEY, WAIT, Message, check_delay_level, check_tag
+from pymq.protocol.message import Message, check_delay_level, check_tag
 from pymq.protocol.names import is_retry_topic
 from pymq.protocol.record import PROPERTIES_BYTES_MAX
 
@@ -27,35 +27,46 @@ _INT32 = 1 << 31
 
 
 def properties_json(
-    message: Message, unique_key: str, *, sharding_key: str | None, wait_stored: bool
+    message: Message, unique_key: str, *, system: Mapping[str, str] | None = None
 ) -> str:
     """Return the properties of a message as a JSON text with its quotes.
+
+    Args:
+        message: whose.
+        unique_key: its id.
+        system: further system properties.
 
     Raises:
         LocalProtocolError: a property cannot be sent.
     """
     try:
-        if not (message.properties or message.delay_level or sharding_key) and wait_stored:
+        if not (message.properties or message.delay_level or system or message.has_timer):
             keys = message.keys
             if not keys:
                 return f'"UNIQ_KEY\\u0001{unique_key}\\u0002{_tag_piece(message.tags)}"'
             if type(keys) is str and (piece := _piece("KEYS", keys)) is not None:
                 tag = _tag_piece(message.tags)
                 return f'"UNIQ_KEY\\u0001{unique_key}\\u0002{piece}{tag}"'
-        system = _system(sharding_key, wait_stored)
         return encode_basestring(message.encode_properties(unique_key, system).decode())
     except (TypeError, AttributeError) as error:
         raise wrong_type(message, error) from error
 
 
-def encode_properties(message: Message, unique_key: str) -> bytes:
+def encode_properties(
+    message: Message, unique_key: str, system: Mapping[str, str] | None = None
+) -> bytes:
     """Return the properties of a message as its broker stores them.
+
+    Args:
+        message: whose.
+        unique_key: its id.
+        system: further system properties.
 
     Raises:
         LocalProtocolError: a property cannot be sent.
     """
     try:
-        return message.encode_properties(unique_key)
+        return message.encode_properties(unique_key, system)
     except (TypeError, AttributeError) as error:
         raise wrong_type(message, error) from error
 
@@ -78,31 +89,6 @@ def check_message(message: object) -> None:
         raise LocalProtocolError(
             f"{message!r:.80} is a {type(message).__name__}, expected a Message"
         )
-
-
-def check_sharding_key(key: object) -> None:
-    """Accept a key that chooses a queue.
-
-    Raises:
-        LocalProtocolError: it is not a string, or empty.
-    """
-    if not isinstance(key, str) or not key:
-        hint = f"; write sharding_key=str({key!r:.80})" if isinstance(key, int | float) else ""
-        raise LocalProtocolError(
-            f"sharding_key={key!r:.80}, expected a str that is not empty, because its hash chooses "
-            f"the queue in every client alike{hint}"
-        )
-
-
-def _system(sharding_key: str | None, wait_stored: bool) -> dict[str, str] | None:
-    if sharding_key is None and wait_stored:
-        return None
-    system = {}
-    if sharding_key is not None:
-        system[SHARDING_KEY] = sharding_key
-    if not wait_stored:
-        system[WAIT] = "false"
-    return system
 
 
 def _piece(name: str, value: str) -> str | None:
@@ -169,6 +155,19 @@ def check_body(body: object, topic: str, bytes_max: int) -> bytes:
     return body
 
 
+def check_no_timer(message: Message) -> None:
+    """Accept a message for a client that does not ask brokers whether they know delivery times.
+
+    Raises:
+        LocalProtocolError: it has one, and an old broker would deliver it at once.
+    """
+    if message.has_timer:
+        raise LocalProtocolError(
+            "delay_s and deliver_at are for Producer, which asks the broker whether it knows them; "
+            "an old one would deliver the message at once"
+        )
+
+
 def check_flag(flag: int) -> None:
     """Accept a user's number of 32 bits.
 
@@ -227,7 +226,11 @@ def batch_topic(messages: list[Message]) -> str:
 
 
 def encode_batches(
-    messages: Sequence[Message], unique_keys: Iterable[str], bytes_max: int
+    messages: Sequence[Message],
+    unique_keys: Iterable[str],
+    bytes_max: int,
+    *,
+    system: Mapping[str, str] | None = None,
 ) -> list[Batch]:
     """Return as few batches as the size limit allows, in the order of the messages.
 
@@ -235,6 +238,7 @@ def encode_batches(
         messages: all to one topic; nothing in a batch is compressed.
         unique_keys: an id for each.
         bytes_max: of the body of one batch.
+        system: further system properties of all of them.
 
     Raises:
         LocalProtocolError: a message cannot be sent in a batch.
@@ -248,8 +252,15 @@ def encode_batches(
         body = message.body
         if type(body) is not bytes or not body:
             body = check_body(body, message.topic, bytes_max)
-        if message.properties or message.keys or message.delay_level or message.flag != 0:
-            properties = _batch_properties(message, key)
+        if (
+            message.properties
+            or message.keys
+            or message.delay_level
+            or message.has_timer
+            or message.flag != 0
+            or system is not None
+        ):
+            properties = _batch_properties(message, key, system)
         else:
             try:
                 properties = f"UNIQ_KEY\x01{key}\x02".encode() + _tag_bytes(message.tags)
@@ -292,13 +303,17 @@ def encode_batch(messages: Sequence[Message], unique_keys: Iterable[str], bytes_
     return batches[0]
 
 
-def _batch_properties(message: Message, key: str) -> bytes:
+def _batch_properties(message: Message, key: str, system: Mapping[str, str] | None) -> bytes:
+    if message.has_timer:
+        raise LocalProtocolError(
+            "a message with delay_s or deliver_at cannot be in a batch; send it alone"
+        )
     if check_delay_level(message.delay_level):
         raise LocalProtocolError(
             f"a message with delay_level={message.delay_level} cannot be in a batch; send it alone"
         )
     check_flag(message.flag)
-    return encode_properties(message, key)
+    return encode_properties(message, key, system)
 
 
 @functools.lru_cache(1024)

@@ -13,11 +13,16 @@ from pymq.protocol.codes import MQ_VERSION, RequestCode
 from pymq.protocol.framing import frame_prefix
 from pymq.protocol.names import DEFAULT_TOPIC
 
+#: Requests whose headers differ in nothing but this code.
+SEND = int(RequestCode.SEND_MESSAGE_V2)
+SEND_BATCH = int(RequestCode.SEND_BATCH_MESSAGE)
+SEND_REPLY = int(RequestCode.SEND_REPLY_MESSAGE_V2)
+
 
 class SendTemplate:
     """Makes the frames of sends to one queue."""
 
-    __slots__ = ("_batch", "_single", "address", "description", "queue")
+    __slots__ = ("_formats", "address", "description", "queue")
 
     def __init__(
         self,
@@ -32,9 +37,10 @@ class SendTemplate:
         self.address = address
         #: Of a send, for error messages.
         self.description = f"a message to topic {queue.topic!r}"
-        fixed = (group, queue, default_topic_queue_count)
-        self._single = _header_format(RequestCode.SEND_MESSAGE_V2, *fixed, batch=False)
-        self._batch = _header_format(RequestCode.SEND_BATCH_MESSAGE, *fixed, batch=True)
+        self._formats = {
+            code: _header_format(code, group, queue, default_topic_queue_count)
+            for code in (SEND, SEND_BATCH, SEND_REPLY)
+        }
 
     def head(
         self,
@@ -46,7 +52,7 @@ class SendTemplate:
         born_ms: int,
         flag: int,
         command_flag: int = 0,
-        batch: bool = False,
+        code: int = SEND,
     ) -> bytes:
         """Return the frame in front of its body.
 
@@ -58,12 +64,12 @@ class SendTemplate:
             born_ms: when the message was made.
             flag: the user's number.
             command_flag: of the frame, 2 for one-way.
-            batch: whether the body is a batch.
+            code: of the request.
 
         Raises:
             LocalProtocolError: the properties are not Unicode, or the frame is too large.
         """
-        text = (self._batch if batch else self._single) % (
+        text = self._formats[code] % (
             sys_flag,
             born_ms,
             flag,
@@ -79,16 +85,16 @@ class SendTemplate:
 
 
 def _header_format(
-    code: int, group: str, queue: MessageQueue, default_queue_count: int, *, batch: bool
+    code: int, group: str, queue: MessageQueue, default_queue_count: int
 ) -> str:
     a, b, c, n = (
         encode_basestring(text).replace("%", "%%")
         for text in (group, queue.topic, DEFAULT_TOPIC, queue.broker_name)
     )
     return (
-        f'{{"code":{int(code)},"extFields":{{"a":{a},"b":{b},"c":{c},'
+        f'{{"code":{code},"extFields":{{"a":{a},"b":{b},"c":{c},'
         f'"d":"{default_queue_count}","e":"{queue.queue_id}","f":"%d","g":"%d","h":"%d","i":%s,'
-        f'"j":"0","k":"false","m":"{"true" if batch else "false"}","n":{n}}},'
+        f'"j":"0","k":"false","m":"{"true" if code == SEND_BATCH else "false"}","n":{n}}},'
         '"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON",'
         f'"version":{MQ_VERSION}}}'
     )

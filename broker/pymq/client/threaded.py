@@ -1,36 +1,29 @@
-"""Blocking faces of Producer and Consumer, for scripts and threads.
+"""The blocking face of Consumer, for scripts and threads; ``threaded_producer`` has the other one.
 
 Each has one background thread with an event loop, in which the asyncio client lives. Methods
 have the same names and arguments and may be called from any thread. Ctrl-C interrupts them. A
 client that is still open when the process ends is closed then.
 """
 
-import concurrent.futures
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
 from typing import Self, cast, overload
 
 from pymq.client import consumer as _consumer
-from pymq.client import producer as _producer
 from pymq.client.consumer import MAX_RECONSUME_TIMES
 from pymq.client.handler import check_handler, check_result
 from pymq.client.inbox import Delivery, FlowLimits
 from pymq.client.loop_thread import Threaded, soon
-from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT, SendResult
-from pymq.client.producer import IN_FLIGHT_MAX
-from pymq.client.send_encoding import batch_messages
 from pymq.client.thread_inbox import ThreadInbox
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
-from pymq.protocol.compression import COMPRESS_BYTES_MIN, Compression
-from pymq.protocol.message import Message, ReceivedMessage
-from pymq.protocol.names import DEFAULT_PRODUCER_GROUP
+from pymq.protocol.message import ReceivedMessage
 
 _log = logging.getLogger(__name__)
 
@@ -38,115 +31,7 @@ _log = logging.getLogger(__name__)
 SETTLE_S = 1.0
 
 
-class Producer(Threaded):
-    """``pymq.client.producer.Producer``, blocking; takes the same arguments.
-
-    ::
-
-        with Producer("127.0.0.1:9876") as producer:
-            producer.send(Message("flights", b"..."))
-    """
-
-    def __init__(
-        self,
-        name_servers: str | Sequence[str],
-        *,
-        group: str = DEFAULT_PRODUCER_GROUP,
-        timeout_s: float = 3.0,
-        retries: int = 2,
-        in_flight_max: int = IN_FLIGHT_MAX,
-        compress_bytes_min: int | None = COMPRESS_BYTES_MIN,
-        compression: Compression = Compression.ZLIB,
-        body_bytes_max: int = BODY_BYTES_MAX,
-        default_queue_count: int = DEFAULT_QUEUE_COUNT,
-        wait_stored: bool = True,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__()
-        self._producer = _producer.Producer(
-            name_servers,
-            group=group,
-            timeout_s=timeout_s,
-            retries=retries,
-            in_flight_max=in_flight_max,
-            compress_bytes_min=compress_bytes_min,
-            compression=compression,
-            body_bytes_max=body_bytes_max,
-            default_queue_count=default_queue_count,
-            wait_stored=wait_stored,
-            clock=clock,
-        )
-
-    def start(self) -> Self:
-        """See the asyncio Producer."""
-        self._start(self._producer.start, "pymq producer")
-        return self
-
-    def close(self, timeout_s: float = 10.0) -> None:
-        """See the asyncio Producer."""
-        self._stop(lambda: self._producer.close(timeout_s))
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def client_id(self) -> str:
-        """Who we are to the brokers."""
-        return self._producer.client_id
-
-    @property
-    def in_flight_count(self) -> int:
-        """Sends without an answer yet."""
-        return self._producer.in_flight_count
-
-    def send(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        sharding_key: str | None = None,
-    ) -> SendResult:
-        """See the asyncio Producer."""
-        return self._call(self._producer.send(message, queue=queue, sharding_key=sharding_key))
-
-    def send_nowait(
-        self,
-        message: Message,
-        *,
-        queue: MessageQueue | None = None,
-        sharding_key: str | None = None,
-    ) -> concurrent.futures.Future[SendResult]:
-        """Begin to store a message. Above ``in_flight_max`` the send begins later.
-
-        Sends that are in flight at the same time may overtake each other.
-        """
-        return self._begin(self._producer.send(message, queue=queue, sharding_key=sharding_key))
-
-    def send_one_way(self, message: Message, *, queue: MessageQueue | None = None) -> None:
-        """See the asyncio Producer."""
-        self._call(self._producer.send_one_way(message, queue=queue))
-
-    def send_batch(
-        self, messages: Iterable[Message], *, queue: MessageQueue | None = None
-    ) -> list[SendResult]:
-        """See the asyncio Producer."""
-        # Here, not in the loop: making them may take a while, or use this producer.
-        several = batch_messages(messages)
-        return self._call(self._producer.send_batch(several, queue=queue))
-
-    def flush(self) -> None:
-        """See the asyncio Producer."""
-        self._call(self._producer.flush())
-
-    def queues(self, topic: str) -> list[MessageQueue]:
-        """See the asyncio Producer."""
-        return self._call(self._producer.queues(topic))
-
-
-class Consumer(Threaded):
+class Consumer(Threaded[_consumer.Consumer]):
     """``pymq.client.consumer.Consumer``, blocking; takes the same arguments.
 
     ::
@@ -177,26 +62,27 @@ class Consumer(Threaded):
         close_timeout_s: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__()
-        self._consumer = _consumer.Consumer(
-            name_servers,
-            group,
-            from_where=from_where,
-            message_model=message_model,
-            max_reconsume_times=max_reconsume_times,
-            limits=limits,
-            timeout_s=timeout_s,
-            close_timeout_s=close_timeout_s,
-            clock=clock,
+        super().__init__(
+            _consumer.Consumer(
+                name_servers,
+                group,
+                from_where=from_where,
+                message_model=message_model,
+                max_reconsume_times=max_reconsume_times,
+                limits=limits,
+                timeout_s=timeout_s,
+                close_timeout_s=close_timeout_s,
+                clock=clock,
+            )
         )
-        self._inbox = ThreadInbox(self._consumer._inbox)
+        self._inbox = ThreadInbox(self._client._inbox)
         self._tasks = Tasks("blocking consumer")
 
     # --- subscriptions
 
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Self:
         """See the asyncio Consumer."""
-        subscribe = functools.partial(self._consumer.subscribe, topic, tags, sql=sql)
+        subscribe = functools.partial(self._client.subscribe, topic, tags, sql=sql)
         if self._thread is None:
             subscribe()
         else:
@@ -206,26 +92,26 @@ class Consumer(Threaded):
     def unsubscribe(self, topic: str) -> None:
         """See the asyncio Consumer."""
         if self._thread is None:
-            self._consumer.unsubscribe(topic)
+            self._client.unsubscribe(topic)
         else:
-            self._thread.call(soon(self._consumer.unsubscribe, topic))
+            self._thread.call(soon(self._client.unsubscribe, topic))
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours at the moment."""
         if self._thread is None:
             return []
-        return self._thread.call(soon(lambda: self._consumer.assignment))
+        return self._thread.call(soon(lambda: self._client.assignment))
 
     @property
     def client_id(self) -> str:
         """Who we are to the brokers and the other members."""
-        return self._consumer.client_id
+        return self._client.client_id
 
     @property
     def backlog_count(self) -> int:
         """Messages that were pulled and are not finished."""
-        return self._consumer.backlog_count
+        return self._client.backlog_count
 
     # --- life
 
@@ -235,7 +121,7 @@ class Consumer(Threaded):
         return self
 
     async def _open(self) -> None:
-        await self._consumer.start()
+        await self._client.start()
         self._tasks.repeat("settle", self._inbox.settle, SETTLE_S)
 
     def close(self) -> None:
@@ -245,7 +131,7 @@ class Consumer(Threaded):
     async def _close(self) -> None:
         await self._tasks.close()
         self._inbox.settle()
-        await self._consumer.close()
+        await self._client.close()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -285,7 +171,7 @@ class Consumer(Threaded):
 
     def _commit(self) -> None:
         self._inbox.settle()
-        self._consumer.commit_nowait()
+        self._client.commit_nowait()
 
     @overload
     def run(
@@ -335,7 +221,7 @@ class Consumer(Threaded):
                 done = call(messages[0] if batch_size is None else messages)
             except Exception as error:
                 failed = self._inbox.held.release()
-                self._call(self._consumer._failed_messages.handler_failed(failed, error))
+                self._call(self._client._failed_messages.handler_failed(failed, error))
             except BaseException:  # Ctrl-C: whether it was handled is not known
                 self._put_back()
                 raise

@@ -198,7 +198,10 @@ class Handlers:
 
     def _route(self, request: Request) -> Command:
         header = RouteRequest.from_fields(request.fields)
-        route = self._routes.route(header.topic)
+        find = self._routes.route
+        if self._config.support_acting_master:
+            find = self._routes.acting_route
+        route = find(header.topic)
         if route is None:
             return request.response(
                 ResponseCode.TOPIC_NOT_EXIST,

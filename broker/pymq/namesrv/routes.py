@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 
 MASTER_ID = 0
 _WRITE = int(Permission.WRITE)
+#: Brokers of 5.x ask name servers of 4.x with these topics for the members of their group.
+_MEMBER_TOPICS = "rmq_sys_SYNC_BROKER_MEMBER_"
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 
 
@@ -294,6 +296,18 @@ class RouteTable:
             filter_server_table=self._filter_servers(brokers),
         )
 
+    def acting_route(self, topic: str) -> TopicRoute | None:
+        """Return the route of a topic with slaves that act for their masters in their places."""
+        route = self.route(topic)
+        if route is None or topic.startswith(_MEMBER_TOPICS):
+            return route
+        is_writable = {one.broker_name: bool(one.perm & _WRITE) for one in route.queues}
+        brokers = [
+            _acting(broker) if not is_writable[broker.broker_name] else broker
+            for broker in route.brokers
+        ]
+        return replace(route, brokers=brokers)
+
     def _filter_servers(self, brokers: list[BrokerData]) -> dict[str, list[str]]:
         found = {}
         for broker in brokers:
@@ -338,6 +352,16 @@ class RouteTable:
             names += [cluster, *members]
         addresses = (a for broker in self._brokers.values() for a in broker.addresses.values())
         return TopicList(topics=names, broker_address=next(addresses, None))
+
+
+def _acting(broker: BrokerData) -> BrokerData:
+    """Return a broker without a master as if its slave with the lowest id were one."""
+    addresses = broker.addresses
+    if MASTER_ID in addresses or not broker.enable_acting_master:
+        return broker
+    lowest = min(addresses)
+    others = {one: address for one, address in addresses.items() if one != lowest}
+    return replace(broker, addresses={MASTER_ID: addresses[lowest], **others})
 
 
 def _queue_data(broker_name: str, topic: TopicConfig, *, read_only: bool) -> QueueData:

@@ -12,10 +12,12 @@ fast). A handler has three ways to answer:
 Source: RocketMQ NettyRemotingAbstract.processRequestCommand, RequestTask.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from inspect import CORO_CREATED, getcoroutinestate
 from time import monotonic, perf_counter
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
@@ -35,6 +37,7 @@ _ONE_WAY, _RESPONSE = int(CommandFlag.ONE_WAY), int(CommandFlag.RESPONSE)
 WAITING_COUNT_MAX = 10_000
 #: Requests that waited less to be handled are not late for anything.
 LATE_S = 0.1
+_DRAIN_LOOK_S = 0.005
 #: Of an unforeseen error's message in a remark.
 _REMARK_CHARACTERS_MAX = 1000
 
@@ -245,7 +248,8 @@ class Dispatcher:
         self.observer = observer
         self._tasks = Tasks(f"{owner}: requests")
         self._waiting_count_max = waiting_count_max
-        self._waiting_count = 0
+        #: Requests whose handlers wait, and those.
+        self._waiting: dict[Request, Coroutine[Any, Any, Response | None]] = {}
         self._is_closed = False
 
     def on_commands(self, connection: ServerConnection, commands: Sequence[Incoming]) -> None:
@@ -342,15 +346,15 @@ class Dispatcher:
                 answer.close()
                 request.respond(_error_response(request, error))
                 return
+            self._waiting[request] = answer
             self._tasks.start(f"request {request.command.code}", self._wait(request, answer))
 
     def _begin_wait(self, code: int) -> None:
-        if self._waiting_count >= self._waiting_count_max:
-            busy = f"{self._waiting_count} requests are waiting already (waiting_count_max)"
+        if len(self._waiting) >= self._waiting_count_max:
+            busy = f"{len(self._waiting)} requests are waiting already (waiting_count_max)"
             raise refusal(ResponseCode.SYSTEM_BUSY, busy)
         if self._admission is not None:
             self._admission.begin_wait(code)
-        self._waiting_count += 1
 
     async def _wait(self, request: Request, answer: Coroutine[Any, Any, Response | None]) -> None:
         response: Response | None
@@ -360,16 +364,26 @@ class Dispatcher:
         except Exception as error:
             response = _error_response(request, error)
         finally:
-            self._waiting_count -= 1
             if self._admission is not None:
                 self._admission.end_wait(request.command.code)
+        del self._waiting[request]
         if response is not None:
             request.respond(response)
 
-    async def close(self) -> None:
-        """Refuse further requests and cancel the handlers that wait; idempotent."""
+    async def close(self, *, drain_s: float = 0.0) -> None:
+        """Refuse further requests, give handlers that wait so long, cancel the rest; idempotent."""
+        deadline_s = monotonic() + drain_s
+        while self._waiting and monotonic() < deadline_s:
+            await asyncio.sleep(_DRAIN_LOOK_S)
         self._is_closed = True
+        begun = [one for one in self._waiting.values() if getcoroutinestate(one) != CORO_CREATED]
         await self._tasks.close()
+        waiting, self._waiting = self._waiting, {}
+        for request, answer in waiting.items():
+            answer.close()
+            done = "it may have been done, or not" if answer in begun else "try again later"
+            remark = f"shutting down; {done}"
+            request.respond(request.response(ResponseCode.SERVICE_NOT_AVAILABLE, remark))
 
 
 def _error_response(request: Request, error: Exception) -> Command:

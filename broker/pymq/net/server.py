@@ -12,6 +12,7 @@ from pymq.errors import ConfigurationError, LocalProtocolError, RequestTimeout
 from pymq.net.asking import AskingWire
 from pymq.net.buffers import BufferPool
 from pymq.net.busy_poll import LARGE_ANSWER_BYTES, BusyPoll, processor_count
+from pymq.net.listening import bind, listen_error
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.addresses import join_address
@@ -172,6 +173,7 @@ class Server:
         self.buffers.unfinished_bytes_max = config.unfinished_bytes_max
         self.buffers.on_full = self.close_slowest
         self._connections: set[ServerConnection] = set()
+        self._is_held = False
         self.busy_poll: BusyPoll | None = None
         if config.busy_poll_s and processor_count() > 1:
             self.busy_poll = BusyPoll(config.busy_poll_s)
@@ -191,24 +193,8 @@ class Server:
         Raises:
             ConfigurationError: the port is taken, or the address is not ours.
         """
-        host, port = self.config.host, self.config.port
-        try:
-            family, kind, protocol, _, address = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            bound = socket.socket(family, kind, protocol)
-            try:
-                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                bound.bind(address)
-            except BaseException:
-                bound.close()
-                raise
-        except (OSError, UnicodeError) as error:  # Unicode: a name that cannot be looked up
-            raise ConfigurationError(
-                f"cannot listen on {join_address(host, port)}: {_listen_error(error)}"
-            ) from error
-        self._socket = bound
-        self.port = bound.getsockname()[1]
+        self._socket = bind(self.config.host, self.config.port)
+        self.port = self._socket.getsockname()[1]
 
     async def start(self) -> None:
         """Listen, on the port that ``bind`` took or takes now.
@@ -226,7 +212,7 @@ class Server:
         except OSError as error:
             address = join_address(self.config.host, self.port)
             raise ConfigurationError(
-                f"cannot listen on {address}: {_listen_error(error)}"
+                f"cannot listen on {address}: {listen_error(error)}"
             ) from error
         self._tasks.repeat("deadlines", self.enforce_deadlines, min(self.config.frame_s, 5.0))
         self._tasks.repeat("files", self.check_files, FILES_CHECKED_S)
@@ -235,6 +221,8 @@ class Server:
     def accepted(self, connection: ServerConnection) -> None:
         """Accept a new connection, or refuse it above the limit."""
         self._connections.add(connection)
+        if self._is_held:
+            connection.hold()
         if len(self._connections) > self._count_max:
             self._said.warn(
                 "connections",
@@ -245,6 +233,18 @@ class Server:
                 self._count_max,
             )
             connection.abort()
+
+    def hold(self) -> None:
+        """Handle no request, of old or new connections, until ``release``."""
+        self._is_held = True
+        for connection in self._connections:
+            connection.hold()
+
+    def release(self) -> None:
+        """Handle requests again."""
+        self._is_held = False
+        for connection in list(self._connections):
+            connection.release()
 
     def ended(self, connection: ServerConnection) -> None:
         """Forget a connection."""
@@ -331,15 +331,3 @@ class Server:
             else:  # otherwise it would stay until its peer reads
                 connection.abort()
         await self._tasks.close()
-
-
-def _listen_error(error: OSError | UnicodeError) -> str:
-    if isinstance(error, (socket.gaierror, UnicodeError)):
-        return "the host cannot be resolved; choose one of this machine's addresses"
-    if error.errno == errno.EADDRINUSE:
-        return "the port is in use; stop the other program or choose another port"
-    if error.errno == errno.EACCES:
-        return "no permission; choose a port above 1023"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return "the address is not one of this machine"
-    return str(error)

@@ -16,6 +16,11 @@ class Tasks:
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
+    @property
+    def is_closed(self) -> bool:
+        """Does it start nothing any more?"""
+        return self._closed
+
     def start(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run ``work`` until it returns; an exception that escapes it is logged."""
         assert not self._closed, f"{self._owner} is closed and starts no {name}"

@@ -76,6 +76,7 @@ class Wire(asyncio.BufferedProtocol):
         self._flush_scheduled = False
         self._is_handling = False  # are commands being handled? What they send leaves afterwards
         self._paused = False
+        self._is_held = False
         # Input that waits for its turn; while there is any, _read_on is scheduled.
         self._backlog: deque[tuple[float, bytes | memoryview]] = deque()
         self._backlog_bytes = 0
@@ -114,7 +115,8 @@ class Wire(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Called by asyncio: return where to put the next input."""
-        room = None if self._backlog else self._decoder.room
+        # A large frame that is complete would be handled at once.
+        room = None if self._backlog or self._is_held else self._decoder.room
         self._is_large = room is not None
         return self._inbox if room is None else room
 
@@ -127,7 +129,7 @@ class Wire(asyncio.BufferedProtocol):
         data = bytes(self._inbox[:nbytes])
         if not self._decoder.pending_bytes:
             self.frame_begun_at = now
-        if self._backlog:
+        if self._backlog or self._is_held:
             self._postpone(data, now)
         else:
             self._read(data)
@@ -228,11 +230,27 @@ class Wire(asyncio.BufferedProtocol):
 
     @property
     def _may_read(self) -> bool:
-        return self.READS_WHILE_STUCK or not self._paused
+        return not self._is_held and (self.READS_WHILE_STUCK or not self._paused)
 
     def _resume_reading(self) -> None:
         if self._transport is not None and self.is_open and self._may_read:
             self._transport.resume_reading()
+
+    def hold(self) -> None:
+        """Handle nothing that arrives until ``release``; what is handled can be answered."""
+        if not self._is_held:
+            self._is_held = True
+            if self._transport is not None and self.is_open:
+                self._transport.pause_reading()
+
+    def release(self) -> None:
+        """Handle what arrives again."""
+        if self._is_held:
+            self._is_held = False
+            if self._backlog:
+                self._loop.call_soon(self._read_on)
+            else:
+                self._resume_reading()
 
     def pause_writing(self) -> None:
         """Called by asyncio: the peer reads slower than we write."""
@@ -255,6 +273,8 @@ class Wire(asyncio.BufferedProtocol):
         """Called by asyncio."""
         self._transport = None
         self._paused = False
+        if self._is_held:
+            self._drop_backlog()
         while self._backlog:  # what arrived before the end still counts: a last commit, say
             self._read_on()
         self._count_unfinished(0)

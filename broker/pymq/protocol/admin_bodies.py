@@ -147,12 +147,44 @@ class QueueEntries(JsonObject):
 
 
 @dataclass(slots=True, kw_only=True)
+class SlaveStatus(JsonObject):
+    """How far one slave is (HARuntimeInfo.HAConnectionRuntimeInfo)."""
+
+    #: ``host:port`` of its end of the connection.
+    peer: str = wire("addr")
+    confirmed_end: int = wire("slaveAckOffset")
+    sent_end: int = wire("transferFromWhere")
+    behind_bytes: int = wire("diff")
+    in_sync: bool
+    bytes_per_s: int = wire("transferredByteInSecond")
+    #: Our own: the slave's id, if it has said it, and for how long it has not had everything.
+    broker_id: int | None = wire("pymqBrokerId", default=None)
+    behind_ms: int | None = wire("pymqBehindMs", default=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class FollowingStatus(JsonObject):
+    """How a slave follows its master (HARuntimeInfo.HAClientRuntimeInfo)."""
+
+    #: ``host:port`` of the master's HA port.
+    master: str | None = wire("masterAddr", default=None)
+    log_end: int = wire("maxOffset", default=0)
+    master_flushed_end: int = wire("masterFlushOffset", default=0)
+    heard_ms: int = wire("lastReadTimestamp", default=0)
+    spoken_ms: int = wire("lastWriteTimestamp", default=0)
+    bytes_per_s: int = wire("transferredByteInSecond", default=0)
+    is_active: bool = wire("isActivated", default=False)
+
+
+@dataclass(slots=True, kw_only=True)
 class ReplicationStatus(JsonObject):
-    """How replication goes (HARuntimeInfo, 907), of a master without slaves."""
+    """How replication goes (HARuntimeInfo, 907): at a master its slaves, at a slave its master."""
 
     master: bool = True
     log_end: int = wire("masterCommitLogMaxOffset", default=0)
     in_sync_slave_count: int = wire("inSyncSlaveNums", default=0)
+    slaves: list[SlaveStatus] = wire("haConnectionInfo", default_factory=list)
+    following: FollowingStatus = wire("haClientRuntimeInfo", default_factory=FollowingStatus)
 
 
 @dataclass(slots=True, kw_only=True)

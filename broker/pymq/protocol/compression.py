@@ -40,6 +40,13 @@ class Compression(IntEnum):
     ZLIB = 3
 
 
+#: Module and package of the formats that are not in the standard library.
+_PACKAGES = {
+    Compression.LZ4: ("lz4.frame", "lz4"),
+    Compression.ZSTD: ("zstandard", "zstandard"),
+}
+
+
 def compression_flags(kind: Compression) -> int:
     """Return the system-flag bits for a body compressed this way."""
     return _COMPRESSED | kind << 8
@@ -64,6 +71,16 @@ def compression_of(sys_flag: int) -> Compression | None:
         ) from error
 
 
+def check_installed(kind: Compression) -> None:
+    """Accept a format for which everything is there.
+
+    Raises:
+        ConfigurationError: the package that the format needs is not installed.
+    """
+    if kind in _PACKAGES:
+        _package(*_PACKAGES[kind])
+
+
 def compress(
     body: bytes | memoryview, kind: Compression, *, level: int = LEVEL_DEFAULT
 ) -> bytes:
@@ -82,12 +99,12 @@ def compress(
         raise LocalProtocolError(f"compression level {level}, expected 1..9")
     if kind is Compression.LZ4:
         # Java's reader (lz4-java) refuses frames whose blocks depend on each other.
-        compressed: bytes = _package("lz4.frame", "lz4").compress(
+        compressed: bytes = _package(*_PACKAGES[kind]).compress(
             body, compression_level=level, block_linked=False
         )
         return compressed
     if kind is Compression.ZSTD:
-        zstandard = _package("zstandard", "zstandard")
+        zstandard = _package(*_PACKAGES[kind])
         frame: bytes = zstandard.ZstdCompressor(level=level).compress(body)
         return frame
     return deflate(body, level=level)
@@ -138,7 +155,7 @@ def inflate(data: bytes | memoryview, *, bytes_max: int) -> bytes:
 
 
 def _unpack_lz4(body: bytes | memoryview, bytes_max: int) -> bytes:
-    frame = _package("lz4.frame", "lz4")
+    frame = _package(*_PACKAGES[Compression.LZ4])
     stream = frame.LZ4FrameDecompressor()
     try:
         result: bytes = stream.decompress(body, bytes_max + 1)
@@ -148,7 +165,7 @@ def _unpack_lz4(body: bytes | memoryview, bytes_max: int) -> bytes:
 
 
 def _unpack_zstd(body: bytes | memoryview, bytes_max: int) -> bytes:
-    zstandard = _package("zstandard", "zstandard")
+    zstandard = _package(*_PACKAGES[Compression.ZSTD])
     try:
         announced = zstandard.frame_content_size(body)
         if announced > bytes_max:

@@ -7,8 +7,10 @@ two pieces with the same name the later one counts.
 Source: RocketMQ MessageDecoder, MessageConst, Message, MessageExt.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Self
 
 from pymq.errors import LocalProtocolError
@@ -26,6 +28,7 @@ UNIQUE_KEY = "UNIQ_KEY"
 RETRY_TOPIC = "RETRY_TOPIC"
 REAL_TOPIC = "REAL_TOPIC"
 TRANSACTION_PREPARED = "TRAN_MSG"
+PRODUCER_GROUP = "PGROUP"
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
 RECONSUME_TIME = "RECONSUME_TIME"
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
@@ -39,6 +42,7 @@ CORRELATION_ID = "CORRELATION_ID"
 REPLY_TO_CLIENT = "REPLY_TO_CLIENT"
 TTL = "TTL"
 PUSH_REPLY_TIME = "PUSH_REPLY_TIME"
+MESSAGE_TYPE = "MSG_TYPE"
 TIMER_DELAY_S = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVERY_MS = "TIMER_DELIVER_MS"
@@ -192,6 +196,8 @@ class Message:
         properties: the user's own; names of system properties are refused.
         flag: a number for the user's own purposes, 32 bits.
         delay_level: 0 for none, else 1.. as configured in the broker (1 s, 5 s, 10 s, ...).
+        delay_s: seconds until it is delivered; 0 for none. Brokers from RocketMQ 5.0 on.
+        deliver_at: when it is delivered, with a time zone. Likewise; one of these three at most.
     """
 
     topic: str
@@ -201,6 +207,13 @@ class Message:
     properties: dict[str, str] = field(default_factory=dict)
     flag: int = 0
     delay_level: int = 0
+    delay_s: float = 0.0
+    deliver_at: datetime | None = None
+
+    @property
+    def has_timer(self) -> bool:
+        """Is it to be delivered at a time of its own?"""
+        return bool(self.delay_s) or self.deliver_at is not None
 
     def encode_properties(
         self, unique_key: str | None = None, system: Mapping[str, str] | None = None
@@ -224,6 +237,8 @@ class Message:
             found[KEYS] = self.keys if isinstance(self.keys, str) else self._joined_keys()
         if self.delay_level:
             found[DELAY] = str(check_delay_level(self.delay_level))
+        if self.delay_s or self.deliver_at is not None:
+            found.update(self._timer())
         if unique_key is not None:
             found[UNIQUE_KEY] = unique_key
         if system:
@@ -247,6 +262,23 @@ class Message:
                     f"property {name!r:.80} is {value!r:.80}, expected a name and a value "
                     "that are not blank"
                 )
+
+    def _timer(self) -> dict[str, str]:
+        if bool(self.delay_level) + bool(self.delay_s) + (self.deliver_at is not None) > 1:
+            raise LocalProtocolError(
+                f"message with delay_level={self.delay_level}, delay_s={self.delay_s} and "
+                f"deliver_at={self.deliver_at}, expected one of them at most"
+            )
+        if self.deliver_at is not None:
+            if not isinstance(self.deliver_at, datetime) or self.deliver_at.tzinfo is None:
+                raise LocalProtocolError(
+                    f"deliver_at={self.deliver_at!r:.80}, expected a datetime with a time zone, "
+                    "such as datetime.now(UTC) + timedelta(hours=1)"
+                )
+            return {TIMER_DELIVERY_MS: str(round(self.deliver_at.timestamp() * 1000))}
+        if not isinstance(self.delay_s, int | float) or not 0 < self.delay_s < math.inf:
+            raise LocalProtocolError(f"delay_s={self.delay_s!r:.80}, expected seconds, above 0")
+        return {TIMER_DELAY_MS: str(max(round(self.delay_s * 1000), 1))}
 
     def _joined_keys(self) -> str:
         keys = list(self.keys or ())

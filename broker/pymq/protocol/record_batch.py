@@ -181,17 +181,14 @@ class RecordColumns:
             return False
         at = int(self.body_end[0])
         head = self.buffer[at : at + 1 + int(self.buffer[at])].tobytes()  # length, then topic
-        width = len(head) + 2
-        if (self.body_end + width > self.ends).any():
+        if (self.body_end + len(head) + 2 > self.ends).any():
             return False
-        tails = windows(self.buffer, width)[self.body_end].view(np.uint8)
-        if not equal_every(tails, width, head):
+        if windows(self.buffer, len(head))[self.body_end].tobytes() != head * len(self):
             return False
         self.topic_start = self.body_end + 1
         self.topic_end = self.body_end + len(head)
-        properties_bytes = np.ndarray((len(self),), ">u2", tails, len(head), (width,))
         self.properties_start = self.topic_end + 2
-        self._check_properties(properties_bytes)
+        self._check_properties(gather(self.buffer, self.topic_end, ">u2"))
         self.one_topic = head[1:]
         return True
 

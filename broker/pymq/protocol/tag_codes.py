@@ -22,7 +22,7 @@ from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.protocol.record_batch import Bytes, Longs, RecordColumns, equal_at, gather
 
 _TAGS = b"TAGS"
-#: How properties written by pymq's clients begin.
+#: A tag follows. Properties written by pymq's clients begin like that.
 _FIRST = b"TAGS\x01"
 #: How many bytes are inspected if the tag should come first and be short.
 _WINDOW_BYTES = 24
@@ -66,7 +66,10 @@ def entry_tag_codes(records: RecordColumns, delay_levels_ms: tuple[int, ...]) ->
         delay_levels_ms: delays of levels 1, 2, ...
     """
     text, row_start = records.properties_text()
-    codes = tag_codes(BatchProperties(text, row_start[:-1], row_start[1:]))
+    if _FIRST in text.tobytes():
+        codes = tag_codes(BatchProperties(text, row_start[:-1], row_start[1:]))
+    else:
+        codes = np.zeros(len(records), np.int64)
     for row in _delayed(records):
         properties = text[row_start[row] : row_start[row + 1]].tobytes()
         code = delayed_tag_code(properties, int(records.store_timestamp[row]), delay_levels_ms)

@@ -24,6 +24,7 @@ from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import (
     KEYS,
+    PRODUCER_GROUP,
     REAL_TOPIC,
     TAGS,
     TRANSACTION_CHECK_TIMES,
@@ -37,7 +38,6 @@ from pymq.protocol.parking import REAL_QUEUE_ID, copy_of, park, place_properties
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord, Record
 
-PRODUCER_GROUP = "PGROUP"
 CHECK_IMMUNITY_S = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 #: Of a copy of a half message that must not be checked yet: the offset of the first one.
 PREPARED_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"

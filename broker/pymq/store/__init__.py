@@ -6,7 +6,7 @@ layout are RocketMQ's.
 """
 
 from pymq.store.config import FlushMode, StoreConfig
-from pymq.store.disk_jobs import FlushJob, QueueFlushJob
+from pymq.store.disk_jobs import FlushJob, QueueFlushJob, ReadJob
 from pymq.store.dispatch import Arrival, HeldQueues
 from pymq.store.durability import Durability
 from pymq.store.files import Files
@@ -22,9 +22,11 @@ from pymq.store.queues.entry_prefetch import EntryPrefetchJob
 from pymq.store.queues.queue_extension import BitMapTest
 from pymq.store.queues.queue_table import QueueKey
 from pymq.store.read_result import ReadResult, ReadStatus
+from pymq.store.replication import Replication
 from pymq.store.retention.cleaning import Retention
 from pymq.store.selection import EVERYTHING, Matches, Selection
 from pymq.store.staging import Staging
+from pymq.store.state.epoch_file import EpochFile
 from pymq.store.statistics import Rates, StatisticsSnapshot
 from pymq.store.timer.timer_log import TimerMagic
 from pymq.store.timer.timer_log import Units as TimerUnits
@@ -39,6 +41,7 @@ __all__ = [
     "BitMapTest",
     "Durability",
     "EntryPrefetchJob",
+    "EpochFile",
     "Files",
     "FlushJob",
     "FlushMode",
@@ -55,9 +58,11 @@ __all__ = [
     "QueueFlushJob",
     "QueueKey",
     "Rates",
+    "ReadJob",
     "ReadResult",
     "ReadStatus",
     "RecordGroup",
+    "Replication",
     "Retention",
     "Selection",
     "Staging",

@@ -31,6 +31,8 @@ def flush_all(
         DiskFull, FlushFailed, StoreError: the log could not be flushed.
     """
     log, index = parts.log, parts.index
+    # Also what is not confirmed: if it is cut off, so are its queue entries.
+    dispatch.limit = None
     log.scrub()
     durability.flush()
     if parts.timers is not None:

@@ -133,6 +133,42 @@ class PrefetchJob:
         self._close()  # whoever waited for it gave up before it had begun
 
 
+class ReadJob:
+    """Reads a part of one file of the log. ``run`` in any thread, once, or never.
+
+    Attributes:
+        data: what was read, if there was no error.
+        error: why it was not; None: it was.
+    """
+
+    def __init__(self, log: CommitLog, physical_offset: int, size_bytes: int) -> None:
+        self._files = log.files
+        self._fd: int | None = None
+        ((self._fd, self._position, self._size_bytes),) = log.places(
+            [physical_offset], [size_bytes]
+        )
+        self.data = b""
+        self.error: StoreError | None = None
+
+    def run(self) -> None:
+        """Read. Never raises: ``error`` says what went wrong."""
+        assert self._fd is not None
+        try:
+            self.data = self._files.pread(self._fd, self._size_bytes, self._position)
+        except StoreError as error:
+            self.error = error
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._files.close(fd)
+
+    def __del__(self) -> None:
+        self._close()  # whoever waited for it gave up before it had begun
+
+
 class TouchJob:
     """Has the system find memory for what is written next. ``run`` in any thread, once.
 

@@ -3,7 +3,8 @@
 The queue entries of records are added here when the records are written to the log, and written
 to the queues when they may be visible: at once with ``FlushMode.ASYNC``, after the flush that
 covers them with ``FlushMode.SYNC``. (RocketMQ since 5.3.2 does the same: its confirm offset is
-the flushed one under SYNC_FLUSH.)
+the flushed one under SYNC_FLUSH.) In a group with a controller they also wait for the members of
+its sync state set.
 
 Entries are written at their final positions: after a failure, writing is repeated.
 
@@ -22,7 +23,7 @@ from pymq.errors import StoreError
 from pymq.protocol.multi_dispatch import is_light
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.log.commit_log import CommitLog
-from pymq.store.queues.consume_queue import ENTRY, ConsumeQueue
+from pymq.store.queues.consume_queue import BLANK_SIZE, ENTRY, ConsumeQueue, Entries
 from pymq.store.queues.offset_lookup import end_before
 from pymq.store.queues.queue_table import QueueTable
 from pymq.store.write_gate import WriteGate
@@ -122,6 +123,19 @@ class ExtendedEntries:
             queue.write(first, entries)
             return None
         rows = np.frombuffer(bytearray(entries), ENTRY)
+        is_blank = rows["size"] == BLANK_SIZE
+        if is_blank.any():
+            real = self._with_units(queue, rows[~is_blank])[0]
+            rows[~is_blank] = real
+            bit_maps = None
+        else:
+            rows, bit_maps = self._with_units(queue, rows)
+        queue.write(first, rows.tobytes())
+        self._queues.extension_of(queue).keep()
+        return bit_maps
+
+    def _with_units(self, queue: ConsumeQueue, rows: Entries) -> tuple[Entries, BitMaps | None]:
+        """Write the units of entries; return the entries, with their addresses, and bit maps."""
         physical = rows["physical_offset"].astype(np.int64)
         bit_maps = None
         if self._bit_map_of is not None:
@@ -131,9 +145,7 @@ class ExtendedEntries:
         rows["tag_code"] = extension.put(
             rows["tag_code"].astype(np.int64), self._log.store_times(physical), bit_maps
         )
-        queue.write(first, rows.tobytes())
-        extension.keep()
-        return bit_maps
+        return rows, bit_maps
 
     def _record(self, physical_offset: int, size: int) -> memoryview:
         segment = self._log.segments.find(physical_offset)
@@ -153,6 +165,8 @@ class Dispatch:
     Attributes:
         end: physical offset up to which everything is visible, but for queues that are held.
         store_timestamp: store time of the last visible record, ms.
+        limit: physical offset above which nothing becomes visible, because it may be cut off
+            again (RocketMQ confirmOffset); None: there is no such limit.
         listener: called with what has just become visible, from inside ``MessageStore.put`` and
             the ``finish_...`` methods of ``Durability``. It must not call the store's writing
             methods.
@@ -171,6 +185,7 @@ class Dispatch:
         self.waits_for_flush = waits_for_flush
         self.end = log.end
         self.store_timestamp = log.store_timestamp
+        self.limit: int | None = None
         self.listener: Callable[[list[Arrival]], None] | None = None
 
     @property
@@ -236,9 +251,8 @@ class Dispatch:
         try:
             if self._held:
                 arrivals = self._apply_released()
-            arrivals += self._apply_below(
-                self._log.flushed if self.waits_for_flush else self._log.committed
-            )
+            end = self._log.flushed if self.waits_for_flush else self._log.committed
+            arrivals += self._apply_below(end if self.limit is None else min(end, self.limit))
         except StoreError as error:
             self._gate.record_error(error)
             is_done = False

@@ -24,6 +24,7 @@ from pymq.store.puts import Put
 from pymq.store.queues import offset_lookup
 from pymq.store.queues.queue_table import QueueKey
 from pymq.store.reads import Reads
+from pymq.store.replication import Replication
 from pymq.store.retention.cleaning import Retention
 from pymq.store.retention.disk_watch import DiskWatch
 from pymq.store.staging import Staging
@@ -51,6 +52,7 @@ class MessageStore:
         retention: deletes what is old or belonged to a deleted topic, and checks how full the
             disks are.
         reads: reads queues; ``read`` is its method.
+        replication: the log as raw bytes, to and from other brokers.
         staging: records that no consumer sees before their batch is complete.
         statistics: what was put and read; its owner calls ``sample`` once a second.
         timers: the messages that wait for a time of their own; None if they are not enabled.
@@ -93,6 +95,7 @@ class MessageStore:
         self.reads = Reads(log, queues, gate, self.statistics, clock)
         self.read = self.reads.read
         self.staging = Staging(log, queues, self.dispatch, gate)
+        self.replication = Replication(config, log, queues, self.dispatch, gate)
         self._disks = DiskWatch(config, log.files)
         self.retention = Retention(
             config,

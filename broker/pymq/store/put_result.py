@@ -14,6 +14,7 @@ class PutStatus(Enum):
     MESSAGE_ILLEGAL = "message illegal"
     PROPERTIES_SIZE_EXCEEDED = "properties size exceeded"
     BUSY = "busy"  #: SYSTEM_BUSY: too much data waits for the disk
+    NOT_REPLICATED = "not replicated"  #: IN_SYNC_REPLICAS_NOT_ENOUGH: too few slaves follow
     NOT_WRITABLE = "not writable"  #: SERVICE_NOT_AVAILABLE: disk full or broken
 
 

@@ -1,4 +1,4 @@
-"""A name server and a broker inside this process, with a thread and an event loop of their own."""
+"""A name server and brokers inside this process, with a thread and an event loop of their own."""
 
 import asyncio
 import atexit
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Coroutine
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
@@ -19,43 +19,65 @@ from pymq.clock import Clock
 from pymq.errors import ClientClosed, ClientMisplaced, ConfigurationError, PymqError
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
-from pymq.store import FlushMode, StoreConfig
+from pymq.store import FlushMode
+from pymq.testing.members import (
+    Member,
+    Store,
+    abandon_members,
+    make_members,
+    start_members,
+    stop_members,
+)
+from pymq.testing.waits import wait_in_sync, wait_master
+
+if TYPE_CHECKING:
+    from pymq.controller.server import Controller
 
 _T = TypeVar("_T")
 
-#: Small enough for a quick start wherever the temporary directory is.
-SEGMENT_BYTES = 64 << 20
-#: On a developer's well-filled disk sends must not be refused, nor messages deleted.
-DISK_FREE_ENOUGH_BYTES = 256 << 20
 _STOP_TIMEOUT_S = 30.0
 NOT_STARTED = "the cluster is not started: use it inside `with`, or between start() and stop()"
 
 
 class Cluster:
-    """One name server and one broker on free loopback ports.
+    """One name server and one broker, or more of them, on free loopback ports.
 
     Use it as a context manager, or call ``start`` and ``stop``. Clients of any language may
     connect to ``name_server``, also those in children made by ``fork``; but only the process
     that started the cluster can stop it.
 
+    With ``replicas``, each group has that many brokers and a master of its own, which a controller
+    in this process replaces when it is gone. The ids of the brokers of a group are 1, 2, ...; at
+    first, 1 is the master. They are SYNC_MASTERs, so a message that is acknowledged with
+    ``SendStatus.OK`` is at two of them, and at all that are in sync.
+
     Args:
         store: directory of the store, kept when the cluster stops; by default a temporary one
-            that is deleted with it, or at the latest when the process ends.
+            that is deleted with it, or at the latest when the process ends. Several brokers have
+            directories of their own in it.
+        brokers: number of brokers that take messages, with names of their own: ``broker-a``,
+            ``broker-b``, ...; topics that are created have queues on all of them.
+        replicas: number of brokers of each of these names.
         flush: ``"async"`` or ``"sync"``: how durable an acknowledged message is.
-        broker: settings of the broker, as fields of ``BrokerConfig``.
-        store_settings: settings of the store, as fields of ``StoreConfig``.
-        clock: tells the broker the time.
+        broker: settings of every broker, as fields of ``BrokerConfig``.
+        replication: their part in replication, as fields of ``ReplicationConfig``.
+        store_settings: settings of the stores, as fields of ``StoreConfig``.
+        clock: tells the brokers the time.
 
     Raises:
-        ConfigurationError: ``flush`` is neither of the two.
+        ConfigurationError: ``flush`` is neither of the two, a number is out of range, or settings
+            that several brokers cannot share.
     """
 
     def __init__(
         self,
         store: str | Path | None = None,
         *,
+        brokers: int = 1,
+        replicas: int = 1,
         flush: str = "async",
         broker: dict[str, Any] | None = None,
+        replication: dict[str, Any] | None = None,
         store_settings: dict[str, Any] | None = None,
         clock: Clock | None = None,
     ) -> None:
@@ -63,29 +85,24 @@ class Cluster:
         self._root = Path(store) if store is not None else Path()
         if flush not in {mode.value for mode in FlushMode}:
             raise ConfigurationError(f"flush={flush!r}: expected 'async' or 'sync'")
-        self._flush = FlushMode(flush)
-        self._broker_config = BrokerConfig(**{"listen_port": 0, **(broker or {})})
+        self._store = Store(FlushMode(flush), store_settings or {}, clock)
+        self._members = make_members(brokers, replicas, broker or {}, replication or {})
+        self._has_controller = replicas > 1
         self._more_name_servers = self._broker_config.name_servers
-        self._store_settings = {
-            "segment_bytes": SEGMENT_BYTES,
-            "disk_free_enough_bytes": DISK_FREE_ENOUGH_BYTES,
-            **(store_settings or {}),
-        }
-        self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         #: Where it runs; a child made by ``fork`` has a copy of all this, but not the thread.
         self._process = Process()
         self._name_server: NameServer | None = None
-        self._broker: Broker | None = None
+        self._controller: Controller | None = None
 
     # --- life
 
     def start(self) -> Self:
-        """Start both; return when the broker is registered and accepts messages.
+        """Start all; return when the brokers are registered and accept messages.
 
         Raises:
-            PymqError: the name server, the broker or the store could not be started.
+            PymqError: a server or a store could not be started.
             ClientMisplaced: it runs in the parent of this process.
         """
         if self._thread is not None:
@@ -109,7 +126,7 @@ class Cluster:
         return self
 
     def stop(self) -> None:
-        """Stop both cleanly; idempotent. In a child made by ``fork`` it does nothing."""
+        """Stop all cleanly; idempotent. In a child made by ``fork`` it does nothing."""
         if self._thread is None or self._loop is None or self._process.is_forked:
             return
         try:
@@ -123,17 +140,48 @@ class Cluster:
                 atexit.unregister(self._remove)
                 self._remove()
 
-    def restart_broker(self) -> None:
-        """Stop the broker cleanly and start it again on its store and its port."""
-        self._run(self._restart_broker())
+    def restart_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
+        """Stop a broker cleanly and start it again on its store and its port.
 
-    def stop_broker(self) -> None:
-        """Stop the broker cleanly; the name server keeps running."""
-        self._run(self._close_broker())
+        Args:
+            name, broker_id: which one, or which ones; see ``start_broker``.
+        """
+        members = self._chosen(name, broker_id)
+        self._run(stop_members(members))
+        self._run(self._open(members))
 
-    def start_broker(self) -> None:
-        """Start the broker again on its store and its port; does nothing while it runs."""
-        self._run(self._open_broker())
+    def stop_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
+        """Stop a broker cleanly; the name server keeps running.
+
+        Args:
+            name, broker_id: which one, or which ones; see ``start_broker``.
+        """
+        self._run(stop_members(self._chosen(name, broker_id)))
+
+    def kill_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
+        """Stop a broker as if its process was killed, as far as others can see.
+
+        Its connections end, requests stay unanswered, and it takes leave of nobody. Its store is
+        closed cleanly nevertheless: only the end of a process leaves it as a crash does.
+
+        Args:
+            name, broker_id: which one, or which ones; see ``start_broker``.
+        """
+        self._run(abandon_members(self._chosen(name, broker_id)))
+
+    def start_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
+        """Start a broker again on its store and its port; does nothing while it runs.
+
+        Args:
+            name: of its group; if it is left out, those of all groups are meant.
+            broker_id: which one of the group; if it is left out, all of them are meant.
+
+        Raises:
+            ConfigurationError: there is no such broker.
+            RequestTimeout: it was not ready after ``members.START_S``: no broker of the group runs
+                that surely has everything, so none may be the master. Start them together.
+        """
+        self._run(self._open(self._chosen(name, broker_id)))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -155,8 +203,19 @@ class Cluster:
         return self._name_server.address
 
     @property
+    def controller(self) -> str:
+        """``host:port`` of the controller.
+
+        Raises:
+            ClientClosed: it was never started, or there is none without ``replicas``.
+        """
+        if self._controller is None:
+            raise ClientClosed(NOT_STARTED if self._has_controller else "replicas=1: no controller")
+        return self._controller.address
+
+    @property
     def broker_address(self) -> str:
-        """``host:port`` of the broker.
+        """``host:port`` of the broker; of several, the first one.
 
         Raises:
             ClientClosed: it is stopped.
@@ -167,49 +226,123 @@ class Cluster:
 
     @property
     def broker_name(self) -> str:
-        """The broker's name in routes."""
+        """The broker's name in routes; of several, the first one's."""
         return self._broker_config.name
 
     @property
+    def broker_names(self) -> list[str]:
+        """The names of all brokers in routes."""
+        return list(dict.fromkeys(member.name for member in self._members))
+
+    @property
     def store(self) -> Path:
-        """The directory of the store."""
+        """The directory of the store; several are in it, as ``broker-a/1`` with ``replicas``."""
         return self._root
+
+    def address(self, name: str | None = None, broker_id: int | None = None) -> str:
+        """Return ``host:port`` of a broker.
+
+        Args:
+            name: of its group; may be left out if there is only one.
+            broker_id: which one of the group; may be left out if it is the only one.
+
+        Raises:
+            ConfigurationError: there is no such broker, or there are several.
+            ClientClosed: it is stopped.
+        """
+        member, *others = self._chosen(name, broker_id)
+        if others:
+            names = ", ".join(f"{one.name}/{one.broker_id}" for one in (member, *others))
+            raise ConfigurationError(f"which broker? {names}")
+        if member.broker is None:
+            raise ClientClosed(f"broker {member.broker_id} of {member.name} is stopped")
+        return member.broker.address
+
+    def master(self, name: str | None = None) -> int:
+        """Return the id of a group's master, once there is one that the name server knows.
+
+        Args:
+            name: of the group; may be left out if there is only one.
+
+        Raises:
+            ConfigurationError: there is no such group, or there are several.
+            RequestTimeout: there was none for ``waits.WAIT_S``.
+        """
+        names = self.broker_names
+        if name is None and len(names) > 1:
+            raise ConfigurationError(f"which group? {', '.join(names)}")
+        return wait_master(self.name_server, self._chosen(name, None))
+
+    def wait_in_sync(self) -> None:
+        """Wait until every group has a master, and every broker that runs is in sync with it.
+
+        Then each of them may become the master without a loss of what was acknowledged.
+
+        Raises:
+            RequestTimeout: that was not so for ``waits.WAIT_S``.
+        """
+        for name in self.broker_names:
+            self.master(name)
+        if self._has_controller:
+            wait_in_sync(self.name_server, self.controller, self._members)
+
+    # --- which broker
+
+    @property
+    def _broker(self) -> Broker | None:
+        return self._members[0].broker
+
+    @property
+    def _broker_config(self) -> BrokerConfig:
+        return self._members[0].config
+
+    def _chosen(self, name: str | None, broker_id: int | None) -> list[Member]:
+        """Return the brokers that are meant, at least one."""
+        found = [
+            member
+            for member in self._members
+            if name in (None, member.name) and broker_id in (None, member.broker_id)
+        ]
+        if not found:
+            names = ", ".join(f"{one.name}/{one.broker_id}" for one in self._members)
+            raise ConfigurationError(f"no broker {name}/{broker_id}: expected one of {names}")
+        return found
 
     # --- on the loop
 
     async def _start(self) -> None:
         self._name_server = NameServer(NamesrvConfig(port=0))
         await self._name_server.start()
-        self._broker_config = dataclasses.replace(
-            self._broker_config,
-            name_servers=(self._name_server.address, *self._more_name_servers),
-        )
-        await self._open_broker()
+        name_servers = (self._name_server.address, *self._more_name_servers)
+        if self._has_controller:
+            await self._start_controller()
+        for member in self._members:
+            member.config = dataclasses.replace(member.config, name_servers=name_servers)
+        await self._open(self._members)
 
-    async def _open_broker(self) -> None:
-        if self._broker is not None:
-            return
-        store_config = StoreConfig(
-            root_path=self._root, flush_mode=self._flush, **self._store_settings
-        )
-        broker = Broker(self._broker_config, store_config, self._clock)
-        await broker.start()
-        self._broker = broker
-        # A restarted broker keeps the port that clients know.
-        self._broker_config = dataclasses.replace(self._broker_config, listen_port=broker.port)
+    async def _start_controller(self) -> None:
+        from pymq.controller.config import ControllerConfig
+        from pymq.controller.server import Controller
 
-    async def _close_broker(self) -> None:
-        broker, self._broker = self._broker, None
-        if broker is not None:
-            await broker.close()
+        config = ControllerConfig(listen_port=0, store=f"file:{self._root / 'controller'}")
+        self._controller = Controller(config)
+        await self._controller.start()
+        for member in self._members:
+            member.replication = dataclasses.replace(
+                member.replication,
+                controller_mode=True,
+                controllers=(self._controller.address,),
+            )
 
-    async def _restart_broker(self) -> None:
-        await self._close_broker()
-        await self._open_broker()
+    async def _open(self, members: list[Member]) -> None:
+        await start_members(members, self._store, self._root)
 
     async def _close(self) -> None:
+        controller, self._controller = self._controller, None
+        if controller is not None:
+            await controller.close()  # first: nobody is to succeed the first master that stops
         try:
-            await self._close_broker()
+            await stop_members(self._members)
         finally:
             if self._name_server is not None:
                 await self._name_server.close()

@@ -4,6 +4,11 @@ Name servers remember it (in the namespace ``PYMQ_SINKS`` of their KV config), s
 is away while a query starts again is waited for, and not taken for one that never was. What they
 have forgotten the brokers know that are there. A sink that nobody knows gets one of those brokers
 of pymq that have the topic, the same for all tasks.
+
+Rows are written at least once if every broker of the topic has answered that it cannot do better.
+One that gives no answer, or that a route names and no name server knows any more, is waited for:
+it may be the one that can. What was found out holds for the run of the query in this process, so
+that a broker of RocketMQ that is away later holds up nothing.
 """
 
 import functools
@@ -45,20 +50,26 @@ def find_home(
         retries: how long a broker or name server that is away is waited for.
 
     Returns:
-        None if no broker can write exactly once: there are none of pymq, and never was one.
+        None if no broker can write exactly once: all that have the topic have said so.
 
     Raises:
         ConfigurationError: the sink is at another broker than the user wants, or may be at one
             that cannot be seen.
         PymqError: what had to be asked was away too long, or refused.
     """
-    known = _homes_of_this_process()
+    known, unable = _homes_of_this_process(), _unable_of_this_process()
     key = (options.name_servers, identity.sink, options.sink_broker)
+    run = (options.name_servers, identity.sink, identity.run)
+    if run in unable and not options.must_be_exact:
+        return None
+    topic_brokers: set[str] = set()
     while True:
         try:
             masters = _masters(client)
-            name = known.get(key) or _find(client, options, identity, masters)
+            name = known.get(key) or _find(client, options, identity, masters, topic_brokers)
             if name is None:
+                if identity.is_lasting:
+                    unable.add(run)
                 return None
             if identity.is_lasting:
                 known[key] = name
@@ -85,9 +96,19 @@ def find_again(
 
 
 def _find(
-    client: BulkClient, options: SinkOptions, identity: BatchIdentity, masters: Mapping[str, str]
+    client: BulkClient,
+    options: SinkOptions,
+    identity: BatchIdentity,
+    masters: Mapping[str, str],
+    topic_brokers: set[str],
 ) -> str | None:
-    """Return the name of a sink's broker, which may be one that is away."""
+    """Return the name of a sink's broker, which may be one that is away.
+
+    Args:
+        client, options, identity: as of ``find_home``.
+        masters: of the brokers that are registered.
+        topic_brokers: those that a route of the topic has named; more are added.
+    """
     remembered, failure = _remembered(client, identity.sink) if identity.is_lasting else ({}, None)
     wanted = options.sink_broker
     if wanted is None and len(set(remembered.values())) == 1:
@@ -104,11 +125,16 @@ def _find(
         )
     name = wanted or (found[0] if found else None)
     if name is None:
-        candidates = _candidates(client, options, capable)
+        candidates = _candidates(client, options, capable, topic_brokers)
+        # All that are registered have answered, or we were not here.
+        silent = (topic_brokers | set(remembered.values())) - set(masters)
+        if remembered or (candidates and not identity.is_first):
+            raise _unknown(identity, masters, remembered, silent=silent, failure=failure)
         if not candidates:
+            if silent and options.topic is not None:
+                client.doubt_route(options.topic)  # It may be older than what is registered.
+                raise _undecided(identity, options.topic, silent, masters)
             return None
-        if not identity.is_first or remembered:
-            raise _unknown(identity, masters, remembered)
         if failure is not None and identity.is_job:
             raise failure  # It may have been told, long ago, what the others have not.
         name = candidates[zlib.crc32(identity.sink.encode()) % len(candidates)]
@@ -169,30 +195,58 @@ def _ask_all(
     return capable, found
 
 
-def _candidates(client: BulkClient, options: SinkOptions, capable: Collection[str]) -> list[str]:
-    """Return the brokers that a new sink can be at, sorted."""
+def _candidates(
+    client: BulkClient, options: SinkOptions, capable: Collection[str], topic_brokers: set[str]
+) -> list[str]:
+    """Return the brokers that a new sink can be at, sorted; add those of the topic's route."""
     if options.topic is None:
         return sorted(capable)
-    queues = client.write_queues(options.topic)
-    return sorted({queue.broker_name for queue in queues} & set(capable))
+    routed = {queue.broker_name for queue in client.write_queues(options.topic)}
+    topic_brokers |= routed
+    return sorted(routed & set(capable))
+
+
+def _undecided(
+    identity: BatchIdentity, topic: str, silent: Collection[str], masters: Mapping[str, str]
+) -> RouteNotFound:
+    return RouteNotFound(
+        f"{identity}: whether it can be written exactly once is not known, because "
+        f"{', '.join(sorted(silent))}, which topic {topic} has queues at, is known to no name "
+        f"server now; there are {', '.join(sorted(masters))}. Start that broker; or, if it is gone "
+        "for good, start the query again, or choose with option delivery"
+    )
 
 
 def _unknown(
-    identity: BatchIdentity, masters: Mapping[str, str], remembered: Mapping[str, str]
-) -> ConfigurationError:
-    told = ", ".join(f"{server} says {name}" for server, name in sorted(remembered.items()))
+    identity: BatchIdentity,
+    masters: Mapping[str, str],
+    remembered: Mapping[str, str],
+    *,
+    silent: Collection[str],
+    failure: PymqError | None,
+) -> PymqError:
+    """Return the error of a sink that nobody knows; one that passes if not all have answered."""
+    there = ", ".join(sorted(masters))
     if remembered:
-        return ConfigurationError(
+        told = ", ".join(f"{server} says {name}" for server, name in sorted(remembered.items()))
+        text = (
             f"{identity}: name servers do not agree at which broker that sink is ({told}), and no "
-            f"broker that is there ({', '.join(sorted(masters))}) knows it. Start the one that has "
-            "it, or choose it with option sinkBroker"
+            f"broker that is there ({there}) knows it. Start the one that has it, or choose it "
+            "with option sinkBroker"
         )
-    return ConfigurationError(
-        f"{identity} is not the query's first, but neither a name server nor a broker "
-        f"({', '.join(sorted(masters))}) knows that sink. If its broker is away, start it. If the "
-        "query has not written exactly once before, or name servers have lost what they keep, "
-        "choose the broker that is to have it (option sinkBroker), or delivery=atLeastOnce"
-    )
+    else:
+        text = (
+            f"{identity} is not the query's first, but neither a name server nor a broker "
+            f"({there}) knows that sink. If its broker is away, start it. If the query has not "
+            "written exactly once before, or name servers have lost what they keep, choose the "
+            "broker that is to have it (option sinkBroker), or delivery=atLeastOnce"
+        )
+    away = [f"broker {name} is away" for name in sorted(silent)]
+    if failure is not None:
+        away.append(str(failure))
+    if away:
+        return RouteNotFound(f"{text}. Not all have answered: {'; '.join(away)}")
+    return ConfigurationError(text)
 
 
 def _remembered(client: BulkClient, sink: str) -> tuple[dict[str, str], PymqError | None]:
@@ -234,3 +288,9 @@ def _remember(client: BulkClient, sink: str, broker: str, *, known: Mapping[str,
 @functools.cache
 def _homes_of_this_process() -> dict[tuple[tuple[str, ...], str, str | None], str]:
     return {}
+
+
+@functools.cache
+def _unable_of_this_process() -> set[tuple[tuple[str, ...], str, str]]:
+    """Name servers, sink and run of queries that no broker can write exactly once."""
+    return set()

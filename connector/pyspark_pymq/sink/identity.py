@@ -55,6 +55,11 @@ class BatchIdentity:
         return f"batch {self.number} of sink {self.sink}"
 
 
+def is_later_batch() -> bool:
+    """Say whether this task belongs to a query that has run a micro-batch before."""
+    return _property(_BATCH) not in (None, "0")
+
+
 def of_micro_batch(options: SinkOptions, planned_ms: int) -> BatchIdentity:
     """Return the identity of the micro-batch that this task belongs to.
 

@@ -17,7 +17,7 @@ from pymq.client.config import ClientConfig
 from pymq.client.routes import Route
 from pymq.errors import ConfigurationError, PymqError, RouteNotFound
 from pyspark_pymq.sink.options import SinkOptions
-from pyspark_pymq.unrouted_queues import has_brokers
+from pyspark_pymq.unrouted_queues import knows_all
 
 LOG = logging.getLogger(__name__)
 #: Name servers that did not answer, or knew no route, are asked again after this.
@@ -32,7 +32,7 @@ class SinkPlan:
 
     Attributes:
         routes: its route, if it exists.
-        missing: why it is certain that it does not, and that no send creates it.
+        missing: why it does not, as all name servers say, and why no send creates it.
     """
 
     routes: tuple[Route, ...] = ()
@@ -97,7 +97,7 @@ def plan_sink(
                     LOG.warning("topic %s: no new route, the old one is used: %s", topic, error)
                 plans[key] = Planned(known.plan, monotonic_s() + ASK_AGAIN_S, str(error))
                 return known.plan
-            if isinstance(error, RouteNotFound) and has_brokers(client):
+            if isinstance(error, RouteNotFound) and knows_all(client):
                 return SinkPlan(missing=str(error))
             LOG.warning("topic %s: no route now, tasks look for one themselves: %s", topic, error)
             return NO_PLAN

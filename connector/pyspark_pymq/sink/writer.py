@@ -9,8 +9,8 @@ queue. The others go to one queue of their topic after another, and past brokers
 Within a task and a queue the order of rows is kept.
 
 The driver looks once at the option's topic, when a job is planned: one that is not there then is
-a mistake. Later, in tasks, a topic or a broker that is not to be found is one that restarts, and
-is waited for.
+a mistake, unless the query has run before. Later, in tasks, a topic or a broker that is not to be
+found is one that restarts, and is waited for.
 """
 
 import functools
@@ -35,7 +35,7 @@ from pyspark_pymq.retrying import Retries, note_limit
 from pyspark_pymq.sink.digest import Digest
 from pyspark_pymq.sink.exactly_once import Staged, is_new, publish
 from pyspark_pymq.sink.home import find_home
-from pyspark_pymq.sink.identity import BatchIdentity, of_job, of_micro_batch
+from pyspark_pymq.sink.identity import BatchIdentity, is_later_batch, of_job, of_micro_batch
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.sink.plan import NO_PLAN, SinkPlan
 from pyspark_pymq.sink.send_task import SendTask
@@ -72,13 +72,13 @@ class _Sink:
 
         Raises:
             LocalProtocolError: a row cannot be a message; the text names row and topic.
-            RouteNotFound: there was no such topic when the job was planned.
+            RouteNotFound: there was no such topic when the query's first batch was planned.
             PymqError: a broker refused, or did not store and secure for ``retryTimeoutMs`` what
                 had to go there. It may be stored if ``outcome_known`` is false.
         """
         spare_imports()
         options, plan = self._options, self._plan
-        if plan.missing is not None:
+        if plan.missing is not None and not is_later_batch():
             raise RouteNotFound(plan.missing)
         batches = (batch for batch in iterator if batch.num_rows)
         first = next(batches, None)

@@ -71,7 +71,7 @@ class QueryStart:
                     return bounds
                 failure, limit_s = found
             except RouteNotFound as error:
-                if not self._expected and not seen and self._topics.has_brokers():
+                if not self._expected and not seen and self._topics.are_all_known():
                     raise
                 failure = error
                 limit_s = self._options.retry_timeout_s if self._expected else BROKER_DEADLINE_S
@@ -128,7 +128,7 @@ class QueryStart:
             return error, BROKER_DEADLINE_S  # Their brokers may be about to start.
         if not bounds and not may_be_none:
             nothing = _no_match(self._options.choice, self._topics.other_topics())
-            if self._topics.has_brokers():
+            if self._topics.are_all_known():
                 raise nothing
             return nothing, BROKER_DEADLINE_S
         return None

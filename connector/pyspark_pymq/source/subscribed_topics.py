@@ -27,7 +27,7 @@ from pyspark_pymq.retrying import pause
 from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.outages import Outages
 from pyspark_pymq.source.topic_discovery import TopicDiscovery
-from pyspark_pymq.unrouted_queues import UNROUTED, UnroutedQueues, has_brokers
+from pyspark_pymq.unrouted_queues import UNROUTED, UnroutedQueues, knows_all
 
 LOG = logging.getLogger(__name__)
 
@@ -227,9 +227,9 @@ class SubscribedTopics:
         """Return the monotonic time."""
         return self._monotonic_s()
 
-    def has_brokers(self) -> bool:
-        """Say whether name servers know any broker."""
-        return has_brokers(self._open())
+    def are_all_known(self) -> bool:
+        """Say whether a topic that no name server knows is not there."""
+        return knows_all(self._open())
 
     def wait_for_others(self) -> None:
         """Wait, and have the next question ask everybody: no answer, and no route, is good enough.

@@ -1,7 +1,8 @@
 // Eight official Java producers, and the ledger of what they tried and what was acknowledged.
 //
-// Run by tests/interop/test_kill.py as a single source file, until standard input ends:
+// Run by tests/crash/java_sender.py as a single source file, until standard input ends:
 //   java -cp '<client jars>/*' LedgerProducer.java <name server> <topic> <ledger> <seed>
+//     <number of the first producer> <timeout of a send, ms> <pause after each, ms>
 //
 // Lines and bodies are those of tests/crash/ledger.py. Half of the producers send synchronously
 // from four threads each, half asynchronously with four sends under way; one send in eight is a
@@ -12,6 +13,7 @@ import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.StandardOpenOption;
 import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.List;
@@ -33,11 +35,13 @@ public class LedgerProducer {
     private static final int IN_FLIGHT = 4;
     private static final int SIZE_MAX = 3000;
     private static final int BATCH_MAX = 12;
-    private static final int SEND_TIMEOUT_MS = 20_000;
+    private static final int ROUTE_INTERVAL_MS = 500;
     private static final long PAUSE_MS = 20;
 
     private static final AtomicBoolean stopped = new AtomicBoolean();
     private static BufferedWriter ledger;
+    private static int sendTimeoutMs;
+    private static int pauseMs;
 
     private final int number;
     private final DefaultMQProducer producer;
@@ -53,7 +57,8 @@ public class LedgerProducer {
         producer = new DefaultMQProducer("ledger-" + number);
         producer.setNamesrvAddr(nameServer);
         producer.setInstanceName("ledger-" + number);
-        producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
+        producer.setSendMsgTimeout(sendTimeoutMs);
+        producer.setPollNameServerInterval(ROUTE_INTERVAL_MS);
         producer.setRetryTimesWhenSendFailed(0);
         producer.setRetryTimesWhenSendAsyncFailed(0);
         producer.setRetryAnotherBrokerWhenNotStoreOK(false);
@@ -62,13 +67,19 @@ public class LedgerProducer {
     }
 
     public static void main(String[] args) throws Exception {
-        if (args.length != 4) {
-            System.err.println("expected: <name server> <topic> <ledger> <seed>");
+        if (args.length != 7) {
+            System.err.println(
+                "expected: <name server> <topic> <ledger> <seed> <first> <timeout> <pause>");
             System.exit(2);
         }
-        ledger = Files.newBufferedWriter(Path.of(args[2]), StandardCharsets.US_ASCII);
+        ledger = Files.newBufferedWriter(
+            Path.of(args[2]), StandardCharsets.US_ASCII,
+            StandardOpenOption.CREATE, StandardOpenOption.APPEND);
+        int first = Integer.parseInt(args[4]);
+        sendTimeoutMs = Integer.parseInt(args[5]);
+        pauseMs = Integer.parseInt(args[6]);
         List<Thread> threads = new ArrayList<>();
-        for (int number = 0; number < PRODUCERS; number++) {
+        for (int number = first; number < first + PRODUCERS; number++) {
             LedgerProducer one = new LedgerProducer(number, args[0], args[1], Long.parseLong(args[3]));
             if (number % 2 == 0) {
                 for (int i = 0; i < IN_FLIGHT; i++) {
@@ -112,9 +123,7 @@ public class LedgerProducer {
             } catch (Exception error) {
                 request.fail(error);
             }
-            if (!stored) {
-                pause();
-            }
+            pause(stored ? pauseMs : Math.max(PAUSE_MS, pauseMs));
         }
     }
 
@@ -154,21 +163,22 @@ public class LedgerProducer {
             } catch (Exception error) {
                 callback.onException(error);
             }
-            if (failing.getAndSet(false)) {
-                pause();
-            }
+            pause(failing.getAndSet(false) ? Math.max(PAUSE_MS, pauseMs) : pauseMs / IN_FLIGHT);
         }
         try {
             // What is not answered by now stays unknown.
-            permits.tryAcquire(IN_FLIGHT, 2 * SEND_TIMEOUT_MS, TimeUnit.MILLISECONDS);
+            permits.tryAcquire(IN_FLIGHT, 2L * sendTimeoutMs, TimeUnit.MILLISECONDS);
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
         }
     }
 
-    private static void pause() {
+    private static void pause(long ms) {
+        if (ms == 0) {
+            return;
+        }
         try {
-            Thread.sleep(PAUSE_MS);
+            Thread.sleep(ms);
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
         }
@@ -205,10 +215,13 @@ public class LedgerProducer {
             StringBuilder line = new StringBuilder("K ").append(id)
                 .append(' ').append(result.getMessageQueue().getQueueId())
                 .append(' ').append(result.getQueueOffset());
+            String broker = "";
             for (String offsetId : result.getOffsetMsgId().split(",")) {
-                line.append(' ').append(Long.parseLong(offsetId.substring(offsetId.length() - 16), 16));
+                int prefix = offsetId.length() - 16;
+                line.append(' ').append(Long.parseLong(offsetId.substring(prefix), 16));
+                broker = offsetId.substring(0, prefix).toUpperCase(java.util.Locale.ROOT);
             }
-            write(line.toString());
+            write(line.append(" @").append(broker).toString());
             return true;
         }
 

@@ -108,6 +108,48 @@ def test_who_waits_is_told_after_the_flush(reason: str | None, outcome: Outcome)
     assert told[1:] == [("a", outcome, reason), ("c", outcome, reason)]
 
 
+@pytest.mark.parametrize("first", ["disk", "slaves"])
+@pytest.mark.parametrize(
+    ("disk", "slaves", "outcome", "reason"),
+    [
+        (None, Outcome.STORED, Outcome.STORED, None),
+        ("late", Outcome.STORED, Outcome.DISK_TIMEOUT, "late"),
+        (None, Outcome.SLAVE_TIMEOUT, Outcome.SLAVE_TIMEOUT, "slaves"),
+        ("late", Outcome.NO_SLAVE, Outcome.NO_SLAVE, "slaves"),
+    ],
+)
+def test_who_waits_is_told_when_the_disk_and_the_slaves_have_it(
+    first: str, disk: str | None, slaves: Outcome, outcome: Outcome, reason: str | None
+) -> None:
+    log, told = Log(), Told()
+    waiting: list[tuple[int, Callable[[Outcome, str | None], None]]] = []
+    writer = LogWriter(
+        log.append, log.wait_flushed, wait_replicated=lambda end, done: waiting.append((end, done))
+    )
+    written: list[int] = []
+    writer.on_written = lambda: written.append(len(told))
+
+    def check() -> None:
+        writer.append(record(b"a"), teller(told, "a"))
+        writer.append(record(b"b"), teller(told, "b"), wait=False)
+
+    run(check)
+    assert told == [("b", Outcome.STORED, None)]
+    assert written == [1]  # slaves are sent it when answers that do not wait have left
+    ((end, flushed),) = log.waiting
+    ((replicated_end, replicated),) = waiting
+    assert end == replicated_end == 100
+    steps: list[Callable[[], None]] = [
+        lambda: flushed(disk),
+        lambda: replicated(slaves, None if slaves is Outcome.STORED else "slaves"),
+    ]
+    for step in steps if first == "disk" else steps[::-1]:
+        assert len(told) == 1
+        step()
+    assert told[1:] == [("a", outcome, reason)]
+    assert writer.waiting_bytes == 0
+
+
 def test_a_store_that_fails_is_told_to_everybody(caplog: pytest.LogCaptureFixture) -> None:
     log, told = Log(), Told()
     log.failure = StoreClosed("the store is closed")

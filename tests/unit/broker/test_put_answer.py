@@ -10,9 +10,12 @@ from pymq.store import PutResult, PutStatus
 ANSWERS = [
     (PutStatus.OK, Outcome.STORED, ResponseCode.SUCCESS),
     (PutStatus.OK, Outcome.DISK_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT),
+    (PutStatus.OK, Outcome.SLAVE_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+    (PutStatus.OK, Outcome.NO_SLAVE, ResponseCode.SLAVE_NOT_AVAILABLE),
     (PutStatus.MESSAGE_ILLEGAL, Outcome.REFUSED, ResponseCode.MESSAGE_ILLEGAL),
     (PutStatus.PROPERTIES_SIZE_EXCEEDED, Outcome.REFUSED, ResponseCode.MESSAGE_ILLEGAL),
     (PutStatus.BUSY, Outcome.REFUSED, ResponseCode.SYSTEM_BUSY),
+    (PutStatus.NOT_REPLICATED, Outcome.REFUSED, ResponseCode.SYSTEM_ERROR),
     (PutStatus.NOT_WRITABLE, Outcome.REFUSED, ResponseCode.SERVICE_NOT_AVAILABLE),
     (PutStatus.NOT_WRITABLE, Outcome.FAILED, ResponseCode.SYSTEM_ERROR),
 ]

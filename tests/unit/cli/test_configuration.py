@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.replication_config import ReplicationConfig, Role
 from pymq.cli import configuration
 from pymq.errors import ConfigurationError
 from pymq.store import FlushMode, StoreConfig
@@ -14,10 +15,12 @@ from pymq.store import FlushMode, StoreConfig
 FILES = Path(__file__).parent / "files"
 HOME = Path("/home/somebody")
 
+SECRET = "do-not-show-this-to-anybody"
+
 
 def broker(
     file: Path | None = None, *, name_servers: str | None = None, **environment: str
-) -> tuple[BrokerConfig, StoreConfig]:
+) -> tuple[BrokerConfig, ReplicationConfig, StoreConfig]:
     return configuration.broker_configs(
         file, name_servers=name_servers, environment=environment, home=HOME
     )
@@ -96,7 +99,7 @@ def test_real_broker_files(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG, logger="pymq"):
-        config, store = broker(FILES / name)
+        config, _, store = broker(FILES / name)
     assert {key: getattr(config, key) for key in broker_values} == broker_values
     assert {key: getattr(store, key) for key in store_values} == store_values
     assert not [record for record in caplog.records if "unknown key" in record.getMessage()]
@@ -126,6 +129,23 @@ def test_keys_of_the_store_file_sizes_are_written_in_the_new_spelling() -> None:
     assert "flushDiskType=ASYNC_FLUSH\n" in text
 
 
+def test_a_secret_is_never_shown(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    text = f"pymqHaSecret={SECRET}\npymqHaSecrets={SECRET}\n"
+    configs = broker(written(tmp_path, text))
+    shown = configuration.effective_text(*configs) + repr(configs) + caplog.text
+    assert "pymqHaSecret=******\n" in shown
+    assert "did you mean pymqHaSecret?" in shown
+    assert SECRET not in shown
+    assert configs[1].secret == SECRET
+    with pytest.raises(ConfigurationError, match="a secret of 6 B"):  # what is printed is no secret
+        broker(written(tmp_path, configuration.effective_text(*configs)))
+    for wrong in (f"pymqHaSecret={SECRET}\npymqHaSecretFile=/a", f"pymqHaSecret={SECRET[:10]}"):
+        with pytest.raises(ConfigurationError) as refused:
+            broker(written(tmp_path, wrong))
+        assert SECRET[:10] not in str(refused.value)
+
+
 def test_name_server_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = configuration.name_server_config(FILES / "namesrv-4.9.7.properties", home=HOME)
     assert (config.port, config.order_message_enable) == (9877, True)
@@ -139,7 +159,7 @@ def test_defaults() -> None:
     name_server = configuration.name_server_config(None, home=HOME)
     assert (name_server.host, name_server.port) == ("127.0.0.1", 9876)
     assert name_server.kv_config_path == HOME / "namesrv/kvConfig.json"
-    config, store = broker()
+    config, _, store = broker()
     assert (config.bind_address, config.listen_port) == ("127.0.0.1", 10911)
     assert config.name_servers == ()
     assert store.root_path == HOME / "store"
@@ -157,7 +177,7 @@ def test_who_wins_over_name_servers(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_flush_type_is_the_safer_one(tmp_path: Path) -> None:
-    assert broker(written(tmp_path, "listenPort=1\n"))[1].flush_mode is FlushMode.SYNC
+    assert broker(written(tmp_path, "listenPort=1\n"))[2].flush_mode is FlushMode.SYNC
 
 
 @pytest.mark.parametrize(
@@ -180,7 +200,7 @@ def test_unknown_keys(
 
 @pytest.mark.parametrize(
     "text",
-    ["aclEnable=true", "authenticationEnabled=TRUE", "brokerRole=SYNC_MASTER", "storeType=rocksdb"],
+    ["aclEnable=true", "authenticationEnabled=TRUE", "storeType=rocksdb"],
 )
 def test_a_promise_that_is_not_kept_is_a_warning(
     text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -193,7 +213,7 @@ def test_a_promise_that_is_not_kept_is_a_warning(
 def test_a_host_name_as_broker_ip_is_resolved(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config, _ = broker(written(tmp_path, "brokerIP1=localhost\n"))
+    config, _, _ = broker(written(tmp_path, "brokerIP1=localhost\n"))
     assert config.advertised_address in ("127.0.0.1", "::1")
     assert "localhost is a host name" in caplog.text
 
@@ -208,8 +228,25 @@ def test_a_master_has_id_0_as_in_rocketmq(tmp_path: Path) -> None:
         ("listenPort=abc", "listenPort='abc'"),
         ("listenPort=70000", "70000"),
         ("flushDiskType=OFTEN", "SYNC_FLUSH or ASYNC_FLUSH"),
-        ("brokerRole=SLAVE", "brokerRole=SLAVE"),
         ("brokerRole=MASTER", "ASYNC_MASTER"),
+        ("haListenPort=70000", "haListenPort"),
+        ("haTransferBatchSize=0", "haTransferBatchSize"),
+        ("haMasterAddress=nowhere", "nowhere"),
+        ("pymqHaNetworks=10.0.0.0/40", "pymqHaNetworks"),
+        ("pymqHaSecret=too short", "pymqHaSecret: a secret of 9 B, expected 16 or more"),
+        (f"pymqHaSecret={SECRET}\npymqHaSecretFile=/a", "expected one of them"),
+        ("pymqHaTls=true", "pymqHaTls=true without a secret"),
+        (f"pymqHaTls=true\npymqHaSecret={SECRET}", "pymqHaTlsCertPath and pymqHaTlsKeyPath"),
+        (
+            f"pymqHaTls=true\npymqHaSecret={SECRET}\npymqHaTlsKeyPath=/a",
+            "expected both or none of them",
+        ),
+        (
+            f"brokerRole=SLAVE\nbrokerId=1\npymqHaTls=true\npymqHaSecret={SECRET}",
+            "pymqHaTlsTrustCertPath",
+        ),
+        ("pymqHaConnectionsMax=1", "pymqHaConnectionsMax"),
+        ("pymqHaHandshakeTimeout=0", "handshake_ms=0"),
         ("storePathCommitLog=/a\nreadOnlyCommitLogStorePaths=/a", "no directory"),
         ("storePathCommitLog=/a,/a", "each once"),
         ("storePathRootDir=", "storePathRootDir"),
@@ -235,7 +272,7 @@ def test_bad_values_name_file_and_key(text: str | bytes, said: str, tmp_path: Pa
 def test_several_directories_of_the_log(tmp_path: Path) -> None:
     text = "storePathCommitLog=/disk1/log, /disk2/log\nreadOnlyCommitLogStorePaths=/old\n"
     for _ in range(2):
-        config, store = broker(written(tmp_path, text))
+        config, _, store = broker(written(tmp_path, text))
         assert store.log_paths == (Path("/disk1/log"), Path("/disk2/log"))
         assert store.read_only_log_paths == (Path("/old"),)
         text = configuration.effective_text(config, store)
@@ -262,3 +299,15 @@ def test_encodings(tmp_path: Path) -> None:
     assert configuration.read_properties(marked) == {"brokerName": "b"}
     gbk = written(tmp_path, "# 代理\nbrokerName=b\n".encode("gbk"))
     assert configuration.read_properties(gbk) == {"brokerName": "b"}
+
+
+def test_a_slave_and_its_master(tmp_path: Path) -> None:
+    slave = "brokerRole=SLAVE\nbrokerId=2\nhaMasterAddress=10.1.1.1:10912\nhaListenPort=10932\n"
+    config, replication, _ = broker(written(tmp_path, slave))
+    assert config.broker_id == 2
+    assert (replication.role, replication.master_address) == (Role.SLAVE, "10.1.1.1:10912")
+    assert replication.listen_port == 10932
+    config, replication, _ = broker(written(tmp_path, "brokerId=3\nbrokerIP2=10.1.1.2\n"))
+    assert config.broker_id == 0, "a master, whatever the file says"
+    assert replication.advertised_address == "10.1.1.2"
+    assert (replication.role, replication.bind_address) == (Role.ASYNC_MASTER, "127.0.0.1")

@@ -8,18 +8,22 @@ import typing
 import pytest
 
 from pymq import sync
-from pymq.client import consumer, producer
+from pymq.client import batcher, consumer, producer, transaction
 from pymq.client.blocking import BlockingClient
 from pymq.errors import LocalProtocolError
 from pymq.protocol.message import Message
 
 PAIRS = {
     "Producer": (producer.Producer, sync.Producer),
+    "Batcher": (batcher.Batcher, sync.Batcher),
     "Consumer": (consumer.Consumer, sync.Consumer),
+    "Transaction": (transaction.Transaction, sync.Transaction),
 }
 #: What one of the two lacks on purpose.
 ONLY_ASYNCIO = {
+    "Batcher.abandon",  # for its producer
     "Producer.wait_room",  # send_nowait of the blocking one waits by itself
+    "Batcher.wait_room",
 }
 ONLY_BLOCKING = {
     "Consumer.receive",  # `anext` of a loop is the asyncio one's
@@ -27,7 +31,11 @@ ONLY_BLOCKING = {
     "Consumer.acknowledge",  # there are no tasks that could tell whose message it is
 }
 #: Arguments that only one has: threads are the caller's, and nothing else ends a blocking loop.
-OTHER_ARGUMENTS = {"Consumer.run": {"concurrency", "timeout_s"}}
+OTHER_ARGUMENTS = {
+    "Batcher.__init__": {"producer"},  # of its own face
+    "Transaction.__init__": {"producer"},
+    "Consumer.run": {"concurrency", "timeout_s"},
+}
 
 
 def members(owner: type) -> dict[str, typing.Any]:
@@ -57,7 +65,7 @@ def signature(function: typing.Any, leave_out: set[str]) -> tuple[list[inspect.P
 @pytest.mark.parametrize("name", PAIRS)
 def test_both_offer_the_same(name: str) -> None:
     ours, theirs = ({f"{name}.{member}" for member in members(owner)} for owner in PAIRS[name])
-    assert ours - theirs <= ONLY_ASYNCIO, "offer it in client/threaded.py, too"
+    assert ours - theirs <= ONLY_ASYNCIO, "offer it in its blocking face, too"
     assert theirs - ours <= ONLY_BLOCKING
     assert not (ONLY_ASYNCIO | ONLY_BLOCKING) & ours & theirs, "both have it"
 

@@ -16,6 +16,9 @@ from pymq.client.loop_thread import Threaded
 
 
 class Client(Threaded):
+    def __init__(self):
+        super().__init__(None)
+
     def start(self):
         self._start(self.work, "client")
 

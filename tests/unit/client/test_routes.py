@@ -3,6 +3,8 @@
 import pytest
 
 from pymq.client.route_table import (
+    ELECTION_AGE_S,
+    ELECTION_S,
     LEFT_S,
     MISSING_S,
     PROVISIONAL_AGE_S,
@@ -189,6 +191,51 @@ def test_a_broker_that_left_a_route_is_looked_for_often_for_a_while() -> None:
     table.put(provisional_route("U", found(A, ("b", {0: "b:1"}, 1, 1, 6)), 4), 0.0)
     table.put(existing_route("U", found(A)), 1.0)  # created on one of two brokers: none has left
     assert "U" not in table.stale(30.9)
+
+
+GROUP = existing_route("T", found(("a", {0: "a:1", 2: "a:2"}, 1, 1, 6)))
+SWAPPED = existing_route("T", found(("a", {0: "a:2", 1: "a:1"}, 1, 1, 6)))
+MASTERLESS = existing_route("T", found(("a", {1: "a:1", 2: "a:2"}, 1, 1, 6)))
+
+
+def test_a_master_that_changes_places_with_a_slave_is_a_change() -> None:
+    change = difference(GROUP, SWAPPED)
+    assert change and change.masters_changed == {"a"}
+    assert not change.addresses_gone and not change.read_added and not change.read_removed
+    assert difference(GROUP, MASTERLESS).masters_changed == {"a"}
+    assert difference(MASTERLESS, SWAPPED).masters_changed == {"a"}
+    assert difference(None, GROUP).masters_changed == {"a"}
+    assert not difference(GROUP, GROUP).masters_changed
+    # A slave that comes, goes or moves is none.
+    alone = existing_route("T", found(("a", {0: "a:1"}, 1, 1, 6)))
+    assert not difference(GROUP, alone).masters_changed
+
+
+def test_a_new_master_is_looked_for_several_times_a_second_for_a_while() -> None:
+    table = RouteTable(30.0)
+    table.put(GROUP, 100.0)
+    table.put(MASTERLESS, 110.0)
+    now_s = 110.0
+    while now_s < 110.0 + ELECTION_S - 2 * ELECTION_AGE_S:
+        assert table.stale(now_s + ELECTION_AGE_S * 0.9) == []
+        now_s += ELECTION_AGE_S
+        assert table.stale(now_s + 1e-6) == ["T"]
+        table.put(MASTERLESS, now_s)
+    table.put(MASTERLESS, 110.0 + ELECTION_S)
+    assert table.stale(110.0 + ELECTION_S + 1.0) == []  # nobody of them will be
+    table.put(SWAPPED, 150.0)
+    assert table.stale(151.0) == []
+    table.put(MASTERLESS, 160.0)  # again
+    assert table.stale(160.0 + ELECTION_AGE_S + 1e-6) == ["T"]
+
+
+def test_an_election_goes_on_while_no_name_server_answers() -> None:
+    table = RouteTable(30.0)
+    table.put(MASTERLESS, 100.0)
+    table.keep("T", 101.0, is_missing=False)
+    assert table.stale(101.0 + ELECTION_AGE_S + 1e-6) == ["T"]
+    table.keep("T", 100.0 + ELECTION_S, is_missing=False)
+    assert table.stale(100.0 + ELECTION_S + 1.0) == []
 
 
 def test_a_route_that_name_servers_do_not_give_is_kept_for_a_while() -> None:

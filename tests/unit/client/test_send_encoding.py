@@ -27,8 +27,6 @@ def sent(message: Message, *, batch: bool = False, **options: object) -> Command
     properties = send_encoding.properties_json(
         message,
         "KEY",
-        sharding_key=None,
-        wait_stored=True,
         **options,  # type: ignore[arg-type]
     )
     head = TEMPLATE.head(
@@ -39,7 +37,7 @@ def sent(message: Message, *, batch: bool = False, **options: object) -> Command
         born_ms=123,
         flag=-7,
         command_flag=2,
-        batch=batch,
+        code=320 if batch else 310,
     )
     (command,) = FrameDecoder().feed(head + message.body)
     return command
@@ -74,9 +72,9 @@ def test_the_short_way_to_properties_agrees_with_the_long_one(message: Message) 
     assert decode_properties(text.encode()) == decode_properties(message.encode_properties("KEY"))
 
 
-def test_sharding_key_and_wait_become_properties() -> None:
+def test_system_properties_are_among_the_others() -> None:
     text = send_encoding.properties_json(
-        Message("T", b"b", tags="a"), "KEY", sharding_key="s", wait_stored=False
+        Message("T", b"b", tags="a"), "KEY", system={"__SHARDINGKEY": "s", "WAIT": "false"}
     )
     assert "__SHARDINGKEY\\u0001s" in text and "WAIT\\u0001false" in text
 
@@ -103,12 +101,6 @@ def test_sharding_key_and_wait_become_properties() -> None:
 def test_properties_that_cannot_be_sent_are_refused(message: Message, reason: str) -> None:
     with pytest.raises(LocalProtocolError, match=reason):
         sent(message)
-
-
-@pytest.mark.parametrize("key", [5, 0, 1.5, "", b"k"])
-def test_sharding_keys_that_choose_no_queue_are_refused(key: object) -> None:
-    with pytest.raises(LocalProtocolError, match="expected a str that is not empty"):
-        send_encoding.check_sharding_key(key)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,7 @@ class FakeBroker:
     own_topics: set[str] = field(default_factory=set)  # more of what a name server lists
     topic_ids: dict[tuple[str, str], str] = field(default_factory=dict)  # of pymq brokers
     official: set[str] = field(default_factory=set)  # brokers of RocketMQ
+    name_servers: dict[str, bool] = field(default_factory=lambda: {"ns:9876": True})  # who answer
 
     def add(self, queue: MessageQueue, *messages: tuple[bytes, dict[str, str]]) -> None:
         records = self.queues.setdefault(queue, [])
@@ -199,11 +200,20 @@ class FakeClient:
     def ask_many(
         self, asked: Sequence[tuple[str, Operation[Any]]], *, timeout_s: float | None = None
     ) -> list[Any]:
-        """Answer what concerns groups; addresses are those of ``known_routes``."""
+        """Answer what concerns groups, at addresses of ``known_routes``; and about all brokers."""
         return [self._answer_group(address, operation) for address, operation in asked]
+
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        return tuple(self._broker.name_servers)
 
     def _answer_group(self, address: str, operation: Operation[Any]) -> Any:
         request, name = operation.request, address.removesuffix(":1")
+        if address in self._broker.name_servers:
+            if not self._broker.name_servers[address]:
+                return ConnectionFailed(f"name server {address} is silent")
+            assert request.code == RequestCode.GET_BROKER_CLUSTER_INFO
+            return self.cluster_info()
         self._called(RequestCode(request.code).name, name)
         if name in self._broker.away:
             return ConnectionFailed(f"{name} is away")

@@ -254,7 +254,15 @@ def test_a_start_without_a_cluster_fails_soon(
     started_s = clock.now_s
     with pytest.raises(RouteNotFound, match="topic nowhere"):
         stream(subscribe="nowhere").initialOffset()
-    # But a name server that has just started knows nothing of any topic.
+    assert clock.now_s == started_s
+    # But one that gives no answer may know it.
+    broker.name_servers["ns-2:9876"] = False
+    with pytest.raises(RouteNotFound, match="topic nowhere"):
+        stream(subscribe="nowhere").initialOffset()
+    assert 29 < clock.now_s - started_s <= 30
+    broker.name_servers["ns-2:9876"] = True
+    # And one that has just started knows nothing of any topic.
+    clock.now_s = started_s
     broker.unrouted.add("broker-a")
     with pytest.raises(RouteNotFound, match="topic orders"):
         stream().initialOffset()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pyspark
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from pymq.spark import register, tune
@@ -64,3 +65,29 @@ def test_register() -> None:
     session: Any = SimpleNamespace(dataSource=SimpleNamespace(register=found.append))
     register(session)
     assert found == [DefaultSource]
+
+
+class Refused(AnalysisException):
+    """What Spark says to a registration."""
+
+    def __init__(self, condition: str | None) -> None:
+        super().__init__("[DATA_SOURCE_ALREADY_EXISTS] is in the text, whatever it is")
+        self.condition = condition
+
+    def getCondition(self) -> str | None:
+        return self.condition
+
+
+@pytest.mark.parametrize("condition", ["DATA_SOURCE_ALREADY_EXISTS", "DATA_SOURCE_NOT_FOUND", None])
+def test_what_spark_has_found_by_itself_is_registered(condition: str | None) -> None:
+    """Spark 4.0 refuses to do so again; every other refusal is one."""
+
+    def refuse(_: object) -> None:
+        raise Refused(condition)
+
+    session: Any = SimpleNamespace(dataSource=SimpleNamespace(register=refuse))
+    if condition == "DATA_SOURCE_ALREADY_EXISTS":
+        register(session)
+        return
+    with pytest.raises(Refused):
+        register(session)

@@ -177,6 +177,38 @@ def test_the_first_slave_of_5x_speaks_while_there_is_no_master(acting: bool, per
     assert perms(table) == {"broker-a": 6}
 
 
+def test_clients_see_a_slave_that_acts_in_the_place_of_its_master() -> None:
+    table = table_of(
+        broker(acting_master=True),
+        broker(broker_id=1, port=20911, acting_master=True),
+        broker(broker_id=2, port=30911, acting_master=True),
+    )
+
+    def seen() -> dict[int, str]:
+        route = table.acting_route("T")
+        assert route is not None
+        return route.brokers[0].addresses
+
+    slaves = {1: "10.0.0.1:20911", 2: "10.0.0.1:30911"}
+    assert seen() == {0: "10.0.0.1:10911", **slaves}
+    table.unregister(broker_name="broker-a", address="10.0.0.1:10911")
+    assert seen() == {0: slaves[1], 2: slaves[2]}
+    assert addresses(table) == {"broker-a": slaves}  # brokers and administrators see what is
+    table.add_write_permission("broker-a")
+    assert seen() == slaves  # nobody acts for a group that can be written to
+    table.register(broker(acting_master=True), 1.0)
+    assert seen() == {0: "10.0.0.1:10911", **slaves}
+
+
+def test_a_slave_that_does_not_act_is_not_shown_as_a_master() -> None:
+    table = table_of(broker(), broker(broker_id=1, port=20911))
+    table.unregister(broker_name="broker-a", address="10.0.0.1:10911")
+    table.wipe_write_permission("broker-a")
+    route = table.acting_route("T")
+    assert route is not None and route.brokers[0].addresses == {1: "10.0.0.1:20911"}
+    assert table.acting_route("unknown") is None
+
+
 def test_slaves_that_may_act_are_read_only_when_the_master_goes() -> None:
     table = table_of(
         broker(acting_master=True), broker(broker_id=1, port=20911, acting_master=True)

@@ -130,7 +130,9 @@ def test_what_is_not_understood_is_refused_and_left_alone(
     assert tree(root) == before
 
 
-@pytest.mark.parametrize(("spoil", "words"), [row[1:] for row in BAD[6:9]], ids=str)
+@pytest.mark.parametrize(
+    ("spoil", "words"), [row[1:] for row in BAD[6:9]], ids=[row[0] for row in BAD[6:9]]
+)
 def test_no_trace_is_left_in_what_is_no_store_of_ours(
     tmp_path: Path, spoil: Spoil, words: tuple[str, ...]
 ) -> None:

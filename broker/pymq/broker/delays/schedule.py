@@ -52,7 +52,6 @@ _INT_MAX = (1 << 31) - 1
 #: What is usual in a property of many messages.
 _DIGITS_USUAL, _ZERO = 4, ord("0")
 _DELAY, _REAL_TOPIC, _REAL_QUEUE_ID = (name.encode() for name in (DELAY, REAL_TOPIC, REAL_QUEUE_ID))
-#: A delay level excludes a delivery time.
 _NO_TIMER = dict.fromkeys((TIMER_DELIVERY_MS, TIMER_DELAY_S, TIMER_DELAY_MS))
 
 
@@ -213,7 +212,7 @@ class Schedule:
         now_ms = self._clock.wall_ms()
         for level in self.levels:
             level.begin_at(self._offsets.find(level.number), now_ms)
-        if self._offsets.record(self._cursors()):  # one was beyond the end of its queue
+        if self._offsets.record(self.cursors()):  # one was beyond the end of its queue
             self._save_soon()
         self._report_unknown_levels()
 
@@ -339,7 +338,7 @@ class Schedule:
 
     async def save(self) -> None:
         """Have the offsets saved, once the copies of what was delivered are on the disk."""
-        offsets = self._cursors()
+        offsets = self.cursors()
         if all(self._offsets.find(number) == offset for number, offset in offsets.items()):
             return
         flushed: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
@@ -359,7 +358,8 @@ class Schedule:
         elif self._offsets.record(offsets):
             self._save_soon()
 
-    def _cursors(self) -> dict[int, int]:
+    def cursors(self) -> dict[int, int]:
+        """Return the offset of the next message to deliver of each used level."""
         return {
             level.number: level.cursor
             for level in self.levels

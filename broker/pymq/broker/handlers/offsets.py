@@ -1,9 +1,11 @@
 """Consumer offsets, queue bounds, and ranges of queues: 14, 15, 29, 30, 31, 32, 479007."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pymq.broker.cold_reads import ColdReads
 from pymq.broker.fitting_ranges import FittingLookup
+from pymq.broker.ha.replica_waiters import Replicated
+from pymq.broker.log_writer import Outcome
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.offsets import OffsetTable
 from pymq.broker.state.topics import TopicTable
@@ -35,12 +37,15 @@ class OffsetHandlers:
         groups: GroupTable,
         topics: TopicTable,
         cold_reads: ColdReads,
+        wait_followed: Callable[[Replicated], None] | None,
     ) -> None:
+        """Answer commits when ``wait_followed`` says that slaves have them; None: at once."""
         self._store = store
         self._offsets = offsets
         self._groups = groups
         self._topics = topics
         self._cold_reads = cold_reads
+        self._wait_followed = wait_followed
         self._fitting = FittingLookup(store, cold_reads)
 
     def table(self) -> Mapping[int, Handler]:
@@ -48,12 +53,17 @@ class OffsetHandlers:
         return {
             RequestCode.QUERY_CONSUMER_OFFSET: self.query,
             RequestCode.UPDATE_CONSUMER_OFFSET: self.update,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self.every,
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.by_time,
             RequestCode.GET_MAX_OFFSET: self.end,
             RequestCode.GET_MIN_OFFSET: self.first,
             RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest_time,
             FITTING_RANGES: self.fitting,
         }
+
+    def every(self, request: Request) -> Command:
+        """GET_ALL_CONSUMER_OFFSET (43): slaves ask for them."""
+        return request.response(ResponseCode.SUCCESS, body=self._offsets.body().encode())
 
     def query(self, request: Request) -> Answer:
         """QUERY_CONSUMER_OFFSET (14).
@@ -85,8 +95,8 @@ class OffsetHandlers:
             return _answer(request, 0)
         raise _unknown_group()
 
-    def update(self, request: Request) -> Command:
-        """UPDATE_CONSUMER_OFFSET (15)."""
+    def update(self, request: Request) -> Command | None:
+        """UPDATE_CONSUMER_OFFSET (15): a SYNC_MASTER answers when its slaves have it."""
         header = UpdateOffsetRequest.from_fields(request.fields)
         group, topic, queue_id = header.consumer_group, header.topic, header.queue_id
         if group not in self._groups:
@@ -106,7 +116,10 @@ class OffsetHandlers:
         if self._offsets.has_reset(group, topic, queue_id):
             return request.response(ResponseCode.SUCCESS, "Offset has been previously reset")
         self._offsets.commit(group, topic, queue_id, offset)
-        return request.response(ResponseCode.SUCCESS)
+        if self._wait_followed is None or request.command.is_one_way:
+            return request.response(ResponseCode.SUCCESS)
+        self._wait_followed(lambda outcome, reason: _committed(request, outcome, reason))
+        return None
 
     async def by_time(self, request: Request) -> Command:
         """SEARCH_OFFSET_BY_TIMESTAMP (29)."""
@@ -152,6 +165,15 @@ class OffsetHandlers:
 
 def _answer(request: Request, offset: int) -> Command:
     return request.response(ResponseCode.SUCCESS, fields=OffsetResponse(offset=offset).to_fields())
+
+
+def _committed(request: Request, outcome: Outcome, reason: str | None) -> None:
+    """Answer a commit that slaves have, or that nobody knows of whether they do."""
+    if outcome is Outcome.STORED:
+        request.respond(request.response(ResponseCode.SUCCESS))
+    else:
+        remark = f"this offset may be lost in a failover: {reason}; commit it again"
+        request.respond(request.response(ResponseCode.FLUSH_SLAVE_TIMEOUT, remark))
 
 
 def _unknown_group() -> BrokerError:

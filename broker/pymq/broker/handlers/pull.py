@@ -8,6 +8,7 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from pymq.broker.config import BrokerConfig
+from pymq.broker.ha.slave import Slave
 from pymq.broker.long_poll import HeldPull, LongPoll
 from pymq.broker.record_response import RecordResponses
 from pymq.broker.selections import Selections
@@ -63,7 +64,9 @@ class PullHandlers:
         long_poll: LongPoll,
         responses: RecordResponses,
         statistics: BrokerStatistics,
+        slave: Slave | None,
     ) -> None:
+        """Answer pulls of a broker that follows with ``slave``; of a master without."""
         self._config = config
         self._clock = clock
         self._store = store
@@ -74,6 +77,7 @@ class PullHandlers:
         self._long_poll = long_poll
         self._responses = responses
         self._statistics = statistics
+        self._slave = slave
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -91,11 +95,18 @@ class PullHandlers:
                 f"the broker[{self._config.name}] for lite pull consumer is forbidden "
                 "(litePullMessageEnable)",
             )
+        if self._slave is not None and self._slave.is_unsure:
+            raise refusal(
+                ResponseCode.SYSTEM_BUSY,
+                "[REJECTREQUEST]system busy, start flow control for a while: this slave has not "
+                "compared its log with its master's since it was started",
+            )
         selection = self._check(header)
         reset = self._reset(request, header)
         if reset is not None:
             return reset
-        if header.sys_flag & _COMMIT and header.commit_offset >= 0:
+        is_kept = self._slave is None or self._slave.is_acting  # otherwise the master's counts
+        if header.sys_flag & _COMMIT and header.commit_offset >= 0 and is_kept:
             self._offsets.commit(
                 header.consumer_group, header.topic, header.queue_id, header.commit_offset
             )
@@ -119,10 +130,10 @@ class PullHandlers:
         found = self._begin(header, selection)
         if header.sys_flag & _SUSPEND and isinstance(found, ReadResult):
             # Nothing has arrived since: no other task had a turn.
-            may_wait = _response_code(found, header.queue_offset) == ResponseCode.PULL_NOT_FOUND
-            if may_wait:
+            code, offset = self._verdict(header, found)
+            if code == ResponseCode.PULL_NOT_FOUND:
                 self._hold(request, header, selection)
-                self._note(header, found.next_queue_offset)
+                self._note(header, offset)
                 return None
         return self._finish(request, header, found)
 
@@ -236,6 +247,10 @@ class PullHandlers:
     def _reset(self, request: Request, header: PullRequest) -> Command | None:
         """Return the answer to a pull of a group that was reset, which says where to go on."""
         topic, queue_id = header.topic, header.queue_id
+        if self._slave is not None:
+            if not self._slave.has_master:
+                return None
+            return self._reset_at_master(request, header)
         offset = self._offsets.take_reset(header.consumer_group, topic, queue_id)
         if offset is None:
             return None
@@ -243,6 +258,15 @@ class PullHandlers:
         first, end = self._store.queue_bounds(topic, queue_id)
         fields = self._fields(header, offset, first, end)
         return request.response(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", fields)
+
+    def _reset_at_master(self, request: Request, header: PullRequest) -> Command | None:
+        """Return the answer that sends a member of such a group back to the master."""
+        topic, queue_id = header.topic, header.queue_id
+        if not self._offsets.has_reset(header.consumer_group, topic, queue_id):
+            return None
+        first, end = self._store.queue_bounds(topic, queue_id)
+        fields = self._fields(header, header.queue_offset, first, end)
+        return request.response(ResponseCode.PULL_RETRY_IMMEDIATELY, "OFFSET_RESET", fields)
 
     def _note(self, header: PullRequest, offset: int) -> None:
         """Record where a pull ended."""
@@ -255,7 +279,7 @@ class PullHandlers:
     def _answer(
         self, request: Request, header: PullRequest, result: ReadResult
     ) -> PartedResponse | Coroutine[Any, Any, PartedResponse]:
-        offset = result.next_queue_offset
+        code, offset = self._verdict(header, result)
         self._note(header, offset)
         # Those who lag behind so far that they read from the disk may burden another broker.
         is_late = (
@@ -264,7 +288,6 @@ class PullHandlers:
             and not self._responses.is_recent(result.starts[-1])
         )
         fields = self._fields(header, offset, result.queue_first, result.queue_end, is_late=is_late)
-        code = _response_code(result, header.queue_offset)
         head = request.response(code, result.status.name, fields)
         answer = self._responses.make(head, result.buffers, result.starts, result.check)
         if code != ResponseCode.SUCCESS:
@@ -296,6 +319,27 @@ class PullHandlers:
             latency_ms=latency_ms,
         )
 
+    def _verdict(self, header: PullRequest, result: ReadResult) -> tuple[int, int]:
+        """Return the response code, and the offset at which to go on.
+
+        A slave sends readers that are not late back to its master, and corrects no offset: it may
+        just not have what is there. While its master is away, they wait here.
+        """
+        code = _CODES.get(result.status)
+        if code is None:  # no such queue, or nothing in it
+            code = (
+                ResponseCode.PULL_OFFSET_MOVED
+                if header.queue_offset != 0
+                else ResponseCode.PULL_NOT_FOUND
+            )
+        if self._slave is None or code == ResponseCode.SUCCESS:
+            return code, result.next_queue_offset
+        if self._slave.has_master:
+            return ResponseCode.PULL_RETRY_IMMEDIATELY, header.queue_offset
+        if header.queue_offset > result.queue_end:
+            return ResponseCode.PULL_NOT_FOUND, header.queue_offset
+        return code, result.next_queue_offset
+
     def _fields(
         self, header: PullRequest, offset: int, first: int, end: int, *, is_late: bool = False
     ) -> dict[str, str]:
@@ -316,12 +360,3 @@ class PullHandlers:
 
 def _forbidden(kind: Forbidden, remark: str) -> BrokerError:
     return refusal(ResponseCode.NO_PERMISSION, remark, {FORBIDDEN_FIELD: str(int(kind))})
-
-
-def _response_code(result: ReadResult, requested_offset: int) -> int:
-    code = _CODES.get(result.status)
-    if code is None:  # no such queue, or nothing in it
-        return (
-            ResponseCode.PULL_OFFSET_MOVED if requested_offset != 0 else ResponseCode.PULL_NOT_FOUND
-        )
-    return code

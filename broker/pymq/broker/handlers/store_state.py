@@ -1,4 +1,4 @@
-"""The store as administrators of 5.x see and steer it: 907, 908, 1007, 2001 to 2004.
+"""The store as administrators of 5.x see and steer it: 908, 2001 to 2004.
 
 Source: RocketMQ AdminBrokerProcessor.
 """
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pymq.errors import refusal
 from pymq.net.dispatcher import Handler, Request
-from pymq.protocol.admin_bodies import ColdReadLimits, ReplicationStatus
+from pymq.protocol.admin_bodies import ColdReadLimits
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.administration import ReadAheadRequest
@@ -25,27 +25,16 @@ class StoreStateHandlers:
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
         return {
-            RequestCode.GET_BROKER_HA_STATUS: self.replication,
             RequestCode.RESET_MASTER_FLUSH_OFFSET: self.reset_flushed,
-            RequestCode.GET_BROKER_EPOCH_CACHE: self.epochs,
             RequestCode.UPDATE_COLD_DATA_FLOW_CTR_CONFIG: self.limit_cold_reads,
             RequestCode.REMOVE_COLD_DATA_FLOW_CTR_CONFIG: self.limit_cold_reads,
             RequestCode.GET_COLD_DATA_FLOW_CTR_INFO: self.cold_read_limits,
             RequestCode.SET_COMMITLOG_READ_MODE: self.read_ahead,
         }
 
-    def replication(self, request: Request) -> Command:
-        """GET_BROKER_HA_STATUS (907)."""
-        body = ReplicationStatus(log_end=self._store.log_end)
-        return request.response(ResponseCode.SUCCESS, body=body.encode())
-
     def reset_flushed(self, request: Request) -> Command:
         """RESET_MASTER_FLUSH_OFFSET (908): concerns slaves; a master answers SUCCESS."""
         return request.response(ResponseCode.SUCCESS)
-
-    def epochs(self, request: Request) -> Command:
-        """GET_BROKER_EPOCH_CACHE (1007): concerns brokers with a controller."""
-        raise refusal(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
 
     def limit_cold_reads(self, request: Request) -> Command:
         """UPDATE_ and REMOVE_COLD_DATA_FLOW_CTR_CONFIG (2001, 2002).

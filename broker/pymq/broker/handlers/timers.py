@@ -3,10 +3,12 @@
 Source: RocketMQ RecallMessageProcessor, AdminBrokerProcessor.
 """
 
+import asyncio
 import functools
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.log_writer import LogWriter, Outcome
@@ -21,12 +23,17 @@ from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.send import REGION
 from pymq.protocol.headers.timers import RecallRequest, RecallResponse
-from pymq.protocol.message import TAGS, TIMER_DELIVERY_MS, UNIQUE_KEY, encode_properties
+from pymq.protocol.message import (
+    PRODUCER_GROUP,
+    TAGS,
+    TIMER_DELIVERY_MS,
+    UNIQUE_KEY,
+    encode_properties,
+)
 from pymq.protocol.parking import TIMER_DELETE_KEY
 from pymq.protocol.recall_handles import RecallHandle
 from pymq.protocol.record import NewRecord
 from pymq.protocol.tag_codes import tag_code
-from pymq.protocol.transaction_records import PRODUCER_GROUP
 from pymq.store import PutResult, TimerStore
 
 _log = logging.getLogger(__name__)
@@ -35,6 +42,29 @@ _TAG = "_RECALL_TAG_"
 _FAILED = "recall failed, execute error"
 _REGION = {"MSG_REGION": REGION}
 _NUMBER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+
+
+class FollowedTimerHandlers:
+    """Tells how far timers were at the master of this slave.
+
+    Args:
+        kept: returns what was kept of it; reads a file.
+        readers: for that.
+    """
+
+    def __init__(self, kept: Callable[[], bytes], readers: Executor) -> None:
+        self._kept = kept
+        self._readers = readers
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return the handler of each request code."""
+        return {RequestCode.GET_TIMER_CHECK_POINT: self.checkpoint}
+
+    async def checkpoint(self, request: Request) -> Command:
+        """GET_TIMER_CHECK_POINT (60): a master that is about to be online asks its slaves."""
+        loop = asyncio.get_running_loop()
+        body = await loop.run_in_executor(self._readers, self._kept)
+        return request.response(ResponseCode.SUCCESS, body=body)
 
 
 class TimerHandlers:

@@ -24,10 +24,10 @@ from pymq.net.dispatcher import Answer, Handler, Request
 from pymq.protocol.codes import MessageFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.transactions import EndTransactionRequest, ResumeCheckRequest
-from pymq.protocol.message import find_property
+from pymq.protocol.message import PRODUCER_GROUP, find_property
 from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from pymq.protocol.record import Record, decode_record, parse_offset_message_id
-from pymq.protocol.transaction_records import CHECK_IMMUNITY_S, PRODUCER_GROUP
+from pymq.protocol.transaction_records import CHECK_IMMUNITY_S
 from pymq.store import MessageStore
 
 _log = logging.getLogger(__name__)

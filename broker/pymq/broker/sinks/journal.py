@@ -216,7 +216,7 @@ class SinkJournal:
         self._wait_flushed(physical_end, done)
         reason = await told
         if reason is not None:
-            raise DurabilityUnknown(f"it is decided, perhaps not on the disk: {reason}")
+            raise DurabilityUnknown(f"it is decided, perhaps not safely: {reason}")
 
     async def say_again(self) -> int:
         """Write again what the journal would forget with the log; return how many entries."""

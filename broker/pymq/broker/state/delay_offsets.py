@@ -4,6 +4,7 @@ Source: RocketMQ ScheduleMessageService (offsetTable, dataVersion), DelayOffsetS
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pymq.clock import Clock
 from pymq.protocol import fastjson
@@ -47,13 +48,43 @@ class DelayOffsets:
             self._version = self._version.next(self._clock.wall_ms())
         return moves > 0
 
+    def take_over(self, table: DelayOffsetTable) -> bool:
+        """Have the offsets of a master; return whether any of them is new."""
+        is_new = table.offsets != self._offsets
+        self._offsets = dict(table.offsets)
+        self._version = table.version or self._version
+        return is_new
+
+    def take_back(self, table: DelayOffsetTable) -> bool:
+        """Have the offsets of a slave that may have acted for us; return whether any is new."""
+        told = table.version or DataVersion()
+        ours = self._version
+        if (ours.state_version, ours.counter, ours.timestamp_ms) > (
+            told.state_version,
+            told.counter,
+            told.timestamp_ms,
+        ):
+            return False
+        # A slave without delayed messages says nothing of any level.
+        return self.take_over(replace(table, offsets=self._offsets | table.offsets))
+
+    def table(self) -> DelayOffsetTable:
+        """Return all of it."""
+        return self.table_of(self._offsets)
+
     def to_text(self) -> str:
         """Return the text of ``delayOffset.json``."""
-        table = DelayOffsetTable(
-            offsets={level: self._offsets[level] for level in self.levels()},
-            version=self._version,
+        return self.text_of(self._offsets)
+
+    def text_of(self, offsets: Mapping[int, int]) -> str:
+        """Return the text of a file with other offsets."""
+        return fastjson.dump_pretty(self.table_of(offsets).to_json())
+
+    def table_of(self, offsets: Mapping[int, int]) -> DelayOffsetTable:
+        """Return what a file with other offsets holds."""
+        return DelayOffsetTable(
+            offsets={level: offsets[level] for level in sorted(offsets)}, version=self._version
         )
-        return fastjson.dump_pretty(table.to_json())
 
     def restore(self, value: object) -> None:
         """Take over the contents of ``delayOffset.json``; before 5.x it has no version."""

@@ -123,6 +123,14 @@ class GroupTable:
         """Return the table as sent to slaves and tools."""
         return GroupTableBody(version=self.version, groups=self._groups, forbidden=self._forbidden)
 
+    def take_over(self, body: GroupTableBody) -> None:
+        """Have the groups of a master, and its version."""
+        if body.version != self.version:
+            self._groups = dict(body.groups)
+            self._forbidden = body.forbidden
+            self.version = body.version
+            self.on_change()
+
     def to_text(self) -> str:
         """Return the text of ``subscriptionGroup.json``."""
         return fastjson.dump_pretty(self.body().to_json())

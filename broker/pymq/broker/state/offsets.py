@@ -4,13 +4,19 @@ Source: RocketMQ ConsumerOffsetManager.
 """
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import TypeAlias
 
+from pymq.broker.state.offset_moves import Moves
+from pymq.clock import Clock
 from pymq.protocol import fastjson
-from pymq.protocol.bodies import ConsumerOffsetTable
+from pymq.protocol.bodies import ConsumerOffsetTable, DataVersion
 from pymq.protocol.multi_dispatch import LIGHT_QUEUE_ID, is_light
+from pymq.protocol.offset_changes import OffsetChanges
 
 _SEPARATOR = "@"
+#: RocketMQ consumerOffsetUpdateVersionStep.
+VERSION_STEP = 500
 #: (topic, group) -> queue id -> queue offset.
 _Table: TypeAlias = dict[tuple[str, str], dict[int, int]]
 
@@ -22,9 +28,19 @@ class OffsetTable:
 
     A reset is pending until a member of the group pulls from the queue: it is told where to go on
     then. What members commit before that is of the time before the reset.
+
+    Attributes:
+        version: that of RocketMQ: higher after each ``VERSION_STEP`` changes, and a slave's is its
+            master's. Who was there last is told by it.
+        moves: what has changed; slaves are told of it.
+        on_change: called after every change; to be set by whoever tells them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or Clock()
+        self.version = DataVersion()
+        self.moves: Moves[tuple[str, str]] = Moves()
+        self.on_change: Callable[[], None] = lambda: None
         self._offsets: _Table = {}
         #: Where pulls ended; since our start.
         self._pulled: _Table = {}
@@ -45,8 +61,7 @@ class OffsetTable:
         queues = self._offsets.setdefault(key, {})
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self._touch()
-            self._texts.pop(key, None)
+            self._touch(key)
 
     def find(self, group: str, topic: str, queue_id: int) -> int | None:
         """Return the committed offset, or None if there is none."""
@@ -69,7 +84,7 @@ class OffsetTable:
         """Set a group back or forward, whatever its members do."""
         self.commit(group, topic, queue_id, offset)
         self._resets.setdefault((topic, group), {})[queue_id] = offset
-        self._touch()
+        self._touch(None)
 
     def has_reset(self, group: str, topic: str, queue_id: int) -> bool:
         """Is a reset pending?"""
@@ -82,9 +97,9 @@ class OffsetTable:
         queues = self._resets.get((topic, group), {})
         offset = queues.pop(queue_id, None)
         if offset is not None:
-            self._touch()
             if not queues:
                 del self._resets[topic, group]
+            self._touch(None)
         return offset
 
     def clone(self, source: str, target: str, topic: str) -> None:
@@ -92,8 +107,7 @@ class OffsetTable:
         queues = self._offsets.get((topic, source))
         if queues:
             self._offsets[topic, target] = dict(queues)
-            self._touch()
-            self._texts.pop((topic, target), None)
+            self._touch((topic, target))
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
         """Return the committed offsets of a group in a topic, by queue id."""
@@ -114,10 +128,9 @@ class OffsetTable:
     def delete_queue(self, topic: str, queue_id: int) -> None:
         """Forget all offsets in one queue."""
         for table in self._tables():
-            for (owner, _), queues in table.items():
-                if owner == topic and queues.pop(queue_id, None) is not None:
-                    self._touch()
-        self._texts.clear()
+            for key, queues in table.items():
+                if key[0] == topic and queues.pop(queue_id, None) is not None:
+                    self._touch(key)
 
     def delete_group(self, group: str) -> None:
         """Forget all offsets of a group."""
@@ -127,23 +140,33 @@ class OffsetTable:
         for table in self._tables():
             for key in filter(is_gone, list(table)):
                 del table[key]
-                self._touch()
-        self._texts.clear()
+                self._touch(key)
 
     def _tables(self) -> tuple[_Table, ...]:
         return self._offsets, self._pulled, self._resets
 
     def body(self) -> ConsumerOffsetTable:
-        """Return the table as sent to slaves and written to disk."""
-        return self._body(self._offsets)
+        """Return the table as sent to slaves."""
+        body = self._body(self._offsets)
+        body.version = self.version  # RocketMQ's brokers need one
+        return body
 
     def _body(self, offsets: _Table) -> ConsumerOffsetTable:
         return ConsumerOffsetTable(
-            offsets=_joined(offsets), resets=_joined(self._resets) if self._resets else None
+            offsets=_joined(offsets),
+            resets=_joined(self._resets) if self._resets else None,
+            version=None if self.version == DataVersion() else self.version,
         )
 
-    def _touch(self) -> None:
+    def _touch(self, key: tuple[str, str] | None) -> None:
+        """Record a change of a (topic, group), or of something else."""
         self.is_changed = self.is_light_changed = True
+        if key is not None:
+            self._texts.pop(key, None)
+        self.moves.note(key)
+        if self.moves.number % VERSION_STEP == 0:
+            self.version = self.version.next(self._clock.wall_ms())
+        self.on_change()
 
     def to_text(self) -> str:
         """Return the text of ``consumerOffset.json``."""
@@ -166,6 +189,57 @@ class OffsetTable:
         body = ConsumerOffsetTable.from_json(value)
         self._offsets |= _split(body.offsets)
         self._resets |= _split(body.resets or {})
+        self.version = body.version or self.version
+
+    def take_over(self, body: ConsumerOffsetTable) -> None:
+        """Have the offsets of a master; what only we know is kept, as in RocketMQ."""
+        offsets = _split(body.offsets)
+        changed = {key for key, queues in offsets.items() if self._offsets.get(key) != queues}
+        if changed or (body.resets or {}) != _joined(self._resets):
+            self._offsets |= offsets
+            self._resets = _split(body.resets or {})
+            for key in changed:
+                self._touch(key)
+            self._touch(None)
+        self.version = body.version or self.version
+
+    def take_back(self, body: ConsumerOffsetTable) -> bool:
+        """Have the offsets of a slave that may have acted for us; False: ours are newer."""
+        told = body.version or DataVersion()
+        if _rank(self.version) > _rank(told):
+            return False
+        self.take_over(replace(body, resets=_joined(self._resets)))
+        return True
+
+    def changes(self, since: int | None) -> OffsetChanges:
+        """Return the offsets that have changed after a change, and all resets.
+
+        Args:
+            since: number of that change, of ``moves``; None: all offsets.
+
+        Returns:
+            A (topic, group) that has no offsets any more is there, without queues.
+        """
+        offsets = self._offsets
+        if since is not None:
+            offsets = {key: self._offsets.get(key, {}) for key in self.moves.since(since)}
+        return OffsetChanges(
+            offsets=_joined(offsets), resets=_joined(self._resets), version=self.version
+        )
+
+    def take_changes(self, body: OffsetChanges) -> None:
+        """Take over what ``changes`` of a master returned."""
+        for key, queues in _split(body.offsets).items():
+            if queues:
+                if self._offsets.get(key) != queues:
+                    self._offsets[key] = queues
+                    self._touch(key)
+            elif self._offsets.pop(key, None) is not None:
+                self._touch(key)
+        if body.resets != _joined(self._resets):
+            self._resets = _split(body.resets)
+            self._touch(None)
+        self.version = body.version or self.version
 
     def light_offsets(self) -> dict[str, int]:
         """Return the offsets of light groups in light queues, by ``topic@group``."""
@@ -178,6 +252,11 @@ class OffsetTable:
     def restore_light(self, offsets: Mapping[str, int]) -> None:
         """Take over what ``light_offsets`` returned."""
         self._offsets |= _split({key: {LIGHT_QUEUE_ID: one} for key, one in offsets.items()})
+
+
+def _rank(version: DataVersion) -> tuple[int, int, int]:
+    """Return what RocketMQ compares versions by."""
+    return version.state_version, version.counter, version.timestamp_ms
 
 
 def _is_light(key: tuple[str, str]) -> bool:

@@ -33,6 +33,12 @@ class RequestModes:
         """Return the table as sent to slaves and tools."""
         return RequestModeTable(modes=self._modes)
 
+    def take_over(self, body: RequestModeTable) -> None:
+        """Have those of a master."""
+        if body.modes != self._modes:
+            self._modes = {topic: dict(groups) for topic, groups in body.modes.items()}
+            self.on_change()
+
     def to_text(self) -> str:
         """Return the text of ``messageRequestMode.json``."""
         return fastjson.dump_pretty(self.body().to_json())

@@ -43,6 +43,17 @@ class TopicIds:
         if self._ids.pop(topic, None) is not None:
             self.on_change()
 
+    def body(self) -> bytes:
+        """Return all ids, for a slave."""
+        return KVTable(table=self._ids).encode()
+
+    def take_over(self, body: bytes) -> None:
+        """Have the ids of a master: whoever read there goes on here when this broker is one."""
+        ids = KVTable.decode(body).table
+        if ids != self._ids:
+            self._ids = ids
+            self.on_change()
+
     def to_text(self) -> str:
         """Return the text of ``topicIds.json``."""
         return fastjson.dump_pretty(KVTable(table=self._ids).to_json())

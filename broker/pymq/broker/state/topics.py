@@ -166,6 +166,24 @@ class TopicTable:
         """Return the table as sent to name servers, slaves and tools."""
         return TopicTableBody(version=self.version, topics=self._topics)
 
+    def begin_term(self, number: int) -> None:
+        """Have name servers prefer what this broker says to what masters of earlier terms say."""
+        if self.version.state_version < number:
+            self.version = dataclasses.replace(self.version, state_version=number)
+            self._changed()
+
+    def take_over(self, body: TopicTableBody) -> list[str]:
+        """Have the topics of a master, and its version; return the names of those that are gone."""
+        if body.version == self.version:
+            return []
+        gone = sorted(self._topics.keys() - body.topics.keys())
+        for topic in gone:
+            self.ids.deleted(topic)
+        self._topics = dict(body.topics)
+        self.version = body.version
+        self.on_change()
+        return gone
+
     def to_text(self) -> str:
         """Return the text of ``topics.json``."""
         return fastjson.dump_pretty(self.body().to_json())

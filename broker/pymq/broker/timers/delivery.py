@@ -19,6 +19,7 @@ from pymq.broker.put_answer import is_in_log, is_never_stored
 from pymq.broker.state.timer_metrics import TimerMetrics
 from pymq.clock import Clock
 from pymq.errors import CorruptRecord
+from pymq.net.waiting import happens
 from pymq.protocol.message import REAL_TOPIC, UNIQUE_KEY, find_property
 from pymq.protocol.names import TIMER_TOPIC, is_legal
 from pymq.protocol.parking import (
@@ -152,7 +153,7 @@ class TimerDelivery:
                 and (copy := self._copy(record, batch, row, cancelled)) is not None
             }
             while left and (left := await self._store(left)):
-                if await is_set_within(is_stopped, RETRY_S):
+                if await happens(is_stopped, RETRY_S):
                     break
             is_done[rows] = True
             is_done[rows[list(left)]] = False
@@ -268,12 +269,3 @@ def _batches(due: Due, rows: Longs) -> Iterator[Longs]:
 def _real_topic(record: Record) -> str:
     topic = find_property(record.properties, REAL_TOPIC.encode()) or b""
     return topic.decode(errors="replace")
-
-
-async def is_set_within(event: asyncio.Event, timeout_s: float) -> bool:
-    """Return whether an event is set within some time."""
-    try:
-        await asyncio.wait_for(event.wait(), timeout_s)
-    except TimeoutError:
-        return False
-    return True

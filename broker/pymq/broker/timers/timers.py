@@ -31,11 +31,11 @@ from pymq.broker.timers.delivery import (
     Due,
     Mask,
     TimerDelivery,
-    is_set_within,
 )
 from pymq.clock import Clock
 from pymq.errors import FlushFailed, StoreError
 from pymq.net.tasks import Tasks
+from pymq.net.waiting import happens
 from pymq.protocol.names import TIMER_TOPIC
 from pymq.store import Arrival, TimerMagic, TimerStore, TimerUnits, WaitingTimers
 
@@ -135,7 +135,7 @@ class Timers:
             if not await self._attempt("timer messages are not taken up", self.enqueue):
                 # What is held up now is looked at again soon.
                 pause_s = RETRY_S if self._timers.queue_behind else _LOOK_INTERVAL_S
-                await is_set_within(self._arrived, pause_s)
+                await happens(self._arrived, pause_s)
 
     async def _dequeue_all(self) -> None:
         while not self._is_stopped.is_set():
@@ -145,7 +145,7 @@ class Timers:
                 if self._is_waiting and not self._settings.stops_dequeue:
                     slot_end_ms = self._write_ms + self._settings.precision_ms
                     pause_s = max(1, slot_end_ms - self.now_ms()) / 1000
-                await is_set_within(self._added, pause_s)
+                await happens(self._added, pause_s)
 
     async def _attempt(self, what: str, step: Callable[[], Awaitable[int]]) -> int:
         """Do a step; after an error pause, and return that there is more to do."""
@@ -159,7 +159,7 @@ class Timers:
             if self._reported.pop(what, None) is not None:
                 _log.warning("the error is over: %s", what)
             return count
-        await is_set_within(self._is_stopped, RETRY_S)
+        await happens(self._is_stopped, RETRY_S)
         return 1
 
     def _report(self, what: str, error: StoreError) -> None:

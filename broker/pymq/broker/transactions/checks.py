@@ -31,7 +31,7 @@ from pymq.protocol.codes import CommandFlag, LanguageCode, RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
 from pymq.protocol.headers.transactions import CheckTransactionRequest
-from pymq.protocol.message import UNIQUE_KEY, WAIT, find_property
+from pymq.protocol.message import PRODUCER_GROUP, UNIQUE_KEY, WAIT, find_property
 from pymq.protocol.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, topic_bytes_max
 from pymq.protocol.parking import copy_of, real_place, with_properties
 from pymq.protocol.record import (
@@ -45,7 +45,6 @@ from pymq.protocol.record import (
 )
 from pymq.protocol.transaction_records import (
     CHECK_IMMUNITY_S,
-    PRODUCER_GROUP,
     QUEUE_ID,
     check_times,
     checked_copy,

@@ -15,6 +15,7 @@ from pymq.errors import CorruptRecord, OffsetOutOfRange
 from pymq.net.dispatcher import RequestRun
 from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag
 from pymq.protocol.message import (
+    PRODUCER_GROUP,
     REAL_TOPIC,
     TAGS,
     TRANSACTION_CHECK_TIMES,
@@ -28,7 +29,7 @@ from pymq.protocol.parking import is_usual_place, real_place
 from pymq.protocol.plain_ends import PlainEnds
 from pymq.protocol.plain_records import PlainRecords, StoredPlain, read_plain
 from pymq.protocol.tag_codes import tag_code
-from pymq.protocol.transaction_records import CHECK_IMMUNITY_S, PRODUCER_GROUP, Identity
+from pymq.protocol.transaction_records import CHECK_IMMUNITY_S, Identity
 from pymq.store import MessageStore, StoreConfig
 
 _COMMIT = int(MessageFlag.TRANSACTION_COMMIT)

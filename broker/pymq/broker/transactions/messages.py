@@ -10,14 +10,13 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.message_hooks import MessageHooks, asked_for
 from pymq.errors import BrokerError, refusal
 from pymq.protocol.codes import TRANSACTION_MASK, MessageFlag, ResponseCode
-from pymq.protocol.message import DELAY, TRANSACTION_PREPARED, decode_properties
+from pymq.protocol.message import DELAY, PRODUCER_GROUP, TRANSACTION_PREPARED, decode_properties
 from pymq.protocol.names import HALF_TOPIC
 from pymq.protocol.parking import copy_of, real_place
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, NewRecord, Record, unpack_host
 from pymq.protocol.transaction_records import (
     OF_PREPARED,
-    PRODUCER_GROUP,
     QUEUE_ID,
     half_properties,
     half_record,

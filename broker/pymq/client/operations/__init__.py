@@ -56,6 +56,14 @@ from pymq.client.operations.operation import Operation
 from pymq.client.operations.pulls import Pull, PullResult, PullStatus
 from pymq.client.operations.queries import QUERY_COUNT_MAX, query_messages, view_message
 from pymq.client.operations.ranges import fitting_ranges
+from pymq.client.operations.replication import (
+    broker_config,
+    controller_metadata,
+    designate_master,
+    epoch_cache,
+    replica_table,
+    replication_status,
+)
 from pymq.client.operations.retries import send_back
 from pymq.client.operations.sends import (
     BODY_BYTES_MAX,
@@ -76,6 +84,7 @@ from pymq.client.operations.sinks import (
     show_sinks,
     sink_state,
 )
+from pymq.client.operations.transactions import TransactionStatus, end_transaction
 
 __all__ = [
     "BODY_BYTES_MAX",
@@ -90,6 +99,8 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "SinkState",
+    "TransactionStatus",
+    "broker_config",
     "broker_state",
     "check_send_topic",
     "clean_expired_queues",
@@ -97,11 +108,15 @@ __all__ = [
     "consume_stats",
     "consumer_connections",
     "consumer_ids",
+    "controller_metadata",
     "delete_expired_log",
     "delete_group",
     "delete_topic",
     "delete_topic_routes",
+    "designate_master",
     "earliest_store_time",
+    "end_transaction",
+    "epoch_cache",
     "find_value",
     "fitting_ranges",
     "forget_sink",
@@ -119,6 +134,8 @@ __all__ = [
     "query_messages",
     "query_offset",
     "read_send",
+    "replica_table",
+    "replication_status",
     "route",
     "send_back",
     "show_sinks",

@@ -104,7 +104,8 @@ class TimerCheck:
         # What was due before a message that is newer may have been delivered without a unit.
         waiting = _joined(self._collected, due_from_ms=newest_ms)
         if not layout.in_use:
-            self._wheel = self._read_wheel()
+            # A slave has its master's checkpoint, and neither timer log nor wheel.
+            self._wheel = self._read_wheel(is_needed=bool(bases) or len(waiting.due_ms) > 0)
         log = TimerLog(layout.files, self._root / LOG_NAME, file_bytes)
         is_read_from = first_verified(log, bases, self._known) if self._is_flushed else 0
         units = _UnitCheck(self._known, waiting, is_read_from, self._findings)
@@ -164,7 +165,7 @@ class TimerCheck:
 
     # -- the wheel ------------------------------------------------------------------------------
 
-    def _read_wheel(self) -> TimerWheel | None:
+    def _read_wheel(self, *, is_needed: bool) -> TimerWheel | None:
         path = self._root / WHEEL_NAME
         size = next(
             (one.size for one in self._layout.files.list_directory(self._root)
@@ -173,7 +174,7 @@ class TimerCheck:
         )  # fmt: skip
         slots = size // SLOT_BYTES
         if slots < 2 or slots % 2 or size % SLOT_BYTES:
-            if self._known.log_flushed:
+            if self._known.log_flushed and is_needed:
                 found = f"{size} B" if size else "missing"
                 self._add(Kind.TIMER_WHEEL, Severity.REPAIR, path, found)
             return None

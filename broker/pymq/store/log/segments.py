@@ -40,6 +40,8 @@ class Segments:
         self._all: list[Segment] = []
         self._empty: list[Path] = []
         self._creating = Lock()
+        #: Where the first file of an empty log begins.
+        self._empty_first = 0
         self._prepared: Segment | None = None
         self._advice = NORMAL_READS
         self.segment_bytes = segment_bytes
@@ -191,7 +193,12 @@ class Segments:
 
     @property
     def _next_first(self) -> int:
-        return self._all[-1].end if self._all else 0
+        return self._all[-1].end if self._all else self._empty_first
+
+    def begin_at(self, first: int) -> None:
+        """Have the first file of an empty log begin at an offset that a file can begin at."""
+        assert not self._all and first % self.segment_bytes == 0
+        self._empty_first = first
 
     def unlock_old(self) -> None:
         """Unlock the memory of all segments but the last one; in any thread."""

@@ -10,7 +10,7 @@ Source: RocketMQ CommitLog.checkMessageAndReturnSize, CommitLogDispatcherBuildCo
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,10 @@ from pymq.store.queues.consume_queue import ENTRY, Entries
 _LIGHT_MARK = re.compile(re.escape(f"{OFFSETS}\x01").encode())
 #: Records with one of these have no entry. TRANSACTION_ROLLBACK has the bit of PREPARED, too.
 _UNLISTED = int(MessageFlag.TRANSACTION_PREPARED | MessageFlag.INNER_BATCH)
+
+
+#: Positions in an array: of one run, or any.
+_Positions: TypeAlias = "slice[int, int, None] | Longs"
 
 
 class QueueEntries(NamedTuple):
@@ -62,17 +66,19 @@ def queue_entries(
     is_listed = (records.sys_flag & _UNLISTED) == 0
     codes = entry_tag_codes(records, delay_levels_ms)
     light = _by_light_queue(records, is_listed) if with_light else {}
-    for topic, queue_id, rows in _by_queue(records):
-        rows = rows[is_listed[rows]]
-        offsets = records.queue_offset[rows]
+    by_queue, queues = _by_queue(records, is_listed)
+    all_offsets, all_entries = records.queue_offset[by_queue], _entries(records, codes, by_queue)
+    for topic, queue_id, at in queues:
+        rows, offsets = by_queue[at], all_offsets[at]
         if light and queue_id == LIGHT_QUEUE_ID and topic in light:
             # Somebody sent messages to a light queue itself.
             more_rows, more_offsets = light.pop(topic)
             rows, offsets = np.append(rows, more_rows), np.append(offsets, more_offsets)
             order = np.argsort(rows, kind="stable")
             rows, offsets = rows[order], offsets[order]
-        if len(rows):
             yield QueueEntries(topic, queue_id, rows, offsets, _entries(records, codes, rows))
+        else:
+            yield QueueEntries(topic, queue_id, rows, offsets, all_entries[at])
     for topic, (rows, offsets) in light.items():
         yield QueueEntries(topic, LIGHT_QUEUE_ID, rows, offsets, _entries(records, codes, rows))
 
@@ -110,22 +116,40 @@ def _by_light_queue(
     }
 
 
-def _by_queue(records: RecordColumns) -> Iterator[tuple[bytes, int, Longs]]:
-    """Yield (topic, queue id, rows) of every queue."""
+def _by_queue(
+    records: RecordColumns, is_listed: npt.NDArray[np.bool_]
+) -> tuple[Longs, Iterator[tuple[bytes, int, _Positions]]]:
+    """Return the rows that are listed, queue by queue, and (topic, queue id, positions in it)."""
     keys = records.queue_id.astype(np.int64)
-    start, length = records.topic_start, records.topic_end - records.topic_start
     if records.one_topic is None:
-        hashes = java_hashes(records.buffer, start, length)
-        keys += hashes.astype(np.int64) << 32
+        start, length = records.topic_start, records.topic_end - records.topic_start
+        keys += java_hashes(records.buffer, start, length).astype(np.int64) << 32
     order = np.argsort(keys, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(order) else ():
-        queue_id = int(records.queue_id[rows[0]])
-        while len(rows):  # once, unless topics share a hash
-            at = start[rows[0]]
-            topic = records.buffer[at : at + length[rows[0]]].tobytes()
-            same = np.ones(len(rows), np.bool_)
-            if topic and records.one_topic is None and len(rows) > 1:
-                same = length[rows] == len(topic)
-                same[same] = equal_at(records.buffer, start[rows[same]], topic)
-            yield topic, queue_id, rows[same]
-            rows = rows[~same]
+    if not is_listed.all():
+        order = order[is_listed[order]]
+    keys = keys[order]
+    return order, _queues(records, order, (keys[1:] != keys[:-1]).nonzero()[0] + 1)
+
+
+def _queues(
+    records: RecordColumns, order: Longs, later_firsts: Longs
+) -> Iterator[tuple[bytes, int, _Positions]]:
+    """Yield (topic, queue id, positions in ``order``) of every queue."""
+    if not len(order):
+        return
+    bounds = [0, *later_firsts.tolist(), len(order)]
+    queue_ids = records.queue_id[order[bounds[:-1]]].tolist()
+    for queue_id, first, end in zip(queue_ids, bounds, bounds[1:], strict=False):
+        if records.one_topic:
+            yield records.one_topic, queue_id, slice(first, end)
+            continue
+        left = np.arange(first, end)
+        while len(left):  # once, unless topics share a hash
+            start = records.topic_start[order[left]]
+            length = records.topic_end[order[left]] - start
+            topic = records.buffer[start[0] : start[0] + length[0]].tobytes()
+            same = length == len(topic)
+            if topic and len(left) > 1:
+                same[same] = equal_at(records.buffer, start[same], topic)
+            yield topic, queue_id, slice(first, end) if same.all() else left[same]
+            left = left[~same]

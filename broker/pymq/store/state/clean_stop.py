@@ -194,6 +194,17 @@ class CleanStop:
             self.deleted = {topic: min(end, log_end) for topic, end in self.deleted.items()}
             self._save()
 
+    def cut_stop(self, log_end: int) -> None:
+        """Record that the log was cut since the last clean stop, which says nothing any more.
+
+        Raises:
+            DiskFull, FlushFailed, StoreError: the previous file is still there.
+        """
+        self.log_end = min(self.log_end, log_end)
+        self.ends, self.index = {}, None
+        self.deleted = {topic: min(end, log_end) for topic, end in self.deleted.items()}
+        self._save()
+
     def _save(self) -> None:
         queues: dict[str, dict[str, int]] = {}
         for (topic, queue_id), end in self.ends.items():

@@ -28,7 +28,7 @@ Source: RocketMQ TimerLog, TimerMessageStore.doEnqueue.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import IntFlag
 from itertools import pairwise
 from pathlib import Path
@@ -250,7 +250,14 @@ class TimerLog:
         number = self._number(position) + count
         return number // self._per_file * self.file_bytes + number % self._per_file * UNIT_BYTES
 
-    def scan(self, first: int, physical_end: int) -> Iterator[tuple[Longs, Units]]:
+    def scan(
+        self,
+        first: int,
+        physical_end: int,
+        *,
+        flushed: int = 0,
+        record_bytes: Callable[[Longs], Longs] | None = None,
+    ) -> Iterator[tuple[Longs, Units]]:
         """Yield (positions, units) from a position on, and set ``end`` to where they end.
 
         They end at the first bad unit, or one of a message that the commit log has lost.
@@ -258,6 +265,9 @@ class TimerLog:
         Args:
             first: of a unit that is kept.
             physical_end: where the commit log ends.
+            flushed: units from this position on may be torn.
+            record_bytes: returns the sizes of records of the commit log, with which such a unit has
+                to agree, by their physical offsets; below 0: it is not known.
         """
         number = self._number(first)
         self.is_damaged = False
@@ -273,6 +283,11 @@ class TimerLog:
             ends = units["physical_offset"].astype(np.int64) + units["record_bytes"]
             whole = are_whole(units)
             good = whole & (ends <= physical_end)
+            unsure = good & (self.end + np.arange(len(good)) * UNIT_BYTES >= flushed)
+            if record_bytes is not None and unsure.any():
+                sizes = record_bytes(units["physical_offset"][unsure].astype(np.int64))
+                whole[unsure] = (sizes < 0) | (sizes == units["record_bytes"][unsure])
+                good &= whole
             taken = len(good) if good.all() else int(good.argmin())
             if taken:
                 positions = self.end + np.arange(taken, dtype=np.int64) * UNIT_BYTES

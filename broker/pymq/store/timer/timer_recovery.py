@@ -243,11 +243,28 @@ class _Recovery:
     def _first_moments(self) -> Longs:
         """Return the first moment to be read that units of each part of the log are due."""
         found = []
-        for _, units in self._log.scan(self._log.first, self._commit_log.end):
+        for _, units in self._scan(self._log.first):
             self._note(units)
             moments = due_times(units) // self._precision_ms
             found.append(moments[moments >= self._moment].min(initial=self._now))
         return np.array(found, np.int64)
+
+    def _scan(self, start: int) -> Iterator[tuple[Longs, Units]]:
+        flushed = 0 if self._checkpoint is None else self._checkpoint.log_flushed
+        return self._log.scan(
+            start, self._commit_log.end, flushed=flushed, record_bytes=self._record_bytes
+        )
+
+    def _record_bytes(self, physical_offsets: Longs) -> Longs:
+        """Return what records of the commit log say of their sizes; -1: it has expired."""
+        segments = self._commit_log.segments
+        sizes = np.full(len(physical_offsets), -1, np.int64)
+        for row, at in enumerate(physical_offsets.tolist()):
+            if at >= self._commit_log.first:
+                segment = segments.find(at)
+                position = at - segment.first
+                sizes[row] = int.from_bytes(segment.view[position : position + 4])
+        return sizes
 
     def _note(self, units: Units) -> None:
         # Messages that were put off have a unit after those of later messages.
@@ -263,7 +280,7 @@ class _Recovery:
         log, precision = self._log, self._precision_ms
         first, end = self._moment, self._moment + self._wheel.length
         unsure, unsure_at = [_NONE], [_NONE]
-        for positions, units in log.scan(start, self._commit_log.end):
+        for positions, units in self._scan(start):
             moments = due_times(units) // precision
             fits = (moments >= first) & (moments < end)
             rows = fits & (positions >= position)

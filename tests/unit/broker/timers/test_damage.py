@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.unit.broker.timers.waits import NOW_MS, Waits
-from tests.unit.store.stores import FailingFiles, FakeClock
+from tests.unit.store.stores import FailingFiles, FakeClock, crashed_copy
 
 from pymq.store.timer.timer_log import UNIT_BYTES
 
@@ -69,6 +69,25 @@ def test_units_that_are_damaged_are_made_again(
         file.write(b"\xff" * 30)
     assert Waits(root, clock).deliver(100_000) == REST
     assert "are made again from the messages" in caplog.text
+
+
+@pytest.mark.parametrize("written", range(1, UNIT_BYTES))
+def test_a_unit_that_was_written_in_part_is_written_again(
+    tmp_path: Path, clock: FakeClock, written: int
+) -> None:
+    """Also one whose size of the record has only its first bytes: another size, not none."""
+    waits = Waits(tmp_path / "store", clock)
+    waits.delay(b"a", 5_000)
+    waits.deliver()
+    waits.flush()
+    waits.delay(b"b" * 800, 10_000)
+    waits.deliver()
+    left = crashed_copy(tmp_path / "store", tmp_path / "left")
+    waits.stop()
+    with (left / "timerlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(UNIT_BYTES + written)
+        file.write(bytes(UNIT_BYTES - written))
+    assert Waits(left, clock).deliver(100_000) == [b"a", b"b" * 800]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])

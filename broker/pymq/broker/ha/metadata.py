@@ -1,0 +1,249 @@
+"""A slave's tables follow its master's: topics, groups, offsets, and how far deliveries are.
+
+What the log does not hold is asked for from time to time, over the protocol of clients. Offsets
+speak of messages: they are taken over once the slave has the log that the master had when it told
+them. Otherwise a slave that becomes a master could take messages for delivered or consumed that it
+never got.
+
+Source: RocketMQ SlaveSynchronize.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from pymq.broker.disk_executor import DiskExecutor
+from pymq.broker.ha.gone_topics import GoneTopics
+from pymq.errors import ConnectionFailed, PymqError
+from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
+from pymq.net.tasks import Tasks
+from pymq.net.waiting import happens
+from pymq.protocol.bodies import KVTable
+from pymq.protocol.codes import AWAIT_METADATA, LanguageCode, RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.headers.replication import MetadataRequest, MetadataResponse
+
+_log = logging.getLogger(__name__)
+
+#: Between two times, however much is wanted.
+LEAST_INTERVAL_S = 0.2
+CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 3.0, 10.0
+#: How long to wait until the slave has the log that the tables speak of, and how often to look.
+LEVEL_TIMEOUT_S, _LEVEL_PAUSE_S = 10.0, 0.02
+#: How long a master keeps the question for changes.
+CHANGE_WAIT_MS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A table of the master.
+
+    Attributes:
+        name: for logs.
+        code: of the request that asks for it.
+        take_over: applies the body of the answer; may return work on the disk, for a thread.
+        is_about_log: whether it speaks of messages.
+        is_optional: whether some masters do not have it.
+        is_wanted: returns whether it is to be asked for, and taken over.
+    """
+
+    name: str
+    code: int
+    take_over: Callable[[bytes], Callable[[], None] | None]
+    is_about_log: bool = False
+    is_optional: bool = False
+    is_wanted: Callable[[], bool] = lambda: True
+
+
+class MetadataSync:
+    """Asks the master for its tables.
+
+    Args:
+        tables: others than the topics, in the order in which they are asked for.
+        kept_end: returns the physical offset up to which the slave has the log.
+        flushed: waits until all that is in the log is on the disk.
+        gone: the topics.
+        executor: for work on the disk.
+        version: names the topics and groups that this slave has.
+        take_ids: takes over the ids of the master's topics.
+        on_deleted: called when topics may have been deleted here.
+        broker_id: of this slave.
+        interval_s: from one time to the next.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Followed],
+        kept_end: Callable[[], int],
+        flushed: Callable[[], Awaitable[object]],
+        gone: GoneTopics,
+        executor: Executor,
+        *,
+        version: Callable[[], str],
+        take_ids: Callable[[bytes], None],
+        on_deleted: Callable[[], None],
+        broker_id: int,
+        interval_s: float,
+    ) -> None:
+        self._version = version
+        self._take_ids = take_ids
+        self._on_deleted = on_deleted
+        self._broker_id = broker_id
+        self._tables = tables
+        self._kept_end = kept_end
+        self._flushed = flushed
+        self._gone = gone
+        self._disk = DiskExecutor(executor)
+        self._interval_s = interval_s
+        self._master: str | None = None
+        self._channel: AsyncChannel | None = None
+        self._wanted = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._said = SaidOnce(_log)
+        self._tasks = Tasks("metadata")
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks.start("following", self._run())
+        self._tasks.start("changes", self._await_changes())
+
+    def follow(self, master: str | None) -> None:
+        """Ask the master at ``host:port``, and none other; None: nobody."""
+        if master != self._master:
+            self._master = master
+            self._close_channel()
+            self._wanted.set()
+
+    def want(self) -> None:
+        """Ask soon: something is there that only the master can explain."""
+        self._wanted.set()
+
+    async def _run(self) -> None:
+        while True:
+            await happens(self._wanted, self._interval_s)
+            self._wanted.clear()
+            soonest_s = asyncio.get_running_loop().time() + LEAST_INTERVAL_S
+            master = self._master
+            if master is None:
+                continue
+            try:
+                await self._follow(master)
+            except PymqError as error:
+                self._close_channel()
+                self._said.warn(
+                    "master",
+                    "topics, groups and offsets are not those of master %s any more: %s; trying "
+                    "again every %g s",
+                    master,
+                    error,
+                    self._interval_s,
+                )
+            except Exception:
+                _log.exception("what master %s answered could not be used", master)
+            else:
+                self._said.over("master", "topics, groups and offsets follow master %s", master)
+            self._asked.set()
+            await asyncio.sleep(max(0.0, soonest_s - asyncio.get_running_loop().time()))
+
+    async def _await_changes(self) -> None:
+        """Have changes of topics and groups followed at once, if the master tells of them."""
+        while True:
+            pause_s = self._interval_s
+            if self._master is not None:
+                try:
+                    pause_s = await self._await_change(self._master)
+                except PymqError as error:
+                    _log.debug("master %s does not tell of changes: %s", self._master, error)
+            await asyncio.sleep(pause_s)
+
+    async def _await_change(self, master: str) -> float:
+        """Wait for one; return how long to wait before the next.
+
+        Raises:
+            PymqError: the master does not answer, or does not tell.
+        """
+        version = self._version()
+        request = MetadataRequest(
+            broker_id=self._broker_id, version=version, wait_ms=CHANGE_WAIT_MS
+        )
+        answer = await self._ask(master, AWAIT_METADATA, "changes", request.to_fields())
+        if answer.code != ResponseCode.SUCCESS:
+            return self._interval_s
+        if MetadataResponse.from_fields(answer.fields).version == version:
+            return 0.0
+        self._take_ids(bytes(answer.body))
+        self._asked.clear()
+        self.want()
+        await happens(self._asked, REQUEST_TIMEOUT_S)
+        return 0.0 if self._version() != version else self._interval_s
+
+    async def _follow(self, master: str) -> None:
+        """Ask for every table once."""
+        await self._ask_topics(master)
+        told: list[tuple[Followed, bytes]] = []
+        for table in self._tables:
+            if not table.is_wanted():
+                continue
+            answer = await self._ask(master, table.code, table.name)
+            if answer.code == ResponseCode.SUCCESS:
+                told.append((table, bytes(answer.body)))
+            elif not table.is_optional:
+                raise PymqError(f"{table.name}: code {answer.code}, {answer.remark or 'no remark'}")
+        state = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO, "log end")
+        end = int(KVTable.decode(state.body).table.get("commitLogMaxOffset", 0))
+        for table, body in told:
+            if not table.is_about_log:
+                await self._take_over(table, body)
+        deadline_s = asyncio.get_running_loop().time() + LEVEL_TIMEOUT_S
+        while self._kept_end() < end:
+            if asyncio.get_running_loop().time() > deadline_s:
+                return  # far behind: another time
+            await asyncio.sleep(_LEVEL_PAUSE_S)
+        await self._flushed()  # what they speak of is on the disk before they are
+        if master == self._master:
+            for table, body in told:
+                if table.is_about_log:
+                    await self._take_over(table, body)
+        if self._gone:
+            await self._ask_topics(master)
+            self._gone.delete(end)
+            self._on_deleted()
+
+    async def _ask_topics(self, master: str) -> None:
+        answer = await self._ask(master, RequestCode.GET_ALL_TOPIC_CONFIG, "topics")
+        if answer.code != ResponseCode.SUCCESS:
+            raise PymqError(f"topics: code {answer.code}, {answer.remark or 'no remark'}")
+        self._gone.take_topics(bytes(answer.body))
+
+    async def _take_over(self, table: Followed, body: bytes) -> None:
+        if not table.is_wanted():
+            return  # it is told in another way since, and more recent than this
+        work = table.take_over(body)
+        if work is not None:
+            await self._disk.run(work, lambda: None)
+
+    async def _ask(
+        self, master: str, code: int, name: str, fields: dict[str, str] | None = None
+    ) -> Command:
+        if self._channel is None or not self._channel.is_open:
+            self._channel = await AsyncChannel.connect(master, CONNECT_TIMEOUT_S)
+        answer = await self._channel.request(
+            Command(code, fields, language=LanguageCode.JAVA), REQUEST_TIMEOUT_S, description=name
+        )
+        if master != self._master:
+            raise ConnectionFailed(f"{master} is not the master any more")
+        return answer
+
+    def _close_channel(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    async def close(self) -> None:
+        """Stop; idempotent."""
+        await self._tasks.close()
+        await self._disk.close(lambda error: _log.error("not kept of the master: %s", error))
+        self._close_channel()

@@ -1,0 +1,288 @@
+"""Replication, as a feature: a master's HA port, or a slave that follows."""
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+
+from pymq.broker.duties import Duty
+from pymq.broker.ha.acting import Acting
+from pymq.broker.ha.gone_topics import GoneTopics
+from pymq.broker.ha.group_watch import GroupWatch, OnGroup
+from pymq.broker.ha.in_sync import InSync
+from pymq.broker.ha.master import Master
+from pymq.broker.ha.master_finder import MasterFinder
+from pymq.broker.ha.metadata import Followed, MetadataSync
+from pymq.broker.ha.offset_sync import OffsetSync
+from pymq.broker.ha.pre_online import MasterPreOnline, SlavePreOnline
+from pymq.broker.ha.progress import ReplicaProgress
+from pymq.broker.ha.security import security_of
+from pymq.broker.ha.slave import Slave
+from pymq.broker.ha.slave_connection import SlaveConnection
+from pymq.broker.ha.talk import ClassicTalk, EpochTalk, Talk
+from pymq.broker.handlers.delays import FollowedDelayHandlers
+from pymq.broker.handlers.replication import MetadataHandlers, ReplicationHandlers
+from pymq.broker.handlers.timers import FollowedTimerHandlers
+from pymq.broker.parts import Core, Feature, Site, Tables
+from pymq.broker.state.delay_offsets import DelayOffsets
+from pymq.net.dispatcher import Handler
+from pymq.protocol.admin_bodies import ReplicationStatus
+from pymq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable, GroupTable
+from pymq.protocol.codes import RequestCode
+from pymq.protocol.headers.replication import HaInfo
+from pymq.protocol.pop_bodies import RequestModeTable
+from pymq.store import Arrival, FlushMode
+
+_log = logging.getLogger(__name__)
+
+#: A slave for which nobody waits may lag by as much more.
+GATHER_S = 0.002
+
+
+def make_replication(site: Site, tables: Tables, core: Core) -> Feature:
+    """Replication of the log, in the role that this broker has."""
+    if core.slave is None:
+        return _serve_slaves(site, tables, core)
+    return _follow_master(site, tables, core, core.slave)
+
+
+def _serve_slaves(site: Site, tables: Tables, core: Core) -> Feature:
+    if site.ha_socket is None:
+        return Feature(
+            handlers=_handlers(site, lambda: ReplicationStatus(log_end=site.store.log_end))
+        )
+    config, group, in_sync = site.replication, site.group, core.in_sync
+    make_talk: Callable[[], Talk] = ClassicTalk
+    if group is not None and in_sync is not None:
+        make_talk = functools.partial(
+            EpochTalk, group.epochs.epochs, functools.partial(_shown_end, site, in_sync)
+        )
+    master = Master(
+        site.ha_socket,
+        site.store.replication,
+        site.writers,
+        batch_bytes=config.batch_bytes,
+        heartbeat_s=config.heartbeat_ms / 1000,
+        silence_s=config.silence_ms / 1000,
+        gap_max=config.gap_max_bytes,
+        security=security_of(config),
+        connection_count_max=config.connection_count_max,
+        # With a controller, consumers wait for slaves even if senders do not.
+        gather_s=GATHER_S if core.replicas is None and in_sync is None else 0.0,
+        sends_whole_log=config.whole_log,
+        talk=make_talk,
+        on_progress=functools.partial(_take_progress, core),
+    )
+    core.log_writer.on_written = master.send
+    # With a transient pool, what was written can be sent when it was committed.
+    core.arrivals.subscribe(lambda arrivals: master.send())
+    duties: list[Duty] = [master] if core.replicas is None else [core.replicas, master]
+    duties.append(core.offset_followers)
+    if in_sync is not None:
+        in_sync.slaves = lambda: master.slaves
+        in_sync.offsets = core.offset_followers
+        core.offset_followers.awaited = lambda: in_sync.awaited
+        duties.append(in_sync)
+
+    def status() -> ReplicationStatus:
+        found = master.status()
+        return found if in_sync is None else in_sync.status(found)
+
+    handlers = {
+        **_handlers(site, status),
+        **MetadataHandlers(
+            site.store, core.followers, tables.topics.ids, core.offset_followers
+        ).table(),
+    }
+    preparations = []
+    if config.acting_master:
+        watch = _group_watch(site, None)
+        duties.append(watch)
+        if not config.skip_pre_online:
+            preparations.append(_master_pre_online(site, tables, core, watch, master).run)
+    return Feature(handlers=handlers, duties=duties, preparations=preparations)
+
+
+def _group_watch(site: Site, on_group: OnGroup | None) -> GroupWatch:
+    config = site.replication
+    return GroupWatch(
+        site.config,
+        site.address,
+        on_group,
+        heartbeat_s=config.controller_heartbeat_ms / 1000,
+        interval_s=config.group_interval_ms / 1000,
+        expiry_s=config.not_active_ms / 1000,
+    )
+
+
+def _master_pre_online(
+    site: Site, tables: Tables, core: Core, watch: GroupWatch, master: Master
+) -> MasterPreOnline:
+    def take_offsets(body: bytes) -> None:
+        if not tables.offsets.take_back(ConsumerOffsetTable.decode(body)):
+            _log.warning("the consumer offsets of this master are newer than those of its slave")
+
+    return MasterPreOnline(
+        watch,
+        HaInfo(
+            ha_address=site.ha_address,
+            flushed_end=site.store.durability.flushed_end,
+            address=site.address,
+        ),
+        lambda: sum(one.confirmed_end >= 0 for one in master.slaves),
+        take_offsets=take_offsets,
+        take_delays=lambda body: core.offset_followers.take_delays(DelayOffsetTable.decode(body)),
+    )
+
+
+def _shown_end(site: Site, in_sync: InSync) -> int:
+    """Return up to where slaves may show the log: with SYNC_FLUSH, what is on this disk, too.
+
+    What slaves have flushed before their master would be shown, and lost when both lose their power
+    and the master alone comes back.
+    """
+    end = in_sync.confirmed_end
+    if site.store_config.flush_mode is FlushMode.SYNC:
+        return min(end, site.store.durability.flushed_end)
+    return end
+
+
+def _handlers(
+    site: Site, status: Callable[[], ReplicationStatus], acting: Acting | None = None
+) -> Mapping[int, Handler]:
+    return ReplicationHandlers(
+        site.config, site.store, site.address, site.ha_address, site.group, status, acting
+    ).table()
+
+
+def _take_progress(core: Core, slaves: list[SlaveConnection]) -> None:
+    if core.in_sync is not None:
+        core.in_sync.update()
+    elif isinstance(core.replicas, ReplicaProgress):
+        core.replicas.update(
+            [one.confirmed_end for one in slaves], [one.claimed_end for one in slaves]
+        )
+
+
+def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feature:
+    config = site.replication
+    if not site.config.name_servers and site.group is None:
+        _log.warning(
+            "this slave copies no topics, groups and offsets%s: it does not know where its master "
+            "is, give it a name server (namesrvAddr)",
+            "" if config.master_address else ", and no messages",
+        )
+
+    def kept_end() -> int:
+        # Before the master has heard from it, the log may have an end that is not the master's.
+        return site.store.replication.kept_end if slave.is_following else 0
+
+    followed = _FollowedTables(site, tables, core)
+    offset_sync = OffsetSync(
+        tables.offsets, followed.take_delays, kept_end, broker_id=site.config.broker_id
+    )
+    metadata = MetadataSync(
+        followed.list(lambda: offset_sync.is_foreign),
+        kept_end,
+        core.flusher.wait_all_flushed,
+        GoneTopics(tables.topics, tables.offsets, core.deletions, site.store),
+        site.writers,
+        version=tables.versions,
+        take_ids=tables.topics.ids.take_over,
+        on_deleted=offset_sync.begin_again,
+        broker_id=site.config.broker_id,
+        interval_s=config.metadata_interval_ms / 1000,
+    )
+
+    def look(arrivals: list[Arrival]) -> None:
+        if any(arrival.topic not in tables.topics for arrival in arrivals):
+            metadata.want()  # nobody can read them yet
+
+    core.arrivals.subscribe(look)
+    duties: list[Duty] = [slave, metadata, offset_sync]
+    acting: Acting | None = None
+    preparations = []
+    if site.group is None:
+
+        def follow(address: str | None, ha_address: str | None) -> None:
+            slave.follow(ha_address and (config.master_address or ha_address))
+            metadata.follow(address)
+            offset_sync.follow(address)
+
+        core.registration.on_master = follow
+        if config.acting_master:
+            acting = Acting(
+                *(site.config.broker_id, site.config.name, slave, follow),
+                core.long_poll.answer_all,
+            )
+            core.registration.on_master = acting.registered
+            watch = _group_watch(site, acting.group)
+            duties += [acting, watch]
+            if not config.skip_pre_online:
+                online = SlavePreOnline(watch, acting.group, lambda: slave.is_following)
+                preparations.append(online.run)
+    else:
+        metadata.follow(site.group.term.master_address)
+        offset_sync.follow(site.group.term.master_address)
+        duties.append(MasterFinder(site.group.term.master_address, slave))
+    handlers = {
+        **_handlers(site, slave.status, acting),
+        **FollowedDelayHandlers(followed.delays.table).table(),
+        **FollowedTimerHandlers(site.store.replication.kept_timers, site.writers).table(),
+    }
+    return Feature(handlers=handlers, duties=duties, preparations=preparations)
+
+
+class _FollowedTables:
+    """The tables of a slave, and how each follows the master's."""
+
+    def __init__(self, site: Site, tables: Tables, core: Core) -> None:
+        self._site, self._tables, self._core = site, tables, core
+        self.delays = DelayOffsets(site.clock)
+        self._save_delays = core.saving.add("delayOffset.json", self.delays)
+
+    def list(self, copies_offsets: Callable[[], bool]) -> "list[Followed]":
+        """Return them in the order in which the master is asked.
+
+        Args:
+            copies_offsets: returns whether all offsets have to be asked for.
+        """
+        tables, code = self._tables, RequestCode
+        return [
+            Followed(
+                "groups",
+                code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+                lambda body: tables.groups.take_over(GroupTable.decode(body)),
+            ),
+            Followed(
+                "request modes",
+                code.GET_ALL_MESSAGE_REQUEST_MODE,
+                lambda body: tables.modes.take_over(RequestModeTable.decode(body)),
+                is_optional=True,
+            ),
+            Followed(
+                "consumer offsets",
+                code.GET_ALL_CONSUMER_OFFSET,
+                lambda body: tables.offsets.take_over(ConsumerOffsetTable.decode(body)),
+                is_about_log=True,
+                is_wanted=copies_offsets,
+            ),
+            Followed(
+                "delay offsets",
+                code.GET_ALL_DELAY_OFFSET,
+                lambda body: self.take_delays(DelayOffsetTable.decode(body)),
+                is_about_log=True,
+                is_wanted=copies_offsets,
+            ),
+            Followed(
+                "timers",
+                code.GET_TIMER_CHECK_POINT,
+                lambda body: functools.partial(self._site.store.replication.keep_timers, body),
+                is_about_log=True,
+                is_optional=True,
+            ),
+        ]
+
+    def take_delays(self, table: DelayOffsetTable) -> None:
+        """Take over up to where the messages of each level are delivered."""
+        if self.delays.take_over(table):
+            self._save_delays()

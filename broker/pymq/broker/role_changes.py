@@ -1,0 +1,295 @@
+"""Has a broker of a group with a controller run in the role that it has in each term.
+
+Source: RocketMQ ReplicasManager.changeToMaster, changeToSlave, AutoSwitchHAService.
+"""
+
+import asyncio
+import logging
+import socket
+from dataclasses import replace
+
+from pymq.broker.config import BrokerConfig
+from pymq.broker.ha.identity import IdentityFiles
+from pymq.broker.ha.membership import Membership
+from pymq.broker.ha.replica_group import MembersListener, ReplicaGroup
+from pymq.broker.ha.term import Term
+from pymq.broker.replication_config import ReplicationConfig, Role
+from pymq.broker.run import Base, Requests, Run
+from pymq.errors import PymqError, StoreError
+from pymq.net.said_once import SaidOnce
+from pymq.net.tasks import Tasks
+from pymq.protocol.command import Command
+from pymq.protocol.controller import SyncStateSet
+from pymq.protocol.epochs import Epoch, Epochs
+from pymq.store import EpochFile, MessageStore, StoreConfig
+from pymq.store.truncation import truncate_log
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 1.0
+#: It is said that the controllers are waited for when that takes longer.
+_WAITING_S = 3.0
+
+
+class RoleChanges:
+    """Runs the broker: ends one run when a term ends, and begins the next.
+
+    Args:
+        base: what all runs stand on.
+        config, store_config, replication: settings; those of the role depend on the term.
+        requests: those of clients.
+        ha_socket: has taken the HA port; None: slaves cannot connect.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        config: BrokerConfig,
+        store_config: StoreConfig,
+        replication: ReplicationConfig,
+        requests: Requests,
+        ha_socket: socket.socket | None,
+    ) -> None:
+        self._base = base
+        self._config = config
+        self._store_config = store_config
+        self._replication = replication
+        self._requests = requests
+        self._ha_socket = ha_socket
+        self._epochs = EpochFile(store_config.root_path)
+        self._members: MembersListener | None = None
+        #: Of its term: its run may go on for a while when the next one has begun.
+        self._members_term = 0
+        self._run: Run | None = None
+        #: The term of the run, and the one that there should be a run for.
+        self._term: Term | None = None
+        self._wanted: Term | None = None
+        #: Where the log has to be cut before that.
+        self._cut_end: int | None = None
+        self._changed = asyncio.Event()
+        self._log_end = 0
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._said = SaidOnce(_log)
+        self._tasks = Tasks("roles")
+        self._membership = Membership(
+            config,
+            replication,
+            base.clock,
+            IdentityFiles(store_config.root_path, cluster=config.cluster, name=config.name),
+            address=base.address,
+            log=self,
+            on_term=self._begin_term,
+            on_members=self._take_members,
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._tasks.start("runs", self._follow_terms())
+
+    async def wait_started(self) -> None:
+        """Return when the broker runs in some role.
+
+        Raises:
+            StoreError: the store cannot be opened.
+            ConfigurationError: a port is taken.
+        """
+        done, _ = await asyncio.wait([self._started], timeout=_WAITING_S)
+        if not done:
+            _log.warning(
+                "this broker waits until a controller (%s, controllerAddr) says in which role it "
+                "runs; until then it answers nobody",
+                ", ".join(self._replication.controllers),
+            )
+        await self._started
+
+    # --- what the parts of a run ask
+
+    def told(self, request: Command) -> None:
+        """Take a notification of a controller.
+
+        Raises:
+            RemoteProtocolError: it is malformed.
+        """
+        self._membership.told(request)
+
+    async def alter(
+        self, broker_ids: frozenset[int], epoch: int, *, term: int
+    ) -> SyncStateSet | None:
+        """Ask for another sync state set; see ``Membership.alter``."""
+        return await self._membership.alter(broker_ids, epoch, term=term)
+
+    def diverged(self, common_end: int) -> None:
+        """The log has to be cut at a physical offset before it can follow its master's."""
+        self._cut_end = common_end
+        self._changed.set()
+
+    def members_listener(self, in_sync: MembersListener | None, *, term: int) -> None:
+        """Have a master's parts told of the set that the controller has in their term."""
+        self._members, self._members_term = in_sync, term
+
+    # --- what the membership asks, and tells
+
+    def position(self) -> tuple[int, int, int]:
+        """Return the last epoch, and the physical offsets of its end and what is confirmed."""
+        run = self._run
+        if run is not None and run.store is not None:
+            self._log_end = run.store.log_end
+        confirmed_end = 0 if self._members is None else self._members.confirmed_end
+        return self._epochs.epochs.last_number, self._log_end, confirmed_end
+
+    def _begin_term(self, term: Term) -> None:
+        self._wanted = term
+        self._changed.set()
+
+    def _take_members(self, term: int, members: SyncStateSet) -> None:
+        if self._members is not None and term == self._members_term:
+            self._members.told(members)
+
+    # --- runs
+
+    async def _follow_terms(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._base.writers, self._epochs.load)
+        except StoreError as error:
+            self._started.set_exception(error)
+            return
+        self._membership.start()
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            term, cut_end = self._wanted, self._cut_end
+            if term is None or (term == self._term and cut_end is None):
+                continue
+            try:
+                await self._change(term, cut_end)
+            except PymqError as error:
+                if not self._started.done():
+                    self._started.set_exception(error)
+                    return
+                self._said.warn(
+                    "change",
+                    "this broker cannot run as the %s of epoch %d, and answers nobody: %s; trying "
+                    "again every %g s",
+                    _role_of(term),
+                    term.number,
+                    error,
+                    RETRY_S,
+                )
+                self._again()
+            except Exception as error:
+                if not self._started.done():
+                    self._started.set_exception(error)
+                    return
+                _log.exception("this broker could not change its role; trying again")
+                self._again()
+            else:
+                self._said.over("change")
+                if not self._started.done():
+                    self._started.set_result(None)
+
+    def _again(self) -> None:
+        self._term = None
+        asyncio.get_running_loop().call_later(RETRY_S, self._changed.set)
+
+    async def _change(self, term: Term, cut_end: int | None) -> None:
+        """End the run that there is, and begin one for a term.
+
+        Raises:
+            StoreError: the store cannot be opened, or cut.
+        """
+        begun_s = asyncio.get_running_loop().time()
+        await self._end_run()
+        if cut_end is not None:
+            await asyncio.get_running_loop().run_in_executor(
+                self._base.writers, self._cut, cut_end
+            )
+            self._cut_end = None
+        self._run = run = self._make_run(term)
+        await run.start()
+        self._term = term
+        _log.info(
+            "broker %d of group %s is the %s of epoch %d, after %.3f s",
+            term.own_id,
+            self._config.name,
+            _role_of(term),
+            term.number,
+            asyncio.get_running_loop().time() - begun_s,
+        )
+
+    async def _end_run(self) -> None:
+        run, self._run, self._term = self._run, None, None
+        if run is None:
+            return
+        if run.store is not None:
+            self._log_end = run.store.log_end
+        try:
+            await run.close()
+        except StoreError as error:
+            _log.error("the store was not closed as it should be: %s", error)
+        if self._ha_socket is not None:
+            _stop_listening(self._ha_socket)
+
+    def _cut(self, end: int) -> None:
+        """Cut the log, and then its epochs: the other way around, nobody could tell where."""
+        truncate_log(self._store_config, end)
+        self._epochs.save(self._epochs.epochs.cut(end))
+
+    def _make_run(self, term: Term) -> Run:
+        config, replication = self._config, self._replication
+        if term.is_master:
+            config = replace(config, broker_id=0)
+            if not replication.role.is_master:
+                replication = replace(replication, role=Role.SYNC_MASTER)
+        else:
+            config = replace(config, broker_id=term.own_id)
+            replication = replace(replication, role=Role.SLAVE)
+        is_open = term.is_master and self._ha_socket is not None
+        return Run(
+            self._base if term.is_master else replace(self._base, ha_address=None),
+            config,
+            replace(self._store_config, transient_pool=False),
+            replication,
+            self._requests,
+            ha_socket=self._ha_socket.dup() if is_open and self._ha_socket else None,
+            group=ReplicaGroup(term, self._epochs, self),
+            prepare=lambda store: self._epochs.save(_epochs_of(term, self._epochs.epochs, store)),
+        )
+
+    async def close(self) -> None:
+        """Leave the group, and end the run; idempotent.
+
+        Raises:
+            StoreError: the last flush failed; everything is closed nevertheless.
+        """
+        await self._membership.close()
+        await self._tasks.close()
+        if not self._started.done():
+            self._started.cancel()
+        run, self._run = self._run, None
+        if run is not None:
+            await run.close()
+
+
+def _epochs_of(term: Term, epochs: Epochs, store: MessageStore) -> Epochs:
+    """Return the epochs of a log at the beginning of a run."""
+    end = store.log_end
+    if not term.is_master:
+        return epochs.cut(end)
+    if not epochs.entries and end:
+        # The log of a broker that had no controller: all of it is its own.
+        return Epochs((Epoch(term.number, store.log_first),))
+    return epochs.begun(term.number, end)
+
+
+def _role_of(term: Term) -> str:
+    return "master" if term.is_master else "slave"
+
+
+def _stop_listening(listening: socket.socket) -> None:
+    """Have connections refused while this broker is a slave; the port stays taken."""
+    if listening.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        try:
+            listening.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # this system cannot do that: connections wait, and are told nothing

@@ -1,0 +1,112 @@
+"""What a slave does not do: it takes no messages, and its settings are its master's.
+
+Source: RocketMQ DefaultMessageStore.checkStoreStatus, AdminBrokerProcessor.validateSlave,
+PullMessageProcessor.rejectRequest.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NoReturn
+
+from pymq.broker.config import BrokerConfig
+from pymq.broker.ha.slave import Slave
+from pymq.errors import refusal
+from pymq.net.dispatcher import Answer, Handler, Request
+from pymq.protocol.codes import RequestCode, ResponseCode, SinkRequest
+
+#: What writes to the log, or would if messages were popped.
+_WRITES: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2,
+    RequestCode.CONSUMER_SEND_MSG_BACK,
+    RequestCode.END_TRANSACTION,
+    RequestCode.RESUME_CHECK_HALF_MESSAGE,
+    RequestCode.RECALL_MESSAGE,
+    RequestCode.POP_MESSAGE,
+    RequestCode.ACK_MESSAGE,
+    RequestCode.BATCH_ACK_MESSAGE,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+    RequestCode.NOTIFICATION,
+    RequestCode.POLLING_INFO,
+    *SinkRequest,
+)
+_CHANGES: Final = (
+    RequestCode.UPDATE_AND_CREATE_TOPIC,
+    RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
+    RequestCode.DELETE_TOPIC_IN_BROKER,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+    RequestCode.SET_MESSAGE_REQUEST_MODE,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.CLONE_GROUP_OFFSET,
+    RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+)
+
+
+_COMMIT: Final = RequestCode.UPDATE_CONSUMER_OFFSET
+_READS: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+def with_refusals(
+    handlers: Mapping[int, Handler], config: BrokerConfig, slave: Slave, *, has_controller: bool
+) -> dict[int, Handler]:
+    """Return the handlers of a slave, from those that it would have as a master.
+
+    While it acts for its master, it is read from in any case.
+
+    Unlike RocketMQ's, it takes commits only while its master is away: otherwise they would be
+    acknowledged, and then replaced by what the master has. With a controller, another broker
+    becomes the master then.
+    """
+    refused: dict[int, Handler] = {
+        **dict.fromkeys(_WRITES, _refuse_write),
+        **dict.fromkeys(_CHANGES, _refuse_change),
+        _COMMIT: _while_alone(handlers[_COMMIT], slave, has_controller=has_controller),
+    }
+    if not config.slave_read:
+        refused |= {code: _while_acting(handlers[code], slave) for code in _READS}
+    return {**handlers, **refused}
+
+
+def _while_acting(handle: Handler, slave: Slave) -> Handler:
+    return lambda request: handle(request) if slave.is_acting else _refuse_read(request)
+
+
+def _while_alone(handle: Handler, slave: Slave, *, has_controller: bool) -> Handler:
+    def commit(request: Request) -> Answer:
+        if has_controller or slave.has_master:
+            raise refusal(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                "this broker is a slave, and keeps the offsets of its master: commit there",
+            )
+        return handle(request)
+
+    return commit
+
+
+def _refuse_read(request: Request) -> NoReturn:
+    raise refusal(
+        ResponseCode.SYSTEM_BUSY,
+        "[REJECTREQUEST]system busy, start flow control for a while: this broker is a slave that "
+        "nobody may read from (slaveReadEnable)",
+    )
+
+
+def _refuse_write(request: Request) -> NoReturn:
+    raise refusal(
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "message store is slave mode, so putMessage is forbidden: this broker is a slave, send to "
+        "its master",
+    )
+
+
+def _refuse_change(request: Request) -> NoReturn:
+    raise refusal(
+        ResponseCode.SYSTEM_ERROR,
+        "Can't modify topic or subscription group from slave broker, please execute it from "
+        "master broker.",
+    )

@@ -1,0 +1,119 @@
+"""How much a producer may have in flight: a number of sends, and their bytes."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from pymq.errors import TooManyPending
+
+
+class SendWindow:
+    """Counts what is unanswered; whoever wants to begin a send waits for room. For one event loop.
+
+    A send may begin as long as there is room for one byte, so the bytes may exceed their limit by
+    one message: a limit that each message had to fit under would never let a large one pass.
+
+    Args:
+        count_max: sends that may be in flight.
+        bytes_max: no send begins while there are so many bytes.
+
+    Attributes:
+        count: sends in flight.
+        size_bytes: their bytes.
+        lost_count: sends that ended without an answer because their event loop did.
+    """
+
+    # It refers to no client: ``unclosed`` looks at it when its client is gone.
+    __slots__ = (
+        *("_bytes_max", "_count_max", "_idle", "_waiting"),
+        *("count", "lost_count", "size_bytes"),
+    )
+
+    def __init__(self, count_max: int, bytes_max: int) -> None:
+        self._count_max = count_max
+        self._bytes_max = bytes_max
+        self.count = 0
+        self.size_bytes = 0
+        self.lost_count = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._idle: asyncio.Future[None] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        """Must the next send wait?"""
+        return self.count >= self._count_max or self.size_bytes >= self._bytes_max
+
+    def begin(self, size_bytes: int) -> None:
+        """Count a send that begins."""
+        self.count += 1
+        self.size_bytes += size_bytes
+        if self._waiting and not self.is_full:
+            self._wake_one()
+
+    def end(self, size_bytes: int) -> None:
+        """Count a send that is answered, and let the next one begin."""
+        self.count -= 1
+        self.size_bytes -= size_bytes
+        if self._waiting and not self.is_full:
+            self._wake_one()
+        if not self.count and self._idle is not None:
+            self._idle.set_result(None)
+            self._idle = None
+
+    def _wake_one(self) -> None:
+        while self._waiting:
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                break
+
+    def wake_all(self) -> None:
+        """Wake whoever waits: the client is closed."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    async def wait_room(
+        self, check_open: Callable[[], None], until_s: float | None = None
+    ) -> None:
+        """Wait until another send may begin.
+
+        Args:
+            check_open: raises when the client is not open any more.
+            until_s: on the clock of the event loop; ``None``: however long.
+
+        Raises:
+            ClientClosed: the client was closed meanwhile.
+            TooManyPending: there was no room in time.
+        """
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._wait_room(check_open)
+        except TimeoutError as error:
+            raise self.refusal() from error
+
+    async def _wait_room(self, check_open: Callable[[], None]) -> None:
+        while self.is_full:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter.done() and not waiter.cancelled() and not self.is_full:
+                    self._wake_one()  # Somebody else's turn, should we be cancelled just now.
+            check_open()
+
+    async def wait_idle(self) -> None:
+        """Wait until nothing is in flight."""
+        while self.count:
+            if self._idle is None:
+                self._idle = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._idle)
+
+    def refusal(self) -> TooManyPending:
+        """Return what to raise for a send for which there is no room; nothing of it was sent."""
+        return TooManyPending(
+            f"{self.count} sends with {self.size_bytes} B are unanswered, expected fewer than "
+            f"{self._count_max} (in_flight_max) and {self._bytes_max} B (in_flight_bytes_max); "
+            "await wait_room() before sending more, and find out why the brokers do not answer"
+        )

@@ -1,0 +1,328 @@
+"""The controller's answers to brokers: one method per request code.
+
+Whatever is about a group is read from the store by a process that leads, and changed there before
+it is answered. Only the question who leads is answered by every controller, and every one hears
+the heartbeats, so that it knows who is alive when it begins to lead.
+
+Source: RocketMQ ControllerRequestProcessor.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from pymq.controller.config import ControllerConfig
+from pymq.controller.elections import elect
+from pymq.controller.failover import Failover
+from pymq.controller.groups import (
+    GroupState,
+    Outcome,
+    Report,
+    alter_sync_state_set,
+    apply_broker_id,
+    next_broker_id,
+    register,
+)
+from pymq.controller.liveness import Liveness
+from pymq.controller.registry import Registry
+from pymq.controller.stores.interface import ControllerStore
+from pymq.errors import refusal
+from pymq.net.dispatcher import Handler, Request
+from pymq.net.said_once import SaidOnce
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.controller import (
+    NO_BROKER_ID,
+    AlterSyncStateSetRequest,
+    AlterSyncStateSetResponse,
+    ApplyBrokerIdRequest,
+    ApplyBrokerIdResponse,
+    BrokerMemberGroup,
+    ControllerMetadataResponse,
+    ElectedMaster,
+    ElectMasterRequest,
+    ElectMasterResponse,
+    NextBrokerIdRequest,
+    NextBrokerIdResponse,
+    RegisterReplicaRequest,
+    RegisterReplicaResponse,
+    ReplicaInfoRequest,
+    ReplicaInfoResponse,
+    SyncStateSet,
+)
+from pymq.protocol.headers.routes import BrokerHeartbeatRequest
+
+_log = logging.getLogger(__name__)
+
+_OK = int(ResponseCode.SUCCESS)
+#: A broker's first heartbeat and its request to be elected are sent by two threads of Java's: one
+#: waits this long for the other.
+HEARTBEAT_WAIT_S = 0.3
+#: Groups of which it is known what was said about them.
+NO_MASTER_COUNT_MAX = 1_000
+_HEARTBEAT_POLL_S = 0.02
+
+
+class Handlers:
+    """Answers requests.
+
+    Args:
+        config: how the controller behaves.
+        store: says who leads.
+        registry: the groups.
+        liveness: the brokers.
+        failover: acts when they come and go.
+        now_s: tells the time.
+    """
+
+    def __init__(
+        self,
+        config: ControllerConfig,
+        *,
+        store: ControllerStore,
+        registry: Registry,
+        liveness: Liveness,
+        failover: Failover,
+        now_s: Callable[[], float],
+    ) -> None:
+        self._config = config
+        self._store = store
+        self._registry = registry
+        self._liveness = liveness
+        self._failover = failover
+        self._now_s = now_s
+        self._said = SaidOnce(_log)
+        #: Why groups have no master, as was said last; brokers ask several times a second.
+        self._no_master: dict[str, str | None] = {}
+
+    def table(self) -> Mapping[int, Handler]:
+        """Return the handler of each request code."""
+        return {
+            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter,
+            RequestCode.CONTROLLER_ELECT_MASTER: self._elect,
+            RequestCode.CONTROLLER_REGISTER_BROKER: self._register,
+            RequestCode.CONTROLLER_GET_REPLICA_INFO: self._replica_info,
+            RequestCode.CONTROLLER_GET_METADATA_INFO: self._metadata,
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self._next_broker_id,
+            RequestCode.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
+        }
+
+    # --- answered by every controller
+
+    def _metadata(self, request: Request) -> Command:
+        leader = self._store.leader
+        peers = self._config.peer_addresses() or self._store.peers
+        answer = ControllerMetadataResponse(
+            group=self._config.group,
+            leader_id=leader.id if leader else None,
+            leader_address=leader.address if leader else None,
+            is_leader=self._store.is_leader,
+            # RocketMQ sends id:host:port here.
+            peers="".join(f"{name}:{address};" for name, address in sorted(peers.items())),
+        )
+        return request.response(_OK, None, answer.to_fields())
+
+    def _heartbeat(self, request: Request) -> Command:
+        header = BrokerHeartbeatRequest.from_fields(request.fields)
+        if header.broker_id is None:
+            raise refusal(
+                ResponseCode.CONTROLLER_INVALID_REQUEST, "Heart beat with empty brokerId"
+            )
+        silence_ms = header.heartbeat_timeout_ms
+        report = Report()
+        self._failover.heard(
+            header.broker_name,
+            header.broker_id,
+            connection=request.connection,
+            silence_s=silence_ms / 1000 if silence_ms and silence_ms > 0 else None,
+            report=Report(
+                epoch=header.epoch,
+                max_offset=-1 if header.max_offset is None else header.max_offset,
+                address=header.broker_address,
+                priority=(
+                    report.priority
+                    if header.election_priority is None
+                    else header.election_priority
+                ),
+            ),
+        )
+        return request.response(_OK, "Heart beat success")
+
+    # --- a broker starts
+
+    async def _next_broker_id(self, request: Request) -> Command:
+        header = NextBrokerIdRequest.from_fields(request.fields)
+        state = await self._registry.read(header.broker_name)
+        answer = NextBrokerIdResponse(
+            cluster_name=header.cluster_name,
+            broker_name=header.broker_name,
+            next_broker_id=next_broker_id(state),
+        )
+        return request.response(_OK, None, answer.to_fields())
+
+    async def _apply_broker_id(self, request: Request) -> Command:
+        header = ApplyBrokerIdRequest.from_fields(request.fields)
+        outcome = await self._registry.change(
+            header.broker_name,
+            lambda state: apply_broker_id(
+                state,
+                cluster=header.cluster_name,
+                name=header.broker_name,
+                broker_id=header.broker_id,
+                check_code=header.check_code,
+            ),
+        )
+        answer = ApplyBrokerIdResponse(
+            cluster_name=header.cluster_name, broker_name=header.broker_name
+        )
+        return response(request, outcome, answer.to_fields())
+
+    async def _register(self, request: Request) -> Command:
+        header = RegisterReplicaRequest.from_fields(request.fields)
+        self._liveness.registered(header.broker_name, header.broker_id, header.broker_address)
+        outcome = await self._registry.change(
+            header.broker_name,
+            lambda state: register(
+                state,
+                cluster=header.cluster_name,
+                name=header.broker_name,
+                broker_id=header.broker_id,
+                address=header.broker_address,
+                alive=self._liveness.alive(header.broker_name),
+            ),
+        )
+        if outcome.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self._said.warn((header.broker_name, header.broker_id), "%s", outcome.remark)
+        answer = RegisterReplicaResponse(
+            cluster_name=header.cluster_name, broker_name=header.broker_name
+        )
+        state = outcome.state
+        if state is None or not outcome.is_success:
+            return response(request, outcome, answer.to_fields())
+        if state.master is not None and not self._failover.lacks_master(state):
+            answer.master_broker_id = state.master
+            answer.master_address = state.address_of(state.master)
+            answer.master_epoch = state.master_epoch
+            answer.sync_state_set_epoch = state.in_sync.epoch
+        return response(request, outcome, answer.to_fields(), state.in_sync.encode())
+
+    # --- who is master
+
+    def _say_no_master(self, name: str, reason: str | None) -> None:
+        level = logging.DEBUG if self._no_master.get(name) == reason else logging.WARNING
+        if len(self._no_master) >= NO_MASTER_COUNT_MAX:
+            self._no_master.clear()  # anybody may ask, for any name
+        self._no_master[name] = reason
+        _log.log(level, "no master for %s: %s", name, reason)
+
+    async def _elect(self, request: Request) -> Command:
+        header = ElectMasterRequest.from_fields(request.fields)
+        asked = None if header.broker_id == NO_BROKER_ID else header.broker_id
+        if header.is_designated and asked is None:
+            raise refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, "no broker is designated")
+        if asked is not None:
+            await self._wait_alive(header.broker_name, asked)
+
+        def decide(state: GroupState | None) -> Outcome:
+            if not header.is_designated and state is not None and state.master is not None:
+                early = self._too_early(state)
+                if early is not None:
+                    return Outcome(state, ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, early)
+            return elect(
+                state,
+                alive=self._liveness.alive(header.broker_name),
+                asked=asked,
+                is_designated=header.is_designated,
+                unclean=self._config.unclean_elections,
+            )
+
+        outcome = await self._registry.change(header.broker_name, decide)
+        state = outcome.state
+        stays = outcome.code == ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+        if state is None or not (outcome.is_success or stays):
+            self._say_no_master(header.broker_name, outcome.remark)
+            return response(request, outcome, ElectMasterResponse().to_fields())
+        self._no_master.pop(header.broker_name, None)
+        answer = ElectMasterResponse(
+            master_broker_id=state.master,
+            master_address=state.address_of(state.master),
+            master_epoch=state.master_epoch,
+            sync_state_set_epoch=state.in_sync.epoch,
+        )
+        members = None
+        if outcome.is_success:
+            _log.warning(
+                "group %s: broker %s is master of epoch %d, asked for by %s",
+                state.name,
+                state.master,
+                state.master_epoch,
+                request.connection.peer,
+            )
+            self._failover.announce(state)
+            members = BrokerMemberGroup(
+                cluster=state.cluster,
+                broker_name=state.name,
+                addresses={key: member.address for key, member in state.members.items()},
+            )
+        body = ElectedMaster(members=members, sync_state_set=state.in_sync.broker_ids)
+        return response(request, outcome, answer.to_fields(), body.encode())
+
+    async def _wait_alive(self, name: str, broker_id: int) -> None:
+        deadline_s = self._now_s() + HEARTBEAT_WAIT_S
+        while broker_id not in self._liveness.alive(name) and self._now_s() < deadline_s:
+            await asyncio.sleep(_HEARTBEAT_POLL_S)
+
+    def _too_early(self, state: GroupState) -> str | None:
+        """Return why it cannot be said yet that a group's master is gone."""
+        assert state.master is not None
+        if state.master in self._liveness.alive(state.name):
+            return None
+        if not self._liveness.may_be_alive(state.name, state.master, self._now_s()):
+            return None
+        return (
+            f"this controller was just started and has not heard of broker {state.master}, the "
+            f"master of {state.name}, yet; try again (pymqStartPatience)"
+        )
+
+    async def _replica_info(self, request: Request) -> Command:
+        header = ReplicaInfoRequest.from_fields(request.fields)
+        state = await self._registry.read(header.broker_name)
+        if state is None:
+            raise refusal(
+                ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, "Broker metadata is not existed"
+            )
+        answer = ReplicaInfoResponse(
+            master_broker_id=state.master,
+            master_address=state.address_of(state.master),
+            master_epoch=state.master_epoch,
+        )
+        return request.response(_OK, None, answer.to_fields(), state.in_sync.encode())
+
+    async def _alter(self, request: Request) -> Command:
+        header = AlterSyncStateSetRequest.from_fields(request.fields)
+        wanted = SyncStateSet.decode(request.body)
+        outcome = await self._registry.change(
+            header.broker_name,
+            lambda state: alter_sync_state_set(
+                state,
+                master=header.master_broker_id,
+                master_epoch=header.master_epoch,
+                wanted=wanted,
+                alive=self._liveness.alive(header.broker_name),
+            ),
+        )
+        state = outcome.state
+        if state is None or not outcome.is_success:
+            _log.warning("group %s: %s", header.broker_name, outcome.remark)
+            return response(request, outcome, {})
+        _log.info("group %s: in sync are %s", state.name, sorted(state.in_sync.broker_ids))
+        answer = AlterSyncStateSetResponse(epoch=state.in_sync.epoch)
+        return response(request, outcome, answer.to_fields(), state.in_sync.encode())
+
+
+def response(
+    request: Request, outcome: Outcome, fields: dict[str, str], body: bytes = b""
+) -> Command:
+    """Return the answer that an outcome gives."""
+    return request.response(outcome.code, outcome.remark, fields, body)

@@ -1,0 +1,222 @@
+"""The brokers of an embedded cluster, each of which can be stopped and started."""
+
+import asyncio
+import dataclasses
+from collections.abc import Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pymq.broker.broker import Broker
+from pymq.broker.config import BrokerConfig
+from pymq.broker.ha.identity import NAME as IDENTITY_NAME
+from pymq.broker.replication_config import ReplicationConfig, Role
+from pymq.clock import Clock
+from pymq.errors import ConfigurationError, RequestTimeout
+from pymq.store import FlushMode, StoreConfig
+
+#: Small enough for a quick start wherever the temporary directory is.
+SEGMENT_BYTES = 64 << 20
+#: On a developer's well-filled disk sends must not be refused, nor messages deleted.
+DISK_FREE_ENOUGH_BYTES = 256 << 20
+#: A broker that waits for a master for so long is not started.
+START_S = 30.0
+#: More would not get names.
+GROUP_COUNT_MAX = 26
+#: As many slaves as a master takes, and itself.
+REPLICA_COUNT_MAX = 33
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Store:
+    """How the brokers of a cluster keep messages."""
+
+    flush: FlushMode
+    settings: dict[str, Any]
+    clock: Clock | None
+
+    def config(self, root: Path) -> StoreConfig:
+        """Return the settings of one broker's store."""
+        defaults = {
+            "segment_bytes": SEGMENT_BYTES,
+            "disk_free_enough_bytes": DISK_FREE_ENOUGH_BYTES,
+        }
+        return StoreConfig(
+            root_path=root, flush_mode=self.flush, **{**defaults, **self.settings}
+        )
+
+
+class Member:
+    """One broker, which keeps its store and its port while it is stopped; for one event loop.
+
+    Attributes:
+        broker_id: what tests call it: 0 if it is alone, else its id at the controller.
+        config: with the name servers and, after the first start, the port.
+        replication: with the controller.
+        path: where its store is, below the cluster's directory.
+        broker: while it runs.
+    """
+
+    def __init__(
+        self, broker_id: int, path: str, config: BrokerConfig, replication: ReplicationConfig
+    ) -> None:
+        self.broker_id = broker_id
+        self.path = path
+        self.config = config
+        self.replication = replication
+        self.broker: Broker | None = None
+        self._starting: Broker | None = None
+
+    @property
+    def name(self) -> str:
+        """The name of its group."""
+        return self.config.name
+
+    def is_known(self, root: Path) -> bool:
+        """Has its controller given it an id?"""
+        return (root / self.path / IDENTITY_NAME).exists()
+
+    async def start(self, store: Store, root: Path) -> None:
+        """Start it; does nothing while it runs.
+
+        Raises:
+            RequestTimeout: it still waits for its group to have a master; it is stopped.
+            PymqError: it cannot be started.
+        """
+        if self.broker is not None:
+            return
+        broker = Broker(
+            self.config, store.config(root / self.path), store.clock, replication=self.replication
+        )
+        self._starting = broker
+        try:
+            await asyncio.wait_for(broker.start(), START_S if self.broker_id else None)
+        except TimeoutError as error:
+            raise RequestTimeout(
+                f"broker {self.broker_id} of {self.name} has no master to follow after {START_S:g} "
+                "s, and may not be the master: the brokers that have everything do not run; start "
+                "all of the group together"
+            ) from error
+        self._starting, self.broker = None, broker
+        # A restarted broker keeps the port that clients know.
+        self.config = dataclasses.replace(self.config, listen_port=broker.port)
+
+    async def stop(self) -> None:
+        """Stop it cleanly; idempotent.
+
+        Raises:
+            StoreError: the last flush failed.
+        """
+        for broker in self._taken():
+            await broker.close()
+
+    async def abandon(self) -> None:
+        """Stop it as if its process was killed, as far as others can see; idempotent.
+
+        Raises:
+            StoreError: the last flush failed.
+        """
+        for broker in self._taken():
+            await broker.abandon()
+
+    def _taken(self) -> list[Broker]:
+        taken = [one for one in (self.broker, self._starting) if one is not None]
+        self.broker = self._starting = None
+        return taken
+
+
+def make_members(
+    brokers: int,
+    replicas: int,
+    broker: dict[str, Any],
+    replication: dict[str, Any],
+) -> list[Member]:
+    """Return the brokers of a cluster, by name and id.
+
+    Args:
+        brokers: groups of brokers.
+        replicas: brokers of a group.
+        broker, replication: settings of each of them.
+
+    Raises:
+        ConfigurationError: a number is out of range, or settings that several brokers cannot share.
+    """
+    for name, count, most in (
+        ("brokers", brokers, GROUP_COUNT_MAX),
+        ("replicas", replicas, REPLICA_COUNT_MAX),
+    ):
+        if not 1 <= count <= most:
+            raise ConfigurationError(f"{name}={count}: expected 1..{most}")
+    if brokers == replicas == 1:
+        config = BrokerConfig(**{"listen_port": 0, **broker})
+        return [Member(0, "", config, ReplicationConfig(**replication))]
+    own = {"listen_port", "broker_id"} | ({"name"} if brokers > 1 else set())
+    if refused := sorted(own & broker.keys()):
+        raise ConfigurationError(
+            f"broker={{{', '.join(refused)}}}: each of several brokers has its own"
+        )
+    found = []
+    for number in range(brokers):
+        name = broker.get("name", f"broker-{chr(ord('a') + number)}")
+        config = BrokerConfig(**{**broker, "listen_port": 0, "name": name})
+        if replicas == 1:
+            found.append(Member(0, name, config, ReplicationConfig(**replication)))
+            continue
+        shared = {
+            "role": Role.SYNC_MASTER,
+            "listen_port": 0,
+            "metadata_interval_ms": 500,
+            **replication,
+        }
+        if {"controller_mode", "controllers", "master_address"} & shared.keys():
+            raise ConfigurationError("replicas=: the cluster has a controller of its own")
+        for broker_id in range(1, replicas + 1):
+            path = f"{name}/{broker_id}"
+            found.append(Member(broker_id, path, config, ReplicationConfig(**shared)))
+    return found
+
+
+async def start_members(members: Iterable[Member], store: Store, root: Path) -> None:
+    """Start brokers, groups at the same time.
+
+    New brokers of a group start one after the other, so that the controller numbers them in this
+    order and the first one is the master. Those that have an id start together: the master may be
+    any of them, and others wait for it.
+
+    Raises:
+        PymqError: one cannot be started; others may be starting still.
+    """
+    groups: dict[str, list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.name, []).append(member)
+    await asyncio.gather(*(_start_group(group, store, root) for group in groups.values()))
+
+
+async def _start_group(members: Sequence[Member], store: Store, root: Path) -> None:
+    known = [member for member in members if member.is_known(root)]
+    await asyncio.gather(*(member.start(store, root) for member in known))
+    for member in members:
+        await member.start(store, root)
+
+
+async def stop_members(members: Iterable[Member]) -> None:
+    """Stop brokers cleanly, together.
+
+    Raises:
+        StoreError: the last flush of one failed; all are stopped nevertheless.
+    """
+    await _all(member.stop() for member in members)
+
+
+async def abandon_members(members: Iterable[Member]) -> None:
+    """Stop brokers as if they were killed, together; see ``Member.abandon``.
+
+    Raises:
+        StoreError: the last flush of one failed; all are stopped nevertheless.
+    """
+    await _all(member.abandon() for member in members)
+
+
+async def _all(ends: Iterable[Coroutine[Any, Any, None]]) -> None:
+    for error in await asyncio.gather(*ends, return_exceptions=True):
+        if error is not None:
+            raise error

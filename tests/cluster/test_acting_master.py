@@ -1,0 +1,136 @@
+"""A slave acts for its master while that is away, and gives back what it has kept meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.test_replication import Pair, ask, eventually, pair_of, send
+
+from pymq.broker.replication_config import ReplicationConfig
+from pymq.errors import ConfigurationError
+from pymq.protocol.bodies import LockRequest, LockResponse, MessageQueue
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
+
+#: So late that an offset that follows now and then would not be there.
+ACTING: dict[str, Any] = {"acting_master": True, "group_interval_ms": 50, "not_active_ms": 2_000}
+LATE = {"metadata_interval_ms": 500}
+QUEUE = {"consumerGroup": "g", "topic": "T", "queueId": "0"}
+
+
+@pytest.fixture
+def acting_pair(tmp_path: Path) -> Iterator[Pair]:
+    with pair_of(
+        tmp_path,
+        replication=ACTING,
+        slave_replication={**ACTING, **LATE},
+        slave_read=False,
+    ) as pair:
+        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.create_group("g")
+        pair.admin.create_group("reader")
+        send(pair, [b"%d" % number for number in range(10)])
+        pair.wait_equal()
+        for code, fields in (
+            (RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}),
+            (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"}),
+            (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "reader"}),
+        ):
+            eventually(lambda code=code, fields=fields: pair.ask(code, fields).code == 0)
+        yield pair
+
+
+def acts(pair: Pair) -> bool:
+    """Return whether the slave may be read from, which a slave otherwise may not here."""
+    return pair.ask_pull("T", 0, 0).code == ResponseCode.SUCCESS
+
+
+def offset_at(address: str) -> str | None:
+    fields = {**QUEUE, "setZeroIfNotFound": "false"}
+    answer = ask(address, Command(RequestCode.QUERY_CONSUMER_OFFSET, fields))
+    return (answer.fields or {}).get("offset")
+
+
+def commit_at(address: str, offset: int) -> None:
+    fields = {**QUEUE, "commitOffset": str(offset)}
+    answer = ask(address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def test_a_slave_acts_and_gives_back(acting_pair: Pair) -> None:
+    pair = acting_pair
+    assert not acts(pair)
+    commit_at(pair.master.broker_address, 3)
+    eventually(lambda: offset_at(pair.slave.broker_address) == "3")
+    for offset in (5, 8):
+        address = pair.master.broker_address
+        pair.master.kill_broker()
+        eventually(lambda: acts(pair), "the slave acts")
+        assert pair.pull("T", 0, 0)[:10] == [b"%d" % number for number in range(10)]
+        commit_at(pair.slave.broker_address, offset)
+        pair.master.start_broker()
+        # At once: before clients find it.
+        assert offset_at(address) == str(offset)
+        eventually(lambda: not acts(pair), "the slave does not act any more")
+        commit_at(address, offset + 1)
+        eventually(lambda n=offset: offset_at(pair.slave.broker_address) == str(n + 1))
+        send(pair, [b"more"])
+        pair.wait_equal()
+
+
+def test_it_gives_out_locks_and_takes_no_messages(acting_pair: Pair) -> None:
+    pair = acting_pair
+    pair.master.kill_broker()
+    eventually(lambda: acts(pair), "the slave acts")
+    queue = MessageQueue("T", pair.master.broker_name, 0)
+    for client_id, wanted in (("one", [queue]), ("two", [])):
+        request = LockRequest(consumer_group="g", client_id=client_id, queues=[queue])
+        answer = pair.ask(RequestCode.LOCK_BATCH_MQ, {}, request.encode())
+        assert LockResponse.decode(answer.body).queues == wanted
+    fields = {"producerGroup": "p", "topic": "T", "queueId": "0"}
+    assert pair.ask(RequestCode.SEND_MESSAGE, fields, b"x").code != ResponseCode.SUCCESS
+
+
+def test_a_restart_of_the_slave_keeps_what_was_committed_there(acting_pair: Pair) -> None:
+    pair = acting_pair
+    address = pair.master.broker_address
+    pair.master.kill_broker()
+    eventually(lambda: acts(pair), "the slave acts")
+    commit_at(pair.slave.broker_address, 6)
+    pair.slave.restart_broker()
+    eventually(lambda: acts(pair), "the slave acts again")
+    pair.master.start_broker()
+    assert offset_at(address) == "6"
+
+
+def test_a_name_server_may_say_that_the_lowest_id_has_changed(acting_pair: Pair) -> None:
+    """NOTIFY_MIN_BROKER_ID_CHANGE, as RocketMQ's send it."""
+    pair = acting_pair
+    address = pair.slave.broker_address
+    change = {
+        "minBrokerId": "1",
+        "brokerName": pair.master.broker_name,
+        "minBrokerAddr": address,
+        "offlineBrokerAddr": pair.master.broker_address,
+    }
+
+    def told() -> bool:
+        pair.ask(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, change)
+        return acts(pair)
+
+    # The master is alive, and the next look at the group, in 50 ms, says so.
+    eventually(told, "the slave acts")
+    eventually(lambda: not acts(pair), "the slave does not act")
+    commit_at(pair.master.broker_address, 4)
+    eventually(lambda: offset_at(address) == "4")
+    # Another group's is not its.
+    pair.ask(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, {**change, "brokerName": "other"})
+    assert not acts(pair)
+
+
+def test_a_controller_excludes_it() -> None:
+    with pytest.raises(ConfigurationError, match="enableSlaveActingMaster"):
+        ReplicationConfig(controller_mode=True, controllers=("c:1",), acting_master=True)

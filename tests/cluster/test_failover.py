@@ -1,0 +1,232 @@
+"""What goes on when the master of a group dies, or gives its role away: over real sockets, with
+the brokers of a group and their controller in this process.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+import pytest
+from tests.cluster.running import run
+from tests.cluster.scenarios import wait_until
+
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.client.consumer import Consumer
+from pymq.client.operations import SendStatus
+from pymq.client.producer import Producer
+from pymq.errors import PymqError
+from pymq.net.blocking import BlockingChannel
+from pymq.protocol.addresses import split_address
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.controller import ElectMasterRequest
+from pymq.protocol.headers.offsets import NO_ID, MaxOffsetResponse
+from pymq.protocol.message import Message, ReceivedMessage
+from pymq.testing import Cluster
+
+pytestmark = pytest.mark.usefixtures("quick_local_retry")
+#: Too late for what is told at once.
+SLOW = {"metadata_interval_ms": 20_000}
+DEADLINE_S = 30.0
+
+
+@pytest.fixture
+def group() -> Iterator[Cluster]:
+    with Cluster(replicas=2, replication=SLOW) as cluster:
+        cluster.wait_in_sync()
+        yield cluster
+
+
+async def kill_master(group: Cluster) -> int:
+    """Kill the master; return its id once the other broker is the master."""
+    loop = asyncio.get_running_loop()
+    before = await loop.run_in_executor(None, group.master)
+    await loop.run_in_executor(None, group.kill_broker, None, before)
+    while await loop.run_in_executor(None, group.master) == before:
+        await asyncio.sleep(0.01)
+    return before
+
+
+async def start_again(group: Cluster, broker_id: int) -> None:
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, group.start_broker, None, broker_id)
+    await loop.run_in_executor(None, group.wait_in_sync)
+
+
+def test_producers_and_consumers_go_on(group: Cluster) -> None:
+    """The master dies twice; what was acknowledged is received, each queue in its order."""
+
+    async def test() -> None:
+        received: dict[int, list[ReceivedMessage]] = defaultdict(list)
+        acknowledged: set[bytes] = set()
+        is_over = False
+
+        async def send(producer: Producer) -> None:
+            number = 0
+            while not is_over:
+                number += 1
+                body = b"%d" % number
+                try:
+                    result = await producer.send(Message("T", body))
+                except PymqError:
+                    await asyncio.sleep(0.02)
+                    continue
+                if result.status is SendStatus.OK:
+                    acknowledged.add(body)
+                await asyncio.sleep(0.002)
+
+        async def handle(message: ReceivedMessage) -> None:
+            received[message.queue_id].append(message)
+
+        await asyncio.get_running_loop().run_in_executor(None, make_topic, group)
+        consumer = Consumer(group.name_server, "g", from_where="earliest").subscribe("T")
+        async with Producer(group.name_server) as producer, consumer:
+            sending = asyncio.ensure_future(send(producer))
+            running = asyncio.ensure_future(consumer.run(handle))
+            for _ in range(2):
+                count = len(acknowledged)
+                await wait_until(lambda n=count: len(acknowledged) > n + 100, "acknowledgements")
+                dead = await kill_master(group)
+                await start_again(group, dead)
+            count = len(acknowledged)
+            await wait_until(lambda: len(acknowledged) > count + 100, "acknowledgements")
+            is_over = True
+            await sending
+
+            def bodies() -> set[bytes]:
+                return {one.body for queue in received.values() for one in queue}
+
+            await wait_until(lambda: acknowledged <= bodies(), "what was acknowledged")
+        await running
+        for queue in received.values():
+            # A queue may be read again from what was committed last, never out of order.
+            firsts = list(dict.fromkeys(one.queue_offset for one in queue))
+            assert firsts == sorted(firsts)
+
+    run(test())
+
+
+def make_topic(group: Cluster) -> None:
+    with BlockingClient(group.name_server) as client:
+        BlockingAdmin(client).create_topic("T", queue_count=2)
+
+
+def test_what_waits_is_delivered_by_the_new_master(group: Cluster) -> None:
+    """A delayed message, once."""
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, make_topic, group)
+        consumer = Consumer(group.name_server, "g", from_where="earliest").subscribe("T")
+        got: list[bytes] = []
+
+        async def handle(message: ReceivedMessage) -> None:
+            got.append(message.body)
+
+        async with Producer(group.name_server) as producer, consumer:
+            running = asyncio.ensure_future(consumer.run(handle))
+            late = await producer.send(Message("T", b"late", delay_level=2))  # 5 s
+            assert late.status is SendStatus.OK
+            await producer.send(Message("T", b"first"))
+            await wait_until(lambda: got == [b"first"], "the first one")
+            await kill_master(group)
+            await wait_until(lambda: len(got) > 1, "the late one")
+            await asyncio.sleep(1.0)
+        await running
+        assert got == [b"first", b"late"]
+
+    run(test())
+
+
+def test_a_role_goes_over_without_a_restart(group: Cluster) -> None:
+    """By request; connections stay open, and what is asked meanwhile is answered."""
+    before = group.master()
+    other = 3 - before
+    channels = {
+        one: BlockingChannel.connect(*split_address(group.address(None, one)), timeout_s=5.0)
+        for one in (before, other)
+    }
+    try:
+        with BlockingClient(group.name_server) as client:
+            client.send(Message("T", b"before"))
+            for turn in range(3):
+                new = other if turn % 2 == 0 else before
+                elect(group, new)
+                for channel in channels.values():
+                    answer = channel.request(
+                        Command(RequestCode.GET_BROKER_RUNTIME_INFO), timeout_s=10.0
+                    )
+                    assert answer.code == ResponseCode.SUCCESS, answer.remark
+                deadline = time.monotonic() + DEADLINE_S
+                while group.master() != new:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.01)
+                group.wait_in_sync()
+                assert client.send(Message("T", b"after %d" % turn)).status is SendStatus.OK
+            queues = client.read_queues("T")
+            bounds = client.bounds(queues)
+            assert sum(end - first for first, end in bounds.values()) == 4
+    finally:
+        for channel in channels.values():
+            channel.close()
+
+
+def elect(group: Cluster, broker_id: int) -> None:
+    request = ElectMasterRequest(
+        cluster_name="DefaultCluster",
+        broker_name=group.broker_name,
+        broker_id=broker_id,
+        is_designated=True,
+    )
+    channel = BlockingChannel.connect(*split_address(group.controller), timeout_s=5.0)
+    try:
+        answer = channel.request(
+            Command(RequestCode.CONTROLLER_ELECT_MASTER, request.to_fields()), timeout_s=5.0
+        )
+    finally:
+        channel.close()
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def test_a_topic_is_as_it_was_created(group: Cluster) -> None:
+    """What was acknowledged to an administrator is at the slave, however soon the master dies."""
+
+    async def test() -> None:
+        loop = asyncio.get_running_loop()
+
+        def create(number: int) -> None:
+            with BlockingClient(group.name_server) as client:
+                BlockingAdmin(client).create_topic(f"T{number}", queue_count=5)
+                BlockingAdmin(client).create_group(f"g{number}")
+
+        def queue_count(number: int) -> int:
+            with BlockingClient(group.name_server) as client:
+                return len(client.read_queues(f"T{number}"))
+
+        def topic_id(number: int) -> object:
+            with BlockingClient(group.name_server) as client:
+                queue = client.read_queues(f"T{number}")[0]
+                request = {"topic": queue.topic, "queueId": "0"}
+                address = split_address(group.address(None, group.master()))
+                channel = BlockingChannel.connect(*address, timeout_s=5.0)
+                try:
+                    answer = channel.request(
+                        Command(RequestCode.GET_MAX_OFFSET, request), timeout_s=5.0
+                    )
+                finally:
+                    channel.close()
+                return MaxOffsetResponse.from_fields(answer.fields).topic_id
+
+        for number in range(3):
+            await loop.run_in_executor(None, create, number)
+            before = await loop.run_in_executor(None, topic_id, number)
+            dead = await kill_master(group)
+            assert await loop.run_in_executor(None, queue_count, number) == 5
+            assert await loop.run_in_executor(None, topic_id, number) == before != NO_ID
+            await start_again(group, dead)
+
+    run(test())
+
+

@@ -1,0 +1,84 @@
+"""What consumers commit is at the slaves at once, and is acknowledged when it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.cluster.test_acting_master import QUEUE, commit_at, offset_at
+from tests.cluster.test_replication import ask, eventually, pair_of, send
+
+from pymq.broker.replication_config import Role
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.testing import Cluster
+
+#: What is asked for now and then comes too late for these tests.
+LATE = {"metadata_interval_ms": 120_000}
+ROUNDS = 4
+
+
+def test_what_was_acknowledged_is_at_the_next_master() -> None:
+    """Whoever it is: the first master comes back as a slave, and is the master again."""
+    with Cluster(replicas=2, replication={**LATE, "role": Role.SYNC_MASTER}) as group:
+        group.wait_in_sync()
+        with BlockingClient(group.name_server) as client:
+            admin = BlockingAdmin(client)
+            admin.create_topic("T", queue_count=2)
+            admin.create_group("g")
+            queues = [MessageQueue("T", group.broker_name, number) for number in range(2)]
+            for turn in range(ROUNDS):
+                master = group.master()
+                for offset in range(turn * 20, turn * 20 + 20):
+                    for queue in queues:
+                        client.commit_offset("g", queue, offset)
+                group.kill_broker(None, master)
+                for queue in queues:
+                    assert client.committed_offset("g", queue) == turn * 20 + 19
+                group.start_broker(None, master)
+                group.wait_in_sync()
+
+
+@pytest.mark.parametrize("role", [Role.ASYNC_MASTER, Role.SYNC_MASTER])
+def test_a_classic_slave_follows_commits_and_deletions(tmp_path: Path, role: Role) -> None:
+    with pair_of(tmp_path, replication={"role": role}, slave_replication=LATE) as pair:
+        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.create_group("g")
+        send(pair, [b"%d" % number for number in range(10)])
+        master, slave = pair.master.broker_address, pair.slave.broker_address
+        commit_at(master, 1)
+        eventually(lambda: offset_at(slave) == "1")  # from now on, it is known that it asks
+        for offset in (7, 3, 9):
+            commit_at(master, offset)
+            if role is Role.ASYNC_MASTER:
+                eventually(lambda n=offset: offset_at(slave) == str(n))
+            assert offset_at(slave) == str(offset)
+        pair.admin.delete_group("g", forget_offsets=True)
+        eventually(lambda: offset_at(slave) is None)
+
+
+def test_a_slave_takes_no_commits_while_it_follows(tmp_path: Path) -> None:
+    with pair_of(tmp_path, slave_replication={"metadata_interval_ms": 500}) as pair:
+        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.create_group("g")
+        commit_at(pair.master.broker_address, 4)
+        slave = pair.slave.broker_address
+        eventually(lambda: offset_at(slave) == "4")
+        for code, asked in (
+            (RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}),
+            (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "g"}),
+        ):
+            eventually(lambda code=code, asked=asked: pair.ask(code, asked).code == 0)
+
+        def commit() -> int:
+            fields = {**QUEUE, "commitOffset": "5"}
+            return ask(slave, Command(RequestCode.UPDATE_CONSUMER_OFFSET, fields)).code
+
+        assert commit() == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert offset_at(slave) == "4"
+        pair.master.kill_broker()
+        eventually(lambda: commit() == ResponseCode.SUCCESS)  # better here than nowhere
+        assert offset_at(slave) == "5"

@@ -1,0 +1,482 @@
+"""A master and its slave, over real sockets: the same log, the same tables, whatever happens."""
+
+import dataclasses
+import json
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pymq.broker.replication_config import Role
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.client.operations import SendStatus
+from pymq.errors import BrokerError
+from pymq.net.blocking import BlockingChannel
+from pymq.protocol.addresses import split_address
+from pymq.protocol.bodies import GroupConfig
+from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.headers.send import SendRequest
+from pymq.protocol.message import Message
+from pymq.protocol.record import decode_records
+from pymq.protocol.replication_secret import Refusal, encode_refusal
+from pymq.store import StoreConfig
+from pymq.store.inspection import check_store
+from pymq.testing import Cluster
+
+DEADLINE_S = 20.0
+#: Answers to pulls of a slave that has nothing, perhaps not yet.
+NOTHING = (
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.TOPIC_NOT_EXIST,
+)
+SEGMENT_BYTES = 1 << 20
+
+
+def eventually(condition: Callable[[], bool], what: str = "") -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, what or condition
+        time.sleep(0.02)
+
+
+class Pair:
+    """A master and a slave, which can be stopped and started."""
+
+    def __init__(
+        self,
+        root: Path,
+        stack: ExitStack,
+        *,
+        replication: dict[str, Any] | None = None,
+        slave_replication: dict[str, Any] | None = None,
+        slave_read: bool = True,
+        **settings: Any,
+    ) -> None:
+        self.roots = {"master": root / "master", "slave": root / "slave"}
+        store = {"segment_bytes": SEGMENT_BYTES, **settings.pop("store_settings", {})}
+        common: dict[str, Any] = {"store_settings": store, **settings}
+        self.master = Cluster(self.roots["master"], replication=replication, **common)
+        stack.enter_context(self.master)
+        self.slave = Cluster(
+            self.roots["slave"],
+            broker={
+                "broker_id": 1,
+                "slave_read": slave_read,
+                "name_servers": (self.master.name_server,),
+            },
+            replication={
+                "role": Role.SLAVE,
+                "metadata_interval_ms": 500,
+                **(slave_replication or {}),
+            },
+            **common,
+        )
+        stack.enter_context(self.slave)
+        self.client = stack.enter_context(BlockingClient([self.master.name_server]))
+        self.admin = BlockingAdmin(self.client)
+
+    def log(self, name: str, end: int) -> bytes:
+        """Return the log of one of them up to an offset."""
+        data = b""
+        while len(data) < end:
+            path = self.roots[name] / "commitlog" / f"{len(data):020d}"
+            if not path.exists():
+                return data
+            data += path.read_bytes()[: end - len(data)]
+        return data
+
+    @property
+    def end(self) -> int:
+        return int(self.admin.broker_state(self.master.broker_address)["commitLogMaxOffset"])
+
+    def wait_equal(self) -> None:
+        """Wait until the slave has the log of the master."""
+        end = self.end
+        eventually(lambda: self.slave_end() >= end, f"the slave is at {self.slave_end()} of {end}")
+        assert self.log("slave", end) == self.log("master", end)
+
+    def slave_end(self) -> int:
+        return int(self.admin.broker_state(self.slave.broker_address)["commitLogMaxOffset"])
+
+    def ask_pull(self, topic: str, queue_id: int, offset: int) -> Command:
+        """Return the slave's answer to a pull."""
+        fields = {
+            "consumerGroup": "reader",
+            "topic": topic,
+            "queueId": str(queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": "32",
+            "sysFlag": str(int(PullFlag.SUBSCRIPTION)),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subVersion": "0",
+            "subscription": "*",
+        }
+        return self.ask(RequestCode.PULL_MESSAGE, fields)
+
+    def pull(self, topic: str, queue_id: int, offset: int) -> list[bytes]:
+        """Return the bodies of messages that the slave serves."""
+        answer = self.ask_pull(topic, queue_id, offset)
+        if answer.code in NOTHING:
+            return []
+        assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark)
+        return [record.body for record in decode_records(answer.body)]
+
+    def admin_json(self, code: int) -> Any:
+        """Return what the master answers to a request without fields."""
+        answer = ask(self.master.broker_address, Command(code))
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        return json.loads(bytes(answer.body))
+
+    def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
+        """Return what the slave answers."""
+        return ask(self.slave.broker_address, Command(code, fields, body))
+
+
+def ask(address: str, command: Command) -> Command:
+    channel = BlockingChannel.connect(*split_address(address), timeout_s=5.0)
+    try:
+        return channel.request(command, timeout_s=5.0)
+    finally:
+        channel.close()
+
+
+@contextmanager
+def pair_of(root: Path, **settings: Any) -> Iterator[Pair]:
+    with ExitStack() as stack:
+        yield Pair(root, stack, **settings)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    with pair_of(tmp_path) as one:
+        yield one
+
+
+def send(pair: Pair, bodies: list[bytes], topic: str = "T") -> None:
+    for body in bodies:
+        pair.client.send(Message(topic=topic, body=body))
+
+
+def test_a_slave_serves_what_was_sent_to_its_master(pair: Pair) -> None:
+    pair.admin.create_topic("T", queue_count=4)
+    pair.admin.create_group(GroupConfig(group="reader"))
+    sent = [b"%d" % n for n in range(100)]
+    send(pair, sent)
+    pair.wait_equal()
+    eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}).code == 0)
+    eventually(
+        lambda: pair.ask(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "reader"}).code == 0
+    )
+    found = [body for queue_id in range(4) for body in pair.pull("T", queue_id, 0)]
+    assert sorted(found) == sorted(sent)
+
+
+def test_consumer_offsets_and_deletions_follow(pair: Pair) -> None:
+    pair.admin.create_topic("T", queue_count=1)
+    send(pair, [b"%d" % n for n in range(10)])
+    (queue,) = pair.client.read_queues("T")
+    pair.admin.create_group("g")
+    pair.client.commit_offset("g", queue, 7)
+    fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
+
+    def offset() -> str | None:
+        answer = pair.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+        return (answer.fields or {}).get("offset")
+
+    eventually(lambda: offset() == "7")
+    config = {"topic": "T"}
+    eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, config).code == 0)
+    pair.admin.delete_topic("T")
+    eventually(
+        lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, config).code == ResponseCode.TOPIC_NOT_EXIST
+    )
+    eventually(lambda: not (pair.roots["slave"] / "consumequeue" / "T").exists())
+    assert offset() is None
+    pair.admin.create_topic("T", queue_count=1)
+    send(pair, [b"new"])
+    pair.wait_equal()
+    eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, config).code == 0)
+    assert pair.pull("T", 0, 0) == [b"new"]
+
+
+@pytest.mark.parametrize("who", ["master", "slave", "both"])
+def test_a_restart_goes_on_where_it_was(pair: Pair, who: str) -> None:
+    pair.admin.create_topic("T", queue_count=1)
+    sent = [b"%d" % n for n in range(50)]
+    send(pair, sent[:20])
+    if who in ("slave", "both"):
+        pair.slave.stop_broker()
+        send(pair, sent[20:40])
+    if who in ("master", "both"):
+        pair.master.restart_broker()
+    pair.slave.start_broker()
+    send(pair, sent[40:] if who != "master" else sent[20:])
+    pair.wait_equal()
+    eventually(lambda: pair.pull("T", 0, 0) == sent[:32])
+    assert pair.pull("T", 0, 32) == sent[32:]
+    pair.slave.stop_broker()
+    report = check_store(StoreConfig(root_path=pair.roots["slave"], segment_bytes=SEGMENT_BYTES))
+    assert [group for group in report.findings.groups() if group[0].name != "NOTE"] == []
+
+
+def test_a_slave_that_comes_late_gets_everything(tmp_path: Path, seed: int) -> None:
+    """Far more than is sent from memory, while more is sent."""
+    dice = random.Random(seed)
+    with pair_of(tmp_path) as pair:
+        pair.admin.create_topic("T", queue_count=3)
+        pair.slave.stop_broker()
+        queues = pair.client.write_queues("T")
+        for n in range(40):
+            batch = [Message(topic="T", body=dice.randbytes(4_000)) for _ in range(200)]
+            pair.client.send_batch(queues[n % 3], batch)
+        assert pair.end > 24 << 20
+        pair.slave.start_broker()
+        send(pair, [b"%d" % n for n in range(100)])
+        pair.wait_equal()
+
+
+@pytest.mark.parametrize("flush", ["sync", "async"])
+def test_a_master_knows_how_far_its_slave_is(tmp_path: Path, flush: str) -> None:
+    with pair_of(tmp_path, flush=flush) as pair:
+        send(pair, [b"%d" % n for n in range(10)])
+        eventually(lambda: confirmed(pair) == pair.end)
+
+
+def confirmed(pair: Pair) -> int:
+    (slave,) = slaves_of(pair)
+    return int(slave["slaveAckOffset"])
+
+
+def slaves_of(pair: Pair) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pair.admin_json(RequestCode.GET_BROKER_HA_STATUS)[
+        "haConnectionInfo"
+    ]
+    return found
+
+
+def test_a_synchronous_master_waits_for_its_slave(tmp_path: Path) -> None:
+    with pair_of(tmp_path, replication={"role": Role.SYNC_MASTER}) as pair:
+        pair.admin.create_topic("T", queue_count=1)
+        eventually(lambda: status_of(pair) is SendStatus.OK)
+        for n in range(50):
+            assert status_of(pair) is SendStatus.OK
+            assert n < pair.slave_end() >= pair.end  # it is there, not on its way
+        pair.slave.stop_broker()
+        eventually(lambda: not slaves_of(pair))
+        assert status_of(pair) is SendStatus.SLAVE_NOT_AVAILABLE
+        pair.slave.start_broker()
+        eventually(lambda: status_of(pair) is SendStatus.OK)
+        pair.wait_equal()
+
+
+def status_of(pair: Pair) -> SendStatus:
+    return pair.client.send(Message(topic="T", body=b"x")).status
+
+
+def test_a_slave_that_confirms_nothing_makes_sends_late(tmp_path: Path) -> None:
+    rules = {"role": Role.SYNC_MASTER, "slave_timeout_ms": 300}
+    with pair_of(tmp_path, replication=rules) as pair:
+        pair.admin.create_topic("T", queue_count=1)
+        pair.slave.stop_broker()
+        with ha_socket(pair) as peer:
+            peer.sendall(struct.pack(">q", 0))
+            eventually(lambda: status_of(pair) is SendStatus.FLUSH_SLAVE_TIMEOUT)
+        eventually(lambda: status_of(pair) is SendStatus.SLAVE_NOT_AVAILABLE)
+
+
+def test_messages_are_refused_while_too_few_follow(tmp_path: Path) -> None:
+    rules = {"role": Role.SYNC_MASTER, "in_sync_replicas_min": 2}
+    with pair_of(tmp_path, replication=rules) as pair:
+        pair.admin.create_topic("T", queue_count=1)
+        eventually(lambda: bool(slaves_of(pair)) and confirmed(pair) >= 0)
+        assert status_of(pair) is SendStatus.OK
+        pair.slave.stop_broker()
+        before = pair.end
+        with pytest.raises(BrokerError, match="in-sync replicas not enough"):
+            for _ in range(100):
+                status_of(pair)
+        assert pair.end - before < 100 * 200
+        stored = pair.end
+        with pytest.raises(BrokerError, match="in-sync replicas not enough"):
+            status_of(pair)
+        assert pair.end == stored
+
+
+def test_a_slave_takes_nothing(pair: Pair) -> None:
+    refused = pair.ask(RequestCode.SEND_MESSAGE_V2, {"a": "pg", "b": "T"}, b"body")
+    assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert "slave mode" in (refused.remark or "")
+    for code in (RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_SUBSCRIPTIONGROUP):
+        refused = pair.ask(code, {"topic": "X", "groupName": "X"})
+        assert refused.code == ResponseCode.SYSTEM_ERROR
+        assert "from slave broker" in (refused.remark or "")
+    assert pair.ask(RequestCode.END_TRANSACTION, {}).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_readers_that_are_not_late_are_sent_back_to_the_master(pair: Pair) -> None:
+    pair.admin.create_topic("T", queue_count=1)
+    send(pair, [b"1", b"2"])
+    pair.wait_equal()
+    eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}).code == 0)
+    assert pair.pull("T", 0, 0) == [b"1", b"2"]
+    for offset in (2, 7):  # nothing new; and what this slave may not have yet
+        answer = pair.ask_pull("T", 0, offset)
+        fields = answer.fields or {}
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert (fields["nextBeginOffset"], fields["suggestWhichBrokerId"]) == (str(offset), "0")
+    pair.master.stop_broker()
+    eventually(lambda: pair.ask_pull("T", 0, 2).code == ResponseCode.PULL_NOT_FOUND)
+    answer = pair.ask_pull("T", 0, 7)
+    assert answer.code == ResponseCode.PULL_NOT_FOUND
+    assert (answer.fields or {})["nextBeginOffset"] == "7"
+    assert pair.pull("T", 0, 0) == [b"1", b"2"]
+
+
+def test_a_reset_is_told_by_the_master_only(pair: Pair) -> None:
+    pair.admin.create_topic("T", queue_count=1)
+    send(pair, [b"1", b"2"])
+    pair.wait_equal()
+    eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}).code == 0)
+    pair.admin.create_group("reader")
+    reset = {"topic": "T", "group": "reader", "queueId": "0", "offset": "1", "timestamp": "-1"}
+    answer = ask(
+        pair.master.broker_address,
+        Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {**reset, "isForce": "true"}),
+    )
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+    def sent_back() -> bool:
+        answer = pair.ask_pull("T", 0, 0)
+        return answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+    eventually(sent_back)
+    assert sent_back(), "it is not the slave that takes it for told"
+
+
+def test_a_slave_that_may_not_be_read_says_so(tmp_path: Path) -> None:
+    with pair_of(tmp_path, slave_read=False) as pair:
+        answer = pair.ask_pull("T", 0, 0)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert "slaveReadEnable" in (answer.remark or "")
+
+
+def test_delayed_messages_are_delivered_by_the_master_only(tmp_path: Path) -> None:
+    with pair_of(tmp_path, store_settings={"delay_levels_ms": (300,) * 18}) as pair:
+        pair.admin.create_topic("T", queue_count=1)
+        pair.client.send(Message(topic="T", body=b"later", delay_level=1))
+        eventually(lambda: pair.client.bounds(pair.client.read_queues("T")).popitem()[1] == (0, 1))
+        pair.wait_equal()
+        eventually(lambda: pair.pull("T", 0, 0) == [b"later"])
+        time.sleep(1.0)
+        assert pair.pull("T", 0, 0) == [b"later"]
+        pair.wait_equal()
+
+
+def send_timer(pair: Pair, body: bytes, delay_ms: int) -> None:
+    request = SendRequest(
+        "pg", "T", "TBW102", 4, 0, 0, 1700000000000, 0, "", 0, False, None, False
+    )
+    fields = dataclasses.replace(request, properties=f"TIMER_DELAY_MS\x01{delay_ms}\x02").to_v2()
+    answer = ask(pair.master.broker_address, Command(RequestCode.SEND_MESSAGE_V2, fields, body))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+def bodies_at(cluster: Cluster) -> list[bytes]:
+    with BlockingClient(cluster.name_server) as client:
+        return [
+            record.body
+            for queue, (first, end) in client.bounds(client.read_queues("T")).items()
+            for chunk in client.pull_range(queue, first, end)
+            for record in decode_records(chunk.buffer, verify=True)
+        ]
+
+
+def test_a_slave_that_becomes_the_master_delivers_what_still_waits_and_nothing_twice(
+    tmp_path: Path,
+) -> None:
+    timers = {"timer_precision_ms": 100, "delay_levels_ms": (300, 12_000) + (60_000,) * 16}
+    with pair_of(tmp_path, store_settings=timers) as pair:
+        pair.admin.create_topic("T", queue_count=1)
+        for n in range(5):
+            send_timer(pair, b"soon %d" % n, 200)
+            pair.client.send(Message(topic="T", body=b"soon, by level %d" % n, delay_level=1))
+        send_timer(pair, b"later", 12_000)
+        pair.client.send(Message(topic="T", body=b"later, by level", delay_level=2))
+        eventually(lambda: len(bodies_at(pair.master)) == 10)
+        time.sleep(2.0)  # two looks at the master's tables
+        pair.wait_equal()
+        delivered = bodies_at(pair.master)
+        assert b"later" not in delivered
+    settings = {"segment_bytes": SEGMENT_BYTES, **timers}
+    with Cluster(pair.roots["slave"], store_settings=settings) as promoted:
+        assert bodies_at(promoted) == delivered
+        eventually(lambda: len(bodies_at(promoted)) == 12)
+        time.sleep(1.0)
+        assert sorted(bodies_at(promoted)) == sorted([*delivered, b"later", b"later, by level"])
+    report = check_store(StoreConfig(root_path=pair.roots["slave"], **settings))
+    assert [group for group in report.findings.groups() if group[0].name != "NOTE"] == []
+
+
+def ha_socket(pair: Pair) -> socket.socket:
+    assert pair.master._broker is not None
+    found = pair.master._broker._ha_socket
+    assert found is not None
+    return socket.create_connection(found.getsockname(), timeout=5.0)
+
+
+@pytest.mark.parametrize("report", [1 << 40, -7])
+def test_an_impossible_report_ends_the_connection(
+    pair: Pair, report: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(pair, [b"1"])
+    pair.wait_equal()
+    with ha_socket(pair) as peer:
+        peer.sendall(struct.pack(">q", 0) + struct.pack(">q", report))
+        received = b""
+        while data := peer.recv(1 << 16):
+            received += data
+    assert "confirms the log up to" in caplog.text
+    pair.wait_equal()
+    send(pair, [b"2"])
+    pair.wait_equal()
+
+
+def test_a_slave_with_another_store_is_told_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = {"segment_bytes": SEGMENT_BYTES}
+    with (
+        Cluster(tmp_path / "slave", store_settings=small) as other,
+        BlockingClient([other.name_server]) as client,
+    ):
+        for n in range(10):
+            client.send(Message(topic="mine", body=b"%d" % n))
+    with pair_of(tmp_path) as pair:
+        send(pair, [b"1"])
+
+        def said(by: str) -> str:
+            return "".join(one.getMessage() for one in caplog.records if one.name.endswith(by))
+
+        eventually(lambda: "start the other one with an empty store" in said("ha.master"))
+        eventually(lambda: "its log ends before this slave's" in said("ha.slave"))
+        assert pair.slave_end() != pair.end
+
+
+def test_what_a_slave_reports_that_is_ahead_is_refused_with_a_reason(pair: Pair) -> None:
+    send(pair, [b"1"])
+    with ha_socket(pair) as peer:
+        peer.sendall(struct.pack(">q", 1 << 40))
+        received = b""
+        while data := peer.recv(1 << 16):
+            received += data
+    assert received == encode_refusal(Refusal.LOG_AHEAD)

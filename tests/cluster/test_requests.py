@@ -1,0 +1,144 @@
+"""Request and reply between our clients."""
+
+import asyncio
+import concurrent.futures
+import logging
+
+import pytest
+from tests.cluster.running import run
+
+from pymq import (
+    BlockingAdmin,
+    BlockingClient,
+    Consumer,
+    Message,
+    Producer,
+    ReceivedMessage,
+    Reply,
+    sync,
+)
+from pymq.errors import (
+    BrokerSystemError,
+    ClientClosed,
+    LocalProtocolError,
+    RequestTimeout,
+    RouteNotFound,
+)
+from pymq.testing import Cluster
+
+
+def test_a_request_gets_the_reply_of_its_consumer() -> None:
+    large = b"large " * 2000
+
+    async def test(cluster: Cluster) -> None:
+        async with Producer(cluster.name_server) as asks, Producer(cluster.name_server) as answers:
+            await asks.queues("Q")
+            consumer = Consumer(cluster.name_server, "g", from_where="earliest").subscribe("Q")
+
+            async def handle(message: ReceivedMessage) -> None:
+                await answers.reply(
+                    message, message.body * 2, tags="t", properties={"n": message.body[:5].decode()}
+                )
+
+            async with consumer:
+                handling = asyncio.ensure_future(consumer.run(handle, concurrency=4))
+                bodies = [b"%05d" % n for n in range(40)] + [large]
+                replies = await asyncio.gather(*(asks.request(Message("Q", b)) for b in bodies))
+                assert [reply.body for reply in replies] == [body * 2 for body in bodies]
+                for body, reply in zip(bodies, replies, strict=True):
+                    assert isinstance(reply, Reply) and reply.tags == "t"
+                    assert reply.properties["n"] == body[:5].decode()
+                    assert reply.born_host.startswith("127.0.0.1:")
+            await handling
+            assert not asks._parts.requests._waiting and asks.in_flight_count == 0
+
+    with Cluster(brokers=2) as cluster:
+        run(test(cluster))
+
+
+def test_without_a_reply_the_request_ends_at_its_deadline(pymq_cluster: Cluster) -> None:
+    async def test() -> None:
+        async with Producer(pymq_cluster.name_server) as producer:
+            with pytest.raises(RequestTimeout, match="no reply to request .* within 0.3 s") as late:
+                await producer.request(Message("Q", b"x"), deadline_s=0.3)
+            assert not late.value.outcome_known
+
+    run(test())
+
+
+def test_a_request_that_cannot_be_sent_fails_at_once() -> None:
+    with Cluster(broker={"auto_create_topic": False}) as cluster:
+
+        async def test() -> None:
+            async with Producer(cluster.name_server) as producer:
+                with pytest.raises(RouteNotFound, match="'nowhere'"):
+                    await producer.request(Message("nowhere", b"x"))
+                with pytest.raises(LocalProtocolError):
+                    await producer.request(Message("T", b""))
+                assert not producer._parts.requests._waiting
+            with pytest.raises(ClientClosed):
+                await producer.request(Message("T", b"x"))
+
+        run(test())
+
+
+def test_a_reply_to_someone_who_has_gone_says_so(
+    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        consumer = Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe("Q")
+        async with Producer(pymq_cluster.name_server) as answers, consumer:
+            async with Producer(pymq_cluster.name_server) as asks:
+                with pytest.raises(RequestTimeout):
+                    await asks.request(Message("Q", b"x"), deadline_s=0.5)
+                messages = aiter(consumer)
+                request = await anext(messages)
+                with caplog.at_level(logging.INFO):  # it is there, but does not wait any more
+                    await answers.reply(request, b"late")
+                assert "for which nobody waits" in caplog.text
+            with pytest.raises(BrokerSystemError, match="channel of .* not found"):
+                await answers.reply(request, b"too late")
+            await answers.send(Message("Q", b"no request"))
+            plain = await anext(messages)
+            with pytest.raises(LocalProtocolError, match="lacks CORRELATION_ID, REPLY_TO_CLIENT"):
+                await answers.reply(plain, b"x")
+            with pytest.raises(LocalProtocolError, match="expected the ReceivedMessage"):
+                await answers.reply(Message("Q", b"x"), b"x")  # type: ignore[arg-type]
+
+    run(test())
+
+
+def test_a_reply_finds_its_way_while_a_broker_is_away() -> None:
+    """The one who asked is known at both brokers, so a reply may take the other one."""
+
+    async def test(cluster: Cluster) -> None:
+        async with Producer(cluster.name_server) as asks, Producer(cluster.name_server) as answers:
+            queues = await asks.queues("Q")
+            first = queues[0].broker_name
+            consumer = Consumer(cluster.name_server, "g", from_where="earliest").subscribe("Q")
+            async with consumer:
+                asking = asyncio.ensure_future(asks.request(Message("Q", b"x"), queue=queues[0]))
+                request = await anext(aiter(consumer))
+                await answers.queues("DefaultCluster_REPLY_TOPIC")
+                await asyncio.to_thread(cluster.kill_broker, first)
+                await answers.reply(request, b"y")
+                assert (await asking).body == b"y"
+
+    with Cluster(brokers=2) as cluster:
+        with BlockingClient(cluster.name_server) as client:
+            BlockingAdmin(client).create_topic("Q", queue_count=2)
+        run(test(cluster))
+
+
+def test_the_blocking_face(pymq_cluster: Cluster) -> None:
+    with (
+        sync.Producer(pymq_cluster.name_server) as producer,
+        sync.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
+            "Q"
+        ) as consumer,concurrent.futures.ThreadPoolExecutor() as threads
+    ):
+        asking = threads.submit(producer.request, Message("Q", b"x"), deadline_s=20)
+        request = consumer.receive(20)
+        assert request is not None
+        producer.reply(request, b"y")
+        assert asking.result(20).body == b"y"

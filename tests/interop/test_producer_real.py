@@ -1,0 +1,200 @@
+"""Our producer with the official broker and official clients: all that is built on a send."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import pytest
+from tests.cluster.scenarios import receive, wait_until
+from tests.interop.conftest import require_peers
+from tests.interop.java_steering import JavaRequester, JavaResponder
+from tests.interop.jvm import JavaClient
+from tests.interop.mqadmin import Mqadmin
+from tests.interop.peers import RealBroker, RealNameServer
+
+from pymq import (
+    Batcher,
+    BlockingAdmin,
+    BlockingClient,
+    Consumer,
+    Message,
+    Producer,
+    ReceivedMessage,
+    Transaction,
+    TransactionStatus,
+    selectors,
+)
+
+pytestmark = pytest.mark.interop
+
+VERSION: Final = "5.3.3"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+QUEUE_COUNT: Final = 4
+
+
+@pytest.fixture(scope="module")
+def name_server() -> Iterator[str]:
+    """The address of a name server whose broker checks transactions soon, and keeps traces."""
+    require_peers(VERSION)
+    with ExitStack() as stack:
+        server = stack.enter_context(RealNameServer(VERSION))
+        broker = RealBroker(
+            VERSION,
+            [server.address],
+            transactionTimeOut=1000,
+            transactionCheckInterval=1000,
+            transactionOpBatchInterval=100,
+            traceTopicEnable="true",
+        )
+        stack.enter_context(broker)
+        yield server.address
+
+
+@pytest.fixture
+def topic(name_server: str) -> str:
+    name = f"producer-{uuid.uuid4().hex[:12]}"
+    with BlockingClient(name_server) as client:
+        BlockingAdmin(client).create_topic(name, queue_count=QUEUE_COUNT)
+    return name
+
+
+async def consume(name_server: str, topic: str, count: int) -> list[ReceivedMessage]:
+    consumer = Consumer(name_server, f"g-{topic}", from_where="earliest")
+    async with consumer.subscribe(topic):
+        return await receive(consumer, count)
+
+
+def test_batches_and_selectors(name_server: str, topic: str) -> None:
+    async def run() -> None:
+        async with Producer(name_server) as producer, Batcher(producer) as batcher:
+            futures = [
+                batcher.send_nowait(
+                    Message(topic, b"%d" % n, tags="t", keys=f"k{n}"),
+                    sharding_key=f"s{n % 5}" if n % 2 else None,
+                )
+                for n in range(500)
+            ]
+            receipts = await asyncio.gather(*futures)
+            by_hash = await producer.send(Message(topic, b"h"), selector=selectors.by_hash("s1"))
+        received = await consume(name_server, topic, 501)
+        by_body = {message.body: message for message in received}
+        for number, receipt in enumerate(receipts):
+            one = by_body[b"%d" % number]
+            assert (one.queue_id, one.queue_offset) == (
+                receipt.queue.queue_id,
+                receipt.queue_offset,
+            )
+            assert one.offset_message_id == receipt.offset_message_id
+            assert (one.tags, one.keys) == ("t", [f"k{number}"])
+            key = one.properties.get("__SHARDINGKEY")
+            assert key == (f"s{number % 5}" if number % 2 else None)
+            if key == "s1":
+                assert receipt.queue == by_hash.queue
+
+    asyncio.run(run())
+
+
+def test_transactions(name_server: str, topic: str) -> None:
+    committed: dict[str, TransactionStatus] = {}
+    open_ids: set[str] = set()
+    asked: list[str] = []
+
+    def check(message: ReceivedMessage) -> TransactionStatus:
+        asked.append(message.message_id)
+        assert message.topic == topic
+        return committed.get(message.message_id, TransactionStatus.ROLLBACK)
+
+    async def run() -> None:
+        async with Producer(name_server, group=f"p-{topic}", check_transaction=check) as producer:
+            async with Transaction(producer, Message(topic, b"committed", tags="t")):
+                pass
+            with pytest.raises(ValueError, match="no"):
+                async with Transaction(producer, Message(topic, b"rolled back")):
+                    raise ValueError("no")
+            for body in (b"checked", b"dropped"):
+                transaction = Transaction(producer, Message(topic, body))
+                with pytest.raises(asyncio.CancelledError):
+                    async with transaction:
+                        open_ids.add(transaction.message_id)
+                        if body == b"checked":
+                            committed[transaction.message_id] = TransactionStatus.COMMIT
+                        raise asyncio.CancelledError
+            received = await consume(name_server, topic, 2)
+            assert sorted(one.body for one in received) == [b"checked", b"committed"]
+            assert [one.tags for one in received if one.body == b"committed"] == ["t"]
+            # It may also ask about what has just ended.
+            await wait_until(lambda: open_ids <= set(asked), "both are asked about")
+
+    asyncio.run(run())
+
+
+def test_our_request_to_our_consumer(name_server: str, topic: str) -> None:
+    async def run() -> None:
+        async with Producer(name_server) as asks, Producer(name_server) as answers:
+            consumer = Consumer(name_server, f"g-{topic}", from_where="earliest")
+
+            async def handle(message: ReceivedMessage) -> None:
+                await answers.reply(message, message.body * 2, tags="t")
+
+            async with consumer.subscribe(topic):
+                handling = asyncio.ensure_future(consumer.run(handle))
+                for body in (b"small", b"large" * 10_000):
+                    reply = await asks.request(Message(topic, body))
+                    assert (reply.body, reply.tags) == (body * 2, "t")
+            await handling
+
+    asyncio.run(run())
+
+
+def test_our_request_to_an_official_consumer(
+    name_server: str, topic: str, java_client: Callable[[str], JavaClient]
+) -> None:
+    async def run() -> list[bytes]:
+        async with Producer(name_server) as asks:
+            return [(await asks.request(Message(topic, b"%d" % n))).body for n in range(3)]
+
+    with JavaResponder(java_client(VERSION), f"g-{topic}", name_server, topic):
+        assert asyncio.run(run()) == [b"00", b"11", b"22"]
+
+
+def test_an_official_request_to_our_consumer(
+    name_server: str, topic: str, java_client: Callable[[str], JavaClient]
+) -> None:
+    async def run() -> None:
+        consumer = Consumer(name_server, f"g-{topic}", from_where="earliest")
+        async with Producer(name_server) as answers, consumer.subscribe(topic):
+
+            async def handle(message: ReceivedMessage) -> None:
+                await answers.reply(message, message.body * 2, properties={"n": "1"})
+
+            handling = asyncio.ensure_future(consumer.run(handle))
+            reply, properties = await asyncio.to_thread(ask)
+            assert reply == b"xx" and properties["n"] == "1"
+        await handling
+
+    options = {"HeartbeatBrokerInterval": 1000}
+    client = java_client(VERSION)
+    with JavaRequester(client, f"r-{topic}", name_server, **options) as requester:
+
+        def ask() -> tuple[bytes, dict[str, str]]:
+            return requester.request(topic, b"x")
+
+        asyncio.run(run())
+
+
+def test_official_tools_read_our_trace(
+    name_server: str, topic: str, java_client: Callable[[str], JavaClient]
+) -> None:
+    async def run() -> str:
+        async with Producer(name_server, group="traced", trace_topic=TRACE_TOPIC) as producer:
+            return (await producer.send(Message(topic, b"x", keys="k"))).message_id
+
+    message_id = asyncio.run(run())
+    shown = Mqadmin(java_client(VERSION)).run(
+        name_server, "queryMsgTraceById", "-i", message_id, "-t", TRACE_TOPIC
+    )
+    assert "Pub" in shown and "traced" in shown and "success" in shown, shown

@@ -1,0 +1,88 @@
+"""Topics that a master has deleted, and perhaps created again."""
+
+from pathlib import Path
+
+from tests.unit.store.stores import FakeClock, open_store, put_ok, record
+
+from pymq.broker.config import BrokerConfig
+from pymq.broker.deletions import Deletions
+from pymq.broker.ha.gone_topics import GoneTopics
+from pymq.broker.state.offsets import OffsetTable
+from pymq.broker.state.topics import TopicTable
+from pymq.protocol.bodies import DataVersion, TopicConfig
+from pymq.protocol.bodies import TopicTable as TopicTableBody
+from pymq.store import MessageStore
+
+
+class Bed:
+    """A slave with a store and tables, and what its master says."""
+
+    def __init__(self, path: Path) -> None:
+        clock = FakeClock()
+        self.store: MessageStore = open_store(path, clock)
+        self.topics = TopicTable(BrokerConfig(), clock)
+        self.offsets = OffsetTable()
+        self.forgotten: list[str] = []
+        self.gone = GoneTopics(
+            self.topics, self.offsets, Deletions([self.forgotten.append], []), self.store
+        )
+        self._counter = 0
+
+    def told(self, *topics: str) -> None:
+        self._counter += 1
+        body = TopicTableBody(
+            version=DataVersion(counter=self._counter),
+            topics={
+                name: TopicConfig(topic=name) for name in (*topics, *self.topics.system_topics)
+            },
+        )
+        self.gone.take_topics(body.encode())
+
+    def put(self, topic: str) -> None:
+        put_ok(self.store, record(b"x", topic=topic))
+        self.offsets.commit("g", topic, 0, 1)
+
+    def left(self, topic: str) -> tuple[int, int | None]:
+        return self.store.queue_bounds(topic, 0)[1], self.offsets.find("g", topic, 0)
+
+
+def test_a_topic_that_is_gone_twice_is_deleted(tmp_path: Path) -> None:
+    bed = Bed(tmp_path)
+    bed.told("A", "B")
+    bed.put("A")
+    bed.put("B")
+    assert not bed.gone
+    bed.told("B")
+    assert bed.gone
+    assert bed.left("A") == (1, 1)
+    end = bed.store.log_end
+    bed.told("B")
+    bed.gone.delete(end)
+    assert not bed.gone
+    assert bed.forgotten == ["A"]
+    assert (bed.left("A"), bed.left("B")) == ((0, None), (1, 1))
+
+
+def test_a_topic_that_was_created_again_stays(tmp_path: Path) -> None:
+    bed = Bed(tmp_path)
+    bed.told("A")
+    bed.put("A")
+    bed.told()
+    end = bed.store.log_end
+    bed.told("A")
+    assert not bed.gone
+    bed.gone.delete(end)
+    assert bed.left("A") == (1, 1)
+
+
+def test_a_topic_with_messages_behind_the_end_stays(tmp_path: Path) -> None:
+    """It was created again after the master had been asked a second time."""
+    bed = Bed(tmp_path)
+    bed.told("A")
+    bed.put("A")
+    bed.told()
+    end = bed.store.log_end
+    bed.put("A")
+    bed.gone.delete(end)
+    assert bed.left("A") == (2, 1)
+    assert bed.forgotten == []

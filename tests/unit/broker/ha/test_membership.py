@@ -1,0 +1,232 @@
+"""What a broker of a group makes of what the controllers say."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.store.stores import FakeClock
+
+from pymq.broker.config import BrokerConfig
+from pymq.broker.ha.identity import Identity, IdentityFiles
+from pymq.broker.ha.membership import Membership
+from pymq.broker.ha.term import Term
+from pymq.broker.replication_config import ReplicationConfig
+from pymq.errors import BrokerError
+from pymq.protocol.codes import RequestCode, ResponseCode
+from pymq.protocol.command import Command
+from pymq.protocol.controller import (
+    ElectedMaster,
+    ElectMasterResponse,
+    RegisterReplicaResponse,
+    ReplicaInfoResponse,
+    RoleChangedRequest,
+    SyncStateSet,
+)
+
+SET = SyncStateSet(frozenset({1}), 7)
+
+
+class PlayedControllers:
+    """Controllers that say what the test puts into ``answers``, by request code."""
+
+    def __init__(self) -> None:
+        self.answers: dict[int, Command] = {}
+        self.asked: list[tuple[int, Any]] = []
+        self.beats = 0
+
+    def tell(self, code: int, header: Any) -> None:
+        assert code == RequestCode.BROKER_HEARTBEAT
+        self.beats += 1
+
+    async def request(self, code: int, header: Any, body: bytes = b"") -> Command:
+        self.asked.append((code, header))
+        return self.answers[code]
+
+    def registers(self, master: int | None, epoch: int | None) -> None:
+        header = RegisterReplicaResponse(
+            master_broker_id=master,
+            master_address=master and f"h:{master}",
+            master_epoch=epoch,
+            sync_state_set_epoch=7,
+        )
+        answer = Command(ResponseCode.SUCCESS, header.to_fields(), SET.encode())
+        self.answers[RequestCode.CONTROLLER_REGISTER_BROKER] = answer
+
+    def elects(self, master: int, epoch: int) -> None:
+        header = ElectMasterResponse(
+            master_broker_id=master,
+            master_address=f"h:{master}",
+            master_epoch=epoch,
+            sync_state_set_epoch=8,
+        )
+        body = ElectedMaster(sync_state_set=frozenset({master})).encode()
+        self.answers[RequestCode.CONTROLLER_ELECT_MASTER] = Command(0, header.to_fields(), body)
+
+    def looks(self, master: int, epoch: int) -> None:
+        header = ReplicaInfoResponse(
+            master_broker_id=master, master_address=f"h:{master}", master_epoch=epoch
+        )
+        answer = Command(0, header.to_fields(), SET.encode())
+        self.answers[RequestCode.CONTROLLER_GET_REPLICA_INFO] = answer
+
+
+class Bed:
+    """Broker 1, whose log has some epoch when it starts."""
+
+    def __init__(self, root: Path, last_epoch: int) -> None:
+        files = IdentityFiles(root, cluster="DefaultCluster", name="b")
+        files.save(Identity("DefaultCluster", "b", 1))
+        self.last_epoch = last_epoch
+        self.terms: list[Term] = []
+        self.members: list[tuple[int, SyncStateSet]] = []
+        self.controllers = PlayedControllers()
+        self.membership = Membership(
+            BrokerConfig(name="b"),
+            ReplicationConfig(controller_mode=True, controllers=("127.0.0.1:1",)),
+            FakeClock(),
+            files,
+            address="h:1",
+            log=self,
+            on_term=self.terms.append,
+            on_members=lambda term, members: self.members.append((term, members)),
+        )
+        played: Any = self.controllers
+        self.membership._controllers = played
+        self.membership._begun = last_epoch
+        self.membership._id = 1
+
+    def position(self) -> tuple[int, int, int]:
+        return self.last_epoch, 100, 90
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Callable[..., Bed]:
+    def play(test: Callable[[Bed], Coroutine[Any, Any, None]], last_epoch: int = -1) -> Bed:
+        bed = Bed(tmp_path, last_epoch)
+        asyncio.run(test(bed))
+        return bed
+
+    return play
+
+
+Play = Callable[..., Bed]
+
+
+def test_a_broker_takes_the_term_that_it_is_told(play: Play) -> None:
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(2, 5)
+        await bed.membership._register()
+        assert bed.terms == [Term(5, 1, 2, "h:2", SET)]
+        assert bed.controllers.beats == 1
+
+    play(test)
+
+
+def test_without_a_master_it_asks_for_one(play: Play) -> None:
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(None, None)
+        bed.controllers.elects(1, 6)
+        await bed.membership._register()
+        assert [(one.number, one.is_master) for one in bed.terms] == [(6, True)]
+
+    play(test, 5)
+
+
+def test_it_is_not_the_master_of_an_epoch_that_it_has_begun_in_another_process(play: Play) -> None:
+    async def test(bed: Bed) -> None:
+        controllers, membership = bed.controllers, bed.membership
+        controllers.registers(1, 5)
+        await membership._register()
+        assert bed.terms == [] and controllers.beats == 0  # let them think that it is gone
+        membership._beat()
+        assert controllers.beats == 0
+        # Nor by any other way.
+        fields = RoleChangedRequest(
+            master_address="h:1", master_broker_id=1, master_epoch=5, sync_state_set_epoch=7
+        ).to_fields()
+        membership.told(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, SET.encode()))
+        controllers.looks(1, 5)
+        await membership._look()
+        controllers.elects(1, 5)
+        await membership._elect()
+        assert bed.terms == []
+        # Until there is another epoch.
+        controllers.registers(None, None)
+        controllers.elects(1, 6)
+        await membership._register()
+        assert [one.number for one in bed.terms] == [6]
+        assert controllers.beats == 1
+
+    play(test, 5)
+
+
+def test_it_may_follow_another_master_of_the_last_epoch_of_its_log(play: Play) -> None:
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(2, 5)
+        await bed.membership._register()
+        assert [one.number for one in bed.terms] == [5]
+
+    play(test, 5)
+
+
+def test_epochs_do_not_go_back(play: Play) -> None:
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(2, 4)
+        await bed.membership._register()
+        assert bed.terms == []
+
+    play(test, 5)
+
+
+def test_members_are_told_with_their_term(play: Play) -> None:
+    async def test(bed: Bed) -> None:
+        bed.controllers.registers(2, 6)
+        await bed.membership._register()
+        bed.controllers.looks(2, 6)
+        await bed.membership._look()
+        assert bed.members == [(6, SET)]
+
+    play(test)
+
+
+def test_a_change_of_the_set_is_asked_for_in_the_name_of_its_term(play: Play) -> None:
+    async def test(bed: Bed) -> None:
+        new = SyncStateSet(frozenset({1, 2}), 8)
+        code = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+        bed.controllers.answers[code] = Command(ResponseCode.SUCCESS, {}, new.encode())
+        assert await bed.membership.alter(new.broker_ids, 7, term=3) == new
+        (_, header), *_ = bed.controllers.asked
+        assert (header.master_epoch, header.master_broker_id) == (3, 1)
+
+    play(test)
+
+
+@pytest.mark.parametrize(
+    ("code", "is_certain"),
+    [
+        (ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, True),
+        (ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH, True),
+        (ResponseCode.CONTROLLER_INVALID_MASTER, True),
+        (ResponseCode.CONTROLLER_INVALID_REPLICAS, True),
+        (ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, True),
+        (ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, True),
+        (ResponseCode.SYSTEM_ERROR, False),
+        (ResponseCode.SYSTEM_BUSY, False),
+        (2015, False),
+    ],
+)
+def test_which_answers_say_that_the_set_stays(
+    play: Play, code: int, is_certain: bool
+) -> None:
+    async def test(bed: Bed) -> None:
+        request = RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET
+        bed.controllers.answers[request] = Command(code, {}, remark="etcd did not answer")
+        if is_certain:
+            assert await bed.membership.alter(frozenset({1, 2}), 7, term=3) is None
+            return
+        with pytest.raises(BrokerError, match="etcd did not answer"):
+            await bed.membership.alter(frozenset({1, 2}), 7, term=3)
+
+    play(test)

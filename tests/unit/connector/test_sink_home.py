@@ -1,0 +1,224 @@
+"""Which broker a sink is at, and whether there is one: what answers say, and silence does not."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from tests.unit.connector.fake import FakeBroker, FakeClient
+
+from pymq.client.operations import Operation
+from pymq.errors import (
+    ConfigurationError,
+    ConnectionFailed,
+    PymqError,
+    RequestNotSupported,
+    RouteNotFound,
+)
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import RequestCode, SinkRequest
+from pyspark_pymq.option_values import Delivery
+from pyspark_pymq.retrying import Retries
+from pyspark_pymq.sink import home
+from pyspark_pymq.sink.home import SinkHome, find_home
+from pyspark_pymq.sink.identity import BatchIdentity
+from pyspark_pymq.sink.options import SinkOptions
+
+OPTIONS = SinkOptions(name_servers=("ns-1:9876", "ns-2:9876"), topic="orders")
+FIRST = BatchIdentity("sink", "query", "run-1", 0, 1)
+LATER = replace(FIRST, number=1, is_first=False)
+A, B = SinkHome("a", "a:1"), SinkHome("b", "b:1")
+
+
+@dataclass
+class Bed(FakeBroker):
+    """Two brokers, a and b, and two name servers; see ``FakeBroker`` for what else they can be."""
+
+    sinks: set[str] = field(default_factory=set)  # brokers that know the sink
+    kept: dict[str, str] = field(default_factory=dict)  # by name server
+    planned: set[str] | None = None  # brokers in the route that the driver sent along
+    change: Callable[[], None] | None = None  # what happens between two attempts
+
+
+class Client(FakeClient):
+    """What the choice asks."""
+
+    def __init__(self, bed: Bed) -> None:
+        super().__init__(bed)
+        self.bed = bed
+
+    def write_queues(self, topic: str) -> list[MessageQueue]:
+        if self.bed.planned is not None:
+            return [MessageQueue(topic, name, 0) for name in sorted(self.bed.planned)]
+        return super().write_queues(topic)
+
+    def doubt_route(self, topic: str) -> None:
+        super().doubt_route(topic)
+        self.bed.planned = None
+
+    def ask(self, address: str, operation: Operation[Any]) -> Any:
+        request, bed = operation.request, self.bed
+        if address in self.name_servers:
+            if not bed.name_servers[address]:
+                raise ConnectionFailed(f"{address} is silent")
+            if request.code == RequestCode.PUT_KV_CONFIG:
+                bed.kept[address] = request.fields["value"]
+                return None
+            assert request.code == RequestCode.GET_KV_CONFIG
+            return bed.kept.get(address)
+        assert request.code == SinkRequest.SHOW_SINKS
+        name = address.removesuffix(":1")
+        if name in bed.away:
+            raise ConnectionFailed(f"{name} is away")
+        if name in bed.official:
+            raise RequestNotSupported("not supported", code=3)
+        return ["a row"] if name in bed.sinks else []
+
+
+@pytest.fixture
+def bed() -> Iterator[Bed]:
+    for kept in (home._homes_of_this_process, home._unable_of_this_process):
+        kept.cache_clear()
+    yield Bed(
+        {MessageQueue("orders", name, 0): [] for name in "ab"},
+        name_servers=dict.fromkeys(OPTIONS.name_servers, True),
+    )
+
+
+class Attempts(Retries):
+    """Three of them, without waiting."""
+
+    def __init__(self, bed: Bed) -> None:
+        super().__init__(1e9, "test")
+        self.bed = bed
+        self.errors: list[PymqError] = []
+
+    def wait_after(self, error: PymqError) -> None:
+        self.errors.append(error)
+        if len(self.errors) == 3:
+            raise error
+        if self.bed.change is not None:
+            self.bed.change()
+            self.bed.change = None
+
+
+def find(
+    bed: Bed, identity: BatchIdentity = FIRST, options: SinkOptions = OPTIONS
+) -> SinkHome | None:
+    return find_home(Client(bed), options, identity, Attempts(bed))  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------- exactly once, or at least
+
+
+def test_at_least_once_is_chosen_when_all_have_said_that_they_cannot(bed: Bed) -> None:
+    bed.official = {"a", "b"}
+    assert find(bed) is None
+    bed.official = {"a"}
+    home._unable_of_this_process.cache_clear()
+    assert find(bed) == B
+
+
+def test_a_broker_that_is_silent_is_not_one_that_cannot(bed: Bed) -> None:
+    bed.official, bed.away = {"a"}, {"b"}
+    with pytest.raises(ConnectionFailed, match="b is away"):
+        find(bed)
+    bed.change = bed.away.clear
+    assert find(bed) == B
+
+
+def test_a_broker_that_no_name_server_knows_any_more_is_not_one_that_cannot(bed: Bed) -> None:
+    """It was in the topic's route when the job was planned; what is there now cannot."""
+    bed.official, bed.planned, bed.unrouted = {"a"}, {"a", "b"}, {"b"}
+    with pytest.raises(RouteNotFound, match=r"not known, because b, which .* there are a\. Start"):
+        find(bed)
+    bed.planned = {"a", "b"}
+    bed.change = bed.unrouted.clear
+    assert find(bed) == B
+    assert ("doubt", "orders") in bed.calls
+
+
+def test_a_route_that_is_older_than_what_is_registered(bed: Bed) -> None:
+    """Brokers restarted one after the other: the route has the one, name servers the other."""
+    bed.planned, bed.unrouted = {"b"}, {"b"}
+    assert find(bed) == A
+
+
+def test_no_broker_at_all(bed: Bed) -> None:
+    bed.unrouted = {"a", "b"}
+    with pytest.raises(RouteNotFound, match="know no broker"):
+        find(bed)
+    bed.change = bed.unrouted.clear
+    assert find(bed) in (A, B)
+    bed.unrouted, bed.registered = {"a", "b"}, {"a", "b"}  # and topics are told later
+    home._homes_of_this_process.cache_clear()
+    bed.kept.clear()
+    with pytest.raises(RouteNotFound, match="no name server knows topic orders"):
+        find(bed)
+
+
+def test_what_all_have_said_holds_for_the_run(bed: Bed) -> None:
+    """A broker of RocketMQ that is away holds up a query's start, and none of its batches."""
+    bed.official = {"a", "b"}
+    assert find(bed) is None
+    bed.away = {"b"}
+    assert find(bed, LATER) is None
+    for other in (replace(LATER, run="run-2"), replace(LATER, sink="another")):
+        with pytest.raises(ConnectionFailed):
+            find(bed, other)
+    with pytest.raises(ConnectionFailed):
+        find(bed, LATER, replace(OPTIONS, delivery=Delivery.EXACTLY_ONCE))
+
+
+def test_one_batch_write_says_nothing_of_the_next(bed: Bed) -> None:
+    job = replace(FIRST, is_lasting=False)
+    bed.official = {"a", "b"}
+    assert find(bed, job) is None
+    bed.official = set()
+    assert find(bed, job) in (A, B)
+
+
+# ------------------------------------------------------------------------ a sink nobody knows
+
+
+def test_a_later_batch_of_a_sink_that_nobody_knows(bed: Bed) -> None:
+    with pytest.raises(ConfigurationError, match="batch 1 of sink sink is not the query's first"):
+        find(bed, LATER)
+    bed.sinks = {"b"}
+    assert find(bed, LATER) == B
+
+
+@pytest.mark.parametrize("what", ["broker", "name server"])
+def test_that_nobody_knows_a_sink_is_not_said_before_all_have_answered(
+    bed: Bed, what: str
+) -> None:
+    def back() -> None:
+        bed.unrouted.clear()
+        bed.name_servers["ns-2:9876"] = True
+        if what == "broker":
+            bed.sinks = {"b"}
+        else:
+            bed.kept = {"ns-2:9876": "b"}
+
+    if what == "broker":
+        bed.planned, bed.unrouted = {"a", "b"}, {"b"}
+    else:
+        bed.name_servers["ns-2:9876"] = False
+    with pytest.raises(RouteNotFound, match=r"not the query's first, .* Not all have answered: "):
+        find(bed, LATER)
+    if what == "broker":
+        bed.planned = {"a", "b"}
+    bed.change = back
+    assert find(bed, LATER) == B
+
+
+def test_name_servers_that_do_not_agree_while_a_broker_is_away(bed: Bed) -> None:
+    bed.kept = {"ns-1:9876": "a", "ns-2:9876": "b"}
+    with pytest.raises(ConfigurationError, match="do not agree"):
+        find(bed)
+    bed.unrouted = {"b"}
+    with pytest.raises(RouteNotFound, match=r"do not agree .* broker b is away"):
+        find(bed)
+    bed.official = {"a"}  # and now the other one could not take it
+    with pytest.raises(RouteNotFound, match=r"do not agree .* broker b is away"):
+        find(bed)

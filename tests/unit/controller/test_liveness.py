@@ -1,0 +1,172 @@
+"""Who is alive, by a clock that tests move."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from pymq.controller.groups import Report
+from pymq.controller.liveness import BEAT_COUNT, BROKER_COUNT_MAX, Liveness
+
+LIMIT_S, UNHEARD_S, LOOK_S = 2.0, 10.0, 0.1
+KEY = ("b", 1)
+
+
+@dataclass
+class Watched:
+    """A ``Liveness`` and its clock."""
+
+    now_s: float = 100.0
+    liveness: Liveness = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.liveness = Liveness(limit_s=LIMIT_S, unheard_s=UNHEARD_S, now_s=self.now_s)
+
+    def hear(
+        self,
+        broker_id: int = 1,
+        *,
+        connection: object = "c",
+        silence_s: float | None = 10.0,
+        report: Report | None = None,
+    ) -> bool:
+        return self.liveness.heard(
+            "b",
+            broker_id,
+            connection=connection,
+            silence_s=silence_s,
+            report=report or Report(),
+            now_s=self.now_s,
+        )
+
+    def beat(self, interval_s: float, count: int = BEAT_COUNT + 1) -> None:
+        for _ in range(count):
+            self.pass_time(interval_s)
+            self.hear()
+
+    def pass_time(self, seconds: float) -> list[tuple[str, int]]:
+        """Let time pass, looking as often as the controller does; return who expired."""
+        gone = []
+        end_s = self.now_s + seconds
+        while self.now_s < end_s - 1e-9:
+            self.now_s = min(self.now_s + LOOK_S, end_s)
+            gone += self.liveness.expire(self.now_s, LOOK_S)
+        return gone
+
+    @property
+    def alive(self) -> set[int]:
+        return set(self.liveness.alive("b"))
+
+
+def test_a_broker_is_alive_from_its_first_heartbeat_on() -> None:
+    watched = Watched()
+    assert watched.alive == set()
+    assert watched.hear()
+    assert not watched.hear()
+    assert watched.alive == {1} and watched.liveness.alive("other") == {}
+
+
+def test_a_broker_says_how_long_it_may_be_silent() -> None:
+    watched = Watched()
+    watched.hear(1, silence_s=5.0)
+    watched.hear(2, silence_s=None)
+    assert watched.pass_time(5.0) == []
+    assert watched.pass_time(0.2) == [("b", 1)]
+    assert watched.pass_time(4.7) == []
+    assert watched.pass_time(0.2) == [("b", 2)]
+    assert watched.hear(1) and watched.alive == {1}
+
+
+@pytest.mark.parametrize(("interval_s", "silence_s"), [(0.3, 2.0), (0.5, 2.0), (1.0, 10.0)])
+def test_the_limit_counts_for_brokers_that_beat_fast(interval_s: float, silence_s: float) -> None:
+    watched = Watched()
+    watched.beat(interval_s)
+    assert watched.pass_time(silence_s) == []
+    assert watched.pass_time(0.2) == [KEY]
+
+
+def test_one_late_heartbeat_makes_no_slow_broker() -> None:
+    watched = Watched()
+    watched.beat(0.3)
+    watched.beat(1.5, 1)
+    watched.beat(0.3, 2)
+    assert watched.pass_time(2.2) == [KEY]
+
+
+def test_a_broker_that_waits_less_than_the_limit_is_not_granted_it() -> None:
+    watched = Watched()
+    for _ in range(BEAT_COUNT + 1):
+        watched.pass_time(0.2)
+        watched.hear(silence_s=1.0)
+    assert watched.pass_time(1.2) == [KEY]
+
+
+def test_the_end_of_a_connection_is_that_of_its_brokers() -> None:
+    watched = Watched()
+    watched.hear(1, connection="old")
+    watched.hear(2, connection="other")
+    watched.hear(1, connection="new")
+    assert watched.liveness.connection_ended("old") == []  # it has another one by now
+    assert watched.liveness.connection_ended("new") == [("b", 1)]
+    assert watched.liveness.connection_ended("new") == []
+    assert watched.alive == {2}
+
+
+def test_the_furthest_report_counts() -> None:
+    watched = Watched()
+    for report, expected in (
+        (Report(epoch=1, max_offset=100, priority=5), (1, 100, 5)),
+        (Report(epoch=1, max_offset=90, priority=6), (1, 100, 6)),
+        (Report(epoch=2, max_offset=10, priority=6), (2, 10, 6)),
+        (Report(), (2, 10, Report().priority)),
+    ):
+        watched.hear(report=report)
+        found = watched.liveness.alive("b")[1]
+        assert (found.epoch, found.max_offset, found.priority) == expected
+
+
+def test_another_broker_with_the_same_id_does_not_count() -> None:
+    watched = Watched()
+    mine, copy = Report(address="h:1"), Report(epoch=9, address="h:2")
+    watched.hear(connection="mine", report=mine)
+    watched.hear(connection="copy", report=copy)
+    assert watched.liveness.alive("b")[1] == mine
+    assert watched.liveness.connection_ended("copy") == []
+    watched.hear(connection="mine again", report=mine)
+    assert watched.liveness.connection_ended("mine again") == [KEY]
+    assert watched.hear(connection="copy", report=copy)
+
+
+def test_after_a_restart_it_is_not_known_who_is_gone() -> None:
+    watched = Watched()
+
+    def may_be_alive() -> bool:
+        return watched.liveness.may_be_alive("b", 1, watched.now_s)
+
+    watched.hear(2)
+    assert may_be_alive()
+    watched.hear(1)
+    watched.liveness.connection_ended("c")
+    assert not may_be_alive()  # it was there
+    watched = Watched()
+    watched.pass_time(9.9)
+    assert may_be_alive()
+    watched.pass_time(0.2)
+    assert not may_be_alive()
+
+
+def test_our_own_standstill_is_no_silence_of_others() -> None:
+    watched = Watched()
+    watched.beat(0.3)
+    watched.now_s += 60.0
+    assert watched.liveness.expire(watched.now_s, LOOK_S) == []
+    assert watched.pass_time(1.5) == []
+    assert watched.pass_time(0.7) == [KEY]
+
+
+def test_there_are_not_too_many() -> None:
+    watched = Watched()
+    for broker_id in range(BROKER_COUNT_MAX):
+        watched.hear(broker_id)
+    assert not watched.hear(BROKER_COUNT_MAX)
+    assert len(watched.alive) == BROKER_COUNT_MAX
+    assert not watched.hear(5)  # those that are known go on
