@@ -294,6 +294,7 @@ class FakeMaster:
         self._answers = answers
         self._listening = socket.create_server(("127.0.0.1", 0))
         stack.callback(self._listening.close)
+        stack.callback(self._listening.shutdown, socket.SHUT_RDWR)  # wakes who accepts
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self.heard: list[bytes] = []
         threading.Thread(target=self._serve, daemon=True).start()
@@ -375,6 +376,7 @@ class Between:
         self._to = to
         self._listening = socket.create_server(("127.0.0.1", 0))
         stack.callback(self._listening.close)
+        stack.callback(self._listening.shutdown, socket.SHUT_RDWR)  # wakes who accepts
         self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
         self.flip: tuple[str, int] | None = None
         self.passed: list[int] = []

@@ -1,5 +1,6 @@
 """One local Spark and one embedded cluster for all tests of this folder; a bed of two brokers."""
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,14 @@ from tests.spark.two_brokers import TwoBrokers
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
+
+
+@pytest.fixture(autouse=True)
+def callbacks_can_be_heard() -> None:
+    """py4j's server of callbacks uses ``select``; of a higher descriptor it dies, Spark waits."""
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    assert lowest_free < 900, "tests before this one left descriptors open: see /proc/self/fd"
 
 
 @pytest.fixture(scope="session")

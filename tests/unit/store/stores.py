@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pymq.clock import Clock
-from pymq.errors import DiskFull, FlushFailed, StoreError
+from pymq.errors import DiskFull, FlushFailed, PymqError, StoreError
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import SharedFields
@@ -22,6 +22,7 @@ from pymq.protocol.record import NewRecord, Record, decode_records
 from pymq.store import Files, MessageStore, PutStatus, Selection, StoreConfig
 from pymq.store.config import ENTRY_BYTES
 from pymq.store.files import DiskUsage
+from pymq.testing.faulty_files import Crashed
 
 HOST = bytes((127, 0, 0, 1)) + struct.pack(">i", 31911)
 BORN = bytes((10, 1, 2, 3)) + struct.pack(">i", 5555)
@@ -136,12 +137,29 @@ def config(root: Path, **changes: Any) -> StoreConfig:
     return StoreConfig(root_path=root, **(values | changes))
 
 
+_opened: list[MessageStore] = []
+
+
 def open_store(
     root: Path, clock: Clock | None = None, files: Files | None = None, **changes: Any
 ) -> MessageStore:
-    return MessageStore.open(
+    """Open a store. If the test does not close it, its end does."""
+    store = MessageStore.open(
         config(root, **changes), clock or FakeClock(), files=files or QuickFiles()
     )
+    _opened.append(store)
+    return store
+
+
+def close_left_stores() -> None:
+    """Give back the descriptors of stores whose process "died".
+
+    In a process with more than 1,023 of them, whatever uses ``select`` fails: py4j's server of
+    callbacks, for one, whose Spark then waits for ever.
+    """
+    while _opened:
+        with suppress(PymqError, OSError, Crashed):
+            _opened.pop().close()
 
 
 def record(
