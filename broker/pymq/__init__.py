@@ -3,7 +3,7 @@
 What applications use, loaded on first access::
 
     from pymq import Consumer, Message, Producer          # asyncio
-    from pymq import sync                                 # sync.Consumer, sync.Producer: blocking
+    from pymq import blocking                             # Consumer, Producer without asyncio
     from pymq import selectors                            # which queue a message goes to
     from pymq import BlockingAdmin, BlockingClient        # request and response only
     from pymq.testing import Cluster                      # name server and broker in-process
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pymq import selectors, sync
+    from pymq import blocking, selectors
     from pymq.client.admin import BlockingAdmin
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
@@ -128,7 +128,7 @@ else:
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
-        if name in ("selectors", "sync"):
+        if name in ("selectors", "blocking"):
             return importlib.import_module(f"pymq.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -216,6 +216,6 @@ __all__ = [
     "TopicOffset",
     "Transaction",
     "TransactionStatus",
+    "blocking",
     "selectors",
-    "sync",
 ]

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
-from pymq import Batcher, Message, MessageQueue, Producer, SendReceipt, sync
+from pymq import Batcher, Message, MessageQueue, Producer, SendReceipt, blocking
 from pymq.client.blocking import BlockingClient
 from pymq.errors import (
     ClientClosed,
@@ -217,8 +217,8 @@ def test_closing_the_producer_sends_what_was_gathered(pymq_cluster: Cluster) -> 
 def test_threads_share_a_batcher(pymq_cluster: Cluster) -> None:
     receipts: dict[bytes, SendReceipt] = {}
     with (
-        sync.Producer(pymq_cluster.name_server) as producer,
-        sync.Batcher(producer, unanswered_max=300) as batcher,
+        blocking.Producer(pymq_cluster.name_server) as producer,
+        blocking.Batcher(producer, unanswered_max=300) as batcher,
     ):
 
         def work(name: bytes) -> None:

@@ -267,7 +267,7 @@ def test_one_of_two_threads_is_refused_while_the_other_waits(first: str, second:
         refused, waiting = wait(begun, 30, FIRST_COMPLETED)
         go_on.set()
         (error,), (other,) = ([one.exception(30) for one in some] for some in (refused, waiting))
-        assert isinstance(error, ClientMisplaced) and "or take pymq.sync" in str(error)
+        assert isinstance(error, ClientMisplaced) and "or take pymq.blocking" in str(error)
         assert isinstance(other, MessageIllegal)
         with pytest.raises(MessageIllegal):  # one after the other
             REQUESTS[second](client)

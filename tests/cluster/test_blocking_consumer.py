@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pymq import sync
+from pymq import blocking
 from pymq.client import threaded
 from pymq.client.loop_thread import LoopThread
 from pymq.errors import ClientClosed
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_local_retry")
 
 def test_blocking_consumer(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    with sync.Producer(name_server) as producer:
+    with blocking.Producer(name_server) as producer:
         for number in range(200):
             producer.send(Message("T", b"%d" % number))
     with threaded.Consumer(name_server, "g", from_where="earliest").subscribe("T") as consumer:
@@ -41,7 +41,7 @@ def test_blocking_consumer(pymq_cluster: Cluster) -> None:
 
 def test_blocking_consumer_gives_back_what_its_handler_refuses(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    with sync.Producer(name_server) as producer:
+    with blocking.Producer(name_server) as producer:
         for number in range(5):
             producer.send(Message("T", b"%d" % number))
     tries: dict[int, int] = {}
@@ -59,7 +59,7 @@ def test_blocking_consumer_gives_back_what_its_handler_refuses(pymq_cluster: Clu
 
 def test_blocking_consumer_whose_body_fails_gets_the_message_again(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    with sync.Producer(name_server) as producer:
+    with blocking.Producer(name_server) as producer:
         for number in range(5):
             producer.send(Message("T", b"%d" % number))
     with (
@@ -73,7 +73,7 @@ def test_blocking_consumer_whose_body_fails_gets_the_message_again(pymq_cluster:
 
 
 def send_to_one_queue(name_server: str, count: int) -> None:
-    with sync.Producer(name_server) as producer:
+    with blocking.Producer(name_server) as producer:
         queue = producer.queues("T")[0]
         for number in range(count):
             producer.send(Message("T", b"%d" % number), queue=queue)

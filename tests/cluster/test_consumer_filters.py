@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from pymq import Consumer, Message, Producer, sync
+from pymq import Consumer, Message, Producer, blocking
 from pymq.testing import Cluster
 
 DEADLINE_S = 60.0
@@ -31,9 +31,9 @@ def test_consumers_get_what_they_select() -> None:
 
     with Cluster(broker={"property_filter": True}) as cluster:
         asyncio.run(consume(cluster.name_server))
-        consumer = sync.Consumer(cluster.name_server, "h", from_where="earliest")
-        with consumer.subscribe("T", sql="n BETWEEN 3 AND 4") as blocking:
-            messages = blocking.messages(timeout_s=DEADLINE_S)
+        consumer = blocking.Consumer(cluster.name_server, "h", from_where="earliest")
+        with consumer.subscribe("T", sql="n BETWEEN 3 AND 4") as opened:
+            messages = opened.messages(timeout_s=DEADLINE_S)
             assert sorted(int(next(messages).body) for _ in range(2)) == [3, 4]
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from pymq import sync
+from pymq import blocking
 from pymq.client import threaded
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("quick_local_retry")
 
 
 def send_numbers(name_server: str, count: int, *, to_one_queue: bool = False) -> None:
-    with sync.Producer(name_server, default_queue_count=8) as producer:
+    with blocking.Producer(name_server, default_queue_count=8) as producer:
         queue = producer.queues("T")[0] if to_one_queue else None
         for number in range(count):
             producer.send(Message("T", b"%d" % number), queue=queue)
@@ -203,7 +203,7 @@ def test_threads_that_wait_for_messages_share_what_arrives(pymq_cluster: Cluster
     with consumer_of(name_server) as consumer, ThreadPoolExecutor(3) as executor:
         assert consumer.receive(DEADLINE_S) is not None
         ends = [executor.submit(take, consumer) for _ in range(3)]
-        with sync.Producer(name_server) as producer:
+        with blocking.Producer(name_server) as producer:
             producer.send_batch([Message("T", b"%d" % number) for number in range(3)])
         assert sorted(end.result(DEADLINE_S) for end in ends) == [0, 1, 2]
     assert lag(name_server) == 0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.cluster.scenarios import send_numbers, wait_until
 
-from pymq import sync
+from pymq import blocking
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
@@ -95,7 +95,7 @@ def test_run_ends_with_what_is_wrong_and_finishes_nothing(
 def test_blocking_run_ends_with_what_is_wrong_and_finishes_nothing(
     filled: str, handler: Any, error: type[BaseException], text: str
 ) -> None:
-    with sync.Consumer(filled, "g", from_where="earliest").subscribe("T") as consumer:
+    with blocking.Consumer(filled, "g", from_where="earliest").subscribe("T") as consumer:
         with pytest.raises(error, match=text):
             consumer.run(handler, timeout_s=DEADLINE_S)
         messages = consumer.messages(timeout_s=DEADLINE_S)

@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.children import in_child
 from tests.cluster.scenarios import wait_until
 
-from pymq import sync
+from pymq import blocking
 from pymq.client import threaded
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
@@ -172,7 +172,7 @@ def test_a_loop_that_forks_delivers_to_the_parent_alone(pymq_cluster: Cluster) -
 def test_clients_with_a_thread_are_refused_after_a_fork(pymq_cluster: Cluster) -> None:
     message = Message("T", b"wrong")
     with (
-        sync.Producer(pymq_cluster.name_server) as producer,
+        blocking.Producer(pymq_cluster.name_server) as producer,
         threaded.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
             "T"
         ) as consumer,

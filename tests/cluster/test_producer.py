@@ -11,7 +11,7 @@ from tests.cluster import scenarios
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
-from pymq import sync
+from pymq import blocking
 from pymq.client.loop_thread import LoopThread
 from pymq.client.producer import Producer
 from pymq.errors import (
@@ -90,7 +90,7 @@ def test_a_topic_that_is_not_created_by_itself_says_what_to_do() -> None:
 
 
 def test_blocking_producer(pymq_cluster: Cluster) -> None:
-    producer = sync.Producer(pymq_cluster.name_server)
+    producer = blocking.Producer(pymq_cluster.name_server)
     with pytest.raises(ClientClosed, match="not open"):
         producer.send(Message("T", b"x"))
     with producer:
@@ -219,7 +219,7 @@ def test_a_cancelled_send_frees_its_place() -> None:
 
 def test_a_blocking_producer_may_be_started_before_its_block(pymq_cluster: Cluster) -> None:
     threads = threading.active_count()
-    with sync.Producer(pymq_cluster.name_server).start() as producer:
+    with blocking.Producer(pymq_cluster.name_server).start() as producer:
         assert threading.active_count() == threads + 1
         producer.send(Message("T", b"x"))
 

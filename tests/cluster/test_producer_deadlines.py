@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
-from pymq import sync
+from pymq import blocking
 from pymq.client.batcher import Batcher
 from pymq.client.blocking import BlockingClient
 from pymq.client.producer import Producer
@@ -183,7 +183,7 @@ def test_bytes_in_flight_are_bounded_and_waiting_ends_at_the_deadline() -> None:
 
 
 def test_threads_are_held_back_as_well(pymq_cluster: Cluster) -> None:
-    with sync.Producer(pymq_cluster.name_server, in_flight_bytes_max=100_000) as producer:
+    with blocking.Producer(pymq_cluster.name_server, in_flight_bytes_max=100_000) as producer:
         producer.send(Message("T", b"first"))
         pymq_cluster.stop_broker()
         futures = [producer.send_nowait(Message("T", bytes(30_000))) for _ in range(4)]

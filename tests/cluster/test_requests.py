@@ -15,7 +15,7 @@ from pymq import (
     Producer,
     ReceivedMessage,
     Reply,
-    sync,
+    blocking,
 )
 from pymq.errors import (
     BrokerSystemError,
@@ -132,8 +132,8 @@ def test_a_reply_finds_its_way_while_a_broker_is_away() -> None:
 
 def test_the_blocking_face(pymq_cluster: Cluster) -> None:
     with (
-        sync.Producer(pymq_cluster.name_server) as producer,
-        sync.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
+        blocking.Producer(pymq_cluster.name_server) as producer,
+        blocking.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
             "Q"
         ) as consumer,concurrent.futures.ThreadPoolExecutor() as threads
     ):

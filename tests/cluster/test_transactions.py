@@ -16,7 +16,7 @@ from pymq import (
     ReceivedMessage,
     Transaction,
     TransactionStatus,
-    sync,
+    blocking,
 )
 from pymq.client.blocking import BlockingClient
 from pymq.errors import ClientClosed, LocalProtocolError, PymqError, RouteNotFound
@@ -227,16 +227,17 @@ def test_one_without_a_check_says_that_it_is_asked_in_vain(
 
 def test_the_blocking_face(checking: Cluster) -> None:
     ledger = Ledger()
-    with sync.Producer(
+    with blocking.Producer(
         checking.name_server, group="pg", check_transaction=ledger.check
     ) as producer:
-        with sync.Transaction(producer, Message("T", b"in")) as transaction:
+        with blocking.Transaction(producer, Message("T", b"in")) as transaction:
             assert delivered(checking) == []
             assert transaction.receipt.message_id == transaction.message_id
         assert transaction.status is COMMIT
-        with pytest.raises(ValueError, match="no"), sync.Transaction(producer, Message("T", b"o")):
+        other = blocking.Transaction(producer, Message("T", b"o"))
+        with pytest.raises(ValueError, match="no"), other:
             raise ValueError("no")
-        interrupted = sync.Transaction(producer, Message("T", b"asked"))
+        interrupted = blocking.Transaction(producer, Message("T", b"asked"))
         with pytest.raises(KeyboardInterrupt), interrupted:
             ledger.committed[interrupted.message_id] = COMMIT
             raise KeyboardInterrupt

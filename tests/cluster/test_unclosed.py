@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.played import closed_address
 
-from pymq import sync
+from pymq import blocking
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.errors import ConnectionFailed
@@ -22,10 +22,10 @@ THREADS = 4
 
 SEND = f"""
 import sys
-from pymq import Message, sync
+from pymq import Message, blocking
 
 def send():
-    producer = sync.Producer(sys.argv[1]).start()
+    producer = blocking.Producer(sys.argv[1]).start()
     for number in range({COUNT}):
         producer.send_nowait(Message("T", b"%d" % number))
 
@@ -42,20 +42,20 @@ child.join()
 
 RECEIVE = """
 import sys
-from pymq import sync
+from pymq import blocking
 
-consumer = sync.Consumer(sys.argv[1], "g", from_where="earliest").subscribe("T").start()
+consumer = blocking.Consumer(sys.argv[1], "g", from_where="earliest").subscribe("T").start()
 assert consumer.receive(30) and consumer.receive(30)
 """
 
 
 CLUSTER = """
 import sys
-from pymq import Message, sync
+from pymq import Message, blocking
 from pymq.testing import Cluster
 
 cluster = Cluster().start()
-with sync.Producer(cluster.name_server) as producer:
+with blocking.Producer(cluster.name_server) as producer:
     producer.send(Message("T", b"x"))
 sys.stderr.write(str(cluster.store))
 """
@@ -85,7 +85,7 @@ def test_what_was_sent_without_waiting_is_stored_when_the_program_ends(
 
 
 def test_what_was_acknowledged_is_committed_when_the_program_ends(pymq_cluster: Cluster) -> None:
-    with sync.Producer(pymq_cluster.name_server) as producer:
+    with blocking.Producer(pymq_cluster.name_server) as producer:
         queue = producer.queues("T")[0]
         for _ in range(2):
             producer.send(Message("T", b"x"), queue=queue)
@@ -97,7 +97,7 @@ def test_what_was_acknowledged_is_committed_when_the_program_ends(pymq_cluster: 
 
 
 def test_threads_that_start_one_client_at_the_same_time_share_it(pymq_cluster: Cluster) -> None:
-    producer = sync.Producer(pymq_cluster.name_server)
+    producer = blocking.Producer(pymq_cluster.name_server)
     together = threading.Barrier(THREADS)
 
     def work(number: int) -> None:
@@ -112,7 +112,7 @@ def test_threads_that_start_one_client_at_the_same_time_share_it(pymq_cluster: C
 
 def test_a_client_that_could_not_start_may_try_again(pymq_cluster: Cluster) -> None:
     """The lock of the start is not kept by one that failed."""
-    unreachable = sync.Producer(closed_address())
+    unreachable = blocking.Producer(closed_address())
     for _ in range(2):
         with pytest.raises(ConnectionFailed, match="no name server"):
             unreachable.start()

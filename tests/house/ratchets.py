@@ -48,7 +48,7 @@ CALLING_LIBRARIES = {"asyncio", "pyspark", "logging", "ast", "threading"}
 #: Files that are run or found by others: by the interpreter, by pytest, by Spark, by installers.
 ENTRANCES = {
     *("pymq.cli.__main__", "pymq.cli.main", "pymq.testing.pytest_plugin", "pyspark_pymq"),
-    *("pymq.selectors", "pymq.sync", "pymq.spark", "pymq.testing.faulty_files"),
+    *("pymq.selectors", "pymq.blocking", "pymq.spark", "pymq.testing.faulty_files"),
 }
 
 
@@ -161,7 +161,7 @@ def public_classes(root: Path) -> frozenset[str]:
     """The classes that users see: whatever a package's ``__all__`` names."""
     found: set[str] = set()
     for module in modules(root):
-        if not module.is_package and module.name != "pymq.sync":
+        if not module.is_package and module.name != "pymq.blocking":
             continue
         for node in module.tree.body:
             match node:

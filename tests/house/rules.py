@@ -34,9 +34,9 @@ LAYERS: dict[str, set[str]] = {
     "pyspark_pymq": {"errors", "protocol", "filter", "client"},
     "spark": {"pyspark_pymq"},
     # These show the public names of the others, and nobody leans on them in turn.
-    "sync": {"client"},
+    "blocking": {"client"},
     "selectors": {"client"},
-    "pymq": {"errors", "clock", "protocol", "client", "selectors", "sync"},
+    "pymq": {"errors", "clock", "protocol", "client", "selectors", "blocking"},
 }
 EDGES = ("testing", "cli")  # import everything; nothing but they themselves imports them
 LAYERS |= {edge: {*LAYERS, *EDGES} for edge in EDGES}

@@ -17,7 +17,7 @@ from tests.interop.java_values import JavaError, call
 from tests.interop.jvm import JavaClient
 from tests.unit.filter.sql_expressions import Expressions, jumbled, text
 
-from pymq import sync
+from pymq import blocking
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.errors import FilterSyntaxError
@@ -280,7 +280,7 @@ def test_our_consumers_select_at_an_official_broker(
         BlockingAdmin(client).create_topic(topic, queue_count=1)
         for number in range(20):
             client.send(Message(topic, b"%d" % number, properties={"n": str(number)}))
-    consumer = sync.Consumer(name_server, f"g-{topic}", from_where="earliest")
+    consumer = blocking.Consumer(name_server, f"g-{topic}", from_where="earliest")
     with consumer.subscribe(topic, sql="n > 15") as started:
         messages = started.messages(timeout_s=60.0)
         assert [int(next(messages).body) for _ in range(4)] == [16, 17, 18, 19]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import pymq
-from pymq import errors, spark, sync
+from pymq import blocking, errors, spark
 from pymq.client import threaded, threaded_batcher, threaded_producer, threaded_transaction
 from pymq.client.admin import BlockingAdmin
 from pymq.client.batcher import Batcher
@@ -26,7 +26,7 @@ from pymq.protocol.message import Message, ReceivedMessage
 
 FACES = (
     *(Producer, Batcher, Transaction, Consumer),
-    *(sync.Producer, sync.Batcher, sync.Transaction, sync.Consumer),
+    *(blocking.Producer, blocking.Batcher, blocking.Transaction, blocking.Consumer),
     *(BlockingClient, BlockingAdmin),
 )
 #: Takes a stored record, which ``pymq.protocol.record`` makes of what a pull returned.
@@ -70,15 +70,15 @@ SURFACE = {
     "SendReceipt": {"durability_unknown"},
     "SendResult": {"durability_unknown", "offset_message_ids"},
     "Subscription": {"of_tags"},
-    "sync.Batcher": {"unanswered_count", "close", "flush", "send", "send_nowait"},
-    "sync.Consumer": {
+    "blocking.Batcher": {"unanswered_count", "close", "flush", "send", "send_nowait"},
+    "blocking.Consumer": {
         *("client_id", "assignment", "backlog_count"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
         *("receive", "messages", "acknowledge"),
     },
     "Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
-    "sync.Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
-    "sync.Producer": {
+    "blocking.Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
+    "blocking.Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush"),
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
     },
@@ -140,14 +140,14 @@ def test_what_a_signature_needs_is_exported() -> None:
         f"{needed_class.__module__}.{needed_class.__name__} (see {place})"
         for needed_class, place in needed().items()
         if getattr(pymq, needed_class.__name__, None) is not needed_class
-        and needed_class not in FACES  # the blocking ones are in pymq.sync
+        and needed_class not in FACES  # the blocking ones are in pymq.blocking
     }
     assert not missing, "export these from pymq/__init__.py, or make the method private"
 
 
 def exported_classes() -> Iterator[tuple[str, type]]:
     """Yield the classes that programs get in their hands, exceptions left out, by their names."""
-    for prefix, module in (("", pymq), ("sync.", sync)):
+    for prefix, module in (("", pymq), ("blocking.", blocking)):
         for name in module.__all__:
             value = getattr(module, name)
             if isinstance(value, type) and not issubclass(value, Exception | enum.Enum):
@@ -201,12 +201,12 @@ def test_checkers_are_told_what_is_there() -> None:
 
 
 def test_the_blocking_clients_have_a_public_home() -> None:
-    assert pymq.sync is sync
-    assert sync.__all__ == ["Batcher", "Consumer", "Producer", "Transaction"]
-    assert sync.Batcher is threaded_batcher.Batcher
-    assert sync.Transaction is threaded_transaction.Transaction
-    assert sync.Consumer is threaded.Consumer
-    assert sync.Producer is threaded_producer.Producer
+    assert pymq.blocking is blocking
+    assert blocking.__all__ == ["Batcher", "Consumer", "Producer", "Transaction"]
+    assert blocking.Batcher is threaded_batcher.Batcher
+    assert blocking.Transaction is threaded_transaction.Transaction
+    assert blocking.Consumer is threaded.Consumer
+    assert blocking.Producer is threaded_producer.Producer
 
 
 def test_the_helpers_for_spark() -> None:

@@ -20,7 +20,8 @@ from datetime import datetime
 
 import pymq
 import pymq.testing
-from pymq import BrokerError, FlowLimits, Message, MessageQueue, ReceivedMessage, SendReceipt, sync
+from pymq import BrokerError, FlowLimits, Message, MessageQueue, ReceivedMessage, SendReceipt
+from pymq import blocking
 from pymq.testing import Cluster
 from pyspark_pymq import DefaultSource
 
@@ -42,12 +43,12 @@ async def handle_async(message: ReceivedMessage) -> None: ...
 async def handle_several_async(messages: list[ReceivedMessage]) -> None: ...
 
 
-def blocking(name_server: str) -> None:
-    with sync.Producer(name_server, retries=5) as producer:
+def with_threads(name_server: str) -> None:
+    with blocking.Producer(name_server, retries=5) as producer:
         result: SendReceipt = producer.send(Message("T", b"x"))
         queue: MessageQueue = result.queue
         producer.send_nowait(Message("T", b"x"), queue=queue).result().queue_offset.bit_length()
-    consumer = sync.Consumer(name_server, "g", from_where="earliest", limits=FlowLimits())
+    consumer = blocking.Consumer(name_server, "g", from_where="earliest", limits=FlowLimits())
     with consumer.subscribe("T"):
         for message in consumer:
             handle(message)
@@ -84,9 +85,9 @@ asyncio.run(asynchronous("127.0.0.1:9876"))
 
 # Each line with `# E: code` has that error, and no other line has one.
 WRONG = """\
-from pymq import Message, Producer, ReceivedMessage, Consumer, SendReceipt, sync
+from pymq import Message, Producer, ReceivedMessage, Consumer, SendReceipt, blocking
 from pymq import Prodcer  # E: attr-defined
-from pymq.sync import Prodcer as Another  # E: attr-defined
+from pymq.blocking import Prodcer as Another  # E: attr-defined
 from pymq.testing import Clustr  # E: attr-defined
 from pymq.namesrv import NameSrver  # E: attr-defined
 from pyspark_pymq import DefaultSorce  # E: attr-defined
@@ -97,15 +98,15 @@ def handle(message: ReceivedMessage) -> None: ...
 def handle_several(messages: list[ReceivedMessage]) -> None: ...
 
 
-sync.Producer("n:1", retires=5)  # E: call-arg
-sync.Producer("n:1", retries="5")  # E: arg-type
-sync.Consumer("n:1", "g", form_where="earliest")  # E: call-arg
+blocking.Producer("n:1", retires=5)  # E: call-arg
+blocking.Producer("n:1", retries="5")  # E: arg-type
+blocking.Consumer("n:1", "g", form_where="earliest")  # E: call-arg
 Producer("n:1", retires=5)  # E: call-arg
 Consumer("n:1")  # E: call-arg
 Cluster(flsh="sync")  # E: call-arg
 
 
-def blocking(producer: sync.Producer, consumer: sync.Consumer) -> None:
+def with_threads(producer: blocking.Producer, consumer: blocking.Consumer) -> None:
     producer.send("text")  # E: arg-type
     producer.send(Message("T", "text"))  # E: arg-type
     producer.sned(Message("T", b"x"))  # E: attr-defined

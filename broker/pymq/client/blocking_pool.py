@@ -255,7 +255,7 @@ class BlockingPool:
         if self._asking.locked():
             raise ClientMisplaced(
                 "the client waits for an answer in another thread, or below a signal handler, and "
-                "serves one at a time; make a client for each thread, or take pymq.sync, which "
+                "serves one at a time; make a client for each thread, or take pymq.blocking, which "
                 "serves several"
             )
         return self._asking

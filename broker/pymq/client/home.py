@@ -78,5 +78,5 @@ class Home(Process):
             raise ClientMisplaced(
                 f"the client was started in another event loop{ended}; start and use it in the "
                 "coroutines of one loop (one asyncio.run around both), or take its counterpart in "
-                "pymq.sync, which serves any thread"
+                "pymq.blocking, which serves any thread"
             )

@@ -36,6 +36,6 @@ class LoopWatch:
                 "the event loop stood still for %.1f s, because something in it blocks, such as a "
                 "handler that calls time.sleep, or the process was suspended: meanwhile requests "
                 "time out, and brokers that hear nothing for 120 s give the queues to other "
-                "members; use asyncio.to_thread for what blocks, or pymq.sync",
+                "members; use asyncio.to_thread for what blocks, or pymq.blocking",
                 late_s,
             )

@@ -23,7 +23,7 @@ class Batcher:
 
     ::
 
-        with sync.Producer("127.0.0.1:9876") as producer, sync.Batcher(producer) as batcher:
+        with blocking.Producer("127.0.0.1:9876") as producer, blocking.Batcher(producer) as batcher:
             futures = [batcher.send_nowait(message) for message in messages]
             receipts = [future.result() for future in futures]
     """

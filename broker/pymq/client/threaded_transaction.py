@@ -22,8 +22,8 @@ class Transaction:
 
     ::
 
-        producer = sync.Producer("127.0.0.1:9876", group="orders", check_transaction=was_booked)
-        with producer, sync.Transaction(producer, Message("orders", b"...")) as transaction:
+        producer = blocking.Producer("127.0.0.1:9876", group="orders", check_transaction=was_booked)
+        with producer, blocking.Transaction(producer, Message("orders", b"...")) as transaction:
             database.book(transaction.message_id)
     """
 

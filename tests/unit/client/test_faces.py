@@ -7,17 +7,17 @@ import typing
 
 import pytest
 
-from pymq import sync
+from pymq import blocking
 from pymq.client import batcher, consumer, producer, transaction
 from pymq.client.blocking import BlockingClient
 from pymq.errors import LocalProtocolError
 from pymq.protocol.message import Message
 
 PAIRS = {
-    "Producer": (producer.Producer, sync.Producer),
-    "Batcher": (batcher.Batcher, sync.Batcher),
-    "Consumer": (consumer.Consumer, sync.Consumer),
-    "Transaction": (transaction.Transaction, sync.Transaction),
+    "Producer": (producer.Producer, blocking.Producer),
+    "Batcher": (batcher.Batcher, blocking.Batcher),
+    "Consumer": (consumer.Consumer, blocking.Consumer),
+    "Transaction": (transaction.Transaction, blocking.Transaction),
 }
 #: What one of the two lacks on purpose.
 ONLY_ASYNCIO = {
@@ -82,7 +82,7 @@ def test_the_overloads_are_the_same() -> None:
     leave_out = OTHER_ARGUMENTS["Consumer.run"]
     ours, theirs = (
         [signature(overload, leave_out) for overload in typing.get_overloads(owner.run)]
-        for owner in (consumer.Consumer, sync.Consumer)
+        for owner in (consumer.Consumer, blocking.Consumer)
     )
     assert ours == theirs and len(ours) == 2
 
@@ -93,6 +93,6 @@ def test_a_batch_of_one_message_is_refused_by_name_everywhere() -> None:
     with pytest.raises(LocalProtocolError, match="expected several messages.*sent with send"):
         BlockingClient(name_server).send_batch(None, alone)
     with pytest.raises(LocalProtocolError, match="expected several messages.*sent with send"):
-        sync.Producer(name_server).send_batch(alone)
+        blocking.Producer(name_server).send_batch(alone)
     with pytest.raises(LocalProtocolError, match="expected several messages.*sent with send"):
         asyncio.run(producer.Producer(name_server).send_batch(alone))

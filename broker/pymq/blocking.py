@@ -2,9 +2,9 @@
 
 ::
 
-    from pymq import Message, sync
+    from pymq import Message, blocking
 
-    with sync.Producer("127.0.0.1:9876") as producer:
+    with blocking.Producer("127.0.0.1:9876") as producer:
         producer.send(Message("flights", b"..."))
 """
 
