@@ -9,6 +9,7 @@ _EXTRAS = {
     "click": "cli",
     "rich": "cli",
     "etcd3gw": "controller",
+    "testcontainers": "containers",
 }
 
 

@@ -47,7 +47,7 @@ FOREIGN: dict[str, set[str]] = {
     "protocol": {"numpy"},
     "store": {"numpy"},
     "broker": {"numpy", "prometheus_client"},
-    "testing": {"pytest"},
+    "testing": {"pytest", "docker", "testcontainers"},
     "cli": {"typer", "rich", "click", "uvloop"},
     "pyspark_pymq": {"pyspark", "pyarrow", "numpy", "fastavro"},
 }
