@@ -226,6 +226,7 @@ tests() {  # tests ARGUMENTS: those that need no Maven
 interop() {
   make_env
   make_etcd
+  need_docker
   if need_maven && [ -n "${JAVA_HOME:-}" ]; then
     "$python" tests/interop/jars.py --fetch all
   elif [ -n "${CI:-}" ]; then

@@ -39,7 +39,8 @@ class PymqContainer(DockerContainer):
     """A name server and a broker in a container, which keep nothing.
 
     Args:
-        image: made by ``./build.sh image``.
+        image: made by ``./build.sh image``. Only a name with a registry, or with another ``/``, is
+            pulled.
         advertise: IP address at which clients reach the host of the engine; by default what
             testcontainers says: this machine, or the one of ``DOCKER_HOST``.
         **settings: passed on to ``DockerContainer``.
@@ -59,16 +60,13 @@ class PymqContainer(DockerContainer):
             ConfigurationError: there is no such image, or it ended at once.
             RequestTimeout: it was not ready after ``START_S``.
         """
-        from docker.errors import APIError, ImageNotFound
+        from docker.errors import APIError
 
+        self._check_image()
         for left in reversed(range(_PORT_TRIES)):
             try:
                 self._start()
                 break
-            except ImageNotFound as error:
-                raise ConfigurationError(
-                    f"no image {self.image}: make it with ./build.sh image"
-                ) from error
             except APIError as error:
                 is_taken = "already allocated" in str(error) or "already in use" in str(error)
                 if not (is_taken and left):
@@ -80,6 +78,20 @@ class PymqContainer(DockerContainer):
             self._remove()
             raise
         return self
+
+    def _check_image(self) -> None:
+        """Refuse to pull an image that is called like ours from a public registry."""
+        from docker.errors import ImageNotFound
+
+        if "/" in self.image:
+            return
+        try:
+            self.get_docker_client().client.images.get(self.image)
+        except ImageNotFound as error:
+            raise ConfigurationError(
+                f"no image {self.image}: make it with ./build.sh image, or name one with the "
+                "registry that it is to be pulled from"
+            ) from error
 
     def _start(self) -> None:
         host = self._advertise or socket.gethostbyname(self.get_docker_client().host())
