@@ -27,6 +27,8 @@ extras.require("testcontainers", by="pymq.testing.containers")
 
 from testcontainers.core.container import DockerContainer  # noqa: E402
 
+__all__ = ["PymqContainer"]
+
 #: Of the name server, in the container.
 NAMESRV_PORT = 9876
 START_S = 60.0
