@@ -96,6 +96,21 @@ def test_delays_at_two_brokers() -> None:
         assert {one.broker_name for one in cluster.messages("T")} == {"broker-a", "broker-b"}
 
 
+def test_the_master_of_a_group_and_its_successor() -> None:
+    with Cluster(replicas=2) as cluster, blocking.Producer(cluster.name_server) as producer:
+        cluster.wait_in_sync()
+        producer.send(Message("T", b"x", delay_level=17))
+        producer.send(Message("T", b"y", delay_level=18))
+        cluster.clock.advance(HOUR_S)
+        soon(lambda: bodies(cluster) == [b"x"])
+        cluster.wait_in_sync()
+        first = cluster.master()
+        cluster.broker(broker_id=first).kill()
+        wait_until(lambda: cluster.master() != first, timeout_s=60)
+        cluster.clock.advance(HOUR_S)
+        wait_until(lambda: set(bodies(cluster)) == {b"x", b"y"}, timeout_s=60)
+
+
 def test_retries_up_to_the_dead_letter(cluster: Cluster) -> None:
     with (
         cluster,
