@@ -246,6 +246,13 @@ def test_popped_messages_come_again(cluster: Cluster) -> None:
             await asyncio.to_thread(cluster.clock.advance, LONG_MS / 1000 + 1)
             (again,) = await wait_until_async(consumer.pop, timeout_s=SOON_S)
             assert (first.body, again.body, again.record.reconsume_times) == (b"x", b"x", 1)
+            in_order = PopConsumer(peer, group="in-order")
+            (first,) = await in_order.pop(invisibleTime=LONG_MS, order=True)
+            assert not await in_order.pop(order=True)
+            waiting = asyncio.ensure_future(in_order.pop(order=True, pollTime=15_000))
+            await asyncio.to_thread(cluster.clock.advance, LONG_MS / 1000 + 1)
+            (again,) = await waiting
+            assert (first.body, again.body) == (b"x", b"x")
             peer.channel.close()
 
         run(pop())
