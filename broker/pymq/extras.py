@@ -10,6 +10,7 @@ _EXTRAS = {
     "rich": "cli",
     "etcd3gw": "controller",
     "testcontainers": "containers",
+    "opentelemetry": "otel",
 }
 
 

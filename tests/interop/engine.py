@@ -100,3 +100,9 @@ def build_image(name: str, environment: dict[str, str]) -> None:
     if "the base of the image needs" in done.stderr:
         raise NoEngine(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def remove_image(name: str, environment: dict[str, str]) -> None:
+    """Remove an image, but for its base."""
+    command = ["docker", "image", "rm", "--force", name]
+    subprocess.run(command, env=os.environ | environment, capture_output=True, check=True)

@@ -87,13 +87,19 @@ def test_the_plugin_has_loaded_nothing_by_itself() -> None:
     assert loaded == {"pymq", "pymq.testing", "pymq.testing.pytest_plugin"}
 
 
-def test_waiting_needs_no_extra_and_containers_name_theirs() -> None:
+@pytest.mark.parametrize(
+    ("module", "extra"), [("pymq.testing.containers", "containers"), ("pymq.otel", "otel")]
+)
+def test_what_needs_an_extra_names_it(module: str, extra: str) -> None:
+    with pytest.raises(ModuleNotFoundError) as caught:
+        importlib.import_module(module)
+    assert f"pip install 'pymq-rocketmq[{extra}]'" in str(caught.value)
+
+
+def test_waiting_needs_no_extra() -> None:
     import pymq.testing
 
     assert pymq.testing.wait_until(lambda: "found") == "found"
-    with pytest.raises(ModuleNotFoundError) as caught:
-        importlib.import_module("pymq.testing.containers")
-    assert "pip install 'pymq-rocketmq[containers]'" in str(caught.value)
 
 
 def test_help_and_version() -> None:
