@@ -255,6 +255,7 @@ def _up(options: argparse.Namespace) -> None:
     from pymq.cli import running, temporary
     from pymq.namesrv.config import NamesrvConfig
     from pymq.namesrv.server import NameServer
+    from pymq.protocol.addresses import join_address
     from pymq.store import FlushMode, StoreConfig
 
     by_default = (0, 0) if options.ports_file else (DEFAULT_NAMESRV_PORT, DEFAULT_BROKER_PORT)
@@ -290,7 +291,9 @@ def _up(options: argparse.Namespace) -> None:
             store = StoreConfig(root_path=root, **settings)
             async with _serving(Broker(config, store)) as broker:
                 facts = {
-                    "nameServer": name_server.address,
+                    "nameServer": join_address(options.advertise, name_server.port)
+                    if options.advertise
+                    else name_server.address,
                     "broker": broker.address,
                     "brokerName": config.name,
                     **_store_facts(root, "memory" if options.memory else options.flush),
