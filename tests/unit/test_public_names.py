@@ -49,7 +49,7 @@ SURFACE = {
         *("read_queues", "write_queues", "bounds", "offset_by_time"),
         *("committed_offset", "commit_offset", "pull", "pull_range", "send", "send_batch"),
     },
-    "Clock": {"wall_ms", "monotonic_s"},
+    "Clock": {"wall_ms", "monotonic_s", "at"},
     "Consumer": {
         *("group", "client_id", "assignment", "backlog_count"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),

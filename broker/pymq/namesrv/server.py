@@ -52,6 +52,11 @@ class NameServer:
         return self._server.port
 
     @property
+    def listener(self) -> Server:
+        """What listens there."""
+        return self._server
+
+    @property
     def address(self) -> str:
         """``host:port`` for clients on this machine, or on the network it is bound to."""
         host = self._config.host
