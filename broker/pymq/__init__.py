@@ -22,10 +22,11 @@ if TYPE_CHECKING:
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
     from pymq.client.config import ClientConfig
-    from pymq.client.consumer import Consumer, MessageLoop
+    from pymq.client.consumer import Consumer
     from pymq.client.group_progress import QueueLag
     from pymq.client.hooks import SendHook, SendOutcome
     from pymq.client.inbox import FlowLimits
+    from pymq.client.message_loop import MessageLoop
     from pymq.client.operations import (
         PullResult,
         PullStatus,
@@ -106,10 +107,11 @@ else:
         "pymq.client.batcher": "Batcher",
         "pymq.client.blocking": "BlockingClient",
         "pymq.client.config": "ClientConfig",
-        "pymq.client.consumer": "Consumer MessageLoop",
+        "pymq.client.consumer": "Consumer",
         "pymq.client.group_progress": "QueueLag",
         "pymq.client.hooks": "SendHook SendOutcome",
         "pymq.client.inbox": "FlowLimits",
+        "pymq.client.message_loop": "MessageLoop",
         "pymq.client.operations": "PullResult PullStatus SendResult SendStatus TransactionStatus",
         "pymq.client.producer": "Producer",
         "pymq.client.ranges": "PullChunk",

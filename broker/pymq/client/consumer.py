@@ -12,42 +12,27 @@ Source: RocketMQ DefaultMQPushConsumerImpl.
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Self, overload
 
-from pymq.client.checks import check_count, check_seconds
-from pymq.client.config import ClientConfig, connect_s, parse_name_servers
+from pymq.client.checks import check_count
+from pymq.client.config import parse_name_servers
+from pymq.client.consumer_config import CLOSE_TIMEOUT_S, MAX_RECONSUME_TIMES, ConsumerConfig
+from pymq.client.consumer_parts import ConsumerParts
 from pymq.client.handler import check_handler
-from pymq.client.home import Home
-from pymq.client.inbox import Delivery, FlowLimits, Inbox
-from pymq.client.pool import ClientPool
-from pymq.client.rebalance import Rebalance
-from pymq.client.retry import FailedMessages
+from pymq.client.inbox import FlowLimits
+from pymq.client.message_loop import MessageLoop, MessageLoops
 from pymq.client.start_policy import StartPolicy
 from pymq.client.subscriptions import subscription_of
 from pymq.client.workers import WorkerPool
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError
-from pymq.net.channel import AsyncChannel
-from pymq.protocol.bodies import (
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumeType,
-    MessageModel,
-    MessageQueue,
-    Subscription,
-)
-from pymq.protocol.codes import RequestCode
-from pymq.protocol.command import Command
+from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue, Subscription
 from pymq.protocol.message import ReceivedMessage
-from pymq.protocol.names import check_group, retry_topic
-
-_log = logging.getLogger(__name__)
+from pymq.protocol.names import retry_topic
 
 COMMIT_S = 1.0
-MAX_RECONSUME_TIMES = 16
 #: Calls of a handler that may be under way at a time.
 CONCURRENCY = 16
 
@@ -99,56 +84,30 @@ class Consumer:
         max_reconsume_times: int = MAX_RECONSUME_TIMES,
         limits: FlowLimits | None = None,
         timeout_s: float = 3.0,
-        close_timeout_s: float = 10.0,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
         clock: Clock | None = None,
     ) -> None:
-        check_group(group)
-        if message_model != MessageModel.CLUSTERING:
-            raise ConfigurationError(
-                f"message_model={message_model!r}: only CLUSTERING is supported; for every "
-                "process to get every message, give each a group of its own"
-            )
-        check_count("max_reconsume_times", max_reconsume_times, 0)
-        if close_timeout_s != 0:
-            check_seconds("close_timeout_s", close_timeout_s)
-        if limits is not None and not isinstance(limits, FlowLimits):
-            raise ConfigurationError(f"limits={limits!r:.80}: expected a FlowLimits")
-        config = ClientConfig(name_servers=parse_name_servers(name_servers), timeout_s=timeout_s)
-        self.group = group
-        self._start_policy = StartPolicy.of(from_where)
-        self._close_timeout_s = close_timeout_s
-        self._clock = clock or Clock()
-        self._subscriptions: dict[str, Subscription] = {}
-        self._inbox = Inbox(limits or FlowLimits())
-        self._worker_pools: list[WorkerPool] = []
-        self._loops: list[MessageLoop] = []
-        self._is_closing = False
-        self._pool = ClientPool(
-            config.name_servers,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_s(config),
-            route_age_s=config.route_age_s,
-            consumers=self._consumer_data,
-            on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
-            on_route=self._route_changed,
-            clock=self._clock,
-        )
-        # This and the inbox are also used by ``threaded``, which calls handlers in threads.
-        self._failed_messages = FailedMessages(
+        self._config = config = ConsumerConfig(
+            name_servers=parse_name_servers(name_servers),
             group=group,
+            start=StartPolicy.of(from_where),
+            message_model=message_model,
             max_reconsume_times=max_reconsume_times,
-            pool=self._pool,
-            inbox=self._inbox,
-            is_closing=lambda: self._is_closing,
+            limits=FlowLimits() if limits is None else limits,
+            timeout_s=timeout_s,
+            close_timeout_s=close_timeout_s,
         )
-        self._rebalance = Rebalance(
-            group,
-            self._subscriptions,
-            start=self._start_policy,
-            pool=self._pool,
-            inbox=self._inbox,
-            on_undecodable=self._failed_messages.send_back_undecodable,
-        )
+        self.group = group
+        self._clock = clock or Clock()
+        # This and the inbox are also used by ``threaded``, which calls handlers in threads.
+        self._parts = parts = ConsumerParts(config, self._clock)
+        self._pool = parts.pool
+        self._inbox = parts.inbox
+        self._rebalance = parts.rebalance
+        self._failed_messages = parts.failed_messages
+        self._subscriptions = parts.subscriptions
+        self._loops = MessageLoops(self._inbox)
+        self._worker_pools: list[WorkerPool] = []
 
     # --- subscriptions
 
@@ -209,7 +168,7 @@ class Consumer:
             ClientClosed: it was closed; make a new one.
             ConnectionFailed: no name server answers; the text names all and why.
         """
-        if self._pool.is_open and not self._is_closing:
+        if self._pool.is_open and not self._parts.is_closing:
             self._pool.check_open()
             return self
         if not self._subscriptions:
@@ -227,14 +186,14 @@ class Consumer:
         Handlers that are not done within ``close_timeout_s`` are cancelled; their messages
         are delivered again, to another member.
         """
-        if self._is_closing or not self._pool.is_open:
+        if self._parts.is_closing or not self._pool.is_open:
             return
         self._pool.check_open()
-        self._is_closing = True
+        self._parts.is_closing = True
         self._inbox.close()
         self._rebalance.stop()
         try:
-            ends = [pool.close(self._close_timeout_s) for pool in self._worker_pools]
+            ends = [pool.close(self._config.close_timeout_s) for pool in self._worker_pools]
             await asyncio.gather(*ends)
             await self._rebalance.close()
         finally:
@@ -245,27 +204,14 @@ class Consumer:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            for loop in self._loops_of_this_task():
-                loop._finish_current()
+            self._loops.finish_those_of_this_task()
         await self.close()
 
     # --- use
 
-    def __aiter__(self) -> "MessageLoop":
+    def __aiter__(self) -> MessageLoop:
         self._check_open()
-        task = asyncio.current_task()
-        still = []
-        for loop in self._loops:
-            if loop._task is task or loop._task is None or loop._task.done():
-                loop._put_back_current()
-            elif loop._is_running:
-                still.append(loop)
-        self._loops = [*still, MessageLoop(self._inbox, self._pool.home)]
-        return self._loops[-1]
-
-    def _loops_of_this_task(self) -> list["MessageLoop"]:
-        task = asyncio.current_task()
-        return [loop for loop in self._loops if loop._task is task]
+        return self._loops.begin(self._pool.home)
 
     @overload
     async def run(
@@ -333,65 +279,5 @@ class Consumer:
 
     def _check_open(self) -> None:
         self._pool.check_open()
-        if self._is_closing:
+        if self._parts.is_closing:
             raise ClientClosed("the consumer is closing")
-
-    # --- members and queues
-
-    def _consumer_data(self) -> list[ConsumerData]:
-        return [
-            ConsumerData(
-                group=self.group,
-                consume_type=ConsumeType.PUSH,
-                message_model=MessageModel.CLUSTERING,
-                consume_from_where=self._start_policy.where,
-                subscriptions=list(self._subscriptions.values()),
-            )
-        ]
-
-    def _members_changed(self, _: AsyncChannel, request: Command) -> None:
-        if (request.fields or {}).get("consumerGroup") == self.group:
-            self._rebalance.wake()
-
-    def _route_changed(self, topic: str) -> None:
-        self._rebalance.wake()
-
-
-class MessageLoop:
-    """One ``async for`` over a consumer's messages.
-
-    What begins with an underscore is for ``Consumer``, which settles the current message of a loop
-    that was left.
-    """
-
-    def __init__(self, inbox: Inbox, home: Home) -> None:
-        self._inbox = inbox
-        self._home = home
-        self._current: Delivery | None = None
-        self._task = asyncio.current_task()
-        self._is_running = True
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ReceivedMessage:
-        if self._home.is_forked:
-            self._home.check_process()
-        self._finish_current()
-        self._current = delivery = await self._inbox.take_in_turn()
-        if delivery is None:
-            self._is_running = False
-            raise StopAsyncIteration
-        return delivery.message
-
-    def _finish_current(self) -> None:
-        """The body of the loop is done with its message."""
-        delivery, self._current = self._current, None
-        if delivery is not None:
-            self._inbox.acknowledge(delivery)
-
-    def _put_back_current(self) -> None:
-        """The loop was left; whether its message was handled is not known."""
-        delivery, self._current = self._current, None
-        if delivery is not None:
-            self._inbox.put_back(delivery)

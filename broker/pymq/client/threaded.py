@@ -8,21 +8,19 @@ client that is still open when the process ends is closed then.
 import functools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from datetime import datetime
-from typing import Self, cast, overload
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, Self, cast, overload
 
 from pymq.client import consumer as _consumer
-from pymq.client.consumer import MAX_RECONSUME_TIMES
+from pymq.client.blocking_face import constructor
 from pymq.client.handler import check_handler, check_result
-from pymq.client.inbox import Delivery, FlowLimits
+from pymq.client.inbox import Delivery
 from pymq.client.loop_thread import Threaded, soon
 from pymq.client.thread_inbox import ThreadInbox
-from pymq.clock import Clock
 from pymq.errors import ConfigurationError
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
-from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
+from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
 
 _log = logging.getLogger(__name__)
@@ -49,32 +47,9 @@ class Consumer(Threaded[_consumer.Consumer]):
     delivered again when the same thread begins another loop.
     """
 
-    def __init__(
-        self,
-        name_servers: str | Sequence[str],
-        group: str,
-        *,
-        from_where: str | datetime | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
-        message_model: str = MessageModel.CLUSTERING,
-        max_reconsume_times: int = MAX_RECONSUME_TIMES,
-        limits: FlowLimits | None = None,
-        timeout_s: float = 3.0,
-        close_timeout_s: float = 10.0,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            _consumer.Consumer(
-                name_servers,
-                group,
-                from_where=from_where,
-                message_model=message_model,
-                max_reconsume_times=max_reconsume_times,
-                limits=limits,
-                timeout_s=timeout_s,
-                close_timeout_s=close_timeout_s,
-                clock=clock,
-            )
-        )
+    @constructor(_consumer.Consumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(_consumer.Consumer(*args, **kwargs))
         self._inbox = ThreadInbox(self._client._inbox)
         self._tasks = Tasks("blocking consumer")
 
