@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pymq.client.transaction import Transaction
     from pymq.clock import Clock
     from pymq.errors import (
+        AlreadySettled,
         BrokerError,
         BrokerSystemError,
         ClientClosed,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         MessageIllegal,
         MessageNotFound,
         NoPermission,
+        NotInHand,
         NotReplicated,
         OffsetOutOfRange,
         ProtocolError,
@@ -143,6 +145,7 @@ else:
 
 
 __all__ = [
+    "AlreadySettled",
     "Batcher",
     "BlockingAdmin",
     "BlockingClient",
@@ -179,6 +182,7 @@ __all__ = [
     "MessageNotFound",
     "MessageQueue",
     "NoPermission",
+    "NotInHand",
     "NotReplicated",
     "OffsetOutOfRange",
     "Producer",

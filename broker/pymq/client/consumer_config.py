@@ -12,6 +12,8 @@ from pymq.protocol.names import check_group
 
 MAX_RECONSUME_TIMES = 16
 CLOSE_TIMEOUT_S = 10.0
+#: RocketMQ consumeTimeout, 15 minutes.
+CONSUME_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class ConsumerConfig(ClientConfig):
         message_model: clustering.
         max_reconsume_times: after this many failed tries a message becomes a dead letter.
         limits: how much is pulled ahead.
+        consume_timeout_s: a message that somebody has had for longer goes back to its broker.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
     """
 
@@ -32,6 +35,7 @@ class ConsumerConfig(ClientConfig):
     message_model: str = MessageModel.CLUSTERING
     max_reconsume_times: int = MAX_RECONSUME_TIMES
     limits: FlowLimits = field(default_factory=FlowLimits)
+    consume_timeout_s: float = CONSUME_TIMEOUT_S
     close_timeout_s: float = CLOSE_TIMEOUT_S
 
     def __post_init__(self) -> None:
@@ -46,5 +50,6 @@ class ConsumerConfig(ClientConfig):
         check_count("max_reconsume_times", self.max_reconsume_times, 0)
         if not isinstance(self.limits, FlowLimits):
             raise ConfigurationError(f"limits={self.limits!r:.80}: expected a FlowLimits")
+        check_seconds("consume_timeout_s", self.consume_timeout_s)
         if self.close_timeout_s != 0:
             check_seconds("close_timeout_s", self.close_timeout_s)

@@ -3,9 +3,11 @@
 from pymq.client.config import connect_s
 from pymq.client.consumer_config import ConsumerConfig
 from pymq.client.inbox import Inbox
+from pymq.client.outcomes import Outcomes
 from pymq.client.pool import ClientPool
 from pymq.client.rebalance import Rebalance
 from pymq.client.retry import FailedMessages
+from pymq.client.thread_inbox import ThreadInbox
 from pymq.clock import Clock
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import ConsumerData, ConsumeType, Subscription
@@ -18,7 +20,8 @@ class ConsumerParts:
 
     ::
 
-        pool, inbox <- failed_messages <- rebalance
+        pool, inbox <- failed_messages <- outcomes <- thread_inbox
+                                       <- rebalance
 
     Args:
         config: of the consumer.
@@ -29,6 +32,8 @@ class ConsumerParts:
         inbox: what was pulled and is not finished.
         pool: connections, routes, heartbeats; the consumer starts and closes it.
         failed_messages: sends back what could not be handled.
+        outcomes: gives messages their outcomes.
+        thread_inbox: the way of messages to threads and back.
         rebalance: finds the queues that are ours and reads them.
         is_closing: is nothing delivered any more?
     """
@@ -55,6 +60,14 @@ class ConsumerParts:
             inbox=self.inbox,
             is_closing=lambda: self.is_closing,
         )
+        self.outcomes = Outcomes(
+            self.inbox,
+            self.failed_messages,
+            self.pool,
+            consume_timeout_s=config.consume_timeout_s,
+        )
+        self.inbox.settler = self.outcomes
+        self.thread_inbox = ThreadInbox(self.inbox, self.outcomes)
         self.rebalance = Rebalance(
             config.group,
             self.subscriptions,
