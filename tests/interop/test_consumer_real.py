@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Final
 
@@ -18,6 +18,8 @@ from tests.cluster.outcome_scenarios import (
 )
 from tests.cluster.scenarios import wait_until
 from tests.interop.conftest import require_peers
+from tests.interop.jvm import JavaClient
+from tests.interop.mqadmin import Mqadmin
 from tests.interop.peers import RealBroker, RealNameServer
 
 from pymq import BlockingAdmin, BlockingClient, Consumer, Message, Producer, ReceivedMessage
@@ -25,6 +27,7 @@ from pymq import BlockingAdmin, BlockingClient, Consumer, Message, Producer, Rec
 pytestmark = pytest.mark.interop
 
 VERSIONS: Final = ("5.3.3", "4.9.7")
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 DELAYS: Final = " ".join(["1s"] * 18)
 
 
@@ -35,7 +38,12 @@ def name_server(request: pytest.FixtureRequest) -> Iterator[str]:
     with ExitStack() as stack:
         server = stack.enter_context(RealNameServer(request.param))
         stack.enter_context(
-            RealBroker(request.param, [server.address], messageDelayLevel=DELAYS)
+            RealBroker(
+                request.param,
+                [server.address],
+                messageDelayLevel=DELAYS,
+                traceTopicEnable="true",
+            )
         )
         yield server.address
 
@@ -52,6 +60,58 @@ def test_outcomes_by_name(name_server: str, topic: str, way: str) -> None:
 
 def test_outcomes_from_another_thread(name_server: str, topic: str) -> None:
     outcomes_from_another_thread(name_server, topic)
+
+
+def test_official_tools_read_our_trace(
+    name_server: str, topic: str, java_client: Callable[[str], JavaClient]
+) -> None:
+    """RocketMQ's own decoder takes every line, and its command line finds the message."""
+    client = java_client("5.3.3")
+    decode = client.jvm.org.apache.rocketmq.client.trace.TraceDataEncoder
+    found: list[tuple[str, ...]] = []
+    group = f"g-{topic}"
+
+    async def handler(message: ReceivedMessage) -> None:
+        if message.reconsume_times == 0:
+            raise ValueError("not the first time")
+
+    async def work() -> str:
+        async with Producer(name_server) as producer:
+            sent = await producer.send(Message(topic, b"x", keys=["k1", "k2"]))
+        consumer = Consumer(name_server, group, from_where="earliest", trace_topic=TRACE_TOPIC)
+        async with consumer.subscribe(topic):
+            await consumer.run(handler, timeout_s=4)
+        reader = Consumer(name_server, f"t-{topic}", from_where="earliest")
+        async with asyncio.timeout(60), reader.subscribe(TRACE_TOPIC):
+            async for trace in reader:
+                for context in decode.decoderFromTraceDataString(trace.body.decode()):
+                    bean = context.getTraceBeans().get(0)
+                    if bean.getMsgId() != sent.message_id:
+                        continue
+                    kind = str(context.getTraceType())
+                    last = bean.getRetryTimes() if kind == "SubBefore" else context.isSuccess()
+                    found.append(
+                        (kind, context.getRequestId(), context.getGroupName(), bean.getKeys(),
+                         str(context.getContextCode()), str(last))
+                    )  # fmt: skip
+                if len(found) >= 4:
+                    break
+        return sent.message_id
+
+    message_id = asyncio.run(work())
+    first, second = (one[1] for one in found if one[0] == "SubBefore")
+    assert sorted(found) == sorted(
+        [
+            ("SubBefore", first, group, "k1 k2", "0", "0"),
+            ("SubAfter", first, group, "k1 k2", "2", "False"),
+            ("SubBefore", second, group, "k1 k2", "0", "1"),
+            ("SubAfter", second, group, "k1 k2", "0", "True"),
+        ]
+    )
+    shown = Mqadmin(client).run(
+        name_server, "queryMsgTraceById", "-i", message_id, "-t", TRACE_TOPIC
+    )
+    assert "Sub" in shown and group in shown and "success" in shown, shown
 
 
 @pytest.mark.parametrize("version", VERSIONS)
