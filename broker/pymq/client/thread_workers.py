@@ -76,6 +76,8 @@ class ThreadWorkers(Workers):
                 timeout_s,
                 self._calls.name,
             )
+        for ended in late:
+            _end(ended)  # or ``run`` would wait for them
 
     # --- in threads
 
