@@ -4,9 +4,9 @@
 messages into the ``Inbox``; loops and handlers take them from there. Every second the brokers
 are told how far each queue is.
 
-A message is delivered at least once. It is finished when the handler returned, or when the
-broker has taken it back for another try; until then the queue's committed offset stays
-before it. If the broker cannot take it back, it stays here and is tried again.
+A message is delivered at least once. It is finished when it is done, or when the broker has taken
+it back, for another try or as a dead letter; until then the queue's committed offset stays before
+it. If the broker cannot take it back, it stays here and is tried again. ``outcomes`` has the rules.
 
 Source: RocketMQ DefaultMQPushConsumerImpl.
 """
@@ -65,7 +65,8 @@ class Consumer:
     the one at which a loop was left (``break``) when the same task begins another loop, or any
     task when that one has ended. Several tasks may loop at a time. ``run`` calls a handler
     instead, and sends messages for which it fails back to the broker, which delivers them again
-    later (10 s, 30 s, 1 min, ...) and makes dead letters of them in the end.
+    later (10 s, 30 s, 1 min, ...) and makes dead letters of them in the end. In both, and from
+    any thread, ``ack``, ``retry`` and ``reject`` of a message say what becomes of it.
 
     Args:
         name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
