@@ -224,7 +224,8 @@ class Consumer:
         limit_s = self._config.close_timeout_s
         until_s = time.monotonic() + limit_s
         try:
-            await asyncio.gather(*(pool.close(limit_s) for pool in self._worker_pools))
+            closer = asyncio.current_task()
+            await asyncio.gather(*(pool.close(limit_s, closer) for pool in self._worker_pools))
             await self._parts.failed_messages.wait_sent(until_s - time.monotonic())
             self._thread_inbox.settle()
             self._outcomes.close()
@@ -239,6 +240,8 @@ class Consumer:
         """Say what was pulled and is not finished."""
         in_hand = sum(1 for delivery in self._inbox.in_hand if delivery.taken_s)
         waiting_count = self._inbox.message_count - in_hand
+        if not self._inbox.message_count:
+            return
         _log.log(
             logging.WARNING if in_hand else logging.INFO,
             "group %r: closed; %d messages that handlers or loops had are not finished, %d others "
