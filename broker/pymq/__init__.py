@@ -22,10 +22,12 @@ if TYPE_CHECKING:
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
     from pymq.client.config import ClientConfig
-    from pymq.client.consumer import Consumer, MessageLoop
+    from pymq.client.consume_hooks import ConsumeHook, ConsumeOutcome, ConsumeResult
+    from pymq.client.consumer import Consumer
     from pymq.client.group_progress import QueueLag
     from pymq.client.hooks import SendHook, SendOutcome
     from pymq.client.inbox import FlowLimits
+    from pymq.client.message_loop import MessageLoop
     from pymq.client.operations import (
         PullResult,
         PullStatus,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from pymq.client.transaction import Transaction
     from pymq.clock import Clock
     from pymq.errors import (
+        AlreadySettled,
         BrokerError,
         BrokerSystemError,
         ClientClosed,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
         MessageIllegal,
         MessageNotFound,
         NoPermission,
+        NotInHand,
         NotReplicated,
         OffsetOutOfRange,
         ProtocolError,
@@ -106,10 +110,12 @@ else:
         "pymq.client.batcher": "Batcher",
         "pymq.client.blocking": "BlockingClient",
         "pymq.client.config": "ClientConfig",
-        "pymq.client.consumer": "Consumer MessageLoop",
+        "pymq.client.consume_hooks": "ConsumeHook ConsumeOutcome ConsumeResult",
+        "pymq.client.consumer": "Consumer",
         "pymq.client.group_progress": "QueueLag",
         "pymq.client.hooks": "SendHook SendOutcome",
         "pymq.client.inbox": "FlowLimits",
+        "pymq.client.message_loop": "MessageLoop",
         "pymq.client.operations": "PullResult PullStatus SendResult SendStatus TransactionStatus",
         "pymq.client.producer": "Producer",
         "pymq.client.ranges": "PullChunk",
@@ -141,6 +147,7 @@ else:
 
 
 __all__ = [
+    "AlreadySettled",
     "Batcher",
     "BlockingAdmin",
     "BlockingClient",
@@ -157,6 +164,9 @@ __all__ = [
     "ConfigurationError",
     "ConnectionFailed",
     "ConsumeFromWhere",
+    "ConsumeHook",
+    "ConsumeOutcome",
+    "ConsumeResult",
     "Consumer",
     "ConsumerConnections",
     "ConsumerNotOnline",
@@ -177,6 +187,7 @@ __all__ = [
     "MessageNotFound",
     "MessageQueue",
     "NoPermission",
+    "NotInHand",
     "NotReplicated",
     "OffsetOutOfRange",
     "Producer",

@@ -50,9 +50,10 @@ SURFACE = {
         *("committed_offset", "commit_offset", "pull", "pull_range", "send", "send_batch"),
     },
     "Clock": {"wall_ms", "monotonic_s", "at"},
+    "ConsumeHook": {"before", "after"},
     "Consumer": {
         *("group", "client_id", "assignment", "backlog_count"),
-        *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
+        *("start", "close", "subscribe", "unsubscribe", "run", "commit", "commit_nowait"),
     },
     "Message": {"encode_properties", "has_timer"},
     "Producer": {
@@ -62,7 +63,7 @@ SURFACE = {
     "QueueLag": {"lag"},
     "ReceivedMessage": {
         *("tags", "keys", "message_id", "offset_message_id", "transaction_id"),
-        *("born_host", "store_host", "from_record"),
+        *("born_host", "store_host", "from_record", "ack", "retry", "reject"),
     },
     "Reply": {"tags"},
     "Route": {"address", "read_address", "masters", "only"},
@@ -73,7 +74,7 @@ SURFACE = {
     "blocking.Batcher": {"unanswered_count", "close", "flush", "send", "send_nowait"},
     "blocking.Consumer": {
         *("client_id", "assignment", "backlog_count"),
-        *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
+        *("start", "close", "subscribe", "unsubscribe", "run", "commit", "commit_nowait"),
         *("receive", "messages", "acknowledge"),
     },
     "Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},

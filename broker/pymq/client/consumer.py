@@ -4,52 +4,51 @@
 messages into the ``Inbox``; loops and handlers take them from there. Every second the brokers
 are told how far each queue is.
 
-A message is delivered at least once. It is finished when the handler returned, or when the
-broker has taken it back for another try; until then the queue's committed offset stays
-before it. If the broker cannot take it back, it stays here and is tried again.
+A message is delivered at least once. It is finished when it is done, or when the broker has taken
+it back, for another try or as a dead letter; until then the queue's committed offset stays before
+it. If the broker cannot take it back, it stays here and is tried again. ``outcomes`` has the rules.
 
 Source: RocketMQ DefaultMQPushConsumerImpl.
 """
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Self, overload
 
 from pymq.client.checks import check_count, check_seconds
-from pymq.client.config import ClientConfig, connect_s, parse_name_servers
-from pymq.client.handler import check_handler
-from pymq.client.home import Home
-from pymq.client.inbox import Delivery, FlowLimits, Inbox
-from pymq.client.pool import ClientPool
-from pymq.client.rebalance import Rebalance
-from pymq.client.retry import FailedMessages
+from pymq.client.config import parse_name_servers
+from pymq.client.consume_hooks import ConsumeHook
+from pymq.client.consumer_config import (
+    CLOSE_TIMEOUT_S,
+    CONSUME_TIMEOUT_S,
+    MAX_RECONSUME_TIMES,
+    ConsumerConfig,
+)
+from pymq.client.consumer_parts import ConsumerParts
+from pymq.client.handler import check_handler, is_async
+from pymq.client.inbox import FlowLimits
+from pymq.client.message_loop import MessageLoop, MessageLoops
 from pymq.client.start_policy import StartPolicy
 from pymq.client.subscriptions import subscription_of
-from pymq.client.workers import WorkerPool
+from pymq.client.thread_workers import ThreadWorkers
+from pymq.client.workers import Calls, WorkerPool
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError
-from pymq.net.channel import AsyncChannel
-from pymq.protocol.bodies import (
-    ConsumeFromWhere,
-    ConsumerData,
-    ConsumeType,
-    MessageModel,
-    MessageQueue,
-    Subscription,
-)
-from pymq.protocol.codes import RequestCode
-from pymq.protocol.command import Command
+from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue, Subscription
 from pymq.protocol.message import ReceivedMessage
-from pymq.protocol.names import check_group, retry_topic
+from pymq.protocol.names import retry_topic
 
 _log = logging.getLogger(__name__)
 
 COMMIT_S = 1.0
-MAX_RECONSUME_TIMES = 16
+#: How often is looked for messages that stand for too long, at least.
+EXPIRE_S = 30.0
 #: Calls of a handler that may be under way at a time.
 CONCURRENCY = 16
+CONCURRENCY_MAX = 1_000
 
 
 class Consumer:
@@ -66,7 +65,8 @@ class Consumer:
     the one at which a loop was left (``break``) when the same task begins another loop, or any
     task when that one has ended. Several tasks may loop at a time. ``run`` calls a handler
     instead, and sends messages for which it fails back to the broker, which delivers them again
-    later (10 s, 30 s, 1 min, ...) and makes dead letters of them in the end.
+    later (10 s, 30 s, 1 min, ...) and makes dead letters of them in the end. In both, and from
+    any thread, ``ack``, ``retry`` and ``reject`` of a message say what becomes of it.
 
     Args:
         name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
@@ -80,8 +80,13 @@ class Consumer:
         message_model: clustering; broadcasting is not supported yet.
         max_reconsume_times: after this many failed tries a message becomes a dead letter.
         limits: how much is pulled ahead.
+        consume_timeout_s: a message that a handler or a loop has had for longer goes back to its
+            broker, which delivers it again after 10 s (RocketMQ consumeTimeout).
         timeout_s: for one request.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
+        hooks: called before and after messages are handled.
+        trace_topic: where to write the message trace, which consoles read, usually
+            ``RMQ_SYS_TRACE_TOPIC``; ``None``: nowhere.
         clock: for subscriptions' versions.
 
     Raises:
@@ -98,57 +103,36 @@ class Consumer:
         message_model: str = MessageModel.CLUSTERING,
         max_reconsume_times: int = MAX_RECONSUME_TIMES,
         limits: FlowLimits | None = None,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
         timeout_s: float = 3.0,
-        close_timeout_s: float = 10.0,
+        close_timeout_s: float = CLOSE_TIMEOUT_S,
+        hooks: Sequence[ConsumeHook] = (),
+        trace_topic: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        check_group(group)
-        if message_model != MessageModel.CLUSTERING:
-            raise ConfigurationError(
-                f"message_model={message_model!r}: only CLUSTERING is supported; for every "
-                "process to get every message, give each a group of its own"
-            )
-        check_count("max_reconsume_times", max_reconsume_times, 0)
-        if close_timeout_s != 0:
-            check_seconds("close_timeout_s", close_timeout_s)
-        if limits is not None and not isinstance(limits, FlowLimits):
-            raise ConfigurationError(f"limits={limits!r:.80}: expected a FlowLimits")
-        config = ClientConfig(name_servers=parse_name_servers(name_servers), timeout_s=timeout_s)
-        self.group = group
-        self._start_policy = StartPolicy.of(from_where)
-        self._close_timeout_s = close_timeout_s
-        self._clock = clock or Clock()
-        self._subscriptions: dict[str, Subscription] = {}
-        self._inbox = Inbox(limits or FlowLimits())
-        self._worker_pools: list[WorkerPool] = []
-        self._loops: list[MessageLoop] = []
-        self._is_closing = False
-        self._pool = ClientPool(
-            config.name_servers,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_s(config),
-            route_age_s=config.route_age_s,
-            consumers=self._consumer_data,
-            on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
-            on_route=self._route_changed,
-            clock=self._clock,
-        )
-        # This and the inbox are also used by ``threaded``, which calls handlers in threads.
-        self._failed_messages = FailedMessages(
+        self._config = config = ConsumerConfig(
+            name_servers=parse_name_servers(name_servers),
             group=group,
+            start=StartPolicy.of(from_where),
+            message_model=message_model,
             max_reconsume_times=max_reconsume_times,
-            pool=self._pool,
-            inbox=self._inbox,
-            is_closing=lambda: self._is_closing,
+            limits=FlowLimits() if limits is None else limits,
+            consume_timeout_s=consume_timeout_s,
+            timeout_s=timeout_s,
+            close_timeout_s=close_timeout_s,
         )
-        self._rebalance = Rebalance(
-            group,
-            self._subscriptions,
-            start=self._start_policy,
-            pool=self._pool,
-            inbox=self._inbox,
-            on_undecodable=self._failed_messages.send_back_undecodable,
-        )
+        self.group = group
+        self._clock = clock or Clock()
+        self._parts = parts = ConsumerParts(config, hooks, trace_topic, self._clock)
+        self._pool = parts.pool
+        self._inbox = parts.inbox
+        self._rebalance = parts.rebalance
+        self._outcomes = parts.outcomes
+        self._thread_inbox = parts.thread_inbox  # for ``threaded``, too
+        self._subscriptions = parts.subscriptions
+        self._observer = parts.observer
+        self._loops = MessageLoops(self._inbox, self._outcomes, self._observer)
+        self._worker_pools: list[WorkerPool | ThreadWorkers] = []
 
     # --- subscriptions
 
@@ -209,7 +193,7 @@ class Consumer:
             ClientClosed: it was closed; make a new one.
             ConnectionFailed: no name server answers; the text names all and why.
         """
-        if self._pool.is_open and not self._is_closing:
+        if self._pool.is_open and not self._parts.is_closing:
             self._pool.check_open()
             return self
         if not self._subscriptions:
@@ -219,53 +203,67 @@ class Consumer:
         await self._pool.start()
         self._pool.spawn("rebalance", self._rebalance.run())
         self._pool.repeat("commit", self.commit_nowait, COMMIT_S)
+        limit_s = self._config.consume_timeout_s
+        self._pool.repeat("consume time-out", self._outcomes.expire, min(limit_s / 10, EXPIRE_S))
         return self
 
     async def close(self) -> None:
         """Pull no more, let handlers finish, commit, leave the group. Idempotent.
 
-        Handlers that are not done within ``close_timeout_s`` are cancelled; their messages
-        are delivered again, to another member.
+        Handlers that are not done within ``close_timeout_s`` are cancelled, if they are coroutine
+        functions; their messages are delivered again, to another member. What handlers sent back
+        is waited for as long. Each queue's commit is answered, or the log says that it is not.
+        Messages that were pulled and not handled are left to other members.
         """
-        if self._is_closing or not self._pool.is_open:
+        if self._parts.is_closing or not self._pool.is_open:
             return
         self._pool.check_open()
-        self._is_closing = True
+        self._parts.is_closing = True
         self._inbox.close()
         self._rebalance.stop()
+        limit_s = self._config.close_timeout_s
+        until_s = time.monotonic() + limit_s
         try:
-            ends = [pool.close(self._close_timeout_s) for pool in self._worker_pools]
-            await asyncio.gather(*ends)
+            closer = asyncio.current_task()
+            await asyncio.gather(*(pool.close(limit_s, closer) for pool in self._worker_pools))
+            await self._parts.failed_messages.wait_sent(until_s - time.monotonic())
+            self._thread_inbox.settle()
+            self._outcomes.close()
             await self._rebalance.close()
+            if self._parts.tracer is not None:
+                await self._parts.tracer.wait_written(until_s)
         finally:
             await self._pool.close()
+            self._say_left()
+
+    def _say_left(self) -> None:
+        """Say what was pulled and is not finished."""
+        in_hand = sum(1 for delivery in self._inbox.in_hand if delivery.taken_s)
+        waiting_count = self._inbox.message_count - in_hand
+        if not self._inbox.message_count:
+            return
+        _log.log(
+            logging.WARNING if in_hand else logging.INFO,
+            "group %r: closed; %d messages that handlers or loops had are not finished, %d others "
+            "were pulled and not handled: other members get them",
+            self.group,
+            in_hand,
+            waiting_count,
+        )
 
     async def __aenter__(self) -> Self:
         return await self.start()
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
-            for loop in self._loops_of_this_task():
-                loop._finish_current()
+            self._loops.finish_those_of_this_task()
         await self.close()
 
     # --- use
 
-    def __aiter__(self) -> "MessageLoop":
+    def __aiter__(self) -> MessageLoop:
         self._check_open()
-        task = asyncio.current_task()
-        still = []
-        for loop in self._loops:
-            if loop._task is task or loop._task is None or loop._task.done():
-                loop._put_back_current()
-            elif loop._is_running:
-                still.append(loop)
-        self._loops = [*still, MessageLoop(self._inbox, self._pool.home)]
-        return self._loops[-1]
-
-    def _loops_of_this_task(self) -> list["MessageLoop"]:
-        task = asyncio.current_task()
-        return [loop for loop in self._loops if loop._task is task]
+        return self._loops.begin(self._pool.home)
 
     @overload
     async def run(
@@ -274,6 +272,7 @@ class Consumer:
         *,
         concurrency: int = CONCURRENCY,
         batch_size: None = None,
+        timeout_s: float | None = None,
     ) -> None: ...
 
     @overload
@@ -283,6 +282,7 @@ class Consumer:
         *,
         concurrency: int = CONCURRENCY,
         batch_size: int,
+        timeout_s: float | None = None,
     ) -> None: ...
 
     async def run(
@@ -291,107 +291,81 @@ class Consumer:
         *,
         concurrency: int = CONCURRENCY,
         batch_size: int | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         """Call a handler for each message until the consumer is closed.
 
-        A message for which the handler raises is sent back to its broker. Cancelling
-        ``run`` stops taking messages; handlers that are at work finish (see ``close``).
+        A coroutine function (``async def``) is called in the event loop, a plain function in
+        ``concurrency`` threads of its own, where it may block.
+
+        What this promises:
+
+        * A handler that returns is done with its message, whatever it returns; the message of one
+          that raises is delivered again, later after each try, and is a dead letter in the end.
+          ``message.ack()``, ``.retry()`` and ``.reject()`` say it otherwise.
+        * Each message is handled at least once. It comes again, perhaps to another member, if the
+          process ends, or its queue goes to another member, before it is finished and committed;
+          or if it is not finished within ``consume_timeout_s``.
+        * No order: messages of a queue are handed out in its order, and up to ``concurrency``
+          calls overlap.
+        * A message that is not finished is not passed by what is committed, however many behind
+          it are finished.
+
+        Cancelling ``run`` stops taking messages; handlers that are at work finish (see
+        ``close``). Several may run at a time.
 
         Args:
-            handler: ``async def handler(message)``; with ``batch_size``, of a list of messages.
+            handler: of one message; with ``batch_size``, of a list of messages.
             concurrency: how many calls may be under way at a time.
-            batch_size: most messages of one call; it fails or succeeds as a whole.
+            batch_size: most messages of one call; those without an outcome of their own have that
+                of the call.
+            timeout_s: end when no message has come for so long; ``None``: never.
 
         Raises:
             ConfigurationError: an argument is wrong, or ``handler`` is a generator function.
             ClientClosed: the consumer is not open.
-            BaseException: what ``handler`` raised that is not an ``Exception``.
+            BaseException: what ``handler`` raised that is not an ``Exception``; its messages are
+                delivered again.
         """
         self._check_open()
         check_handler(handler, batch_size)
-        check_count("concurrency", concurrency, 1)
-        workers = WorkerPool(
-            self._inbox,
-            handler,
-            concurrency,
-            batch_size,
-            self._failed_messages.handler_failed,
-            self._pool.spawn,
-        )
+        check_count("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        calls = Calls(handler, batch_size, self._outcomes, self._observer)
+        workers: WorkerPool | ThreadWorkers
+        if is_async(handler):
+            workers = WorkerPool(self._inbox, calls, concurrency, self._pool.spawn)
+        else:
+            workers = ThreadWorkers(self._thread_inbox, calls, concurrency, self.group)
         self._worker_pools = [*(other for other in self._worker_pools if other.is_running), workers]
         try:
-            await workers.wait_end()
+            await workers.wait_end(timeout_s)
         finally:
             workers.stop()
+
+    async def commit(self) -> None:
+        """Tell the brokers how far the queues are, and wait for their answers.
+
+        It is done anyway, every second without waiting, and by ``close``.
+
+        Raises:
+            PymqError: a broker does not answer, or refused; its queues stay as they were.
+            ClientClosed: the consumer is not open.
+        """
+        self._check_open()
+        self._thread_inbox.settle()
+        await asyncio.gather(*(reader.commit() for reader in self._rebalance.readers.values()))
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
         if self._pool.is_open:
             self._pool.check_open()
+        self._thread_inbox.settle()
         for reader in self._rebalance.readers.values():
             reader.commit_nowait()
 
     def _check_open(self) -> None:
         self._pool.check_open()
-        if self._is_closing:
+        if self._parts.is_closing:
             raise ClientClosed("the consumer is closing")
-
-    # --- members and queues
-
-    def _consumer_data(self) -> list[ConsumerData]:
-        return [
-            ConsumerData(
-                group=self.group,
-                consume_type=ConsumeType.PUSH,
-                message_model=MessageModel.CLUSTERING,
-                consume_from_where=self._start_policy.where,
-                subscriptions=list(self._subscriptions.values()),
-            )
-        ]
-
-    def _members_changed(self, _: AsyncChannel, request: Command) -> None:
-        if (request.fields or {}).get("consumerGroup") == self.group:
-            self._rebalance.wake()
-
-    def _route_changed(self, topic: str) -> None:
-        self._rebalance.wake()
-
-
-class MessageLoop:
-    """One ``async for`` over a consumer's messages.
-
-    What begins with an underscore is for ``Consumer``, which settles the current message of a loop
-    that was left.
-    """
-
-    def __init__(self, inbox: Inbox, home: Home) -> None:
-        self._inbox = inbox
-        self._home = home
-        self._current: Delivery | None = None
-        self._task = asyncio.current_task()
-        self._is_running = True
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> ReceivedMessage:
-        if self._home.is_forked:
-            self._home.check_process()
-        self._finish_current()
-        self._current = delivery = await self._inbox.take_in_turn()
-        if delivery is None:
-            self._is_running = False
-            raise StopAsyncIteration
-        return delivery.message
-
-    def _finish_current(self) -> None:
-        """The body of the loop is done with its message."""
-        delivery, self._current = self._current, None
-        if delivery is not None:
-            self._inbox.acknowledge(delivery)
-
-    def _put_back_current(self) -> None:
-        """The loop was left; whether its message was handled is not known."""
-        delivery, self._current = self._current, None
-        if delivery is not None:
-            self._inbox.put_back(delivery)

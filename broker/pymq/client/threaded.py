@@ -5,30 +5,20 @@ have the same names and arguments and may be called from any thread. Ctrl-C inte
 client that is still open when the process ends is closed then.
 """
 
+import asyncio
 import functools
-import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from datetime import datetime
-from typing import Self, cast, overload
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Self, overload
 
 from pymq.client import consumer as _consumer
-from pymq.client.consumer import MAX_RECONSUME_TIMES
-from pymq.client.handler import check_handler, check_result
-from pymq.client.inbox import Delivery, FlowLimits
+from pymq.client.blocking_face import blocking, constructor
+from pymq.client.consumer import CONCURRENCY
+from pymq.client.inbox import Delivery
 from pymq.client.loop_thread import Threaded, soon
-from pymq.client.thread_inbox import ThreadInbox
-from pymq.clock import Clock
-from pymq.errors import ConfigurationError
-from pymq.net.said_once import SaidOnce
-from pymq.net.tasks import Tasks
-from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue
+from pymq.client.thread_inbox import Held
+from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
-
-_log = logging.getLogger(__name__)
-
-#: What was acknowledged counts after this at the latest.
-SETTLE_S = 1.0
 
 
 class Consumer(Threaded[_consumer.Consumer]):
@@ -43,40 +33,17 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     Moving on to the next message acknowledges the one before; so does leaving the ``with`` block
     without an exception. Several threads may take messages, each of them its own: a thread
-    acknowledges what it has taken itself and nothing else. What a thread holds when it ends is
-    delivered again, to another one; a thread that ends after a message that it has handled calls
-    ``acknowledge`` before. A message at which a loop was left (``break``, an exception) is
+    acknowledges what it has taken itself and nothing else, but any thread may call ``ack``,
+    ``retry`` and ``reject`` of a message. What a thread holds when it ends is delivered again, to
+    another one; a thread that ends after a message that it has handled calls ``acknowledge``
+    before. A message at which a loop was left (``break``, an exception) is
     delivered again when the same thread begins another loop.
     """
 
-    def __init__(
-        self,
-        name_servers: str | Sequence[str],
-        group: str,
-        *,
-        from_where: str | datetime | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
-        message_model: str = MessageModel.CLUSTERING,
-        max_reconsume_times: int = MAX_RECONSUME_TIMES,
-        limits: FlowLimits | None = None,
-        timeout_s: float = 3.0,
-        close_timeout_s: float = 10.0,
-        clock: Clock | None = None,
-    ) -> None:
-        super().__init__(
-            _consumer.Consumer(
-                name_servers,
-                group,
-                from_where=from_where,
-                message_model=message_model,
-                max_reconsume_times=max_reconsume_times,
-                limits=limits,
-                timeout_s=timeout_s,
-                close_timeout_s=close_timeout_s,
-                clock=clock,
-            )
-        )
-        self._inbox = ThreadInbox(self._client._inbox)
-        self._tasks = Tasks("blocking consumer")
+    @constructor(_consumer.Consumer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(_consumer.Consumer(*args, **kwargs))
+        self._inbox = self._client._thread_inbox
 
     # --- subscriptions
 
@@ -117,21 +84,15 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     def start(self) -> Self:
         """See the asyncio Consumer."""
-        self._start(self._open, "pymq consumer")
+        self._start(self._client.start, "pymq consumer")
         return self
 
-    async def _open(self) -> None:
-        await self._client.start()
-        self._tasks.repeat("settle", self._inbox.settle, SETTLE_S)
-
     def close(self) -> None:
-        """See the asyncio Consumer. Messages taken and not acknowledged are delivered again."""
-        self._stop(self._close)
+        """See the asyncio Consumer. Messages taken and not acknowledged are delivered again.
 
-    async def _close(self) -> None:
-        await self._tasks.close()
-        self._inbox.settle()
-        await self._client.close()
+        A plain handler that calls it waits ``close_timeout_s`` for itself; end ``run`` elsewhere.
+        """
+        self._stop(self._client.close)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -163,21 +124,20 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     def acknowledge(self) -> None:
         """What this thread has taken was handled. Moving on to the next message does it, too."""
-        self._inbox.acknowledge(self._inbox.held)
+        self._finish(self._inbox.held)
+
+    commit = blocking(_consumer.Consumer.commit)
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
-        self._call(soon(self._commit))
-
-    def _commit(self) -> None:
-        self._inbox.settle()
-        self._client.commit_nowait()
+        self._call(soon(self._client.commit_nowait))
 
     @overload
     def run(
         self,
         handler: Callable[[ReceivedMessage], object],
         *,
+        concurrency: int = CONCURRENCY,
         batch_size: None = None,
         timeout_s: float | None = None,
     ) -> None: ...
@@ -187,6 +147,7 @@ class Consumer(Threaded[_consumer.Consumer]):
         self,
         handler: Callable[[list[ReceivedMessage]], object],
         *,
+        concurrency: int = CONCURRENCY,
         batch_size: int,
         timeout_s: float | None = None,
     ) -> None: ...
@@ -195,46 +156,34 @@ class Consumer(Threaded[_consumer.Consumer]):
         self,
         handler: Callable[[ReceivedMessage], object] | Callable[[list[ReceivedMessage]], object],
         *,
+        concurrency: int = CONCURRENCY,
         batch_size: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Call ``handler`` for each message, in this thread; several threads may run one each.
+        """See the asyncio Consumer: plain functions are called in threads of their own.
 
-        A message for which it raises is sent back to its broker, which delivers it again
-        later.
-
-        Args:
-            handler: of one message; with ``batch_size``, of a list of messages.
-            batch_size: most messages of one call; it fails or succeeds as a whole.
-            timeout_s: end when no message comes for this long; ``None``: never.
-
-        Raises:
-            ConfigurationError: an argument is wrong.
-            ClientClosed: the consumer is not open.
+        So they are here, and not in the thread that calls this. Ctrl-C ends it; handlers at work
+        finish, see ``close``.
         """
-        check_handler(handler, batch_size)
-        call = cast(Callable[[ReceivedMessage | list[ReceivedMessage]], object], handler)
-        loop, said = object(), SaidOnce(_log)
-        while taken := self._take(batch_size or 1, timeout_s, loop):
-            messages = [delivery.message for delivery in taken]
-            try:
-                done = call(messages[0] if batch_size is None else messages)
-            except Exception as error:
-                failed = self._inbox.held.release()
-                self._call(self._client._failed_messages.handler_failed(failed, error))
-            except BaseException:  # Ctrl-C: whether it was handled is not known
-                self._put_back()
-                raise
-            else:
-                try:
-                    _check_plain(handler, done)
-                    check_result(handler, done, said)
-                except ConfigurationError:
-                    self._put_back()
-                    raise
+        work = self._client.run(
+            handler,  # type: ignore[arg-type]  # of messages or lists, as batch_size says
+            concurrency=concurrency,
+            batch_size=batch_size,  # type: ignore[arg-type]
+            timeout_s=timeout_s,
+        )
+        error = self._call(_error_of(work))
+        if error is not None:
+            raise error
 
     def _put_back(self) -> None:
-        self._call(soon(self._inbox.put_back, self._inbox.held.release()))
+        held = self._inbox.held
+        _tell_hooks(held, is_left=True)
+        self._call(soon(self._inbox.put_back, held.release()))
+
+    def _finish(self, held: Held) -> None:
+        """What a thread has taken was handled."""
+        _tell_hooks(held, is_left=False)
+        self._inbox.acknowledge(held)
 
     def _take(
         self, count_max: int, timeout_s: float | None, loop: object | None = None
@@ -243,33 +192,42 @@ class Consumer(Threaded[_consumer.Consumer]):
         inbox = self._inbox
         held = inbox.held
         if held.loop is loop or held.loop is None or loop is None:
-            inbox.acknowledge(held)
+            self._finish(held)
         elif held.deliveries:  # That loop was left: whether they were handled is not known.
             self._put_back()
         held.loop = loop
         self._check_open()
         taken = inbox.take_nowait(held, count_max)
-        if taken:
-            return taken
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not taken:
             left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
             if not self._call(inbox.fetch(left_s)):
                 break
             taken = inbox.take_nowait(held, count_max)  # none: other threads were quicker
+        observer = self._client._observer
+        if taken and observer is not None:
+            seen = observer.begin(taken)
+            try:
+                seen.before()
+            except BaseException:
+                self._put_back()
+                raise
+            held.seen = seen
         return taken
 
 
-def _check_plain(handler: object, result: object) -> None:
-    """Accept what a handler returned unless there is something to await in it.
+def _tell_hooks(held: Held, *, is_left: bool) -> None:
+    seen, held.seen = held.seen, None
+    if seen is not None:
+        seen.after(None, is_left=is_left)
 
-    Raises:
-        ConfigurationError: there is, and nobody would.
-    """
-    if isinstance(result, Awaitable):
-        if isinstance(result, Coroutine):
-            result.close()  # or Python warns that it was never awaited
-        raise ConfigurationError(
-            f"handler {handler!r} returned {result!r}, which nobody awaits here: "
-            "expected a plain function; asyncio's pymq.Consumer takes this one"
-        )
+
+async def _error_of(work: Coroutine[Any, Any, None]) -> BaseException | None:
+    """Return what a coroutine raises: KeyboardInterrupt, raised there, would end the loop."""
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return error
+    return None
