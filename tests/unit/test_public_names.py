@@ -51,7 +51,7 @@ SURFACE = {
     },
     "Clock": {"wall_ms", "monotonic_s"},
     "Consumer": {
-        *("group", "client_id", "assignment", "backlog_count"),
+        *("group", "client_id", "assignment", "backlog_count", "pause", "resume", "paused"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
     },
     "Message": {"encode_properties", "has_timer"},
@@ -60,6 +60,7 @@ SURFACE = {
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
     },
     "QueueLag": {"lag"},
+    "RebalanceListener": {"assigned", "revoked", "lost"},
     "ReceivedMessage": {
         *("tags", "keys", "message_id", "offset_message_id", "transaction_id"),
         *("born_host", "store_host", "from_record"),
@@ -72,7 +73,7 @@ SURFACE = {
     "Subscription": {"of_tags"},
     "blocking.Batcher": {"unanswered_count", "close", "flush", "send", "send_nowait"},
     "blocking.Consumer": {
-        *("client_id", "assignment", "backlog_count"),
+        *("client_id", "assignment", "backlog_count", "pause", "resume", "paused"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
         *("receive", "messages", "acknowledge"),
     },

@@ -1,8 +1,8 @@
-"""Consumer: a member of a consumer group that shares the messages (clustering).
+"""Consumer: a member of a consumer group.
 
-``Rebalance`` finds out which queues are ours and has one ``QueueReader`` for each, which pulls
-messages into the ``Inbox``; loops and handlers take them from there. Every second the brokers
-are told how far each queue is.
+``Rebalance`` finds out which queues are ours, and ``HeldQueues`` has one ``QueueReader`` for each,
+which pulls messages into the ``Inbox``; loops and handlers take them from there. Every second the
+brokers are told how far each queue is.
 
 A message is delivered at least once. It is finished when the handler returned, or when the
 broker has taken it back for another try; until then the queue's committed offset stays
@@ -12,17 +12,20 @@ Source: RocketMQ DefaultMQPushConsumerImpl.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Self, overload
 
+from pymq.client.allocation import Allocation, averagely
 from pymq.client.checks import check_count
 from pymq.client.config import parse_name_servers
-from pymq.client.consumer_config import CLOSE_TIMEOUT_S, MAX_RECONSUME_TIMES, ConsumerConfig
+from pymq.client.consumer_config import CLOSE_TIMEOUT_S, SUSPEND_S, ConsumerConfig
 from pymq.client.consumer_parts import ConsumerParts
 from pymq.client.handler import check_handler
 from pymq.client.inbox import FlowLimits
 from pymq.client.message_loop import MessageLoop, MessageLoops
+from pymq.client.rebalance_listener import RebalanceListener
 from pymq.client.start_policy import StartPolicy
 from pymq.client.subscriptions import subscription_of
 from pymq.client.workers import WorkerPool
@@ -32,7 +35,6 @@ from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue, S
 from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.names import retry_topic
 
-COMMIT_S = 1.0
 #: Calls of a handler that may be under way at a time.
 CONCURRENCY = 16
 
@@ -62,9 +64,24 @@ class Consumer:
             there, ``"latest"`` is the time when those were found (less 10 s, as clocks differ).
             (A RocketMQ broker may begin at the first message also for ``"latest"``, when
             the queue is so young that it still has that message in memory.)
-        message_model: clustering; broadcasting is not supported yet.
-        max_reconsume_times: after this many failed tries a message becomes a dead letter.
+        message_model: ``"CLUSTERING"``: the members share the messages. ``"BROADCASTING"``: each
+            member gets all; it keeps its offsets in a file (see ``local_offsets_dir``), and a
+            message that fails is logged and dropped.
+        orderly: handle the messages of each queue, so those of each sharding key, one after the
+            other in their order, also within this process and while members come and go. (The
+            name is RocketMQ's: MessageListenerOrderly.) A failure holds its queue back, see
+            ``suspend_s``. As many handlers work at a time as there are queues, at most.
+        suspend_s: in order, how long a queue waits before a message that failed is tried again.
+        max_reconsume_times: after this many failed tries a message becomes a dead letter. ``None``:
+            16; in order: never, as in Java.
+        allocation: how the queues are divided among the members, which must all do it in the same
+            way: one of ``pymq.allocation``, or a function.
+        rebalance_listener: told of queues that are assigned, revoked and lost.
         limits: how much is pulled ahead.
+        instance_name: what the client id ends with, unique in the group; ``None``: something new
+            each time, or, where each member gets everything, ``DEFAULT`` as in Java.
+        local_offsets_dir: where members that get everything keep their offsets; ``None``:
+            ``~/.rocketmq_offsets``, as in Java.
         timeout_s: for one request.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
         clock: for subscriptions' versions.
@@ -81,8 +98,14 @@ class Consumer:
         *,
         from_where: str | datetime | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
         message_model: str = MessageModel.CLUSTERING,
-        max_reconsume_times: int = MAX_RECONSUME_TIMES,
+        orderly: bool = False,
+        suspend_s: float = SUSPEND_S,
+        max_reconsume_times: int | None = None,
+        allocation: Allocation = averagely,
+        rebalance_listener: RebalanceListener | None = None,
         limits: FlowLimits | None = None,
+        instance_name: str | None = None,
+        local_offsets_dir: str | Path | None = None,
         timeout_s: float = 3.0,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
         clock: Clock | None = None,
@@ -92,8 +115,14 @@ class Consumer:
             group=group,
             start=StartPolicy.of(from_where),
             message_model=message_model,
+            orderly=orderly,
+            suspend_s=suspend_s,
             max_reconsume_times=max_reconsume_times,
+            allocation=allocation,
+            rebalance_listener=rebalance_listener,
             limits=FlowLimits() if limits is None else limits,
+            instance_name=instance_name,
+            local_offsets_dir=local_offsets_dir,
             timeout_s=timeout_s,
             close_timeout_s=close_timeout_s,
         )
@@ -144,7 +173,34 @@ class Consumer:
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours at the moment."""
-        return sorted(self._rebalance.readers)
+        return sorted(self._parts.held.readers)
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Pull and deliver nothing of some queues; handlers that are at work finish.
+
+        The queues stay ours. One that is given up and comes back is not paused any more, unless
+        all were paused.
+
+        Args:
+            queues: of ``assignment``; ``None``: all, also those to come.
+
+        Raises:
+            ConfigurationError: one is not ours; none was paused.
+            ClientClosed: the consumer is not open.
+            ClientMisplaced: it was started in another process, thread or event loop.
+        """
+        self._check_open()
+        self._parts.held.pause(queues)
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """Go on with some queues, or with all, where ``pause`` stopped. Raises what it does."""
+        self._check_open()
+        self._parts.held.resume(queues)
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The queues of ours that are paused."""
+        return self._parts.held.paused
 
     @property
     def client_id(self) -> str:
@@ -173,11 +229,11 @@ class Consumer:
             return self
         if not self._subscriptions:
             raise ConfigurationError("nothing is subscribed: call subscribe(topic) before start()")
-        retry = retry_topic(self.group)
-        self._subscriptions[retry] = Subscription.of_tags(retry, "*", self._clock.wall_ms())
+        if not self._config.is_broadcasting:
+            retry = retry_topic(self.group)
+            self._subscriptions[retry] = Subscription.of_tags(retry, "*", self._clock.wall_ms())
         await self._pool.start()
-        self._pool.spawn("rebalance", self._rebalance.run())
-        self._pool.repeat("commit", self.commit_nowait, COMMIT_S)
+        self._parts.start_duties()
         return self
 
     async def close(self) -> None:
@@ -274,8 +330,7 @@ class Consumer:
         """Tell the brokers how far the queues are, without waiting for an answer."""
         if self._pool.is_open:
             self._pool.check_open()
-        for reader in self._rebalance.readers.values():
-            reader.commit_nowait()
+        self._parts.held.commit_nowait()
 
     def _check_open(self) -> None:
         self._pool.check_open()

@@ -1,16 +1,26 @@
 """What a consumer is made of, and how its parts know each other."""
 
+from pymq.client.broadcast_retry import DroppedFailures
+from pymq.client.broker_offsets import BrokerOffsets, QueueOffsets
 from pymq.client.config import connect_s
-from pymq.client.consumer_config import ConsumerConfig
+from pymq.client.consumer_config import MAX_RECONSUME_TIMES, ConsumerConfig
+from pymq.client.held_queues import HeldQueues
 from pymq.client.inbox import Inbox
+from pymq.client.local_offsets import FLUSH_S, LocalOffsets
+from pymq.client.ordered_inbox import OrderedInbox
+from pymq.client.ordered_retry import OrderedFailures
 from pymq.client.pool import ClientPool
+from pymq.client.queue_locks import QueueLocks
 from pymq.client.rebalance import Rebalance
+from pymq.client.rebalance_listener import ListenerCalls
 from pymq.client.retry import FailedMessages
 from pymq.clock import Clock
 from pymq.net.channel import AsyncChannel
-from pymq.protocol.bodies import ConsumerData, ConsumeType, Subscription
+from pymq.protocol.bodies import ConsumerData, ConsumeType, MessageQueue, Subscription
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
+
+COMMIT_S = 1.0
 
 
 class ConsumerParts:
@@ -18,7 +28,7 @@ class ConsumerParts:
 
     ::
 
-        pool, inbox <- failed_messages <- rebalance
+        pool, inbox <- failed_messages <- held <- rebalance
 
     Args:
         config: of the consumer.
@@ -29,7 +39,8 @@ class ConsumerParts:
         inbox: what was pulled and is not finished.
         pool: connections, routes, heartbeats; the consumer starts and closes it.
         failed_messages: sends back what could not be handled.
-        rebalance: finds the queues that are ours and reads them.
+        held: the queues that are ours, and their readers.
+        rebalance: finds the queues that are ours.
         is_closing: is nothing delivered any more?
     """
 
@@ -37,7 +48,6 @@ class ConsumerParts:
         self._config = config
         self.subscriptions: dict[str, Subscription] = {}
         self.is_closing = False
-        self.inbox = Inbox(config.limits)
         self.pool = ClientPool(
             config.name_servers,
             timeout_s=config.timeout_s,
@@ -46,23 +56,78 @@ class ConsumerParts:
             consumers=self._consumer_data,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
             on_route=self._route_changed,
+            instance_name=config.full_instance_name,
             clock=clock,
         )
-        self.failed_messages = FailedMessages(
-            group=config.group,
-            max_reconsume_times=config.max_reconsume_times,
+        self._local_offsets: LocalOffsets | None = None
+        if config.is_broadcasting:
+            self._local_offsets = LocalOffsets(lambda: config.offsets_path(self.pool.client_id))
+        ordered = OrderedInbox(config.limits, self._may_deliver) if config.orderly else None
+        self.inbox: Inbox = ordered or Inbox(config.limits)
+        self.failed_messages = self._failures(ordered)
+        self.held = HeldQueues(
+            config.group,
             pool=self.pool,
             inbox=self.inbox,
-            is_closing=lambda: self.is_closing,
+            offsets=self._offsets,
+            on_undecodable=self.failed_messages.send_back_undecodable,
+            listener=ListenerCalls(config.group, config.rebalance_listener),
+            wake=lambda: self.rebalance.wake(),
         )
+        self._locks: QueueLocks | None = None
+        if ordered is not None and not config.is_broadcasting:
+            self._locks = self.held.locks = QueueLocks(
+                config.group,
+                self.pool,
+                confirm=self.held.may_go_on,
+                on_valid=ordered.locks_changed,
+                on_lost=self.held.lost_lock,
+            )
         self.rebalance = Rebalance(
             config.group,
             self.subscriptions,
             start=config.start,
+            allocation=None if config.is_broadcasting else config.allocation,
+            pool=self.pool,
+            held=self.held,
+        )
+
+    def start_duties(self) -> None:
+        """Begin what is done again and again, once the pool is open."""
+        self.pool.spawn("rebalance", self.rebalance.run())
+        self.pool.repeat("commit", self.held.commit_nowait, COMMIT_S)
+        if self._locks is not None:
+            self.pool.spawn("locks", self._locks.run())
+        if self._local_offsets is not None:
+            self.pool.repeat("offsets", self._local_offsets.flush_now_and_then, FLUSH_S)
+
+    def _failures(self, ordered: OrderedInbox | None) -> FailedMessages:
+        config = self._config
+        if ordered is not None:
+            return OrderedFailures(
+                group=config.group,
+                max_reconsume_times=config.max_reconsume_times,
+                suspend_s=config.suspend_s,
+                pool=self.pool,
+                inbox=ordered,
+                is_closing=lambda: self.is_closing,
+            )
+        tries = config.max_reconsume_times
+        return (DroppedFailures if config.is_broadcasting else FailedMessages)(
+            group=config.group,
+            max_reconsume_times=MAX_RECONSUME_TIMES if tries is None else tries,
             pool=self.pool,
             inbox=self.inbox,
-            on_undecodable=self.failed_messages.send_back_undecodable,
+            is_closing=lambda: self.is_closing,
         )
+
+    def _offsets(self, queue: MessageQueue) -> QueueOffsets:
+        if self._local_offsets is not None:
+            return self._local_offsets.of(queue)
+        return BrokerOffsets(self._config.group, queue, self.pool)
+
+    def _may_deliver(self, queue: MessageQueue) -> bool:
+        return self._locks is None or self._locks.is_valid(queue)
 
     # The pool comes first, and may call these only when it is started.
 

@@ -111,7 +111,7 @@ class WorkerPool:
         """Return the delivery and, for a handler of several, what else is there."""
         deliveries = [delivery]
         while len(deliveries) < (self._batch_size or 1):
-            another = self._inbox.take_nowait()
+            another = self._inbox.take_with(delivery)
             if another is None:
                 break
             deliveries.append(another)

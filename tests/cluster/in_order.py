@@ -1,0 +1,72 @@
+"""Messages with a key and a number, and what a group's handlers saw of them."""
+
+import asyncio
+import random
+from collections.abc import Iterable
+
+from pymq.client.producer import Producer
+from pymq.protocol.message import Message, ReceivedMessage
+
+KEYS = tuple(f"key-{n}" for n in range(9))
+
+
+async def send_keys(producer: Producer, topic: str, numbers: Iterable[int]) -> None:
+    """Send each number once for each key, in order."""
+    for number in numbers:
+        for key in KEYS:
+            message = Message(topic, b"%s %d" % (key.encode(), number))
+            await producer.send(message, sharding_key=key)
+
+
+class OrderLog:
+    """Handlers of several members, of which all calls are noted.
+
+    Args:
+        dice: how long a call takes.
+    """
+
+    def __init__(self, dice: random.Random) -> None:
+        self._dice = dice
+        self._at_work: dict[str, str] = {}
+        #: Key -> numbers in the order in which they were handled, again and again if need be.
+        self.handled: dict[str, list[int]] = {key: [] for key in KEYS}
+        self.members: set[str] = set()
+        self.wrong: list[str] = []
+
+    async def handle(self, member: str, message: ReceivedMessage) -> None:
+        """Take a message; others of its key must wait."""
+        self.begin(member, message)
+        await asyncio.sleep(self._dice.random() * 0.01)
+        self.end(message)
+
+    def begin(self, member: str, message: ReceivedMessage) -> None:
+        """A handler got a message."""
+        key, number = self.parts(message)
+        if key in self._at_work:
+            self.wrong.append(f"{key} {number} at {member} while {self._at_work[key]}")
+        self._at_work[key] = f"{number} at {member}"
+        seen = self.handled[key]
+        expected = max(seen, default=-1) + 1
+        if number > expected:
+            self.wrong.append(f"{key} {number} at {member}, expected {expected}")
+        seen.append(number)
+        self.members.add(member)
+
+    def end(self, message: ReceivedMessage) -> None:
+        """The handler is done."""
+        self._at_work.pop(self.parts(message)[0], None)
+
+    def has_all(self, count: int) -> bool:
+        """Have all numbers below this been handled, of every key?"""
+        return all(set(numbers) >= set(range(count)) for numbers in self.handled.values())
+
+    @property
+    def again_count(self) -> int:
+        """How many were handled again."""
+        return sum(len(numbers) - len(set(numbers)) for numbers in self.handled.values())
+
+    @staticmethod
+    def parts(message: ReceivedMessage) -> tuple[str, int]:
+        """Return the key and the number of a message."""
+        key, number = message.body.decode().split()
+        return key, int(number)
