@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pymq.client.transaction import Transaction
     from pymq.clock import Clock
     from pymq.errors import (
+        AlreadySettled,
         BrokerError,
         BrokerSystemError,
         ClientClosed,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
         MessageIllegal,
         MessageNotFound,
         NoPermission,
+        NotInHand,
         NotReplicated,
         OffsetOutOfRange,
         ProtocolError,
@@ -146,6 +148,7 @@ else:
 
 
 __all__ = [
+    "AlreadySettled",
     "Batcher",
     "BlockingAdmin",
     "BlockingClient",
@@ -182,6 +185,7 @@ __all__ = [
     "MessageNotFound",
     "MessageQueue",
     "NoPermission",
+    "NotInHand",
     "NotReplicated",
     "OffsetOutOfRange",
     "Producer",

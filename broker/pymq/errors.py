@@ -23,6 +23,8 @@
     ├── TooManyPending            not sent: too many requests are unanswered
     ├── ClientClosed
     ├── ClientMisplaced           used in another process, thread or event loop than its own
+    ├── AlreadySettled            a message that was consumed has an outcome already
+    ├── NotInHand                 a message is not with its consumer, or not any more
     ├── RouteNotFound             no name server knows a broker for the topic
     ├── MessageNotFound           no broker has a message with that id or key
     └── BrokerError               the peer answered with an error code
@@ -170,6 +172,14 @@ class ClientClosed(PymqError):
 
 class ClientMisplaced(PymqError):
     """The client belongs to another process, thread or event loop; nothing was sent."""
+
+
+class AlreadySettled(PymqError):
+    """A message has an outcome: done, once more, or dead letter; there is one for a delivery."""
+
+
+class NotInHand(PymqError):
+    """A message is not, or no longer, with the consumer that is to say what became of it."""
 
 
 class RouteNotFound(PymqError):

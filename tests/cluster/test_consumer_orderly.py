@@ -121,10 +121,70 @@ def test_what_was_tried_too_often_becomes_a_dead_letter(
         async with dead.subscribe("%DLQ%g"), asyncio.timeout(30):
             message = await anext(aiter(dead))
             assert (message.body, message.properties["RETRY_TOPIC"]) == (b"bad", "T")
+            assert "its handler failed 3 times, last with Zero" in message.properties["DLQ_REASON"]
 
     run(test())
     assert seen == [b"a", b"bad", b"bad", b"bad", b"z"]
-    assert "it was tried 3 times and is a dead letter now (%DLQ%g)" in caplog.text
+    assert "it was tried 3 times and becomes a dead letter (%DLQ%g)" in caplog.text
+
+
+def test_outcomes_by_name_keep_the_order(pymq_cluster: Cluster) -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        seen.append((message.body, message.reconsume_times))
+        if message.body == b"again" and not message.reconsume_times:
+            message.retry(after_s=1)
+            await asyncio.sleep(0.05)
+        elif message.body == b"bad":
+            message.reject("it is bad")
+        elif message.body == b"acked":
+            message.ack()
+            raise ZeroDivisionError
+
+    async def test() -> None:
+        async with Producer(pymq_cluster.name_server) as producer:
+            for body in (b"again", b"bad", b"acked", b"z"):
+                await producer.send(Message("T", body), sharding_key="k")
+        async with member(pymq_cluster) as one:
+            running = asyncio.ensure_future(one.run(handler))
+            await wait_until(lambda: (b"z", 0) in seen, "the queue goes on")
+            await wait_until(lambda: not one.backlog_count, "all are finished")
+        await running
+        dead = Consumer(pymq_cluster.name_server, "reader", from_where="earliest")
+        async with dead.subscribe("%DLQ%g"), asyncio.timeout(30):
+            message = await anext(aiter(dead))
+            assert (message.body, message.properties["DLQ_REASON"]) == (b"bad", "it is bad")
+
+    run(test())
+    assert seen == [(b"again", 0), (b"again", 1), (b"bad", 0), (b"acked", 0), (b"z", 0)]
+
+
+def test_a_handler_that_takes_long_is_named_and_keeps_its_message(
+    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        got: list[bytes] = []
+        is_free = asyncio.Event()
+
+        async def slow(message: ReceivedMessage) -> None:
+            got.append(message.body)
+            await is_free.wait()
+
+        async with Producer(pymq_cluster.name_server) as producer:
+            for body in (b"a", b"b"):
+                await producer.send(Message("T", body), sharding_key="k")
+        async with member(pymq_cluster, consume_timeout_s=0.2) as one:
+            running = asyncio.ensure_future(one.run(slow))
+            await wait_until(lambda: "its queue stands still until it is done" in caplog.text, "")
+            await asyncio.sleep(0.1)
+            assert got == [b"a"]
+            is_free.set()
+            await wait_until(lambda: got == [b"a", b"b"], "the next one")
+        await running
+
+    run(test())
+    assert caplog.text.count("its queue stands still until it is done") == 1
 
 
 def test_members_come_and_go_and_nothing_is_handled_twice(

@@ -1,5 +1,6 @@
 """Several threads on one blocking consumer: each acknowledges what it took itself."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from pymq import blocking
 from pymq.client import threaded
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
-from pymq.errors import ConfigurationError
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
 
@@ -230,7 +230,7 @@ def test_a_handler_that_was_interrupted_has_not_handled_its_message(pymq_cluster
             raise KeyboardInterrupt
 
     with consumer_of(name_server) as consumer, pytest.raises(KeyboardInterrupt):
-        consumer.run(interrupted)
+        consumer.run(interrupted, concurrency=1)
     with consumer_of(name_server) as consumer:
         assert numbers(consumer, 2) == [1, 2]
 
@@ -260,7 +260,7 @@ def test_a_blocking_handler_of_lists(pymq_cluster: Cluster) -> None:
         handled.extend(int(message.body) for message in messages)
 
     with consumer_of(name_server) as consumer, ThreadPoolExecutor(1) as executor:
-        end = executor.submit(consumer.run, handler, batch_size=8)
+        end = executor.submit(consumer.run, handler, concurrency=1, batch_size=8)
         wait_acknowledged(consumer, handled, 50)
         consumer.close()
         end.result(DEADLINE_S)
@@ -269,15 +269,19 @@ def test_a_blocking_handler_of_lists(pymq_cluster: Cluster) -> None:
     assert lag(name_server) == 0
 
 
-def test_a_blocking_handler_may_not_be_async(pymq_cluster: Cluster) -> None:
-    """Its coroutine would be dropped, and the message acknowledged."""
+def test_a_blocking_consumer_awaits_async_handlers(pymq_cluster: Cluster) -> None:
     name_server = pymq_cluster.name_server
-    send_numbers(name_server, 2, to_one_queue=True)
+    send_numbers(name_server, 20)
+    handled: list[int] = []
+    threads: set[str] = set()
 
     async def handler(message: ReceivedMessage) -> None:
-        raise AssertionError("never awaited")
+        await asyncio.sleep(0)
+        threads.add(threading.current_thread().name)
+        handled.append(int(message.body))
 
     with consumer_of(name_server) as consumer:
-        with pytest.raises(ConfigurationError, match="expected a plain function"):
-            consumer.run(handler)
-        assert numbers(consumer, 2) == [0, 1]
+        consumer.run(handler, timeout_s=1)
+    assert sorted(handled) == list(range(20))
+    assert threads == {"pymq consumer"}
+    assert lag(name_server) == 0

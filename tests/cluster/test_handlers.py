@@ -123,7 +123,7 @@ def test_handlers_that_never_wait_leave_the_loop_its_turns(
                 async for _ in consumer:
                     events.append("message")
 
-            def handler(_: ReceivedMessage) -> None:
+            async def handler(_: ReceivedMessage) -> None:
                 events.append("message")
 
             reading = consumer.run(handler) if way == "run" else loop()

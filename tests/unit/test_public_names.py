@@ -52,7 +52,7 @@ SURFACE = {
     "Clock": {"wall_ms", "monotonic_s"},
     "Consumer": {
         *("group", "client_id", "assignment", "backlog_count", "pause", "resume", "paused"),
-        *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
+        *("start", "close", "subscribe", "unsubscribe", "run", "commit", "commit_nowait"),
     },
     "Message": {"encode_properties", "has_timer"},
     "Producer": {
@@ -63,7 +63,7 @@ SURFACE = {
     "RebalanceListener": {"assigned", "revoked", "lost"},
     "ReceivedMessage": {
         *("tags", "keys", "message_id", "offset_message_id", "transaction_id"),
-        *("born_host", "store_host", "from_record"),
+        *("born_host", "store_host", "from_record", "ack", "retry", "reject"),
     },
     "Reply": {"tags"},
     "Route": {"address", "read_address", "masters", "only"},
@@ -74,7 +74,7 @@ SURFACE = {
     "blocking.Batcher": {"unanswered_count", "close", "flush", "send", "send_nowait"},
     "blocking.Consumer": {
         *("client_id", "assignment", "backlog_count", "pause", "resume", "paused"),
-        *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
+        *("start", "close", "subscribe", "unsubscribe", "run", "commit", "commit_nowait"),
         *("receive", "messages", "acknowledge"),
     },
     "Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},

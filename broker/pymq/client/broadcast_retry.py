@@ -22,6 +22,11 @@ class DroppedFailures(FailedMessages):
         for delivery in deliveries:
             self._drop(delivery, f"its handler failed: {error!r:.200}", error)
 
+    def send_back_soon(self, delivery: Delivery) -> None:
+        """Log and drop what was to go back by name, or for being late."""
+        outcome = delivery.outcome
+        self._drop(delivery, "it was not done" if outcome is None else f"it {outcome.text}", None)
+
     def send_back_undecodable(self, delivery: Delivery) -> None:
         """Drop it; what is wrong with it has been logged."""
         self._drop(delivery, "its body cannot be read", None)

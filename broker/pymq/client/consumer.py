@@ -12,34 +12,49 @@ Source: RocketMQ DefaultMQPushConsumerImpl.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import logging
+import time
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Self, overload
 
 from pymq.client.allocation import Allocation, averagely
-from pymq.client.checks import check_count
+from pymq.client.checks import check_count, check_seconds
 from pymq.client.config import parse_name_servers
-from pymq.client.consumer_config import CLOSE_TIMEOUT_S, SUSPEND_S, ConsumerConfig
+from pymq.client.consumer_config import (
+    CLOSE_TIMEOUT_S,
+    CONSUME_TIMEOUT_S,
+    SUSPEND_S,
+    ConsumerConfig,
+)
 from pymq.client.consumer_parts import ConsumerParts
-from pymq.client.handler import check_handler
+from pymq.client.handler import check_handler, is_async
 from pymq.client.inbox import FlowLimits
 from pymq.client.message_loop import MessageLoop, MessageLoops
+from pymq.client.queue_control import QueueControl
 from pymq.client.rebalance_listener import RebalanceListener
 from pymq.client.start_policy import StartPolicy
 from pymq.client.subscriptions import subscription_of
+from pymq.client.thread_workers import ThreadWorkers
 from pymq.client.workers import WorkerPool
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError
-from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue, Subscription
+from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, Subscription
 from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.names import retry_topic
 
+_log = logging.getLogger(__name__)
+
+COMMIT_S = 1.0
+#: How often is looked for messages that stand for too long, at least.
+EXPIRE_S = 30.0
 #: Calls of a handler that may be under way at a time.
 CONCURRENCY = 16
+CONCURRENCY_MAX = 1_000
 
 
-class Consumer:
+class Consumer(QueueControl):
     """Reads topics as a member of a group. For one event loop.
 
     ::
@@ -82,6 +97,8 @@ class Consumer:
             each time, or, where each member gets everything, ``DEFAULT`` as in Java.
         local_offsets_dir: where members that get everything keep their offsets; ``None``:
             ``~/.rocketmq_offsets``, as in Java.
+        consume_timeout_s: a message that a handler or a loop has had for longer goes back to its
+            broker, which delivers it again after 10 s (RocketMQ consumeTimeout).
         timeout_s: for one request.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
         clock: for subscriptions' versions.
@@ -106,6 +123,7 @@ class Consumer:
         limits: FlowLimits | None = None,
         instance_name: str | None = None,
         local_offsets_dir: str | Path | None = None,
+        consume_timeout_s: float = CONSUME_TIMEOUT_S,
         timeout_s: float = 3.0,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
         clock: Clock | None = None,
@@ -123,20 +141,21 @@ class Consumer:
             limits=FlowLimits() if limits is None else limits,
             instance_name=instance_name,
             local_offsets_dir=local_offsets_dir,
+            consume_timeout_s=consume_timeout_s,
             timeout_s=timeout_s,
             close_timeout_s=close_timeout_s,
         )
         self.group = group
         self._clock = clock or Clock()
-        # This and the inbox are also used by ``threaded``, which calls handlers in threads.
         self._parts = parts = ConsumerParts(config, self._clock)
         self._pool = parts.pool
         self._inbox = parts.inbox
         self._rebalance = parts.rebalance
-        self._failed_messages = parts.failed_messages
+        self._outcomes = parts.outcomes
+        self._thread_inbox = parts.thread_inbox  # for ``threaded``, too
         self._subscriptions = parts.subscriptions
-        self._loops = MessageLoops(self._inbox)
-        self._worker_pools: list[WorkerPool] = []
+        self._loops = MessageLoops(self._inbox, self._outcomes)
+        self._worker_pools: list[WorkerPool | ThreadWorkers] = []
 
     # --- subscriptions
 
@@ -171,38 +190,6 @@ class Consumer:
         self._rebalance.subscriptions_changed()
 
     @property
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment."""
-        return sorted(self._parts.held.readers)
-
-    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Pull and deliver nothing of some queues; handlers that are at work finish.
-
-        The queues stay ours. One that is given up and comes back is not paused any more, unless
-        all were paused.
-
-        Args:
-            queues: of ``assignment``; ``None``: all, also those to come.
-
-        Raises:
-            ConfigurationError: one is not ours; none was paused.
-            ClientClosed: the consumer is not open.
-            ClientMisplaced: it was started in another process, thread or event loop.
-        """
-        self._check_open()
-        self._parts.held.pause(queues)
-
-    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
-        """Go on with some queues, or with all, where ``pause`` stopped. Raises what it does."""
-        self._check_open()
-        self._parts.held.resume(queues)
-
-    @property
-    def paused(self) -> list[MessageQueue]:
-        """The queues of ours that are paused."""
-        return self._parts.held.paused
-
-    @property
     def client_id(self) -> str:
         """Who we are to the brokers and the other members."""
         return self._pool.client_id
@@ -233,14 +220,20 @@ class Consumer:
             retry = retry_topic(self.group)
             self._subscriptions[retry] = Subscription.of_tags(retry, "*", self._clock.wall_ms())
         await self._pool.start()
+        self._pool.spawn("rebalance", self._rebalance.run())
+        self._pool.repeat("commit", self.commit_nowait, COMMIT_S)
+        limit_s = self._config.consume_timeout_s
+        self._pool.repeat("consume time-out", self._outcomes.expire, min(limit_s / 10, EXPIRE_S))
         self._parts.start_duties()
         return self
 
     async def close(self) -> None:
         """Pull no more, let handlers finish, commit, leave the group. Idempotent.
 
-        Handlers that are not done within ``close_timeout_s`` are cancelled; their messages
-        are delivered again, to another member.
+        Handlers that are not done within ``close_timeout_s`` are cancelled, if they are coroutine
+        functions; their messages are delivered again, to another member. What handlers sent back
+        is waited for as long. Each queue's commit is answered, or the log says that it is not.
+        Messages that were pulled and not handled are left to other members.
         """
         if self._parts.is_closing or not self._pool.is_open:
             return
@@ -248,12 +241,30 @@ class Consumer:
         self._parts.is_closing = True
         self._inbox.close()
         self._rebalance.stop()
+        limit_s = self._config.close_timeout_s
+        until_s = time.monotonic() + limit_s
         try:
-            ends = [pool.close(self._config.close_timeout_s) for pool in self._worker_pools]
-            await asyncio.gather(*ends)
+            await asyncio.gather(*(pool.close(limit_s) for pool in self._worker_pools))
+            await self._parts.failed_messages.wait_sent(until_s - time.monotonic())
+            self._thread_inbox.settle()
+            self._outcomes.close()
             await self._rebalance.close()
         finally:
             await self._pool.close()
+            self._say_left()
+
+    def _say_left(self) -> None:
+        """Say what was pulled and is not finished."""
+        in_hand = sum(1 for delivery in self._inbox.in_hand if delivery.taken_s)
+        waiting_count = self._inbox.message_count - in_hand
+        _log.log(
+            logging.WARNING if in_hand else logging.INFO,
+            "group %r: closed; %d messages that handlers or loops had are not finished, %d others "
+            "were pulled and not handled: other members get them",
+            self.group,
+            in_hand,
+            waiting_count,
+        )
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -276,6 +287,7 @@ class Consumer:
         *,
         concurrency: int = CONCURRENCY,
         batch_size: None = None,
+        timeout_s: float | None = None,
     ) -> None: ...
 
     @overload
@@ -285,6 +297,7 @@ class Consumer:
         *,
         concurrency: int = CONCURRENCY,
         batch_size: int,
+        timeout_s: float | None = None,
     ) -> None: ...
 
     async def run(
@@ -293,43 +306,80 @@ class Consumer:
         *,
         concurrency: int = CONCURRENCY,
         batch_size: int | None = None,
+        timeout_s: float | None = None,
     ) -> None:
         """Call a handler for each message until the consumer is closed.
 
-        A message for which the handler raises is sent back to its broker. Cancelling
-        ``run`` stops taking messages; handlers that are at work finish (see ``close``).
+        A coroutine function (``async def``) is called in the event loop, a plain function in
+        ``concurrency`` threads of its own, where it may block.
+
+        What this promises:
+
+        * A handler that returns is done with its message, whatever it returns; the message of one
+          that raises is delivered again, later after each try, and is a dead letter in the end.
+          ``message.ack()``, ``.retry()`` and ``.reject()`` say it otherwise.
+        * Each message is handled at least once. It comes again, perhaps to another member, if the
+          process ends, or its queue goes to another member, before it is finished and committed;
+          or if it is not finished within ``consume_timeout_s``.
+        * No order: messages of a queue are handed out in its order, and up to ``concurrency``
+          calls overlap.
+        * A message that is not finished is not passed by what is committed, however many behind
+          it are finished.
+
+        Cancelling ``run`` stops taking messages; handlers that are at work finish (see
+        ``close``). Several may run at a time.
 
         Args:
-            handler: ``async def handler(message)``; with ``batch_size``, of a list of messages.
+            handler: of one message; with ``batch_size``, of a list of messages.
             concurrency: how many calls may be under way at a time.
-            batch_size: most messages of one call; it fails or succeeds as a whole.
+            batch_size: most messages of one call; those without an outcome of their own have that
+                of the call.
+            timeout_s: end when no message has come for so long; ``None``: never.
 
         Raises:
             ConfigurationError: an argument is wrong, or ``handler`` is a generator function.
             ClientClosed: the consumer is not open.
-            BaseException: what ``handler`` raised that is not an ``Exception``.
+            BaseException: what ``handler`` raised that is not an ``Exception``; its messages are
+                delivered again.
         """
         self._check_open()
         check_handler(handler, batch_size)
-        check_count("concurrency", concurrency, 1)
-        workers = WorkerPool(
-            self._inbox,
-            handler,
-            concurrency,
-            batch_size,
-            self._failed_messages.handler_failed,
-            self._pool.spawn,
-        )
+        check_count("concurrency", concurrency, 1, CONCURRENCY_MAX)
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        workers: WorkerPool | ThreadWorkers
+        if is_async(handler):
+            workers = WorkerPool(
+                self._inbox, handler, concurrency, batch_size, self._outcomes, self._pool.spawn
+            )
+        else:
+            workers = ThreadWorkers(
+                self._thread_inbox, handler, concurrency, batch_size, self._outcomes, self.group
+            )
         self._worker_pools = [*(other for other in self._worker_pools if other.is_running), workers]
         try:
-            await workers.wait_end()
+            await workers.wait_end(timeout_s)
         finally:
             workers.stop()
+
+    async def commit(self) -> None:
+        """Tell the brokers how far the queues are, and wait for their answers.
+
+        It is done anyway, every second without waiting, and by ``close``.
+
+        Raises:
+            PymqError: a broker does not answer, or refused; its queues stay as they were.
+            ClientClosed: the consumer is not open.
+        """
+        self._check_open()
+        self._thread_inbox.settle()
+        await asyncio.gather(*(reader.commit() for reader in self._rebalance.readers.values()))
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
         if self._pool.is_open:
             self._pool.check_open()
+        self._thread_inbox.settle()
         self._parts.held.commit_nowait()
 
     def _check_open(self) -> None:

@@ -22,6 +22,8 @@ SUSPEND_S = 1.0
 #: What the ids of Java's broadcasting consumers end with, so that they find their offsets again.
 BROADCASTING_INSTANCE = "DEFAULT"
 _INSTANCE_NAME = re.compile(r"[^\s/\\@]{1,200}")
+#: RocketMQ consumeTimeout, 15 minutes.
+CONSUME_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,7 @@ class ConsumerConfig(ClientConfig):
         allocation: how the queues are divided among the members.
         rebalance_listener: told of queues that come and go.
         limits: how much is pulled ahead.
+        consume_timeout_s: a message that somebody has had for longer goes back to its broker.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
         instance_name: what the client id ends with; ``None``: something unique, or, where every
             member gets everything, ``DEFAULT``.
@@ -54,6 +57,7 @@ class ConsumerConfig(ClientConfig):
     allocation: Allocation = averagely
     rebalance_listener: RebalanceListener | None = None
     limits: FlowLimits = field(default_factory=FlowLimits)
+    consume_timeout_s: float = CONSUME_TIMEOUT_S
     close_timeout_s: float = CLOSE_TIMEOUT_S
     instance_name: str | None = None
     local_offsets_dir: str | Path | None = None
@@ -85,6 +89,7 @@ class ConsumerConfig(ClientConfig):
             check_listener(self.rebalance_listener)
         if not isinstance(self.limits, FlowLimits):
             raise ConfigurationError(f"limits={self.limits!r:.80}: expected a FlowLimits")
+        check_seconds("consume_timeout_s", self.consume_timeout_s)
         if self.close_timeout_s != 0:
             check_seconds("close_timeout_s", self.close_timeout_s)
         self._check_local()

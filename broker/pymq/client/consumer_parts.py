@@ -8,19 +8,20 @@ from pymq.client.held_queues import HeldQueues
 from pymq.client.inbox import Inbox
 from pymq.client.local_offsets import FLUSH_S, LocalOffsets
 from pymq.client.ordered_inbox import OrderedInbox
+from pymq.client.ordered_outcomes import OrderedOutcomes
 from pymq.client.ordered_retry import OrderedFailures
+from pymq.client.outcomes import Outcomes
 from pymq.client.pool import ClientPool
 from pymq.client.queue_locks import QueueLocks
 from pymq.client.rebalance import Rebalance
 from pymq.client.rebalance_listener import ListenerCalls
 from pymq.client.retry import FailedMessages
+from pymq.client.thread_inbox import ThreadInbox
 from pymq.clock import Clock
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import ConsumerData, ConsumeType, MessageQueue, Subscription
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
-
-COMMIT_S = 1.0
 
 
 class ConsumerParts:
@@ -28,7 +29,8 @@ class ConsumerParts:
 
     ::
 
-        pool, inbox <- failed_messages <- held <- rebalance
+        pool, inbox <- failed_messages <- outcomes <- thread_inbox
+                                       <- held <- rebalance
 
     Args:
         config: of the consumer.
@@ -39,6 +41,8 @@ class ConsumerParts:
         inbox: what was pulled and is not finished.
         pool: connections, routes, heartbeats; the consumer starts and closes it.
         failed_messages: sends back what could not be handled.
+        outcomes: gives messages their outcomes.
+        thread_inbox: the way of messages to threads and back.
         held: the queues that are ours, and their readers.
         rebalance: finds the queues that are ours.
         is_closing: is nothing delivered any more?
@@ -83,6 +87,14 @@ class ConsumerParts:
                 on_valid=ordered.locks_changed,
                 on_lost=self.held.lost_lock,
             )
+        self.outcomes = (OrderedOutcomes if config.orderly else Outcomes)(
+            self.inbox,
+            self.failed_messages,
+            self.pool,
+            consume_timeout_s=config.consume_timeout_s,
+        )
+        self.inbox.settler = self.outcomes
+        self.thread_inbox = ThreadInbox(self.inbox, self.outcomes)
         self.rebalance = Rebalance(
             config.group,
             self.subscriptions,
@@ -93,9 +105,7 @@ class ConsumerParts:
         )
 
     def start_duties(self) -> None:
-        """Begin what is done again and again, once the pool is open."""
-        self.pool.spawn("rebalance", self.rebalance.run())
-        self.pool.repeat("commit", self.held.commit_nowait, COMMIT_S)
+        """Begin what locks and local offsets need, once the pool is open."""
         if self._locks is not None:
             self.pool.spawn("locks", self._locks.run())
         if self._local_offsets is not None:

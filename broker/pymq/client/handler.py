@@ -1,5 +1,6 @@
 """What a consumer calls with its messages: what it may be, and what it may return."""
 
+import inspect
 from types import AsyncGeneratorType, GeneratorType
 
 from pymq.client.checks import check_count
@@ -17,6 +18,18 @@ def check_handler(handler: object, batch_size: int | None) -> None:
         raise ConfigurationError(f"handler {handler!r}: expected a function")
     if batch_size is not None:
         check_count("batch_size", batch_size, 1)
+
+
+def is_async(handler: object) -> bool:
+    """Is it a coroutine function, or an object that is called like one?"""
+    call = vars(type(handler)).get("__call__")  # of an object whose class defines it
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
+
+
+def name_of(handler: object) -> str:
+    """Return what log messages call a handler."""
+    name = getattr(handler, "__qualname__", None)
+    return f"handler {name}" if isinstance(name, str) else f"handler {handler!r:.80}"
 
 
 def check_result(handler: object, result: object, said: SaidOnce) -> None:

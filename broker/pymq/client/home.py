@@ -64,6 +64,11 @@ class Home(Process):
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 
+    @property
+    def is_own_thread(self) -> bool:
+        """Is this the thread of the client's event loop?"""
+        return threading.get_ident() == self._thread
+
     def check(self) -> None:
         """Accept a call from the client's own event loop.
 

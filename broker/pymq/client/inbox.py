@@ -11,10 +11,12 @@ import time
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from pymq.client.checks import check_count
 from pymq.client.process_queue import ProcessQueue
 from pymq.protocol.message import ReceivedMessage
+from pymq.protocol.outcomes import Outcome
 
 #: For so long messages may follow one another without the event loop's other work in between.
 TURN_S = 0.02
@@ -42,14 +44,32 @@ class FlowLimits:
             check_count(name, getattr(self, name), 1)
 
 
+class Settler(Protocol):
+    """What carries out the outcomes that messages are given by name, from any thread."""
+
+    def settle(self, delivery: "Delivery", outcome: Outcome) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class Delivery:
     """One message that waits for a handler, or is being handled."""
 
     message: ReceivedMessage
     process_queue: ProcessQueue
+    settler: Settler | None = None
     #: Its body cannot be decompressed: no handler gets it, it only goes back to the broker.
     is_held: bool = False
+    #: What became of it; only ``Outcomes`` changes it.
+    outcome: Outcome | None = None
+    #: Since when somebody has it, monotonic; 0: nobody has.
+    taken_s: float = 0.0
+    #: Who has it, for log messages.
+    holder: str = ""
+
+    def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        """Give the message its outcome. Raises what ``ReceivedMessage.ack`` does."""
+        assert self.settler is not None
+        self.settler.settle(self, outcome)
 
 
 class Inbox:
@@ -65,6 +85,10 @@ class Inbox:
         self._is_closed = False
         self._turn_ends_s = 0.0
         self._next_turn = asyncio.Lock()
+        #: Those that were taken and are not finished.
+        self.in_hand: set[Delivery] = set()
+        #: Carries out outcomes that messages are given by name; who has none gives them none.
+        self.settler: Settler | None = None
         #: Unfinished, over all queues.
         self.message_count = 0
         self.message_bytes = 0
@@ -91,7 +115,11 @@ class Inbox:
         process_queue.pulled(messages, next_offset)
         self.message_count += len(messages)
         self.message_bytes += process_queue.message_bytes - before
-        deliveries = [Delivery(message, process_queue) for message in messages]
+        settler = self.settler
+        deliveries = [Delivery(message, process_queue, settler) for message in messages]
+        if settler is not None:
+            for delivery in deliveries:
+                delivery.message._hold(delivery)
         held = [d for d in deliveries if d.message.queue_offset in hold] if hold else []
         for delivery in held:
             delivery.is_held = True
@@ -145,13 +173,10 @@ class Inbox:
         offset = queue.commit_offset
         if failure := queue.failures.get(offset):
             return f"{failure}; mend the handler, or let it return for what it cannot handle"
-        for delivery in self._ready:
+        for delivery in self.in_hand:
             if delivery.process_queue is queue and delivery.message.queue_offset == offset:
-                return "it waits for a handler; raise concurrency, or start more members"
-        return (
-            "its handler has not returned, or its loop has not asked for the next message; give "
-            "what handles messages a time limit"
-        )
+                return _why_in_hand(delivery)
+        return "it waits for a handler; raise concurrency, or start more members"
 
     def resume(self, queue: ProcessQueue) -> None:
         """Deliver messages of a queue that was paused."""
@@ -172,6 +197,7 @@ class Inbox:
         self.message_bytes -= process_queue.message_bytes
         self._ready = deque(d for d in self._ready if d.process_queue is not process_queue)
         self._stash.pop(process_queue, None)
+        self.in_hand = {d for d in self.in_hand if d.process_queue is not process_queue}
         self._resume()
 
     # --- handlers
@@ -216,8 +242,13 @@ class Inbox:
             if queue.is_paused:
                 self._stash.setdefault(queue, []).append(delivery)
             elif not queue.dropped:
+                self._hand_out(delivery)
                 return delivery
         return None
+
+    def _hand_out(self, delivery: Delivery) -> None:
+        delivery.taken_s = time.monotonic()
+        self.in_hand.add(delivery)
 
     def take_with(self, delivery: Delivery) -> Delivery | None:
         """Return a message for the same call of a handler as one that was just taken, if any."""
@@ -225,6 +256,10 @@ class Inbox:
 
     def acknowledge(self, delivery: Delivery) -> None:
         """A message was consumed, or its broker has taken it back. Idempotent."""
+        self.in_hand.discard(delivery)
+        if delivery.outcome is not None:
+            # In place of the delivery, which refers to the message: a circle would keep its body.
+            delivery.message._hold(delivery.outcome)
         queue = delivery.process_queue
         if queue.dropped:
             return
@@ -237,8 +272,10 @@ class Inbox:
             self._resume()
 
     def put_back(self, delivery: Delivery) -> None:
-        """Deliver a message again, before all others."""
-        if not delivery.process_queue.dropped:
+        """Deliver a message again, before all others, unless it has an outcome."""
+        self.in_hand.discard(delivery)
+        delivery.taken_s = 0.0
+        if not delivery.process_queue.dropped and delivery.outcome is None:
             self._ready.appendleft(delivery)
             self._wake_takers(1)
 
@@ -259,3 +296,16 @@ class Inbox:
         for queue, future in self._paused.items():
             if not future.done() and (queue.dropped or self.room(queue, 0.75) > 0):
                 future.set_result(None)
+
+
+def _why_in_hand(delivery: Delivery) -> str:
+    """Return what keeps a message that somebody has, and what would help."""
+    message_id = delivery.message.message_id
+    if delivery.outcome is not None:
+        return f"message {message_id} {delivery.outcome.text}, and its broker has not taken it yet"
+    holder = delivery.holder or "its loop"
+    waited_s = time.monotonic() - delivery.taken_s
+    return (
+        f"{holder} has had message {message_id} for {waited_s:.0f} s and has not finished it; give "
+        "what handles messages a time limit (after consume_timeout_s it goes back to its broker)"
+    )

@@ -5,6 +5,7 @@ from typing import Self
 
 from pymq.client.home import Home
 from pymq.client.inbox import Delivery, Inbox
+from pymq.client.outcomes import Outcomes
 from pymq.protocol.message import ReceivedMessage
 
 
@@ -15,8 +16,9 @@ class MessageLoop:
     loop that was left.
     """
 
-    def __init__(self, inbox: Inbox, home: Home) -> None:
+    def __init__(self, inbox: Inbox, outcomes: Outcomes, home: Home) -> None:
         self._inbox = inbox
+        self._outcomes = outcomes
         self._home = home
         self._current: Delivery | None = None
         self._task = asyncio.current_task()
@@ -39,7 +41,7 @@ class MessageLoop:
         """The body of the loop is done with its message."""
         delivery, self._current = self._current, None
         if delivery is not None:
-            self._inbox.acknowledge(delivery)
+            self._outcomes.returned((delivery,))
 
     def _put_back_current(self) -> None:
         """The loop was left; whether its message was handled is not known."""
@@ -51,8 +53,9 @@ class MessageLoop:
 class MessageLoops:
     """The loops of one consumer. For one event loop."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, outcomes: Outcomes) -> None:
         self._inbox = inbox
+        self._outcomes = outcomes
         self._loops: list[MessageLoop] = []
 
     def begin(self, home: Home) -> MessageLoop:
@@ -64,7 +67,7 @@ class MessageLoops:
                 loop._put_back_current()
             elif loop._is_running:
                 still.append(loop)
-        self._loops = [*still, MessageLoop(self._inbox, home)]
+        self._loops = [*still, MessageLoop(self._inbox, self._outcomes, home)]
         return self._loops[-1]
 
     def finish_those_of_this_task(self) -> None:

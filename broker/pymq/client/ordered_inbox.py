@@ -14,6 +14,7 @@ Source: RocketMQ ConsumeMessageOrderlyService, ProcessQueue.takeMessages.
 """
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -116,6 +117,7 @@ class OrderedInbox(Inbox):
     def _take_from(self, lane: _Lane) -> Delivery:
         delivery = lane.waiting.popleft()
         lane.at_work.add(delivery)
+        self._hand_out(delivery)
         return delivery
 
     def acknowledge(self, delivery: Delivery) -> None:
@@ -124,11 +126,33 @@ class OrderedInbox(Inbox):
         self._released(delivery)
 
     def put_back(self, delivery: Delivery) -> None:
-        """Deliver a message again, before those that follow it."""
+        """Deliver a message again, before those that follow it, unless it has an outcome."""
+        self.in_hand.discard(delivery)
+        delivery.taken_s = 0.0
         lane = self._lanes.get(delivery.process_queue)
-        if lane is not None and delivery in lane.at_work:
+        if lane is not None and delivery in lane.at_work and delivery.outcome is None:
             lane.waiting.appendleft(delivery)
             self._released(delivery)
+
+    def begin_again(self, delivery: Delivery) -> None:
+        """Deliver a message once more, before those that follow it.
+
+        As another delivery, of a copy: whoever has this one may still be at work on it, and what
+        becomes of it then must not count for the next try.
+        """
+        self.in_hand.discard(delivery)
+        lane = self._lanes.get(delivery.process_queue)
+        if lane is None or delivery not in lane.at_work:
+            return
+        if delivery.outcome is not None:
+            delivery.message._hold(delivery.outcome)
+        times = delivery.message.reconsume_times + 1
+        message = dataclasses.replace(delivery.message, reconsume_times=times)
+        again = Delivery(message, delivery.process_queue, delivery.settler)
+        if again.settler is not None:
+            message._hold(again)
+        lane.waiting.appendleft(again)
+        self._released(delivery)
 
     def _released(self, delivery: Delivery) -> None:
         queue = delivery.process_queue

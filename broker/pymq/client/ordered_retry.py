@@ -9,12 +9,12 @@ Source: RocketMQ ConsumeMessageOrderlyService.processConsumeResult, checkReconsu
 import logging
 from collections.abc import Callable, Sequence
 
-from pymq.client import operations
 from pymq.client.inbox import Delivery
 from pymq.client.ordered_inbox import OrderedInbox
 from pymq.client.pool import ClientPool
 from pymq.client.retry import FailedMessages
 from pymq.errors import PymqError
+from pymq.protocol.outcomes import DEAD_LETTER, DELAY_LEVELS_S, rejected
 
 _log = logging.getLogger(__name__)
 
@@ -63,39 +63,40 @@ class OrderedFailures(FailedMessages):
                 times = delivery.message.reconsume_times
                 if self._tries_max is None or times < self._tries_max:
                     kept.append(delivery)
-                elif (refused := await self._bury(delivery)) is not None:
-                    refusal = refused
-                    kept.append(delivery)
+                    continue
+                reason = f"its handler failed {times + 1} times, last with {error!r:.500}"
+                delivery.outcome = rejected(reason)
+                refusal = await self._send_back(delivery) or refusal
         finally:
             self._say(deliveries, kept, error, refusal)
-            self._begin_again(kept, error)
+            for delivery in reversed(kept):
+                self._begin_again(delivery, self._suspend_s, f"last with {error!r:.200}")
 
-    def _begin_again(self, kept: Sequence[Delivery], error: BaseException) -> None:
-        for queue in {delivery.process_queue for delivery in kept}:
-            self._ordered.suspend(queue, self._suspend_s)
-        for delivery in reversed(kept):
-            queue = delivery.process_queue
-            delivery.message.reconsume_times += 1
-            queue.failures[delivery.message.queue_offset] = (
-                f"its handler failed {delivery.message.reconsume_times} times, last with "
-                f"{error!r:.200}, and messages are handled in order"
-            )
-            self._ordered.put_back(delivery)
+    def send_back_soon(self, delivery: Delivery) -> None:
+        """Do what a message's outcome says: a dead letter, or once more in its place."""
+        outcome = delivery.outcome
+        level = None if outcome is None else outcome.delay_level
+        if level == DEAD_LETTER:
+            super().send_back_soon(delivery)
+            return
+        after_s = DELAY_LEVELS_S[level - 1] if level else self._suspend_s
+        times, tries_max = delivery.message.reconsume_times, self._tries_max
+        if tries_max is not None and times >= tries_max:
+            delivery.outcome = rejected(f"it was tried {times + 1} times, last with retry()")
+            super().send_back_soon(delivery)
+            return
+        self._begin_again(delivery, after_s, "last with retry()")
 
-    async def _bury(self, delivery: Delivery) -> PymqError | None:
-        """Make a message a dead letter; return why it stays here, if it does."""
-        queue = delivery.process_queue
+    def _begin_again(self, delivery: Delivery, after_s: float, why: str) -> None:
+        queue, message = delivery.process_queue, delivery.message
         if queue.dropped:
-            return None
-        operation = operations.send_back(
-            delivery.message, group=self._group, max_reconsume_times=0
+            return
+        queue.failures[message.queue_offset] = (
+            f"it was tried {message.reconsume_times + 1} times, {why}, and messages are handled in "
+            "order"
         )
-        try:
-            await self._pool.ask(await self._pool.read_channel(queue.queue), operation)
-        except PymqError as error:
-            return error
-        self._inbox.acknowledge(delivery)
-        return None
+        self._ordered.suspend(queue, after_s)
+        self._ordered.begin_again(delivery)
 
     def _say(
         self,
@@ -110,14 +111,14 @@ class OrderedFailures(FailedMessages):
         if kept and tries & (tries - 1):
             return
         if not kept:
-            outcome = f"it was tried {tries} times and is a dead letter now (%DLQ%{self._group})"
+            outcome = f"it was tried {tries} times and becomes a dead letter (%DLQ%{self._group})"
+            if refusal is not None:
+                outcome += f", once its broker takes it; now it does not: {refusal}"
         else:
             outcome = (
                 f"its queue waits for it and tries again in {self._suspend_s:g} s, because "
                 f"messages are handled in order (try {tries})"
             )
-            if refusal is not None:
-                outcome += f"; its broker does not take it as a dead letter: {refusal}"
         others = f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
         _log.warning(
             "the handler failed for message %s%s (topic %r, %s:%d, offset %d); %s",

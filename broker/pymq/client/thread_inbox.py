@@ -14,10 +14,13 @@ on must stay before the committed offset.
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
 from pymq.client.inbox import Delivery, Inbox
+from pymq.client.outcomes import Outcomes
+from pymq.protocol.outcomes import RETURNED
 
 #: Messages that change threads at a time.
 FETCH_COUNT = 64
@@ -26,10 +29,11 @@ FETCH_COUNT = 64
 class Held:
     """What one thread has taken and not acknowledged."""
 
-    __slots__ = ("deliveries", "loop", "thread")
+    __slots__ = ("deliveries", "loop", "name", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
+        self.name = f"thread {self.thread.name!r}"
         self.deliveries: list[Delivery] = []
         #: The loop over messages that took them; ``None``: a single call.
         self.loop: object | None = None
@@ -51,11 +55,16 @@ class _OfThread(threading.local):
 class ThreadInbox:
     """The way from an ``Inbox`` to several threads and back.
 
-    ``fetch`` and ``settle`` belong to the event loop, everything else to any thread.
+    ``fetch``, ``put_back`` and ``settle`` belong to the event loop, everything else to any thread.
+
+    Args:
+        inbox: where messages come from.
+        outcomes: gets what became of messages.
     """
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, outcomes: Outcomes) -> None:
         self._inbox = inbox
+        self._outcomes = outcomes
         # Of each, one end belongs to the loop and the other to the threads.
         self._ready: deque[Delivery] = deque()
         self._acknowledged: deque[Delivery] = deque()
@@ -79,19 +88,22 @@ class ThreadInbox:
         """Take what is ready, ``count_max`` messages at most; the thread holds that, no more."""
         taken: list[Delivery] = []
         held.deliveries = taken
+        now_s = time.monotonic()
         while len(taken) < count_max:
             try:
                 delivery = self._ready.popleft()
             except IndexError:
                 break
             if not delivery.process_queue.dropped:
+                delivery.taken_s = now_s
+                delivery.holder = held.name
                 taken.append(delivery)
         return taken
 
     def acknowledge(self, held: Held) -> None:
-        """What the thread holds was handled."""
+        """What the thread holds was handled; messages with an outcome by name keep that."""
         if held.deliveries:
-            self._acknowledged.extend(held.deliveries)
+            self._acknowledged.extend(self._outcomes.decide(held.deliveries, RETURNED))
             held.deliveries = []
 
     # --- in the event loop
@@ -114,6 +126,7 @@ class ThreadInbox:
         if delivery is None:
             return False
         while delivery is not None:
+            delivery.taken_s = 0.0  # It waits for a thread.
             self._ready.append(delivery)
             delivery = inbox.take_nowait() if len(self._ready) < FETCH_COUNT else None
         return True

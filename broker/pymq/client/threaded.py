@@ -5,29 +5,20 @@ have the same names and arguments and may be called from any thread. Ctrl-C inte
 client that is still open when the process ends is closed then.
 """
 
+import asyncio
 import functools
-import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from typing import Any, Self, cast, overload
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, Self, overload
 
 from pymq.client import consumer as _consumer
-from pymq.client.blocking_face import constructor
-from pymq.client.handler import check_handler, check_result
+from pymq.client.blocking_face import blocking, constructor
+from pymq.client.consumer import CONCURRENCY
 from pymq.client.inbox import Delivery
 from pymq.client.loop_thread import Threaded, soon
 from pymq.client.rebalance_listener import InThreads
-from pymq.client.thread_inbox import ThreadInbox
-from pymq.errors import ConfigurationError
-from pymq.net.said_once import SaidOnce
-from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
-
-_log = logging.getLogger(__name__)
-
-#: What was acknowledged counts after this at the latest.
-SETTLE_S = 1.0
 
 
 class Consumer(Threaded[_consumer.Consumer]):
@@ -42,9 +33,10 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     Moving on to the next message acknowledges the one before; so does leaving the ``with`` block
     without an exception. Several threads may take messages, each of them its own: a thread
-    acknowledges what it has taken itself and nothing else. What a thread holds when it ends is
-    delivered again, to another one; a thread that ends after a message that it has handled calls
-    ``acknowledge`` before. A message at which a loop was left (``break``, an exception) is
+    acknowledges what it has taken itself and nothing else, but any thread may call ``ack``,
+    ``retry`` and ``reject`` of a message. What a thread holds when it ends is delivered again, to
+    another one; a thread that ends after a message that it has handled calls ``acknowledge``
+    before. A message at which a loop was left (``break``, an exception) is
     delivered again when the same thread begins another loop.
     """
 
@@ -53,8 +45,7 @@ class Consumer(Threaded[_consumer.Consumer]):
         if kwargs.get("rebalance_listener") is not None:
             kwargs["rebalance_listener"] = InThreads(kwargs["rebalance_listener"])
         super().__init__(_consumer.Consumer(*args, **kwargs))
-        self._inbox = ThreadInbox(self._client._inbox)
-        self._tasks = Tasks("blocking consumer")
+        self._inbox = self._client._thread_inbox
 
     # --- subscriptions
 
@@ -83,11 +74,7 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """See the asyncio Consumer. Threads keep what they have taken."""
-        self._call(soon(self._pause, queues))
-
-    def _pause(self, queues: Iterable[MessageQueue] | None) -> None:
-        self._inbox.put_back([])  # what no thread has taken yet
-        self._client.pause(queues)
+        self._call(soon(self._client.pause, queues))
 
     def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """See the asyncio Consumer."""
@@ -114,21 +101,12 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     def start(self) -> Self:
         """See the asyncio Consumer."""
-        self._start(self._open, "pymq consumer")
+        self._start(self._client.start, "pymq consumer")
         return self
-
-    async def _open(self) -> None:
-        await self._client.start()
-        self._tasks.repeat("settle", self._inbox.settle, SETTLE_S)
 
     def close(self) -> None:
         """See the asyncio Consumer. Messages taken and not acknowledged are delivered again."""
-        self._stop(self._close)
-
-    async def _close(self) -> None:
-        await self._tasks.close()
-        self._inbox.settle()
-        await self._client.close()
+        self._stop(self._client.close)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -162,19 +140,18 @@ class Consumer(Threaded[_consumer.Consumer]):
         """What this thread has taken was handled. Moving on to the next message does it, too."""
         self._inbox.acknowledge(self._inbox.held)
 
+    commit = blocking(_consumer.Consumer.commit)
+
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
-        self._call(soon(self._commit))
-
-    def _commit(self) -> None:
-        self._inbox.settle()
-        self._client.commit_nowait()
+        self._call(soon(self._client.commit_nowait))
 
     @overload
     def run(
         self,
         handler: Callable[[ReceivedMessage], object],
         *,
+        concurrency: int = CONCURRENCY,
         batch_size: None = None,
         timeout_s: float | None = None,
     ) -> None: ...
@@ -184,6 +161,7 @@ class Consumer(Threaded[_consumer.Consumer]):
         self,
         handler: Callable[[list[ReceivedMessage]], object],
         *,
+        concurrency: int = CONCURRENCY,
         batch_size: int,
         timeout_s: float | None = None,
     ) -> None: ...
@@ -192,43 +170,24 @@ class Consumer(Threaded[_consumer.Consumer]):
         self,
         handler: Callable[[ReceivedMessage], object] | Callable[[list[ReceivedMessage]], object],
         *,
+        concurrency: int = CONCURRENCY,
         batch_size: int | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Call ``handler`` for each message, in this thread; several threads may run one each.
+        """See the asyncio Consumer: plain functions are called in threads of their own.
 
-        A message for which it raises is sent back to its broker, which delivers it again
-        later.
-
-        Args:
-            handler: of one message; with ``batch_size``, of a list of messages.
-            batch_size: most messages of one call; it fails or succeeds as a whole.
-            timeout_s: end when no message comes for this long; ``None``: never.
-
-        Raises:
-            ConfigurationError: an argument is wrong.
-            ClientClosed: the consumer is not open.
+        So they are here, and not in the thread that calls this. Ctrl-C ends it; handlers at work
+        finish, see ``close``.
         """
-        check_handler(handler, batch_size)
-        call = cast(Callable[[ReceivedMessage | list[ReceivedMessage]], object], handler)
-        loop, said = object(), SaidOnce(_log)
-        while taken := self._take(batch_size or 1, timeout_s, loop):
-            messages = [delivery.message for delivery in taken]
-            try:
-                done = call(messages[0] if batch_size is None else messages)
-            except Exception as error:
-                failed = self._inbox.held.release()
-                self._call(self._client._failed_messages.handler_failed(failed, error))
-            except BaseException:  # Ctrl-C: whether it was handled is not known
-                self._put_back()
-                raise
-            else:
-                try:
-                    _check_plain(handler, done)
-                    check_result(handler, done, said)
-                except ConfigurationError:
-                    self._put_back()
-                    raise
+        work = self._client.run(
+            handler,  # type: ignore[arg-type]  # of messages or lists, as batch_size says
+            concurrency=concurrency,
+            batch_size=batch_size,  # type: ignore[arg-type]
+            timeout_s=timeout_s,
+        )
+        error = self._call(_error_of(work))
+        if error is not None:
+            raise error
 
     def _put_back(self) -> None:
         self._call(soon(self._inbox.put_back, self._inbox.held.release()))
@@ -257,16 +216,12 @@ class Consumer(Threaded[_consumer.Consumer]):
         return taken
 
 
-def _check_plain(handler: object, result: object) -> None:
-    """Accept what a handler returned unless there is something to await in it.
-
-    Raises:
-        ConfigurationError: there is, and nobody would.
-    """
-    if isinstance(result, Awaitable):
-        if isinstance(result, Coroutine):
-            result.close()  # or Python warns that it was never awaited
-        raise ConfigurationError(
-            f"handler {handler!r} returned {result!r}, which nobody awaits here: "
-            "expected a plain function; asyncio's pymq.Consumer takes this one"
-        )
+async def _error_of(work: Coroutine[Any, Any, None]) -> BaseException | None:
+    """Return what a coroutine raises: KeyboardInterrupt, raised there, would end the loop."""
+    try:
+        await work
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return error
+    return None

@@ -1,12 +1,18 @@
-"""The workers of one ``Consumer.run``: they take messages and call the handler."""
+"""The workers of one ``Consumer.run``: they take messages and call the handler.
+
+Coroutine functions are called in tasks of the event loop (``WorkerPool``), plain functions in
+threads (``thread_workers``), so that one that blocks keeps nothing else waiting.
+"""
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
-from pymq.client.handler import check_result
+from pymq.client.handler import check_result, name_of
 from pymq.client.inbox import Delivery, Inbox
+from pymq.client.outcomes import Outcomes
 from pymq.net.said_once import SaidOnce
 
 _log = logging.getLogger(__name__)
@@ -15,15 +21,93 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[Any], object]
 
 
-class WorkerPool:
-    """Several workers with one handler.
+class Workers:
+    """Several workers with one handler; what the two kinds share. For one event loop.
+
+    Args:
+        handler: called with a message or, with ``batch_size``, a list of messages.
+        batch_size: most messages of one call.
+        outcomes: gets what became of messages.
+    """
+
+    def __init__(self, handler: Handler, batch_size: int | None, outcomes: Outcomes) -> None:
+        self._handler = handler
+        self._name = name_of(handler)
+        self._batch_size = batch_size
+        self._outcomes = outcomes
+        self._said = SaidOnce(_log)
+        self._is_stopping = False
+        #: What ended a worker, other than ``stop`` or ``close``.
+        self._failure: BaseException | None = None
+        #: When a worker last began or ended a call; monotonic.
+        self._active_s = time.monotonic()
+        #: One for each worker, done when that has ended.
+        self._workers: Sequence[asyncio.Future[None]] = ()
+
+    @property
+    def is_running(self) -> bool:
+        """Is a worker still there?"""
+        return not all(worker.done() for worker in self._workers)
+
+    def _are_idle(self) -> bool:
+        """Do all of them wait for messages?"""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Take no more messages; handlers at work go on."""
+        raise NotImplementedError
+
+    async def wait_end(self, idle_s: float | None = None) -> None:
+        """Wait until all workers have ended, or something ended one of them: that is raised.
+
+        Args:
+            idle_s: stop when no message has come for so long; ``None``: never.
+        """
+        pending = set(self._workers)
+        wait_s = idle_s
+        while pending and self._failure is None:
+            _, pending = await asyncio.wait(
+                pending, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if idle_s is not None:
+                wait_s = idle_s
+                if self._are_idle():
+                    wait_s = self._active_s + idle_s - time.monotonic()
+                    if wait_s <= 0:
+                        self.stop()
+                        wait_s = None
+        if self._failure is not None:
+            raise self._failure
+
+    async def _wait_ended(self, timeout_s: float) -> set[asyncio.Future[None]]:
+        """Wait for the handlers at work; return those of workers that are late."""
+        running = [worker for worker in self._workers if not worker.done()]
+        if not running:
+            return set()
+        _, late = await asyncio.wait(running, timeout=timeout_s)
+        return late
+
+    def _argument(self, deliveries: list[Delivery]) -> object:
+        """Return what the handler is called with."""
+        if self._batch_size is None:
+            return deliveries[0].message
+        return [delivery.message for delivery in deliveries]
+
+    def _check_result(self, result: object) -> None:
+        """Accept what the handler returned. Raises what ``handler.check_result`` does."""
+        if result is not None:
+            check_result(self._handler, result, self._said)
+
+
+class WorkerPool(Workers):
+    """Workers in tasks, for coroutine functions.
 
     Args:
         inbox: where messages come from.
         handler: called with a message or, with ``batch_size``, a list of messages.
         concurrency: number of workers.
         batch_size: most messages of one call.
-        handler_failed: called with messages for which the handler failed, and what it raised.
+        outcomes: gets what became of messages.
         spawn: starts a task that ends with the consumer at the latest.
     """
 
@@ -33,32 +117,17 @@ class WorkerPool:
         handler: Handler,
         concurrency: int,
         batch_size: int | None,
-        handler_failed: Callable[[Sequence[Delivery], BaseException], Awaitable[None]],
+        outcomes: Outcomes,
         spawn: Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
+        super().__init__(handler, batch_size, outcomes)
         self._inbox = inbox
-        self._handler = handler
-        self._batch_size = batch_size
-        self._handler_failed = handler_failed
-        self._said = SaidOnce(_log)
-        self._is_stopping = False
-        #: What ended a worker, other than ``stop``, ``close`` or Ctrl-C.
-        self._failure: BaseException | None = None
         self._idle: set[asyncio.Task[None]] = set()
-        self._workers = [spawn(f"handler {n}", self._work()) for n in range(concurrency)]
+        self._tasks = [spawn(f"handler {n}", self._work()) for n in range(concurrency)]
+        self._workers = self._tasks
 
-    @property
-    def is_running(self) -> bool:
-        """Is a worker still there?"""
-        return not all(worker.done() for worker in self._workers)
-
-    async def wait_end(self) -> None:
-        """Wait until all workers have ended, or something ended one of them: that is raised."""
-        pending = set(self._workers)
-        while pending and self._failure is None:
-            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        if self._failure is not None:
-            raise self._failure
+    def _are_idle(self) -> bool:
+        return len(self._idle) == sum(not worker.done() for worker in self._workers)
 
     def stop(self) -> None:
         """Take no more messages; handlers at work go on."""
@@ -69,10 +138,7 @@ class WorkerPool:
     async def close(self, timeout_s: float) -> None:
         """Take no more messages and wait for the handlers at work; then cancel them."""
         self.stop()
-        running = [worker for worker in self._workers if not worker.done()]
-        if not running:
-            return
-        _, late = await asyncio.wait(running, timeout=timeout_s)
+        late = await self._wait_ended(timeout_s)
         for worker in late:
             worker.cancel()
         if late:
@@ -96,9 +162,10 @@ class WorkerPool:
             if delivery is None:
                 return
             deliveries = self._fill(delivery)
+            self._active_s = time.monotonic()
             try:
                 await self._handle(deliveries)
-            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+            except asyncio.CancelledError:
                 raise
             except BaseException as error:
                 # Whether they were handled is not known. ``run`` raises it, so no log is needed.
@@ -106,32 +173,32 @@ class WorkerPool:
                     self._inbox.put_back(unknown)
                 self._failure = self._failure or error
                 self.stop()
+            self._active_s = time.monotonic()
 
     def _fill(self, delivery: Delivery) -> list[Delivery]:
         """Return the delivery and, for a handler of several, what else is there."""
+        delivery.holder = self._name
         deliveries = [delivery]
         while len(deliveries) < (self._batch_size or 1):
             another = self._inbox.take_with(delivery)
             if another is None:
                 break
+            another.holder = self._name
             deliveries.append(another)
         return deliveries
 
     async def _handle(self, deliveries: list[Delivery]) -> None:
-        messages = [delivery.message for delivery in deliveries]
-        argument = messages[0] if self._batch_size is None else messages
         try:
-            result = self._handler(argument)
+            result = self._handler(self._argument(deliveries))
             if isinstance(result, Awaitable):
                 result = await result
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
-            await self._handler_failed(deliveries, error)
+            await self._outcomes.raised(deliveries, error)
         else:
-            check_result(self._handler, result, self._said)
-            for delivery in deliveries:
-                self._inbox.acknowledge(delivery)
+            self._check_result(result)
+            self._outcomes.returned(deliveries)
 
 
 def _is_cancelled() -> bool:

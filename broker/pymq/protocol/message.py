@@ -17,6 +17,7 @@ from pymq.errors import LocalProtocolError
 from pymq.protocol.addresses import join_address
 from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
 from pymq.protocol.compression import DECOMPRESSED_BYTES_MAX, decompress
+from pymq.protocol.outcomes import Settled
 from pymq.protocol.record import PROPERTIES_BYTES_MAX, Record, offset_message_id, unpack_host
 
 # Property names; RocketMQ's MessageConst says what each means.
@@ -48,6 +49,8 @@ TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVERY_MS = "TIMER_DELIVER_MS"
 INNER_COUNT = "INNER_NUM"
 POP_CHECK_POINT = "POP_CK"
+#: Why a consumer of pymq has rejected a message; RocketMQ has no name for it.
+DEAD_LETTER_REASON = "DLQ_REASON"
 FIRST_POP_TIME = "1ST_POP_TIME"
 
 _SYSTEM_NAMES = """
@@ -289,8 +292,8 @@ class Message:
 
 
 @dataclass(slots=True)
-class ReceivedMessage:
-    """A message as a consumer gets it.
+class ReceivedMessage(Settled):
+    """A message as a consumer gets it; ``ack``, ``retry`` and ``reject`` say what became of it.
 
     ``topic`` is the one subscribed to, also for a message that is delivered again as a retry;
     ``body`` is decompressed; times are ms since 1970. The hosts are kept packed, because most

@@ -64,7 +64,7 @@ from pymq.client.operations.replication import (
     replica_table,
     replication_status,
 )
-from pymq.client.operations.retries import send_back
+from pymq.client.operations.retries import bury, send_back
 from pymq.client.operations.sends import (
     BODY_BYTES_MAX,
     DEFAULT_QUEUE_COUNT,
@@ -102,6 +102,7 @@ __all__ = [
     "TransactionStatus",
     "broker_config",
     "broker_state",
+    "bury",
     "check_send_topic",
     "clean_expired_queues",
     "cluster_info",
