@@ -2,10 +2,12 @@
 
 import asyncio
 import random
+import threading
 from collections.abc import Iterable
+from typing import Protocol
 
 from pymq.client.producer import Producer
-from pymq.protocol.message import Message, ReceivedMessage
+from pymq.protocol.message import Message
 
 KEYS = tuple(f"key-{n}" for n in range(9))
 
@@ -18,8 +20,15 @@ async def send_keys(producer: Producer, topic: str, numbers: Iterable[int]) -> N
             await producer.send(message, sharding_key=key)
 
 
+class HasBody(Protocol):
+    """A received message, whoever received it."""
+
+    @property
+    def body(self) -> bytes: ...
+
+
 class OrderLog:
-    """Handlers of several members, of which all calls are noted.
+    """Handlers of several members, of which all calls are noted; from any thread.
 
     Args:
         dice: how long a call takes.
@@ -27,32 +36,34 @@ class OrderLog:
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
+        self._lock = threading.Lock()
         self._at_work: dict[str, str] = {}
         #: Key -> numbers in the order in which they were handled, again and again if need be.
         self.handled: dict[str, list[int]] = {key: [] for key in KEYS}
         self.members: set[str] = set()
         self.wrong: list[str] = []
 
-    async def handle(self, member: str, message: ReceivedMessage) -> None:
+    async def handle(self, member: str, message: HasBody) -> None:
         """Take a message; others of its key must wait."""
         self.begin(member, message)
         await asyncio.sleep(self._dice.random() * 0.01)
         self.end(message)
 
-    def begin(self, member: str, message: ReceivedMessage) -> None:
+    def begin(self, member: str, message: HasBody) -> None:
         """A handler got a message."""
         key, number = self.parts(message)
-        if key in self._at_work:
-            self.wrong.append(f"{key} {number} at {member} while {self._at_work[key]}")
-        self._at_work[key] = f"{number} at {member}"
-        seen = self.handled[key]
-        expected = max(seen, default=-1) + 1
-        if number > expected:
-            self.wrong.append(f"{key} {number} at {member}, expected {expected}")
-        seen.append(number)
-        self.members.add(member)
+        with self._lock:
+            if key in self._at_work:
+                self.wrong.append(f"{key} {number} at {member} while {self._at_work[key]}")
+            self._at_work[key] = f"{number} at {member}"
+            seen = self.handled[key]
+            expected = max(seen, default=-1) + 1
+            if number > expected:
+                self.wrong.append(f"{key} {number} at {member}, expected {expected}")
+            seen.append(number)
+            self.members.add(member)
 
-    def end(self, message: ReceivedMessage) -> None:
+    def end(self, message: HasBody) -> None:
         """The handler is done."""
         self._at_work.pop(self.parts(message)[0], None)
 
@@ -66,7 +77,7 @@ class OrderLog:
         return sum(len(numbers) - len(set(numbers)) for numbers in self.handled.values())
 
     @staticmethod
-    def parts(message: ReceivedMessage) -> tuple[str, int]:
+    def parts(message: HasBody) -> tuple[str, int]:
         """Return the key and the number of a message."""
         key, number = message.body.decode().split()
         return key, int(number)

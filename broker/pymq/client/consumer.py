@@ -373,7 +373,7 @@ class Consumer(QueueControl):
         """
         self._check_open()
         self._thread_inbox.settle()
-        await asyncio.gather(*(reader.commit() for reader in self._rebalance.readers.values()))
+        await self._parts.held.commit()
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""

@@ -105,6 +105,15 @@ class HeldQueues:
         for reader in (*self.readers.values(), *self._leaving_readers()):
             reader.commit_nowait()
 
+    async def commit(self) -> None:
+        """Commit all queues for good.
+
+        Raises:
+            PymqError: one is not committed.
+        """
+        readers = (*self.readers.values(), *self._leaving_readers())
+        await asyncio.gather(*(reader.commit() for reader in readers))
+
     def _leaving_readers(self) -> list[QueueReader]:
         return [one.reader for one in self._leaving.values() if one.is_waiting and not one.is_lost]
 

@@ -76,9 +76,11 @@ class LocalOffsets:
             ConfigurationError: neither the file nor the copy of the one before can be read.
         """
         async with self._working:
-            if self._table is None:
-                self._table, self._stamp = await asyncio.to_thread(_load, self.path)
-            return self._table.get(queue)
+            table = self._table
+            if table is None:
+                table, self._stamp = await asyncio.to_thread(_load, self.path)
+                self._table = table
+            return table.get(queue)
 
     def set(self, queue: MessageQueue, offset: int) -> None:
         """Note an offset; ``flush`` writes it."""
