@@ -76,11 +76,11 @@ class LocalOffsets:
             ConfigurationError: neither the file nor the copy of the one before can be read.
         """
         async with self._working:
-            table = self._table
-            if table is None:
-                table, self._stamp = await asyncio.to_thread(_load, self.path)
-                self._table = table
-            return table.get(queue)
+            if self._table is not None:
+                return self._table.get(queue)
+            found, self._stamp = await asyncio.to_thread(_load, self.path)
+            self._table = found
+            return found.get(queue)
 
     def set(self, queue: MessageQueue, offset: int) -> None:
         """Note an offset; ``flush`` writes it."""
