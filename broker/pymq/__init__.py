@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
     from pymq.client.config import ClientConfig
+    from pymq.client.consume_hooks import ConsumeHook, ConsumeOutcome, ConsumeResult
     from pymq.client.consumer import Consumer
     from pymq.client.group_progress import QueueLag
     from pymq.client.hooks import SendHook, SendOutcome
@@ -111,6 +112,7 @@ else:
         "pymq.client.batcher": "Batcher",
         "pymq.client.blocking": "BlockingClient",
         "pymq.client.config": "ClientConfig",
+        "pymq.client.consume_hooks": "ConsumeHook ConsumeOutcome ConsumeResult",
         "pymq.client.consumer": "Consumer",
         "pymq.client.group_progress": "QueueLag",
         "pymq.client.hooks": "SendHook SendOutcome",
@@ -165,6 +167,9 @@ __all__ = [
     "ConfigurationError",
     "ConnectionFailed",
     "ConsumeFromWhere",
+    "ConsumeHook",
+    "ConsumeOutcome",
+    "ConsumeResult",
     "Consumer",
     "ConsumerConnections",
     "ConsumerNotOnline",

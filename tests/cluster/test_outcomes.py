@@ -2,166 +2,45 @@
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.cluster.outcome_scenarios import (
+    WAYS,
+    committed,
+    dead_letters,
+    outcomes_by_name,
+    outcomes_from_another_thread,
+)
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
-from pymq import blocking
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
-from pymq.errors import AlreadySettled, ConfigurationError, NotInHand, PymqError
+from pymq.errors import AlreadySettled, ConfigurationError, NotInHand
 from pymq.protocol.codes import Permission
 from pymq.protocol.message import ReceivedMessage
 from pymq.testing.cluster import Cluster
 
-DEADLINE_S = 30.0
-
 pytestmark = pytest.mark.usefixtures("quick_local_retry")
-
-
-def committed(name_server: str, topic: str = "T") -> int:
-    """Return how many messages the group has finished, as its broker knows."""
-    with BlockingClient(name_server) as client:
-        return sum(lag.consumer_offset for lag in BlockingAdmin(client).group_lag("g", topic))
 
 
 def consumer_of(cluster: Cluster, **options: Any) -> Consumer:
     return Consumer(cluster.name_server, "g", from_where="earliest", **options).subscribe("T")
 
 
-async def dead_letters(cluster: Cluster, count: int) -> list[ReceivedMessage]:
-    undertaker = Consumer(cluster.name_server, "u", from_where="earliest").subscribe("%DLQ%g")
-    async with undertaker:
-        return await receive(undertaker, count)
-
-
-class Tried:
-    """Settles messages by their number, and keeps what was delivered."""
-
-    def __init__(self) -> None:
-        self.tries: dict[int, list[int]] = {}
-
-    def handle(self, message: ReceivedMessage) -> None:
-        number = int(message.body)
-        self.tries.setdefault(number, []).append(message.reconsume_times)
-        if message.reconsume_times == 0:
-            settle(number, message)
-
-    @property
-    def count(self) -> int:
-        return sum(map(len, self.tries.values()))
-
-
-def settle(number: int, message: ReceivedMessage) -> None:
-    if number == 1:
-        message.ack()
-        raise ValueError("after its ack")
-    if number == 2:
-        message.retry()
-    elif number == 3:
-        message.retry(after_s=1)
-    elif number == 4:
-        message.reject("cannot be parsed:\n\x01no \ud800JSON")
-    elif number == 5:
-        message.reject()
-    elif number == 6:
-        raise ValueError("no outcome by name")
-
-
-EXPECTED = {0: [0], 1: [0], 2: [0, 1], 3: [0, 1], 4: [0], 5: [0], 6: [0, 1], 7: [0]}
-
-
-async def check_dead_letters(cluster: Cluster) -> None:
-    by_number = {int(one.body): one for one in await dead_letters(cluster, 2)}
-    assert by_number.keys() == {4, 5}
-    assert by_number[4].properties["DLQ_REASON"] == "cannot be parsed:  no  JSON"
-    assert "DLQ_REASON" not in by_number[5].properties
-    for letter in by_number.values():
-        assert letter.topic == "%DLQ%g"
-        assert (letter.properties["RETRY_TOPIC"], letter.reconsume_times) == ("T", 1)
-        assert letter.properties["ORIGIN_MESSAGE_ID"]
-
-
-@pytest.mark.parametrize("way", ["async", "plain", "loop", "batch"])
+@pytest.mark.parametrize("way", WAYS)
 def test_outcomes_by_name(
     pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture, way: str
 ) -> None:
-    tried = Tried()
-
-    async def handler(message: ReceivedMessage) -> None:
-        tried.handle(message)
-
-    def several(messages: list[ReceivedMessage]) -> None:
-        for message in messages:  # number 6 fails the rest of its batch, so one by one
-            tried.handle(message)
-
-    async def loop(consumer: Consumer) -> None:
-        async for message in consumer:
-            try:
-                tried.handle(message)
-            except ValueError:
-                if int(message.body) == 6:
-                    message.retry()
-
-    async def work() -> None:
-        await send_numbers(pymq_cluster.name_server, "T", range(8))
-        async with consumer_of(pymq_cluster) as consumer:
-            ways: dict[str, Callable[[], Any]] = {
-                "async": lambda: consumer.run(handler),
-                "plain": lambda: consumer.run(tried.handle),
-                "loop": lambda: loop(consumer),
-                "batch": lambda: consumer.run(several, batch_size=1),
-            }
-            running = asyncio.ensure_future(ways[way]())
-            expected = sum(map(len, EXPECTED.values()))
-            await wait_until(lambda: tried.count >= expected, "all tries")
-            await wait_until(lambda: not consumer.backlog_count, "all are finished")
-        await running
-        await check_dead_letters(pymq_cluster)
-
-    run(work())
-    assert tried.tries == EXPECTED
-    assert committed(pymq_cluster.name_server) == 8
+    run(outcomes_by_name(pymq_cluster.name_server, "T", way))
     if way != "loop":
         assert caplog.text.count("the handler raised after it had settled message") == 1
 
 
 def test_outcomes_from_another_thread_in_the_blocking_iterator(pymq_cluster: Cluster) -> None:
-    asyncio.run(send_numbers(pymq_cluster.name_server, "T", range(8)))
-    tried = Tried()
-    refused: list[PymqError] = []
-
-    def work(message: ReceivedMessage) -> None:
-        try:
-            tried.handle(message)
-        except ValueError:
-            if int(message.body) == 6:
-                message.retry()
-
-    with blocking.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
-        "T"
-    ) as consumer:
-        for message in consumer.messages(timeout_s=5):
-            thread = threading.Thread(target=work, args=(message,))
-            thread.start()
-            thread.join()
-            if tried.count == sum(map(len, EXPECTED.values())):
-                break
-        consumer.acknowledge()
-        for _ in range(2):
-            with pytest.raises(AlreadySettled, match="comes too late: the message was") as late:
-                message.ack()
-            refused.append(late.value)
-        consumer.commit()
-        assert committed(pymq_cluster.name_server) == 8
-    asyncio.run(check_dead_letters(pymq_cluster))
-    assert tried.tries == EXPECTED
-    assert not refused[0].retriable
+    outcomes_from_another_thread(pymq_cluster.name_server, "T")
 
 
 def test_a_second_outcome_is_refused_and_changes_nothing(pymq_cluster: Cluster) -> None:
@@ -214,7 +93,7 @@ def test_wrong_outcomes_leave_the_message_in_hand(pymq_cluster: Cluster) -> None
         await running
 
     run(work())
-    assert committed(pymq_cluster.name_server) == 1
+    assert committed(pymq_cluster.name_server, "T", "g") == 1
 
 
 def test_what_is_not_ours_any_more_cannot_be_settled(pymq_cluster: Cluster) -> None:
@@ -266,7 +145,7 @@ def test_a_rejected_message_waits_for_its_broker(
                 await asyncio.to_thread(admin.create_topic, "%RETRY%g", queue_count=1, perm=perm)
                 await wait_until(lambda: not consumer.backlog_count, "it is a dead letter")
             await running
-            (letter,) = await dead_letters(pymq_cluster, 1)
+            (letter,) = await dead_letters(pymq_cluster.name_server, "g", 1)
             assert letter.properties["DLQ_REASON"] == "never"
 
         with caplog.at_level(logging.INFO, "pymq.client"):

@@ -50,6 +50,7 @@ SURFACE = {
         *("committed_offset", "commit_offset", "pull", "pull_range", "send", "send_batch"),
     },
     "Clock": {"wall_ms", "monotonic_s"},
+    "ConsumeHook": {"before", "after"},
     "Consumer": {
         *("group", "client_id", "assignment", "backlog_count", "pause", "resume", "paused"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit", "commit_nowait"),

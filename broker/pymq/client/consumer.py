@@ -22,6 +22,7 @@ from typing import Self, overload
 from pymq.client.allocation import Allocation, averagely
 from pymq.client.checks import check_count, check_seconds
 from pymq.client.config import parse_name_servers
+from pymq.client.consume_hooks import ConsumeHook
 from pymq.client.consumer_config import (
     CLOSE_TIMEOUT_S,
     CONSUME_TIMEOUT_S,
@@ -37,7 +38,7 @@ from pymq.client.rebalance_listener import RebalanceListener
 from pymq.client.start_policy import StartPolicy
 from pymq.client.subscriptions import subscription_of
 from pymq.client.thread_workers import ThreadWorkers
-from pymq.client.workers import WorkerPool
+from pymq.client.workers import Calls, WorkerPool
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError
 from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, Subscription
@@ -101,6 +102,9 @@ class Consumer(QueueControl):
             broker, which delivers it again after 10 s (RocketMQ consumeTimeout).
         timeout_s: for one request.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
+        hooks: called before and after messages are handled.
+        trace_topic: where to write the message trace, which consoles read, usually
+            ``RMQ_SYS_TRACE_TOPIC``; ``None``: nowhere.
         clock: for subscriptions' versions.
 
     Raises:
@@ -126,6 +130,8 @@ class Consumer(QueueControl):
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
         timeout_s: float = 3.0,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
+        hooks: Sequence[ConsumeHook] = (),
+        trace_topic: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._config = config = ConsumerConfig(
@@ -147,14 +153,15 @@ class Consumer(QueueControl):
         )
         self.group = group
         self._clock = clock or Clock()
-        self._parts = parts = ConsumerParts(config, self._clock)
+        self._parts = parts = ConsumerParts(config, hooks, trace_topic, self._clock)
         self._pool = parts.pool
         self._inbox = parts.inbox
         self._rebalance = parts.rebalance
         self._outcomes = parts.outcomes
         self._thread_inbox = parts.thread_inbox  # for ``threaded``, too
         self._subscriptions = parts.subscriptions
-        self._loops = MessageLoops(self._inbox, self._outcomes)
+        self._observer = parts.observer
+        self._loops = MessageLoops(self._inbox, self._outcomes, self._observer)
         self._worker_pools: list[WorkerPool | ThreadWorkers] = []
 
     # --- subscriptions
@@ -249,6 +256,8 @@ class Consumer(QueueControl):
             self._thread_inbox.settle()
             self._outcomes.close()
             await self._rebalance.close()
+            if self._parts.tracer is not None:
+                await self._parts.tracer.wait_written(until_s)
         finally:
             await self._pool.close()
             self._say_left()
@@ -347,15 +356,12 @@ class Consumer(QueueControl):
         check_count("concurrency", concurrency, 1, CONCURRENCY_MAX)
         if timeout_s is not None:
             check_seconds("timeout_s", timeout_s)
+        calls = Calls(handler, batch_size, self._outcomes, self._observer)
         workers: WorkerPool | ThreadWorkers
         if is_async(handler):
-            workers = WorkerPool(
-                self._inbox, handler, concurrency, batch_size, self._outcomes, self._pool.spawn
-            )
+            workers = WorkerPool(self._inbox, calls, concurrency, self._pool.spawn)
         else:
-            workers = ThreadWorkers(
-                self._thread_inbox, handler, concurrency, batch_size, self._outcomes, self.group
-            )
+            workers = ThreadWorkers(self._thread_inbox, calls, concurrency, self.group)
         self._worker_pools = [*(other for other in self._worker_pools if other.is_running), workers]
         try:
             await workers.wait_end(timeout_s)

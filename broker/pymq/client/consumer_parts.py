@@ -1,8 +1,12 @@
 """What a consumer is made of, and how its parts know each other."""
 
+from collections.abc import Sequence
+
 from pymq.client.broadcast_retry import DroppedFailures
 from pymq.client.broker_offsets import BrokerOffsets, QueueOffsets
 from pymq.client.config import connect_s
+from pymq.client.consume_hooks import ConsumeHook, ConsumeObserver
+from pymq.client.consume_tracing import ConsumeTracer
 from pymq.client.consumer_config import MAX_RECONSUME_TIMES, ConsumerConfig
 from pymq.client.held_queues import HeldQueues
 from pymq.client.inbox import Inbox
@@ -34,12 +38,16 @@ class ConsumerParts:
 
     Args:
         config: of the consumer.
+        hooks: called before and after messages are handled.
+        trace_topic: where the message trace is written to; ``None``: nowhere.
         clock: for timestamps.
 
     Attributes:
         subscriptions: by topic; the consumer changes them and tells ``rebalance``.
         inbox: what was pulled and is not finished.
         pool: connections, routes, heartbeats; the consumer starts and closes it.
+        tracer: writes the message trace, if there is one.
+        observer: calls the hooks, if there are any.
         failed_messages: sends back what could not be handled.
         outcomes: gives messages their outcomes.
         thread_inbox: the way of messages to threads and back.
@@ -48,7 +56,13 @@ class ConsumerParts:
         is_closing: is nothing delivered any more?
     """
 
-    def __init__(self, config: ConsumerConfig, clock: Clock) -> None:
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        hooks: Sequence[ConsumeHook],
+        trace_topic: str | None,
+        clock: Clock,
+    ) -> None:
         self._config = config
         self.subscriptions: dict[str, Subscription] = {}
         self.is_closing = False
@@ -63,6 +77,11 @@ class ConsumerParts:
             instance_name=config.full_instance_name,
             clock=clock,
         )
+        self.tracer: ConsumeTracer | None = None
+        if trace_topic is not None:
+            self.tracer = ConsumeTracer(self.pool, config, trace_topic, clock)
+            hooks = (*hooks, self.tracer)
+        self.observer = ConsumeObserver(hooks, config.group, clock) if hooks else None
         self._local_offsets: LocalOffsets | None = None
         if config.is_broadcasting:
             self._local_offsets = LocalOffsets(lambda: config.offsets_path(self.pool.client_id))
@@ -158,3 +177,5 @@ class ConsumerParts:
 
     def _route_changed(self, topic: str) -> None:
         self.rebalance.wake()
+        if self.tracer is not None:
+            self.tracer.route_changed(topic)

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Self
 
+from pymq.client.consume_hooks import ConsumeObserver, Consumption
 from pymq.client.home import Home
 from pymq.client.inbox import Delivery, Inbox
 from pymq.client.outcomes import Outcomes
@@ -16,9 +17,13 @@ class MessageLoop:
     loop that was left.
     """
 
-    def __init__(self, inbox: Inbox, outcomes: Outcomes, home: Home) -> None:
+    def __init__(
+        self, inbox: Inbox, outcomes: Outcomes, observer: ConsumeObserver | None, home: Home
+    ) -> None:
         self._inbox = inbox
         self._outcomes = outcomes
+        self._observer = observer
+        self._seen: Consumption | None = None
         self._home = home
         self._current: Delivery | None = None
         self._task = asyncio.current_task()
@@ -35,27 +40,45 @@ class MessageLoop:
         if delivery is None:
             self._is_running = False
             raise StopAsyncIteration
+        if self._observer is not None:
+            seen = self._observer.begin((delivery,))
+            try:
+                seen.before()
+            except BaseException:
+                self._put_back_current()
+                raise
+            self._seen = seen
         return delivery.message
 
     def _finish_current(self) -> None:
         """The body of the loop is done with its message."""
         delivery, self._current = self._current, None
         if delivery is not None:
+            self._tell_hooks(is_left=False)
             self._outcomes.returned((delivery,))
 
     def _put_back_current(self) -> None:
         """The loop was left; whether its message was handled is not known."""
         delivery, self._current = self._current, None
         if delivery is not None:
+            self._tell_hooks(is_left=True)
             self._inbox.put_back(delivery)
+
+    def _tell_hooks(self, *, is_left: bool) -> None:
+        seen, self._seen = self._seen, None
+        if seen is not None:
+            seen.after(None, is_left=is_left)
 
 
 class MessageLoops:
     """The loops of one consumer. For one event loop."""
 
-    def __init__(self, inbox: Inbox, outcomes: Outcomes) -> None:
+    def __init__(
+        self, inbox: Inbox, outcomes: Outcomes, observer: ConsumeObserver | None
+    ) -> None:
         self._inbox = inbox
         self._outcomes = outcomes
+        self._observer = observer
         self._loops: list[MessageLoop] = []
 
     def begin(self, home: Home) -> MessageLoop:
@@ -67,7 +90,7 @@ class MessageLoops:
                 loop._put_back_current()
             elif loop._is_running:
                 still.append(loop)
-        self._loops = [*still, MessageLoop(self._inbox, self._outcomes, home)]
+        self._loops = [*still, MessageLoop(self._inbox, self._outcomes, self._observer, home)]
         return self._loops[-1]
 
     def finish_those_of_this_task(self) -> None:

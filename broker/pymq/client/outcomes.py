@@ -20,9 +20,13 @@ from pymq.client.inbox import Delivery, Inbox
 from pymq.client.pool import ClientPool
 from pymq.client.retry import FailedMessages
 from pymq.errors import NotInHand
+from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.outcomes import EXPIRED, RAISED, RETURNED, Outcome
 
 _log = logging.getLogger(__name__)
+
+#: A queue that stands behind one message says so after this part of the consume time-out.
+STANDING_PART = 0.25
 
 
 class Outcomes:
@@ -48,6 +52,8 @@ class Outcomes:
         self._pool = pool
         self._consume_timeout_s = consume_timeout_s
         self._lock = threading.Lock()
+        #: Queue -> the message behind which it stands, as it was logged.
+        self._standing: dict[MessageQueue, Delivery] = {}
         #: Nothing is settled any more.
         self._is_closed = False
 
@@ -123,13 +129,17 @@ class Outcomes:
             )
 
     def expire(self) -> None:
-        """Send back what somebody has had for longer than the consume time-out."""
+        """Send back what somebody has had for longer than the consume time-out.
+
+        Before that, say once that a queue stands still behind it.
+        """
         now_s = time.monotonic()
-        late = [
-            delivery
-            for delivery in self._inbox.in_hand
-            if delivery.taken_s and now_s - delivery.taken_s > self._consume_timeout_s
-        ]
+        limit_s = self._consume_timeout_s
+        ages = [(now_s - one.taken_s, one) for one in self._inbox.in_hand if one.taken_s]
+        self._say_standing(
+            [(age_s, one) for age_s, one in ages if age_s > limit_s * STANDING_PART]
+        )
+        late = [one for age_s, one in ages if age_s > limit_s]
         for delivery in self.decide(late, EXPIRED):
             message = delivery.message
             _log.warning(
@@ -141,10 +151,42 @@ class Outcomes:
                 message.broker_name,
                 message.queue_id,
                 message.queue_offset,
-                delivery.holder or "its loop",
+                delivery.holder or "a loop",
                 self._consume_timeout_s,
             )
             self._carry_out(delivery)
+
+    def _say_standing(self, old: list[tuple[float, Delivery]]) -> None:
+        standing: dict[MessageQueue, Delivery] = {}
+        for age_s, delivery in old:
+            process_queue, message = delivery.process_queue, delivery.message
+            queue = process_queue.queue
+            if message.queue_offset != process_queue.commit_offset:
+                continue
+            standing[queue] = delivery
+            if self._standing.get(queue) is not delivery:
+                _log.warning(
+                    "topic %r, %s:%d stands still behind message %s at offset %d, which %s has had "
+                    "for %.0f s: what is committed stays before it, and would be delivered again "
+                    "after a restart. After %g s (consume_timeout_s) it goes back to its broker; "
+                    "give what handles messages a time limit",
+                    message.topic,
+                    queue.broker_name,
+                    queue.queue_id,
+                    message.message_id,
+                    message.queue_offset,
+                    delivery.holder or "a loop",
+                    age_s,
+                    self._consume_timeout_s,
+                )
+        for queue in self._standing.keys() - standing.keys():
+            _log.info(
+                "topic %r, %s:%d does not stand still any more",
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+            )
+        self._standing = standing
 
     def _carry_out(self, delivery: Delivery) -> None:
         outcome = delivery.outcome

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from pymq.client.consume_hooks import Consumption
 from pymq.client.inbox import Delivery, Inbox
 from pymq.client.outcomes import Outcomes
 from pymq.protocol.outcomes import RETURNED
@@ -29,7 +30,7 @@ FETCH_COUNT = 64
 class Held:
     """What one thread has taken and not acknowledged."""
 
-    __slots__ = ("deliveries", "loop", "name", "thread")
+    __slots__ = ("deliveries", "loop", "name", "seen", "thread")
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
@@ -37,6 +38,8 @@ class Held:
         self.deliveries: list[Delivery] = []
         #: The loop over messages that took them; ``None``: a single call.
         self.loop: object | None = None
+        #: What hooks see of it, in a loop.
+        self.seen: Consumption | None = None
 
     def release(self) -> list[Delivery]:
         """Return what the thread holds, which it does no longer."""

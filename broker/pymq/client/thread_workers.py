@@ -10,9 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from pymq.client.inbox import Delivery
-from pymq.client.outcomes import Outcomes
 from pymq.client.thread_inbox import Held, ThreadInbox
-from pymq.client.workers import Handler, Workers
+from pymq.client.workers import Calls, Workers
 from pymq.errors import ConfigurationError
 
 _log = logging.getLogger(__name__)
@@ -28,23 +27,19 @@ class ThreadWorkers(Workers):
 
     Args:
         inbox: where messages come from.
-        handler: called with a message or, with ``batch_size``, a list of messages.
+        calls: what to call.
         concurrency: number of threads.
-        batch_size: most messages of one call.
-        outcomes: gets what became of messages.
         group: its name, for names of threads.
     """
 
     def __init__(
         self,
         inbox: ThreadInbox,
-        handler: Handler,
+        calls: Calls,
         concurrency: int,
-        batch_size: int | None,
-        outcomes: Outcomes,
         group: str,
     ) -> None:
-        super().__init__(handler, batch_size, outcomes)
+        super().__init__(calls)
         self._inbox = inbox
         self._loop = asyncio.get_running_loop()
         #: Threads that wait for messages, each with its own.
@@ -79,8 +74,10 @@ class ThreadWorkers(Workers):
                 "time limit",
                 len(late),
                 timeout_s,
-                self._name,
+                self._calls.name,
             )
+        for ended in late:
+            _end(ended)  # or ``run`` would wait for them
 
     # --- in threads
 
@@ -103,7 +100,7 @@ class ThreadWorkers(Workers):
         """Wait for messages; none: there will be no more."""
         taken: list[Delivery] = []
         while not taken and not self._is_stopping:
-            taken = self._inbox.take_nowait(held, self._batch_size or 1)
+            taken = self._inbox.take_nowait(held, self._calls.count_max)
             if not taken:
                 waiting = self._begin(self._inbox.fetch(None))
                 self._waiting.add(waiting)
@@ -115,25 +112,31 @@ class ThreadWorkers(Workers):
                 finally:
                     self._waiting.discard(waiting)
         for delivery in taken:
-            delivery.holder = self._name
+            delivery.holder = self._calls.name
         return taken
 
     def _handle(self, deliveries: list[Delivery], held: Held) -> None:
+        calls = self._calls
+        seen = calls.begin(deliveries)
         try:
-            result = self._handler(self._argument(deliveries))
+            result = calls.call(deliveries, seen)
             if isinstance(result, Awaitable):
                 result = self._begin(_wait(result)).result()
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
             held.release()
-            self._begin(self._outcomes.raised(deliveries, error)).result()
+            if seen is not None:
+                seen.after(error)
+            self._begin(calls.outcomes.raised(deliveries, error)).result()
         except BaseException as error:
             self._fail(deliveries, held, error)
         else:
             try:
-                self._check_result(result)
+                calls.check_result(result)
             except ConfigurationError as error:
                 self._fail(deliveries, held, error)
             else:
+                if seen is not None:
+                    seen.after(None)
                 self._inbox.acknowledge(held)
 
     def _fail(self, deliveries: list[Delivery], held: Held, error: BaseException) -> None:

@@ -17,6 +17,7 @@ from pymq.client.consumer import CONCURRENCY
 from pymq.client.inbox import Delivery
 from pymq.client.loop_thread import Threaded, soon
 from pymq.client.rebalance_listener import InThreads
+from pymq.client.thread_inbox import Held
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
 
@@ -138,7 +139,7 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     def acknowledge(self) -> None:
         """What this thread has taken was handled. Moving on to the next message does it, too."""
-        self._inbox.acknowledge(self._inbox.held)
+        self._finish(self._inbox.held)
 
     commit = blocking(_consumer.Consumer.commit)
 
@@ -190,7 +191,14 @@ class Consumer(Threaded[_consumer.Consumer]):
             raise error
 
     def _put_back(self) -> None:
-        self._call(soon(self._inbox.put_back, self._inbox.held.release()))
+        held = self._inbox.held
+        _tell_hooks(held, is_left=True)
+        self._call(soon(self._inbox.put_back, held.release()))
+
+    def _finish(self, held: Held) -> None:
+        """What a thread has taken was handled."""
+        _tell_hooks(held, is_left=False)
+        self._inbox.acknowledge(held)
 
     def _take(
         self, count_max: int, timeout_s: float | None, loop: object | None = None
@@ -199,21 +207,34 @@ class Consumer(Threaded[_consumer.Consumer]):
         inbox = self._inbox
         held = inbox.held
         if held.loop is loop or held.loop is None or loop is None:
-            inbox.acknowledge(held)
+            self._finish(held)
         elif held.deliveries:  # That loop was left: whether they were handled is not known.
             self._put_back()
         held.loop = loop
         self._check_open()
         taken = inbox.take_nowait(held, count_max)
-        if taken:
-            return taken
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while not taken:
             left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
             if not self._call(inbox.fetch(left_s)):
                 break
             taken = inbox.take_nowait(held, count_max)  # none: other threads were quicker
+        observer = self._client._observer
+        if taken and observer is not None:
+            seen = observer.begin(taken)
+            try:
+                seen.before()
+            except BaseException:
+                self._put_back()
+                raise
+            held.seen = seen
         return taken
+
+
+def _tell_hooks(held: Held, *, is_left: bool) -> None:
+    seen, held.seen = held.seen, None
+    if seen is not None:
+        seen.after(None, is_left=is_left)
 
 
 async def _error_of(work: Coroutine[Any, Any, None]) -> BaseException | None:

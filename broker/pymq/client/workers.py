@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from pymq.client.consume_hooks import ConsumeObserver, Consumption
 from pymq.client.handler import check_result, name_of
 from pymq.client.inbox import Delivery, Inbox
 from pymq.client.outcomes import Outcomes
@@ -21,21 +22,54 @@ _log = logging.getLogger(__name__)
 Handler = Callable[[Any], object]
 
 
-class Workers:
-    """Several workers with one handler; what the two kinds share. For one event loop.
+class Calls:
+    """What workers call for messages, and what is to be known of it.
 
     Args:
         handler: called with a message or, with ``batch_size``, a list of messages.
         batch_size: most messages of one call.
         outcomes: gets what became of messages.
+        observer: calls the hooks, if there are any.
     """
 
-    def __init__(self, handler: Handler, batch_size: int | None, outcomes: Outcomes) -> None:
-        self._handler = handler
-        self._name = name_of(handler)
-        self._batch_size = batch_size
-        self._outcomes = outcomes
+    def __init__(
+        self,
+        handler: Handler,
+        batch_size: int | None,
+        outcomes: Outcomes,
+        observer: ConsumeObserver | None,
+    ) -> None:
+        self.handler = handler
+        self.name = name_of(handler)
+        self.outcomes = outcomes
+        self.count_max = batch_size or 1
+        self._takes_lists = batch_size is not None
+        self._observer = observer
         self._said = SaidOnce(_log)
+
+    def begin(self, deliveries: list[Delivery]) -> Consumption | None:
+        """Return what hooks see of a call; ``None``: there are no hooks."""
+        return None if self._observer is None else self._observer.begin(deliveries)
+
+    def call(self, deliveries: list[Delivery], seen: Consumption | None) -> object:
+        """Call hooks and handler. Raises what they raise."""
+        if seen is not None:
+            seen.before()
+        if self._takes_lists:
+            return self.handler([delivery.message for delivery in deliveries])
+        return self.handler(deliveries[0].message)
+
+    def check_result(self, result: object) -> None:
+        """Accept what the handler returned. Raises what ``handler.check_result`` does."""
+        if result is not None:
+            check_result(self.handler, result, self._said)
+
+
+class Workers:
+    """Several workers with one handler; what the two kinds share. For one event loop."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
         self._is_stopping = False
         #: What ended a worker, other than ``stop`` or ``close``.
         self._failure: BaseException | None = None
@@ -87,40 +121,25 @@ class Workers:
         _, late = await asyncio.wait(running, timeout=timeout_s)
         return late
 
-    def _argument(self, deliveries: list[Delivery]) -> object:
-        """Return what the handler is called with."""
-        if self._batch_size is None:
-            return deliveries[0].message
-        return [delivery.message for delivery in deliveries]
-
-    def _check_result(self, result: object) -> None:
-        """Accept what the handler returned. Raises what ``handler.check_result`` does."""
-        if result is not None:
-            check_result(self._handler, result, self._said)
-
 
 class WorkerPool(Workers):
     """Workers in tasks, for coroutine functions.
 
     Args:
         inbox: where messages come from.
-        handler: called with a message or, with ``batch_size``, a list of messages.
+        calls: what to call.
         concurrency: number of workers.
-        batch_size: most messages of one call.
-        outcomes: gets what became of messages.
         spawn: starts a task that ends with the consumer at the latest.
     """
 
     def __init__(
         self,
         inbox: Inbox,
-        handler: Handler,
+        calls: Calls,
         concurrency: int,
-        batch_size: int | None,
-        outcomes: Outcomes,
         spawn: Callable[[str, Coroutine[Any, Any, None]], asyncio.Task[None]],
     ) -> None:
-        super().__init__(handler, batch_size, outcomes)
+        super().__init__(calls)
         self._inbox = inbox
         self._idle: set[asyncio.Task[None]] = set()
         self._tasks = [spawn(f"handler {n}", self._work()) for n in range(concurrency)]
@@ -177,28 +196,34 @@ class WorkerPool(Workers):
 
     def _fill(self, delivery: Delivery) -> list[Delivery]:
         """Return the delivery and, for a handler of several, what else is there."""
-        delivery.holder = self._name
+        delivery.holder = self._calls.name
         deliveries = [delivery]
-        while len(deliveries) < (self._batch_size or 1):
+        while len(deliveries) < self._calls.count_max:
             another = self._inbox.take_with(delivery)
             if another is None:
                 break
-            another.holder = self._name
+            another.holder = self._calls.name
             deliveries.append(another)
         return deliveries
 
     async def _handle(self, deliveries: list[Delivery]) -> None:
+        calls = self._calls
+        seen = calls.begin(deliveries)
         try:
-            result = self._handler(self._argument(deliveries))
+            result = calls.call(deliveries, seen)
             if isinstance(result, Awaitable):
                 result = await result
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, asyncio.CancelledError) and _is_cancelled():
                 raise
-            await self._outcomes.raised(deliveries, error)
+            if seen is not None:
+                seen.after(error)
+            await calls.outcomes.raised(deliveries, error)
         else:
-            self._check_result(result)
-            self._outcomes.returned(deliveries)
+            calls.check_result(result)
+            if seen is not None:
+                seen.after(None)
+            calls.outcomes.returned(deliveries)
 
 
 def _is_cancelled() -> bool:

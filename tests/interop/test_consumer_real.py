@@ -1,0 +1,174 @@
+"""Our consumer with official brokers: what becomes of messages, also while a broker restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import pytest
+from tests.cluster.outcome_scenarios import (
+    WAYS,
+    committed,
+    outcomes_by_name,
+    outcomes_from_another_thread,
+)
+from tests.cluster.scenarios import wait_until
+from tests.interop.conftest import require_peers
+from tests.interop.jvm import JavaClient
+from tests.interop.mqadmin import Mqadmin
+from tests.interop.peers import RealBroker, RealNameServer
+
+from pymq import BlockingAdmin, BlockingClient, Consumer, Message, Producer, ReceivedMessage
+
+pytestmark = pytest.mark.interop
+
+VERSIONS: Final = ("5.3.3", "4.9.7")
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+DELAYS: Final = " ".join(["1s"] * 18)
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def name_server(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a name server whose broker has short delays."""
+    require_peers(request.param)
+    with ExitStack() as stack:
+        server = stack.enter_context(RealNameServer(request.param))
+        stack.enter_context(
+            RealBroker(
+                request.param,
+                [server.address],
+                messageDelayLevel=DELAYS,
+                traceTopicEnable="true",
+            )
+        )
+        yield server.address
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"consumer-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_outcomes_by_name(name_server: str, topic: str, way: str) -> None:
+    asyncio.run(outcomes_by_name(name_server, topic, way))
+
+
+def test_outcomes_from_another_thread(name_server: str, topic: str) -> None:
+    outcomes_from_another_thread(name_server, topic)
+
+
+def test_official_tools_read_our_trace(
+    name_server: str, topic: str, java_client: Callable[[str], JavaClient]
+) -> None:
+    """RocketMQ's own decoder takes every line, and its command line finds the message."""
+    client = java_client("5.3.3")
+    decode = client.jvm.org.apache.rocketmq.client.trace.TraceDataEncoder
+    found: list[tuple[str, ...]] = []
+    group = f"g-{topic}"
+
+    async def handler(message: ReceivedMessage) -> None:
+        if message.reconsume_times == 0:
+            raise ValueError("not the first time")
+
+    async def work() -> str:
+        async with Producer(name_server) as producer:
+            sent = await producer.send(Message(topic, b"x", keys=["k1", "k2"]))
+        consumer = Consumer(name_server, group, from_where="earliest", trace_topic=TRACE_TOPIC)
+        async with consumer.subscribe(topic):
+            await consumer.run(handler, timeout_s=4)
+        reader = Consumer(name_server, f"t-{topic}", from_where="earliest")
+        async with asyncio.timeout(60), reader.subscribe(TRACE_TOPIC):
+            async for trace in reader:
+                for context in decode.decoderFromTraceDataString(trace.body.decode()):
+                    bean = context.getTraceBeans().get(0)
+                    if bean.getMsgId() != sent.message_id:
+                        continue
+                    kind = str(context.getTraceType())
+                    last = bean.getRetryTimes() if kind == "SubBefore" else context.isSuccess()
+                    found.append(
+                        (kind, context.getRequestId(), context.getGroupName(), bean.getKeys(),
+                         str(context.getContextCode()), str(last))
+                    )  # fmt: skip
+                if len(found) >= 4:
+                    break
+        return sent.message_id
+
+    message_id = asyncio.run(work())
+    first, second = (one[1] for one in found if one[0] == "SubBefore")
+    assert sorted(found) == sorted(
+        [
+            ("SubBefore", first, group, "k1 k2", "0", "0"),
+            ("SubAfter", first, group, "k1 k2", "2", "False"),
+            ("SubBefore", second, group, "k1 k2", "0", "1"),
+            ("SubAfter", second, group, "k1 k2", "0", "True"),
+        ]
+    )
+    shown = Mqadmin(client).run(
+        name_server, "queryMsgTraceById", "-i", message_id, "-t", TRACE_TOPIC
+    )
+    assert "Sub" in shown and group in shown and "success" in shown, shown
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_two_brokers_one_of_which_is_killed_and_restarted(version: str, topic: str) -> None:
+    """Nothing is lost: plain handlers, some of which fail, while messages go on being sent."""
+    require_peers(version)
+    handled: Counter[int] = Counter()
+    sent: set[int] = set()
+
+    def handler(message: ReceivedMessage) -> None:
+        number = int(message.body)
+        if number % 50 == 0 and message.reconsume_times == 0:
+            message.retry(after_s=1)
+        elif number % 50 == 1 and message.reconsume_times == 0:
+            raise ValueError("not the first time")
+        elif number % 50 == 2:
+            message.reject(f"number {number}")
+        handled[number] += 1
+
+    async def send(producer: Producer, numbers: range) -> None:
+        for number in numbers:
+            await producer.send(Message(topic, b"%d" % number))
+            sent.add(number)
+
+    async def work(name_server: str, broker: RealBroker) -> None:
+        consumer = Consumer(name_server, f"g-{topic}", from_where="earliest")
+        async with Producer(name_server, deadline_s=120) as producer, consumer.subscribe(topic):
+            running = asyncio.ensure_future(consumer.run(handler))
+            await send(producer, range(200))
+            await wait_until(lambda: len(handled) > 50, "some are handled")
+            sending = asyncio.ensure_future(send(producer, range(200, 600)))
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+            await sending
+            await wait_until(lambda: handled.keys() >= sent, "all are handled")
+            await wait_until(lambda: not consumer.backlog_count, "all are finished")
+            await consumer.commit()
+        await running
+
+    with ExitStack() as stack:
+        server = stack.enter_context(RealNameServer(version))
+        brokers = [
+            stack.enter_context(
+                RealBroker(
+                    version,
+                    [server.address],
+                    brokerName=f"broker-{letter}",
+                    messageDelayLevel=DELAYS,
+                    flushDiskType="SYNC_FLUSH",
+                )
+            )
+            for letter in "ab"
+        ]
+        with BlockingClient(server.address) as client:
+            BlockingAdmin(client).create_topic(topic, queue_count=4)
+            asyncio.run(work(server.address, brokers[1]))
+            bounds = client.bounds(client.read_queues(topic))
+        stored = sum(end for _, end in bounds.values())
+        assert stored >= len(sent) == 600
+        assert committed(server.address, topic, f"g-{topic}") == stored
