@@ -404,6 +404,7 @@ def test_blocking_runs_keep_the_order(
 ) -> None:
     caplog.set_level(logging.INFO)
     failed: set[bytes] = set()
+    sizes: set[int] = set()
 
     def one_message(message: ReceivedMessage) -> None:
         if OrderLog.parts(message)[1] == 7 and message.body not in failed:
@@ -413,6 +414,8 @@ def test_blocking_runs_keep_the_order(
         log.end(message)
 
     def several(messages: list[ReceivedMessage]) -> None:
+        sizes.add(len(messages))
+        assert len({message.queue_id for message in messages}) == 1
         for message in messages:
             log.begin("run", message)
             log.end(message)
@@ -432,3 +435,4 @@ def test_blocking_runs_keep_the_order(
             consumer.run(several, batch_size=batch_size, timeout_s=3)
     assert (log.wrong, log.again_count) == ([], 0)
     assert log.has_all(COUNT)
+    assert batch_size is None or batch_size in sizes

@@ -14,6 +14,7 @@ from pymq.client.local_offsets import FLUSH_S, LocalOffsets
 from pymq.client.ordered_inbox import OrderedInbox
 from pymq.client.ordered_outcomes import OrderedOutcomes
 from pymq.client.ordered_retry import OrderedFailures
+from pymq.client.ordered_threads import OrderedThreadInbox
 from pymq.client.outcomes import Outcomes
 from pymq.client.pool import ClientPool
 from pymq.client.queue_locks import QueueLocks
@@ -113,7 +114,11 @@ class ConsumerParts:
             consume_timeout_s=config.consume_timeout_s,
         )
         self.inbox.settler = self.outcomes
-        self.thread_inbox = ThreadInbox(self.inbox, self.outcomes)
+        self.thread_inbox = (
+            ThreadInbox(self.inbox, self.outcomes)
+            if ordered is None
+            else OrderedThreadInbox(ordered, self.outcomes, self.pool)
+        )
         self.rebalance = Rebalance(
             config.group,
             self.subscriptions,

@@ -30,7 +30,7 @@ class GroupWatch:
         self._said: set[str] = set()
 
     def shared(self, topic: str, *, queue_count: int, member_count: int, own_count: int) -> None:
-        """Say when we have no queue of a topic because there are too few, or have one again.
+        """Say when we have no queue of a topic, and why, or have one again.
 
         Args:
             topic: whose queues were divided.
@@ -60,6 +60,15 @@ class GroupWatch:
                 member_count,
                 queue_count,
                 topic,
+            )
+        elif own_count == 0 and queue_count >= member_count and topic not in self._idle:
+            self._idle.add(topic)
+            _log.warning(
+                "group %r, topic %r: this member gets no messages, because the way in which the "
+                "group divides queues (`allocation`) leaves it none of %d",
+                self._group,
+                topic,
+                queue_count,
             )
         elif own_count and topic in self._unreadable | self._idle:
             self._unreadable.discard(topic)
