@@ -398,6 +398,23 @@ def test_threads_keep_the_order(pymq_cluster: Cluster, log: OrderLog) -> None:
     assert (log.wrong, log.again_count) == ([], 0)
 
 
+def test_what_waits_for_a_thread_does_not_keep_its_queue(pymq_cluster: Cluster) -> None:
+    options = {"orderly": True, "from_where": "earliest"}
+    with blocking.Producer(pymq_cluster.name_server) as producer:
+        queues = producer.queues("T")
+        for number in range(12):
+            producer.send(Message("T", b"%d" % number), queue=queues[number % len(queues)])
+    one = blocking.Consumer(pymq_cluster.name_server, "g", **options).subscribe("T")  # type: ignore[arg-type]
+    other = blocking.Consumer(pymq_cluster.name_server, "g", **options).subscribe("T")  # type: ignore[arg-type]
+    with one:
+        first = one.receive(timeout_s=30)
+        assert first is not None
+        # It holds one message, and at most one of each other queue waits for a thread.
+        with other:
+            others = [other.receive(timeout_s=30) for _ in range(3)]
+            assert all(message is not None for message in others)
+
+
 @pytest.mark.parametrize("batch_size", [None, 4])
 def test_blocking_runs_keep_the_order(
     pymq_cluster: Cluster, log: OrderLog, batch_size: int | None, caplog: pytest.LogCaptureFixture

@@ -211,7 +211,7 @@ def own_share(
     every, members = sort_queues(queues), sorted(client_ids, key=java_order)
     if not every:
         return set()
-    name = getattr(allocation, "__qualname__", repr(allocation)).partition(".")[0]
+    name = name_of(allocation)
     try:
         answer = allocation(list(every), list(members), own_id)
         found = list(answer)
@@ -230,6 +230,11 @@ def own_share(
             "by this member"
         )
     return share
+
+
+def name_of(allocation: Allocation) -> str:
+    """Return what a program calls a division; those that are made with arguments are closures."""
+    return str(getattr(allocation, "__qualname__", repr(allocation))).partition(".<locals>")[0]
 
 
 def _by_room(items: Iterable[T], room_of: Callable[[T], str], name: str) -> dict[str, list[T]]:

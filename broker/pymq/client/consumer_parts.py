@@ -114,11 +114,11 @@ class ConsumerParts:
             consume_timeout_s=config.consume_timeout_s,
         )
         self.inbox.settler = self.outcomes
-        self.thread_inbox = (
-            ThreadInbox(self.inbox, self.outcomes)
-            if ordered is None
-            else OrderedThreadInbox(ordered, self.outcomes, self.pool)
-        )
+        if ordered is None:
+            self.thread_inbox = ThreadInbox(self.inbox, self.outcomes)
+        else:
+            self.thread_inbox = OrderedThreadInbox(ordered, self.outcomes, self.pool)
+            ordered.recall = lambda: self.thread_inbox.put_back([])
         self.rebalance = Rebalance(
             config.group,
             self.subscriptions,

@@ -29,7 +29,15 @@ class GroupWatch:
         self._members: frozenset[str] = frozenset()
         self._said: set[str] = set()
 
-    def shared(self, topic: str, *, queue_count: int, member_count: int, own_count: int) -> None:
+    def shared(
+        self,
+        topic: str,
+        *,
+        queue_count: int,
+        member_count: int,
+        own_count: int,
+        allocation: str | None = None,
+    ) -> None:
         """Say when we have no queue of a topic, and why, or have one again.
 
         Args:
@@ -37,6 +45,7 @@ class GroupWatch:
             queue_count: of the topic.
             member_count: of the group.
             own_count: queues that are ours.
+            allocation: name of a division that may leave a member none even of enough queues.
         """
         if is_retry_topic(topic):
             return
@@ -61,13 +70,14 @@ class GroupWatch:
                 queue_count,
                 topic,
             )
-        elif own_count == 0 and queue_count >= member_count and topic not in self._idle:
+        elif own_count == 0 and allocation and topic not in self._idle:
             self._idle.add(topic)
             _log.warning(
-                "group %r, topic %r: this member gets no messages, because the way in which the "
-                "group divides queues (`allocation`) leaves it none of %d",
+                "group %r, topic %r: this member gets no messages, because allocation=%s leaves it "
+                "none of %d queues",
                 self._group,
                 topic,
+                allocation,
                 queue_count,
             )
         elif own_count and topic in self._unreadable | self._idle:

@@ -57,6 +57,8 @@ class OrderedInbox(Inbox):
     def __init__(self, limits: FlowLimits, is_ours: Callable[[MessageQueue], bool]) -> None:
         super().__init__(limits)
         self._is_ours = is_ours
+        #: Has messages put back that wait for a thread: nobody is at work on them.
+        self.recall: Callable[[], None] = lambda: None
         self._lanes: dict[ProcessQueue, _Lane] = {}
         #: Lanes from which something can be taken, unless they are not surely ours.
         self._queued: deque[ProcessQueue] = deque()
@@ -194,6 +196,7 @@ class OrderedInbox(Inbox):
         if lane is None:
             return
         lane.is_stopped = True
+        self.recall()
         while lane.at_work:
             done = asyncio.get_running_loop().create_future()
             lane.idle.append(done)

@@ -15,7 +15,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
-from pymq.client.allocation import Allocation, own_share
+from pymq.client.allocation import Allocation, averagely, name_of, own_share
 from pymq.client.group_members import GroupMembers
 from pymq.client.held_queues import HeldQueues
 from pymq.client.pool import ClientPool
@@ -167,6 +167,7 @@ class Rebalance:
                 queue_count=len(route.read_queues),
                 member_count=len(members),
                 own_count=len(ours),
+                allocation=None if self._allocation is averagely else name_of(self._allocation),
             )
         return ours
 

@@ -108,5 +108,5 @@ def test_a_division_that_leaves_a_member_nothing_is_said_once(
 ) -> None:
     watch = GroupWatch("g")
     for _ in range(2):
-        watch.shared("T", queue_count=8, member_count=3, own_count=0)
-    assert caplog.text.count("(`allocation`) leaves it none of 8") == 1
+        watch.shared("T", queue_count=8, member_count=3, own_count=0, allocation="by_config")
+    assert caplog.text.count("because allocation=by_config leaves it none of 8 queues") == 1
