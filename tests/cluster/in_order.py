@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -41,6 +42,9 @@ class OrderLog:
         #: Key -> numbers in the order in which they were handled, again and again if need be.
         self.handled: dict[str, list[int]] = {key: [] for key in KEYS}
         self.members: set[str] = set()
+        #: Who handled a message before it was handled again, and how often.
+        self.again_after: Counter[str] = Counter()
+        self._last: dict[tuple[str, int], str] = {}
         self.wrong: list[str] = []
 
     async def handle(self, member: str, message: HasBody) -> None:
@@ -60,6 +64,9 @@ class OrderLog:
             expected = max(seen, default=-1) + 1
             if number > expected:
                 self.wrong.append(f"{key} {number} at {member}, expected {expected}")
+            if number in seen:
+                self.again_after[self._last[key, number]] += 1
+            self._last[key, number] = member
             seen.append(number)
             self.members.add(member)
 
@@ -74,7 +81,7 @@ class OrderLog:
     @property
     def again_count(self) -> int:
         """How many were handled again."""
-        return sum(len(numbers) - len(set(numbers)) for numbers in self.handled.values())
+        return self.again_after.total()
 
     @staticmethod
     def parts(message: HasBody) -> tuple[str, int]:

@@ -167,8 +167,10 @@ def test_a_group_in_order(site: Site) -> None:
             await asyncio.to_thread(java_two.close)
 
     asyncio.run(test())
-    print(log.members, log.again_count, "handled again")
+    print(log.members, "handled again:", log.again_after)
     assert log.wrong == []
+    # A Java member drops what it is working on when a queue moves; ours finish and commit it.
+    assert not [name for name in log.again_after if name.startswith("pymq")]
     assert {"java 1", "pymq 1"} <= log.members
 
 

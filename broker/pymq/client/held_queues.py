@@ -12,8 +12,9 @@ In order, a queue that waits for its handler is *leaving*: it is neither read no
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from pymq.client.broker_offsets import QueueOffsets
 from pymq.client.inbox import Delivery, Inbox
@@ -87,6 +88,8 @@ class HeldQueues:
         self.readers: dict[MessageQueue, QueueReader] = {}
         self._reading: dict[MessageQueue, asyncio.Task[None]] = {}
         self._leaving: dict[MessageQueue, _Leaving] = {}
+        #: Queues are given up in these.
+        self._ending: set[asyncio.Task[None]] = set()
         #: Up to where we had finished the queues that we do not read any more.
         self._left_at: dict[MessageQueue, int] = {}
         #: Are all queues paused, also those to come?
@@ -224,14 +227,21 @@ class HeldQueues:
         if self.locks is not None:
             self._leave_soon(queues, is_lost=False)
         elif readers := self._remove_all(queues):
-            await self._end_read(readers)
+            await self._finish(self._end_read(readers))
 
     async def lose(self, queues: Collection[MessageQueue]) -> None:
         """Stop reading queues that cannot be committed."""
         if self.locks is not None:
             self._leave_soon(queues, is_lost=True)
         elif readers := self._remove_all(queues):
-            await self._end_lost(readers)
+            await self._finish(self._end_lost(readers))
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what ``close`` must wait for."""
+        task = self._pool.spawn("give up queues", work)
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        await asyncio.wait([task])
 
     def lost_lock(self, queue: MessageQueue) -> None:
         """Another member reads a queue of ours."""
@@ -348,7 +358,7 @@ class HeldQueues:
         for leaving in self._leaving.values():
             if leaving.is_waiting and leaving.task is not None:
                 leaving.task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
         queues = [reader.queue for reader in readers]
         await self._listener.revoked(queues)
         await asyncio.gather(*(self._commit(reader) for reader in readers))
