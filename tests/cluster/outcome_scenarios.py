@@ -6,6 +6,7 @@ broker's delays are short.
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -15,9 +16,12 @@ from pymq import blocking
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
+from pymq.client.producer import Producer
 from pymq.errors import AlreadySettled
-from pymq.protocol.message import ReceivedMessage
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.message import Message, ReceivedMessage
 
+DEADLINE_S = 60.0
 WAYS = ("async", "plain", "loop", "batch")
 
 
@@ -132,7 +136,7 @@ def outcomes_from_another_thread(name_server: str, topic: str) -> None:
 
     consumer = blocking.Consumer(name_server, group, from_where="earliest")
     with consumer.subscribe(topic):
-        for message in consumer.messages(timeout_s=60):
+        for message in consumer.messages(timeout_s=DEADLINE_S):
             thread = threading.Thread(target=work, args=(message,))
             thread.start()
             thread.join()
@@ -149,3 +153,83 @@ def outcomes_from_another_thread(name_server: str, topic: str) -> None:
         assert committed(name_server, topic, group) == 8
     asyncio.run(check_dead_letters(name_server, topic, group))
     assert tried.tries == EXPECTED
+
+
+class Unsteady:
+    """A plain handler that fails at some messages the first time, and rejects others."""
+
+    def __init__(self) -> None:
+        self.handled: Counter[int] = Counter()
+
+    def handle(self, message: ReceivedMessage) -> None:
+        number = int(message.body)
+        if number % 50 == 0 and message.reconsume_times == 0:
+            message.retry(after_s=1)
+        elif number % 50 == 1 and message.reconsume_times == 0:
+            raise ValueError("not the first time")
+        elif number % 50 == 2:
+            message.reject(f"number {number}")
+        self.handled[number] += 1
+
+
+def nothing_is_lost_while_a_broker_restarts(
+    name_server: str, topic: str, restart: Callable[[], None]
+) -> None:
+    """Every message that was acknowledged is handled, every reject is a dead letter, all is
+    committed, though one of two brokers is killed and comes back while messages are sent.
+
+    Args:
+        name_server: of the two brokers.
+        topic: created here, on both.
+        restart: kills one of them and starts it again.
+    """
+    group = f"g-{topic}"
+    unsteady = Unsteady()
+    sent: set[int] = set()
+
+    async def send(producer: Producer, numbers: range) -> None:
+        for number in numbers:
+            await producer.send(Message(topic, b"%d" % number))
+            sent.add(number)
+
+    async def work() -> None:
+        consumer = Consumer(name_server, group, from_where="earliest")
+        async with Producer(name_server, deadline_s=120) as producer, consumer.subscribe(topic):
+            running = asyncio.ensure_future(consumer.run(unsteady.handle))
+            await send(producer, range(200))
+            await wait_until(lambda: len(unsteady.handled) > 50, "some are handled")
+            sending = asyncio.ensure_future(send(producer, range(200, 600)))
+            await asyncio.to_thread(restart)
+            await sending
+            await wait_until(lambda: unsteady.handled.keys() >= sent, "all are handled")
+            # What the broker has forgotten of commits when it was killed comes again.
+            async with asyncio.timeout(DEADLINE_S):
+                while await asyncio.to_thread(uncommitted):
+                    await asyncio.sleep(0.2)
+        await running
+        rejected = {number for number in sent if number % 50 == 2}
+        found: set[int] = set()
+        undertaker = Consumer(name_server, f"u-{group}", from_where="earliest")
+        async with asyncio.timeout(DEADLINE_S), undertaker.subscribe(f"%DLQ%{group}"):
+            async for letter in undertaker:
+                assert letter.properties["DLQ_REASON"] == f"number {int(letter.body)}"
+                found.add(int(letter.body))
+                if found == rejected:
+                    break
+
+    def stored() -> dict[MessageQueue, int]:
+        bounds = client.bounds(client.read_queues(topic))
+        return {queue: end for queue, (_, end) in bounds.items()}
+
+    def uncommitted() -> dict[MessageQueue, int]:
+        return {
+            queue: end
+            for queue, end in stored().items()
+            if client.committed_offset(group, queue) != end
+        }
+
+    with BlockingClient(name_server) as client:
+        BlockingAdmin(client).create_topic(topic, queue_count=4)
+        asyncio.run(work())
+        assert sum(stored().values()) >= len(sent) == 600
+        assert not uncommitted()

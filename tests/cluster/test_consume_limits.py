@@ -143,6 +143,30 @@ def test_threads_that_are_not_done_at_the_end_are_left_and_their_messages_come_a
     assert caplog.text.count(left) == 1
 
 
+def test_a_handler_may_close_its_consumer(pymq_cluster: Cluster) -> None:
+    class Last:
+        """Called like a coroutine function."""
+
+        async def __call__(self, message: ReceivedMessage) -> None:
+            message.ack()
+            await consumer.close()
+
+    class Inherited(Last):
+        pass
+
+    consumer = consumer_of(pymq_cluster, close_timeout_s=DEADLINE_S)
+
+    async def work() -> None:
+        await send_numbers(pymq_cluster.name_server, "T", range(1))
+        async with consumer:
+            await consumer.run(Inherited())
+
+    begun_s = time.monotonic()
+    run(work())
+    assert time.monotonic() - begun_s < DEADLINE_S
+    assert committed(pymq_cluster.name_server, "T", "g") == 1
+
+
 def test_run_ends_when_nothing_comes_and_a_commit_is_answered(pymq_cluster: Cluster) -> None:
     asyncio.run(send_numbers(pymq_cluster.name_server, "T", range(10)))
     with blocking.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Final
@@ -12,17 +11,16 @@ from typing import Final
 import pytest
 from tests.cluster.outcome_scenarios import (
     WAYS,
-    committed,
+    nothing_is_lost_while_a_broker_restarts,
     outcomes_by_name,
     outcomes_from_another_thread,
 )
-from tests.cluster.scenarios import wait_until
 from tests.interop.conftest import require_peers
 from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.peers import RealBroker, RealNameServer
 
-from pymq import BlockingAdmin, BlockingClient, Consumer, Message, Producer, ReceivedMessage
+from pymq import Consumer, Message, Producer, ReceivedMessage
 
 pytestmark = pytest.mark.interop
 
@@ -116,41 +114,7 @@ def test_official_tools_read_our_trace(
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_two_brokers_one_of_which_is_killed_and_restarted(version: str, topic: str) -> None:
-    """Nothing is lost: plain handlers, some of which fail, while messages go on being sent."""
     require_peers(version)
-    handled: Counter[int] = Counter()
-    sent: set[int] = set()
-
-    def handler(message: ReceivedMessage) -> None:
-        number = int(message.body)
-        if number % 50 == 0 and message.reconsume_times == 0:
-            message.retry(after_s=1)
-        elif number % 50 == 1 and message.reconsume_times == 0:
-            raise ValueError("not the first time")
-        elif number % 50 == 2:
-            message.reject(f"number {number}")
-        handled[number] += 1
-
-    async def send(producer: Producer, numbers: range) -> None:
-        for number in numbers:
-            await producer.send(Message(topic, b"%d" % number))
-            sent.add(number)
-
-    async def work(name_server: str, broker: RealBroker) -> None:
-        consumer = Consumer(name_server, f"g-{topic}", from_where="earliest")
-        async with Producer(name_server, deadline_s=120) as producer, consumer.subscribe(topic):
-            running = asyncio.ensure_future(consumer.run(handler))
-            await send(producer, range(200))
-            await wait_until(lambda: len(handled) > 50, "some are handled")
-            sending = asyncio.ensure_future(send(producer, range(200, 600)))
-            await asyncio.to_thread(broker.kill)
-            await asyncio.to_thread(broker.start)
-            await sending
-            await wait_until(lambda: handled.keys() >= sent, "all are handled")
-            await wait_until(lambda: not consumer.backlog_count, "all are finished")
-            await consumer.commit()
-        await running
-
     with ExitStack() as stack:
         server = stack.enter_context(RealNameServer(version))
         brokers = [
@@ -165,10 +129,9 @@ def test_two_brokers_one_of_which_is_killed_and_restarted(version: str, topic: s
             )
             for letter in "ab"
         ]
-        with BlockingClient(server.address) as client:
-            BlockingAdmin(client).create_topic(topic, queue_count=4)
-            asyncio.run(work(server.address, brokers[1]))
-            bounds = client.bounds(client.read_queues(topic))
-        stored = sum(end for _, end in bounds.values())
-        assert stored >= len(sent) == 600
-        assert committed(server.address, topic, f"g-{topic}") == stored
+
+        def restart() -> None:
+            brokers[1].kill()
+            brokers[1].start()
+
+        nothing_is_lost_while_a_broker_restarts(server.address, topic, restart)

@@ -4,9 +4,9 @@
 which pulls messages into the ``Inbox``; loops and handlers take them from there. Every second the
 brokers are told how far each queue is.
 
-A message is delivered at least once. It is finished when the handler returned, or when the
-broker has taken it back for another try; until then the queue's committed offset stays
-before it. If the broker cannot take it back, it stays here and is tried again.
+A message is delivered at least once. It is finished when it is done, or when the broker has taken
+it back, for another try or as a dead letter; until then the queue's committed offset stays before
+it. If the broker cannot take it back, it stays here and is tried again. ``outcomes`` has the rules.
 
 Source: RocketMQ DefaultMQPushConsumerImpl.
 """
@@ -69,7 +69,8 @@ class Consumer(QueueControl):
     the one at which a loop was left (``break``) when the same task begins another loop, or any
     task when that one has ended. Several tasks may loop at a time. ``run`` calls a handler
     instead, and sends messages for which it fails back to the broker, which delivers them again
-    later (10 s, 30 s, 1 min, ...) and makes dead letters of them in the end.
+    later (10 s, 30 s, 1 min, ...) and makes dead letters of them in the end. In both, and from
+    any thread, ``ack``, ``retry`` and ``reject`` of a message say what becomes of it.
 
     Args:
         name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
@@ -251,7 +252,8 @@ class Consumer(QueueControl):
         limit_s = self._config.close_timeout_s
         until_s = time.monotonic() + limit_s
         try:
-            await asyncio.gather(*(pool.close(limit_s) for pool in self._worker_pools))
+            closer = asyncio.current_task()
+            await asyncio.gather(*(pool.close(limit_s, closer) for pool in self._worker_pools))
             await self._parts.failed_messages.wait_sent(until_s - time.monotonic())
             self._thread_inbox.settle()
             self._outcomes.close()
@@ -266,6 +268,8 @@ class Consumer(QueueControl):
         """Say what was pulled and is not finished."""
         in_hand = sum(1 for delivery in self._inbox.in_hand if delivery.taken_s)
         waiting_count = self._inbox.message_count - in_hand
+        if not self._inbox.message_count:
+            return
         _log.log(
             logging.WARNING if in_hand else logging.INFO,
             "group %r: closed; %d messages that handlers or loops had are not finished, %d others "

@@ -22,7 +22,7 @@ def check_handler(handler: object, batch_size: int | None) -> None:
 
 def is_async(handler: object) -> bool:
     """Is it a coroutine function, or an object that is called like one?"""
-    call = vars(type(handler)).get("__call__")  # of an object whose class defines it
+    call = inspect.getattr_static(type(handler), "__call__", None)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call)
 
 

@@ -63,7 +63,7 @@ class ThreadWorkers(Workers):
             waiting.cancel()
         self._inbox.put_back([])  # What is ready may have been meant for these threads.
 
-    async def close(self, timeout_s: float) -> None:
+    async def close(self, timeout_s: float, _: asyncio.Task[Any] | None = None) -> None:
         """Take no more messages and wait for the handlers at work, which nobody can cancel."""
         self.stop()
         late = await self._wait_ended(timeout_s)

@@ -113,9 +113,11 @@ class Workers:
         if self._failure is not None:
             raise self._failure
 
-    async def _wait_ended(self, timeout_s: float) -> set[asyncio.Future[None]]:
+    async def _wait_ended(
+        self, timeout_s: float, closer: asyncio.Task[Any] | None = None
+    ) -> set[asyncio.Future[None]]:
         """Wait for the handlers at work; return those of workers that are late."""
-        running = [worker for worker in self._workers if not worker.done()]
+        running = [one for one in self._workers if not one.done() and one is not closer]
         if not running:
             return set()
         _, late = await asyncio.wait(running, timeout=timeout_s)
@@ -154,10 +156,15 @@ class WorkerPool(Workers):
         for worker in self._idle:
             worker.cancel()
 
-    async def close(self, timeout_s: float) -> None:
-        """Take no more messages and wait for the handlers at work; then cancel them."""
+    async def close(self, timeout_s: float, closer: asyncio.Task[Any] | None) -> None:
+        """Take no more messages and wait for the handlers at work; then cancel them.
+
+        Args:
+            timeout_s: how long.
+            closer: the task that closes; a handler would wait for itself.
+        """
         self.stop()
-        late = await self._wait_ended(timeout_s)
+        late = await self._wait_ended(timeout_s, closer)
         for worker in late:
             worker.cancel()
         if late:
