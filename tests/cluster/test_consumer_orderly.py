@@ -1,11 +1,13 @@
 """Messages handled in order: by one member, by several that come and go, around failures."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import pytest
 from tests.cluster.in_order import KEYS, OrderLog, send_keys
@@ -24,6 +26,9 @@ from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
 
 COUNT = 30
+
+
+Handler = Callable[[ReceivedMessage], object]
 
 
 @pytest.fixture
@@ -47,8 +52,28 @@ def member(cluster: Cluster, **options: object) -> Consumer:
     return made.subscribe("T")
 
 
-def spawn(log: OrderLog, consumer: Consumer, name: str) -> asyncio.Task[None]:
-    return asyncio.ensure_future(consumer.run(functools.partial(log.handle, name)))
+def spawn(
+    log: OrderLog, consumer: Consumer, name: str, *, in_threads: bool = False
+) -> asyncio.Task[None]:
+    handle = log.handle_in_thread if in_threads else log.handle
+    return asyncio.ensure_future(consumer.run(functools.partial(handle, name)))
+
+
+def plain(handler: Callable[[ReceivedMessage], Coroutine[Any, Any, None]]) -> Handler:
+    """Return a handler that runs in threads and does the same, which must not wait."""
+
+    def call(message: ReceivedMessage) -> None:
+        with contextlib.suppress(StopIteration):
+            handler(message).send(None)
+
+    return call
+
+
+def same(handler: Handler) -> Handler:
+    return handler
+
+
+in_both_ways = pytest.mark.parametrize("way", [same, plain])
 
 
 def test_a_key_is_handled_in_order_by_many_handlers(pymq_cluster: Cluster, log: OrderLog) -> None:
@@ -64,8 +89,9 @@ def test_a_key_is_handled_in_order_by_many_handlers(pymq_cluster: Cluster, log: 
     assert (log.wrong, log.again_count) == ([], 0)
 
 
+@in_both_ways
 def test_a_failure_holds_its_queue_back_and_is_tried_again_in_place(
-    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
+    pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture, way: Callable[[Any], Handler]
 ) -> None:
     seen: list[tuple[bytes, int]] = []
 
@@ -82,7 +108,7 @@ def test_a_failure_holds_its_queue_back_and_is_tried_again_in_place(
             held = (await producer.send(Message("T", b"4"), sharding_key="k")).queue
             other = next(queue for queue in queues if queue != held)
             async with member(pymq_cluster, suspend_s=0.05) as one:
-                running = asyncio.ensure_future(one.run(handler))
+                running = asyncio.ensure_future(one.run(way(handler)))
                 await wait_until(lambda: (b"1", 0) in seen, "it fails")
                 await producer.send(Message("T", b"other"), queue=other)
                 await wait_until(lambda: (b"4", 0) in seen and (b"other", 0) in seen, "the others")
@@ -128,14 +154,16 @@ def test_what_was_tried_too_often_becomes_a_dead_letter(
     assert "it was tried 3 times and becomes a dead letter (%DLQ%g)" in caplog.text
 
 
-def test_outcomes_by_name_keep_the_order(pymq_cluster: Cluster) -> None:
+@in_both_ways
+def test_outcomes_by_name_keep_the_order(
+    pymq_cluster: Cluster, way: Callable[[Any], Handler]
+) -> None:
     seen: list[tuple[bytes, int]] = []
 
     async def handler(message: ReceivedMessage) -> None:
         seen.append((message.body, message.reconsume_times))
         if message.body == b"again" and not message.reconsume_times:
             message.retry(after_s=1)
-            await asyncio.sleep(0.05)
         elif message.body == b"bad":
             message.reject("it is bad")
         elif message.body == b"acked":
@@ -147,7 +175,7 @@ def test_outcomes_by_name_keep_the_order(pymq_cluster: Cluster) -> None:
             for body in (b"again", b"bad", b"acked", b"z"):
                 await producer.send(Message("T", body), sharding_key="k")
         async with member(pymq_cluster) as one:
-            running = asyncio.ensure_future(one.run(handler))
+            running = asyncio.ensure_future(one.run(way(handler)))
             await wait_until(lambda: (b"z", 0) in seen, "the queue goes on")
             await wait_until(lambda: not one.backlog_count, "all are finished")
         await running
@@ -187,8 +215,9 @@ def test_a_handler_that_takes_long_is_named_and_keeps_its_message(
     assert caplog.text.count("its queue stands still until it is done") == 1
 
 
+@pytest.mark.parametrize("in_threads", [False, True])
 def test_members_come_and_go_and_nothing_is_handled_twice(
-    two_brokers: Cluster, log: OrderLog
+    two_brokers: Cluster, log: OrderLog, in_threads: bool
 ) -> None:
     async def test() -> None:
         async with Producer(two_brokers.name_server) as producer:
@@ -198,7 +227,8 @@ def test_members_come_and_go_and_nothing_is_handled_twice(
             for number in range(3):
                 await wait_until(lambda n=number: log.has_all(n * COUNT // 2), "some")  # type: ignore[misc]
                 members.append(await member(two_brokers).start())
-                running.append(spawn(log, members[-1], f"member {number}"))
+                name = f"member {number}"
+                running.append(spawn(log, members[-1], name, in_threads=in_threads))
             await wait_until(lambda: len(log.members) == 3, "all take part")
             await members[0].close()
             await sending

@@ -107,6 +107,7 @@ class ConsumerParts:
                 on_valid=ordered.locks_changed,
                 on_lost=self.held.lost_lock,
             )
+            ordered.on_doubt = self._locks.renew_soon
         self.outcomes = (OrderedOutcomes if config.orderly else Outcomes)(
             self.inbox,
             self.failed_messages,

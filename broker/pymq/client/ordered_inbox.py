@@ -39,6 +39,13 @@ class _Lane:
         #: Done when nothing is at work.
         self.idle: list[asyncio.Future[None]] = []
 
+    def insert(self, delivery: Delivery) -> None:
+        """Put a message that was taken to its place before those that follow it."""
+        offset, index = delivery.message.queue_offset, 0
+        while index < len(self.waiting) and self.waiting[index].message.queue_offset < offset:
+            index += 1
+        self.waiting.insert(index, delivery)
+
     def tell_idle(self) -> None:
         """Wake who waits for this lane."""
         for waiting in self.idle:
@@ -51,12 +58,14 @@ class OrderedInbox(Inbox):
 
     Args:
         limits: how much may be pulled and not finished.
-        is_ours: may messages of a queue be delivered now?
+        is_ours: may messages of a queue be delivered now? For any thread.
     """
 
     def __init__(self, limits: FlowLimits, is_ours: Callable[[MessageQueue], bool]) -> None:
         super().__init__(limits)
         self._is_ours = is_ours
+        #: Called when a message waits because its queue is not surely ours.
+        self.on_doubt: Callable[[], None] = lambda: None
         #: Has messages put back that wait for a thread: nobody is at work on them.
         self.recall: Callable[[], None] = lambda: None
         self._lanes: dict[ProcessQueue, _Lane] = {}
@@ -105,6 +114,7 @@ class OrderedInbox(Inbox):
             if not self._is_ours(queue.queue):
                 lane.is_queued = True
                 self._queued.append(queue)  # ``locks_changed`` says when.
+                self.on_doubt()
                 continue
             return self._take_from(lane)
         return None
@@ -115,6 +125,14 @@ class OrderedInbox(Inbox):
         if lane is None or not lane.waiting or lane.is_stopped or self._is_closed:
             return None
         return self._take_from(lane)
+
+    def may_follow(self, delivery: Delivery) -> bool:
+        """May whoever has taken a message begin with it now? For any thread."""
+        queue = delivery.process_queue
+        lane = self._lanes.get(queue)
+        if lane is None or lane.is_stopped or lane.is_suspended or self._is_closed:
+            return False
+        return not queue.is_paused and self._is_ours(queue.queue)
 
     def _take_from(self, lane: _Lane) -> Delivery:
         delivery = lane.waiting.popleft()
@@ -133,7 +151,7 @@ class OrderedInbox(Inbox):
         delivery.taken_s = 0.0
         lane = self._lanes.get(delivery.process_queue)
         if lane is not None and delivery in lane.at_work and delivery.outcome is None:
-            lane.waiting.appendleft(delivery)
+            lane.insert(delivery)
             self._released(delivery)
 
     def begin_again(self, delivery: Delivery) -> None:
@@ -153,7 +171,7 @@ class OrderedInbox(Inbox):
         again = Delivery(message, delivery.process_queue, delivery.settler)
         if again.settler is not None:
             message._hold(again)
-        lane.waiting.appendleft(again)
+        lane.insert(again)
         self._released(delivery)
 
     def _released(self, delivery: Delivery) -> None:

@@ -88,14 +88,13 @@ class QueueLocks:
         self._refused_since_s: dict[MessageQueue, float] = {}
 
     def is_valid(self, queue: MessageQueue) -> bool:
-        """Is a queue surely ours? If that is in doubt, its broker is asked soon."""
+        """Is a queue surely ours? For any thread."""
         lock = self._locks.get(queue)
-        if lock is None:
-            return False
-        if not lock.is_valid:
-            self._doubted.set()
-            return False
-        return True
+        return lock is not None and lock.is_valid
+
+    def renew_soon(self) -> None:
+        """Ask again soon: something waits for locks in doubt."""
+        self._doubted.set()
 
     async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Lock queues that we do not have; return those that are granted."""

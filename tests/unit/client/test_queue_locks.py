@@ -126,6 +126,7 @@ def test_a_broker_that_is_away_leaves_locks_in_doubt_until_it_confirms_them(
         member.brokers.channels["a"].is_open = False
         member.brokers.away = {"a"}
         assert member.valid == {FAR}
+        member.locks.renew_soon()
         while "cannot lock its queues at broker 'a'" not in caplog.text:
             await asyncio.sleep(0.01)
         assert (member.valid, member.lost) == ({FAR}, [])
