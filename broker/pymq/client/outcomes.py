@@ -120,8 +120,8 @@ class Outcomes:
         if len(failed) < len(deliveries):
             first = next(delivery for delivery in deliveries if delivery.outcome is not RAISED)
             _log.warning(
-                "the handler raised after it had settled message %s (topic %r), which %s: that "
-                "stays so",
+                "the handler raised, but message %s (topic %r) had its outcome before that, which "
+                "stays: it %s",
                 first.message.message_id,
                 first.message.topic,
                 "" if first.outcome is None else first.outcome.text,

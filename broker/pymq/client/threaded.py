@@ -106,7 +106,10 @@ class Consumer(Threaded[_consumer.Consumer]):
         return self
 
     def close(self) -> None:
-        """See the asyncio Consumer. Messages taken and not acknowledged are delivered again."""
+        """See the asyncio Consumer. Messages taken and not acknowledged are delivered again.
+
+        A plain handler that calls it waits ``close_timeout_s`` for itself; end ``run`` elsewhere.
+        """
         self._stop(self._client.close)
 
     def __enter__(self) -> Self:
