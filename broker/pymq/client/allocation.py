@@ -32,9 +32,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import is_retry_topic
 
 #: Of a topic's queues, the ids of all members and the id of one: the queues of that one.
-Allocation: TypeAlias = Callable[
-    [Sequence[MessageQueue], Sequence[str], str], Iterable[MessageQueue]
-]
+Allocation: TypeAlias = Callable[[list[MessageQueue], list[str], str], Iterable[MessageQueue]]
 
 T = TypeVar("T")
 
@@ -190,7 +188,7 @@ def machine_room_nearby(
         near = queues_in.pop(own_room, [])
         found = list(within(near, clients_in[own_room], own_id)) if near else []
         for room in sorted(queues_in.keys() - clients_in.keys(), key=java_order):
-            found += within(queues_in[room], client_ids, own_id)
+            found += within(queues_in[room], list(client_ids), own_id)
         return found
 
     return allocate_nearby

@@ -334,8 +334,8 @@ class Consumer(QueueControl):
         * Each message is handled at least once. It comes again, perhaps to another member, if the
           process ends, or its queue goes to another member, before it is finished and committed;
           or if it is not finished within ``consume_timeout_s``.
-        * No order: messages of a queue are handed out in its order, and up to ``concurrency``
-          calls overlap.
+        * With ``orderly``, calls for a queue do not overlap and keep its order. Otherwise messages
+          are handed out in that order, and up to ``concurrency`` calls overlap.
         * A message that is not finished is not passed by what is committed, however many behind
           it are finished.
 

@@ -40,7 +40,7 @@ VALID_S = 30.0
 AGAIN_S = 1.0
 #: How long a farewell waits for its answer.
 UNLOCK_S = 1.0
-#: Who lets a queue go does so when its handler is done: longer than most take.
+#: A queue that is refused for longer than any broker keeps the lock of a member that is gone.
 REFUSED_S = 90.0
 
 
