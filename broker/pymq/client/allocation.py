@@ -231,8 +231,10 @@ def own_share(
 
 
 def name_of(allocation: Allocation) -> str:
-    """Return what a program calls a division; those that are made with arguments are closures."""
-    return str(getattr(allocation, "__qualname__", repr(allocation))).partition(".<locals>")[0]
+    """Return what a program calls a division; ours that take arguments are closures."""
+    if getattr(allocation, "__module__", "") == __name__:
+        return str(getattr(allocation, "__qualname__", "")).partition(".")[0]
+    return str(getattr(allocation, "__name__", repr(allocation)))
 
 
 def _by_room(items: Iterable[T], room_of: Callable[[T], str], name: str) -> dict[str, list[T]]:
