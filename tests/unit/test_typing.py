@@ -21,7 +21,7 @@ from datetime import datetime
 import pymq
 import pymq.testing
 from pymq import BrokerError, FlowLimits, Message, MessageQueue, ReceivedMessage, SendReceipt
-from pymq import blocking
+from pymq import ConsumeHook, ConsumeOutcome, ConsumeResult, blocking
 from pymq.testing import Cluster
 from pyspark_pymq import DefaultSource
 
@@ -31,7 +31,19 @@ def handle(message: ReceivedMessage) -> None:
 
 
 def handle_several(messages: list[ReceivedMessage]) -> int:
+    for message in messages:
+        if message.reconsume_times:
+            message.reject("tried before")
+        elif message.keys:
+            message.retry(after_s=1.5)
+        else:
+            message.ack()
     return len(messages)
+
+
+class Hook(ConsumeHook):
+    def after(self, outcome: ConsumeOutcome) -> None:
+        print(outcome.results.count(ConsumeResult.DONE))
 
 
 def handle_sequence(messages: Sequence[ReceivedMessage]) -> None: ...
@@ -53,13 +65,17 @@ def with_threads(name_server: str) -> None:
         for message in consumer:
             handle(message)
         consumer.run(handle, timeout_s=1.0)
-        consumer.run(handle_several, batch_size=8)
+        consumer.run(handle_several, batch_size=8, concurrency=2)
+        consumer.run(handle_async)
+        consumer.commit()
         consumer.run(handle_sequence, batch_size=8)
         consumer.run(lambda message: message.body)
 
 
 async def asynchronous(name_server: str) -> None:
-    consumer = pymq.Consumer(name_server, "g", from_where=datetime.now())
+    consumer = pymq.Consumer(
+        name_server, "g", from_where=datetime.now(), hooks=[Hook()], consume_timeout_s=60
+    )
     async with pymq.Producer(name_server) as producer, consumer.subscribe("T"):
         try:
             result = await producer.send(Message("T", b"x"))
@@ -70,7 +86,7 @@ async def asynchronous(name_server: str) -> None:
         async for message in consumer:
             await handle_async(message)
         await consumer.run(handle)
-        await consumer.run(handle_async, concurrency=2)
+        await consumer.run(handle_async, concurrency=2, timeout_s=1)
         await consumer.run(handle_several_async, batch_size=8)
 
 
@@ -94,7 +110,13 @@ from pyspark_pymq import DefaultSorce  # E: attr-defined
 from pymq.testing import Cluster
 
 
-def handle(message: ReceivedMessage) -> None: ...
+def handle(message: ReceivedMessage) -> None:
+    message.retry(5)  # E: call-arg
+    message.retry(after_s="5")  # E: arg-type
+    message.reject(ValueError("no"))  # E: arg-type
+    message.nack()  # E: attr-defined
+
+
 def handle_several(messages: list[ReceivedMessage]) -> None: ...
 
 
@@ -112,7 +134,7 @@ def with_threads(producer: blocking.Producer, consumer: blocking.Consumer) -> No
     producer.sned(Message("T", b"x"))  # E: attr-defined
     consumer.run(handle_several)  # E: arg-type
     consumer.run(handle, batch_size=8)  # E: arg-type
-    consumer.run(handle, concurrency=8)  # E: call-overload
+    consumer.run(handle, concurency=8)  # E: call-overload
     for message in consumer:
         print(message.boddy)  # E: attr-defined
     consumer.receive().body  # E: union-attr
@@ -123,7 +145,7 @@ async def asynchronous(producer: Producer, consumer: Consumer) -> None:
     result: SendReceipt = producer.send(Message("T", b"x"))  # E: assignment
     await consumer.run(handle_several)  # E: arg-type
     await consumer.run(handle, batch_size=8)  # E: arg-type
-    await consumer.run(handle, timeout_s=8)  # E: call-overload
+    await consumer.run(handle, timeout=8)  # E: call-overload
 """
 
 
