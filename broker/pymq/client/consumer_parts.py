@@ -100,14 +100,7 @@ class ConsumerParts:
         )
         self._locks: QueueLocks | None = None
         if ordered is not None and not config.is_broadcasting:
-            self._locks = self.held.locks = QueueLocks(
-                config.group,
-                self.pool,
-                confirm=self.held.may_go_on,
-                on_valid=ordered.locks_changed,
-                on_lost=self.held.lost_lock,
-            )
-            ordered.on_doubt = self._locks.renew_soon
+            self._locks = self.held.locks = self._queue_locks(ordered)
         self.outcomes = (OrderedOutcomes if config.orderly else Outcomes)(
             self.inbox,
             self.failed_messages,
@@ -155,6 +148,17 @@ class ConsumerParts:
             inbox=self.inbox,
             is_closing=lambda: self.is_closing,
         )
+
+    def _queue_locks(self, ordered: OrderedInbox) -> QueueLocks:
+        locks = QueueLocks(
+            self._config.group,
+            self.pool,
+            confirm=self.held.may_go_on,
+            on_valid=ordered.locks_changed,
+            on_lost=self.held.lost_lock,
+        )
+        ordered.on_doubt = locks.renew_soon
+        return locks
 
     def _offsets(self, queue: MessageQueue) -> QueueOffsets:
         if self._local_offsets is not None:
