@@ -26,7 +26,15 @@ from pymq.protocol.bodies import MessageQueue
 class _Lane:
     """What was pulled from one queue and is not finished."""
 
-    __slots__ = ("at_work", "idle", "is_queued", "is_suspended", "is_stopped", "waiting")
+    __slots__ = (
+        "at_work",
+        "idle",
+        "is_queued",
+        "is_stopped",
+        "is_suspended",
+        "suspended_until_s",
+        "waiting",
+    )
 
     def __init__(self) -> None:
         self.waiting: deque[Delivery] = deque()
@@ -34,6 +42,8 @@ class _Lane:
         #: Is it among those that may be taken from?
         self.is_queued = False
         self.is_suspended = False
+        #: By the event loop's time.
+        self.suspended_until_s = 0.0
         #: Nothing more of it is delivered, for good.
         self.is_stopped = False
         #: Done when nothing is at work.
@@ -109,7 +119,7 @@ class OrderedInbox(Inbox):
             queue = self._queued.popleft()
             lane = self._lanes[queue]
             lane.is_queued = False
-            if self._is_closed or lane.is_stopped or queue.is_paused:
+            if self._is_closed or lane.is_stopped or lane.is_suspended or queue.is_paused:
                 continue
             if not self._is_ours(queue.queue):
                 lane.is_queued = True
@@ -188,14 +198,16 @@ class OrderedInbox(Inbox):
     # --- queues
 
     def suspend(self, queue: ProcessQueue, seconds: float) -> None:
-        """Deliver nothing of a queue for a while."""
+        """Deliver nothing of a queue for a while; of two such times the longer one counts."""
         lane = self._lanes.setdefault(queue, _Lane())
+        loop = asyncio.get_running_loop()
+        lane.suspended_until_s = max(lane.suspended_until_s, loop.time() + seconds)
+        loop.call_at(lane.suspended_until_s, self._end_suspension, queue, lane.suspended_until_s)
         lane.is_suspended = True
-        asyncio.get_running_loop().call_later(seconds, self._end_suspension, queue)
 
-    def _end_suspension(self, queue: ProcessQueue) -> None:
+    def _end_suspension(self, queue: ProcessQueue, until_s: float) -> None:
         lane = self._lanes.get(queue)
-        if lane is not None:
+        if lane is not None and lane.suspended_until_s <= until_s:
             lane.is_suspended = False
             self._offer(queue)
 

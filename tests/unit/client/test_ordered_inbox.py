@@ -122,17 +122,18 @@ def test_waiting_takers_are_woken(world: World) -> None:
     asyncio.run(asyncio.wait_for(test(), 10))
 
 
-def test_a_suspended_queue_waits(world: World) -> None:
+def test_a_suspended_queue_waits_for_the_longer_time(world: World) -> None:
     async def test() -> None:
         world.deliver(0, 1)
-        world.inbox.suspend(world.queues[0], 0.05)
-        # It was offered before it was suspended.
+        world.inbox.put_back(take(world))
+        begun_s = asyncio.get_running_loop().time()
+        for seconds in (0.02, 0.1, 0.01):
+            world.inbox.suspend(world.queues[0], seconds)
         first = world.inbox.take_nowait()
-        if first is not None:
-            world.inbox.put_back(first)
-        assert world.take() is None
+        assert first is None
         delivery = await world.inbox.take()
         assert delivery is not None
+        assert asyncio.get_running_loop().time() - begun_s >= 0.1
 
     asyncio.run(asyncio.wait_for(test(), 10))
 
