@@ -3,8 +3,10 @@
 import asyncio
 import copy
 import dataclasses
+import gc
 import pickle
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -167,3 +169,33 @@ def test_after_the_end_of_the_loop() -> None:
     thread.start()
     thread.join()
     assert "its consumer's event loop has ended" in refused[0]
+
+
+class Properties(dict[str, str]):
+    """Can be watched, unlike messages."""
+
+
+@pytest.mark.parametrize("settle", ["ack", "returned"])
+def test_a_finished_message_is_freed_without_the_garbage_collector(settle: str) -> None:
+    """Bodies would pile up until it runs."""
+
+    async def test() -> None:
+        taken = Taken(0)
+        message = message_at(0)
+        message.properties = Properties(message.properties)
+        watched = weakref.ref(message.properties)
+        taken.inbox.deliver(taken.queue, [message], 1)
+        delivery = taken.inbox.take_nowait()
+        assert delivery is not None
+        gc.disable()
+        try:
+            if settle == "ack":
+                message.ack()
+            else:
+                taken.outcomes.returned((delivery,))
+            del message, delivery
+            assert watched() is None
+        finally:
+            gc.enable()
+
+    asyncio.run(test())
