@@ -123,6 +123,8 @@ def test_blocking(pymq_cluster: Cluster) -> None:
     with consumer.subscribe("T"):
         first = consumer.receive(timeout_s=30)
         consumer.pause()
+        while len(consumer.assignment) < 5:  # and retries
+            threading.Event().wait(0.02)
         assert consumer.paused == consumer.assignment
         assert consumer.receive(timeout_s=QUIET_S) is None
         consumer.resume()
