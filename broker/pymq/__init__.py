@@ -5,6 +5,7 @@ What applications use, loaded on first access::
     from pymq import Consumer, Message, Producer          # asyncio
     from pymq import blocking                             # Consumer, Producer without asyncio
     from pymq import selectors                            # which queue a message goes to
+    from pymq import allocation                           # which queues a member reads
     from pymq import BlockingAdmin, BlockingClient        # request and response only
     from pymq.testing import Cluster                      # name server and broker in-process
 
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from pymq import blocking, selectors
+    from pymq import allocation, blocking, selectors
     from pymq.client.admin import BlockingAdmin
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     )
     from pymq.client.producer import Producer
     from pymq.client.ranges import PullChunk
+    from pymq.client.rebalance_listener import RebalanceListener
     from pymq.client.receipts import SendReceipt
     from pymq.client.requests import Reply
     from pymq.client.routes import Route
@@ -119,6 +121,7 @@ else:
         "pymq.client.operations": "PullResult PullStatus SendResult SendStatus TransactionStatus",
         "pymq.client.producer": "Producer",
         "pymq.client.ranges": "PullChunk",
+        "pymq.client.rebalance_listener": "RebalanceListener",
         "pymq.client.receipts": "SendReceipt",
         "pymq.client.requests": "Reply",
         "pymq.client.routes": "Route",
@@ -134,7 +137,7 @@ else:
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
-        if name in ("selectors", "blocking"):
+        if name in ("allocation", "blocking", "selectors"):
             return importlib.import_module(f"pymq.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -199,6 +202,7 @@ __all__ = [
     "PymqError",
     "QueryNotFound",
     "QueueLag",
+    "RebalanceListener",
     "ReceivedMessage",
     "RemoteProtocolError",
     "Reply",
@@ -227,6 +231,7 @@ __all__ = [
     "TopicOffset",
     "Transaction",
     "TransactionStatus",
+    "allocation",
     "blocking",
     "selectors",
 ]

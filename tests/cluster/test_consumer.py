@@ -9,6 +9,7 @@ from tests.cluster import scenarios
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
+from pymq.client.allocation import by_circle
 from pymq.client.consumer import Consumer
 from pymq.client.inbox import FlowLimits
 from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, LocalProtocolError
@@ -152,12 +153,21 @@ def test_several_tasks_may_loop(pymq_cluster: Cluster) -> None:
 def test_wrong_use_says_what_is_right(pymq_cluster: Cluster) -> None:
     async def test() -> None:
         name_server = pymq_cluster.name_server
-        with pytest.raises(ConfigurationError, match="group of its own"):
-            Consumer(name_server, "g", message_model="BROADCASTING")
         wrong: list[tuple[dict[str, Any], str]] = [
             ({"close_timeout_s": "10"}, "close_timeout_s='10': expected seconds"),
             ({"close_timeout_s": -1}, "close_timeout_s=-1"),
             ({"max_reconsume_times": -5}, "max_reconsume_times=-5: expected a whole number"),
+            ({"message_model": "ALL"}, "message_model='ALL': expected 'CLUSTERING'"),
+            ({"orderly": "yes"}, "orderly='yes': expected True or False"),
+            ({"suspend_s": 0}, "suspend_s=0: expected seconds"),
+            ({"allocation": "circle"}, "allocation='circle': expected a function"),
+            (
+                {"allocation": by_circle, "message_model": "BROADCASTING"},
+                "every member reads all queues",
+            ),
+            ({"rebalance_listener": print}, "rebalance_listener=<.*: expected an instance"),
+            ({"instance_name": "a/b"}, "instance_name='a/b': expected 1..200 characters"),
+            ({"local_offsets_dir": "/tmp"}, "local_offsets_dir: only members of a broadcasting"),
             ({"limits": 1000}, "limits=1000: expected a FlowLimits"),
         ]
         for arguments, reason in wrong:

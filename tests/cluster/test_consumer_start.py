@@ -148,7 +148,7 @@ def test_an_idle_member_tells_a_group_that_was_deleted_where_it_is(
     pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pymq.client.consumer.COMMIT_S", 0.05)
-    monkeypatch.setattr("pymq.client.queue_reader.COMMIT_AGAIN_S", 0.1)
+    monkeypatch.setattr("pymq.client.broker_offsets.COMMIT_AGAIN_S", 0.1)
     monkeypatch.setattr("pymq.client.queue_reader.SUSPEND_S", 0.2)
     queue = MessageQueue("T", pymq_cluster.broker_name, 0)
     query = operations.query_offset("g", queue)

@@ -47,7 +47,7 @@ class Group:
         self._running.append(asyncio.ensure_future(member.run(self._handle)))
 
         def has_begun() -> bool:
-            readers = [r for q, r in member._rebalance.readers.items() if q.topic == "T"]
+            readers = [r for q, r in member._parts.held.readers.items() if q.topic == "T"]
             begun = {r.queue.broker_name for r in readers if r.process_queue is not None}
             return begun >= set(wait_for) and all(
                 r.process_queue is not None for r in readers if r.queue.broker_name in wait_for

@@ -49,8 +49,8 @@ CALLING_LIBRARIES = {"asyncio", "pyspark", "logging", "ast", "threading"}
 #: Files that are run or found by others: by the interpreter, by pytest, by Spark, by installers.
 ENTRANCES = {
     *("pymq.cli.__main__", "pymq.cli.main", "pymq.testing.pytest_plugin", "pyspark_pymq"),
-    *("pymq.selectors", "pymq.blocking", "pymq.spark", "pymq.testing.faulty_files"),
-    *("pymq.testing.containers", "pymq.otel"),
+    *("pymq.allocation", "pymq.selectors", "pymq.blocking", "pymq.spark", "pymq.otel"),
+    *("pymq.testing.containers", "pymq.testing.faulty_files"),
 }
 
 

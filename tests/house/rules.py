@@ -36,8 +36,9 @@ LAYERS: dict[str, set[str]] = {
     # These show the public names of the others, and nobody leans on them in turn.
     "blocking": {"client"},
     "selectors": {"client"},
+    "allocation": {"client"},
     "otel": {"extras", "protocol", "client"},
-    "pymq": {"errors", "clock", "protocol", "client", "selectors", "blocking"},
+    "pymq": {"errors", "clock", "protocol", "client", "allocation", "selectors", "blocking"},
 }
 EDGES = ("testing", "cli")  # import everything; nothing but they themselves imports them
 LAYERS |= {edge: {*LAYERS, *EDGES} for edge in EDGES}

@@ -52,7 +52,7 @@ SURFACE = {
     "Clock": {"wall_ms", "monotonic_s", "at"},
     "ConsumeHook": {"before", "after"},
     "Consumer": {
-        *("group", "client_id", "assignment", "backlog_count"),
+        *("group", "client_id", "assignment", "backlog_count", "pause", "resume", "paused"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit", "commit_nowait"),
     },
     "Message": {"encode_properties", "has_timer"},
@@ -61,6 +61,7 @@ SURFACE = {
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
     },
     "QueueLag": {"lag"},
+    "RebalanceListener": {"assigned", "revoked", "lost"},
     "ReceivedMessage": {
         *("tags", "keys", "message_id", "offset_message_id", "transaction_id"),
         *("born_host", "store_host", "from_record", "ack", "retry", "reject"),
@@ -73,7 +74,7 @@ SURFACE = {
     "Subscription": {"of_tags"},
     "blocking.Batcher": {"unanswered_count", "close", "flush", "send", "send_nowait"},
     "blocking.Consumer": {
-        *("client_id", "assignment", "backlog_count"),
+        *("client_id", "assignment", "backlog_count", "pause", "resume", "paused"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit", "commit_nowait"),
         *("receive", "messages", "acknowledge"),
     },

@@ -1,8 +1,8 @@
-"""Consumer: a member of a consumer group that shares the messages (clustering).
+"""Consumer: a member of a consumer group.
 
-``Rebalance`` finds out which queues are ours and has one ``QueueReader`` for each, which pulls
-messages into the ``Inbox``; loops and handlers take them from there. Every second the brokers
-are told how far each queue is.
+``Rebalance`` finds out which queues are ours, and ``HeldQueues`` has one ``QueueReader`` for each,
+which pulls messages into the ``Inbox``; loops and handlers take them from there. Every second the
+brokers are told how far each queue is.
 
 A message is delivered at least once. It is finished when it is done, or when the broker has taken
 it back, for another try or as a dead letter; until then the queue's committed offset stays before
@@ -16,28 +16,32 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Self, overload
 
+from pymq.client.allocation import Allocation, averagely
 from pymq.client.checks import check_count, check_seconds
 from pymq.client.config import parse_name_servers
 from pymq.client.consume_hooks import ConsumeHook
 from pymq.client.consumer_config import (
     CLOSE_TIMEOUT_S,
     CONSUME_TIMEOUT_S,
-    MAX_RECONSUME_TIMES,
+    SUSPEND_S,
     ConsumerConfig,
 )
 from pymq.client.consumer_parts import ConsumerParts
 from pymq.client.handler import check_handler, is_async
 from pymq.client.inbox import FlowLimits
 from pymq.client.message_loop import MessageLoop, MessageLoops
+from pymq.client.queue_control import QueueControl
+from pymq.client.rebalance_listener import RebalanceListener
 from pymq.client.start_policy import StartPolicy
 from pymq.client.subscriptions import subscription_of
 from pymq.client.thread_workers import ThreadWorkers
 from pymq.client.workers import Calls, WorkerPool
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError
-from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, MessageQueue, Subscription
+from pymq.protocol.bodies import ConsumeFromWhere, MessageModel, Subscription
 from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.names import retry_topic
 
@@ -51,7 +55,7 @@ CONCURRENCY = 16
 CONCURRENCY_MAX = 1_000
 
 
-class Consumer:
+class Consumer(QueueControl):
     """Reads topics as a member of a group. For one event loop.
 
     ::
@@ -77,9 +81,24 @@ class Consumer:
             there, ``"latest"`` is the time when those were found (less 10 s, as clocks differ).
             (A RocketMQ broker may begin at the first message also for ``"latest"``, when
             the queue is so young that it still has that message in memory.)
-        message_model: clustering; broadcasting is not supported yet.
-        max_reconsume_times: after this many failed tries a message becomes a dead letter.
+        message_model: ``"CLUSTERING"``: the members share the messages. ``"BROADCASTING"``: each
+            member gets all; it keeps its offsets in a file (see ``local_offsets_dir``), and a
+            message that fails is logged and dropped.
+        orderly: handle the messages of each queue, so those of each sharding key, one after the
+            other in their order, also within this process and while members come and go. (The
+            name is RocketMQ's: MessageListenerOrderly.) A failure holds its queue back, see
+            ``suspend_s``. As many handlers work at a time as there are queues, at most.
+        suspend_s: in order, how long a queue waits before a message that failed is tried again.
+        max_reconsume_times: after this many failed tries a message becomes a dead letter. ``None``:
+            16; in order: never, as in Java.
+        allocation: how the queues are divided among the members, which must all do it in the same
+            way: one of ``pymq.allocation``, or a function.
+        rebalance_listener: told of queues that are assigned, revoked and lost.
         limits: how much is pulled ahead.
+        instance_name: what the client id ends with, unique in the group; ``None``: something new
+            each time, or, where each member gets everything, ``DEFAULT`` as in Java.
+        local_offsets_dir: where members that get everything keep their offsets; ``None``:
+            ``~/.rocketmq_offsets``, as in Java.
         consume_timeout_s: a message that a handler or a loop has had for longer goes back to its
             broker, which delivers it again after 10 s (RocketMQ consumeTimeout).
         timeout_s: for one request.
@@ -101,8 +120,14 @@ class Consumer:
         *,
         from_where: str | datetime | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
         message_model: str = MessageModel.CLUSTERING,
-        max_reconsume_times: int = MAX_RECONSUME_TIMES,
+        orderly: bool = False,
+        suspend_s: float = SUSPEND_S,
+        max_reconsume_times: int | None = None,
+        allocation: Allocation = averagely,
+        rebalance_listener: RebalanceListener | None = None,
         limits: FlowLimits | None = None,
+        instance_name: str | None = None,
+        local_offsets_dir: str | Path | None = None,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
         timeout_s: float = 3.0,
         close_timeout_s: float = CLOSE_TIMEOUT_S,
@@ -115,8 +140,14 @@ class Consumer:
             group=group,
             start=StartPolicy.of(from_where),
             message_model=message_model,
+            orderly=orderly,
+            suspend_s=suspend_s,
             max_reconsume_times=max_reconsume_times,
+            allocation=allocation,
+            rebalance_listener=rebalance_listener,
             limits=FlowLimits() if limits is None else limits,
+            instance_name=instance_name,
+            local_offsets_dir=local_offsets_dir,
             consume_timeout_s=consume_timeout_s,
             timeout_s=timeout_s,
             close_timeout_s=close_timeout_s,
@@ -167,11 +198,6 @@ class Consumer:
         self._rebalance.subscriptions_changed()
 
     @property
-    def assignment(self) -> list[MessageQueue]:
-        """The queues that are ours at the moment."""
-        return sorted(self._rebalance.readers)
-
-    @property
     def client_id(self) -> str:
         """Who we are to the brokers and the other members."""
         return self._pool.client_id
@@ -198,13 +224,15 @@ class Consumer:
             return self
         if not self._subscriptions:
             raise ConfigurationError("nothing is subscribed: call subscribe(topic) before start()")
-        retry = retry_topic(self.group)
-        self._subscriptions[retry] = Subscription.of_tags(retry, "*", self._clock.wall_ms())
+        if not self._config.is_broadcasting:
+            retry = retry_topic(self.group)
+            self._subscriptions[retry] = Subscription.of_tags(retry, "*", self._clock.wall_ms())
         await self._pool.start()
         self._pool.spawn("rebalance", self._rebalance.run())
         self._pool.repeat("commit", self.commit_nowait, COMMIT_S)
         limit_s = self._config.consume_timeout_s
         self._pool.repeat("consume time-out", self._outcomes.expire, min(limit_s / 10, EXPIRE_S))
+        self._parts.start_duties()
         return self
 
     async def close(self) -> None:
@@ -306,8 +334,8 @@ class Consumer:
         * Each message is handled at least once. It comes again, perhaps to another member, if the
           process ends, or its queue goes to another member, before it is finished and committed;
           or if it is not finished within ``consume_timeout_s``.
-        * No order: messages of a queue are handed out in its order, and up to ``concurrency``
-          calls overlap.
+        * With ``orderly``, calls for a queue do not overlap and keep its order. Otherwise messages
+          are handed out in that order, and up to ``concurrency`` calls overlap.
         * A message that is not finished is not passed by what is committed, however many behind
           it are finished.
 
@@ -355,15 +383,14 @@ class Consumer:
         """
         self._check_open()
         self._thread_inbox.settle()
-        await asyncio.gather(*(reader.commit() for reader in self._rebalance.readers.values()))
+        await self._parts.held.commit()
 
     def commit_nowait(self) -> None:
         """Tell the brokers how far the queues are, without waiting for an answer."""
         if self._pool.is_open:
             self._pool.check_open()
         self._thread_inbox.settle()
-        for reader in self._rebalance.readers.values():
-            reader.commit_nowait()
+        self._parts.held.commit_nowait()
 
     def _check_open(self) -> None:
         self._pool.check_open()

@@ -1,10 +1,15 @@
 """What a consumer can be told: the settings of all clients, and those of a group's member."""
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from pymq.client.allocation import Allocation, averagely
 from pymq.client.checks import check_count, check_seconds
 from pymq.client.config import ClientConfig
 from pymq.client.inbox import FlowLimits
+from pymq.client.local_offsets import FILE_NAME, default_directory
+from pymq.client.rebalance_listener import RebalanceListener, check_listener
 from pymq.client.start_policy import StartPolicy
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageModel
@@ -12,6 +17,11 @@ from pymq.protocol.names import check_group
 
 MAX_RECONSUME_TIMES = 16
 CLOSE_TIMEOUT_S = 10.0
+#: suspendCurrentQueueTimeMillis
+SUSPEND_S = 1.0
+#: What the ids of Java's broadcasting consumers end with, so that they find their offsets again.
+BROADCASTING_INSTANCE = "DEFAULT"
+_INSTANCE_NAME = re.compile(r"[^\s/\\@]{1,200}")
 #: RocketMQ consumeTimeout, 15 minutes.
 CONSUME_TIMEOUT_S = 900.0
 
@@ -23,33 +33,98 @@ class ConsumerConfig(ClientConfig):
     Attributes:
         group: consumer group.
         start: where the group begins in queues for which it has no committed offset.
-        message_model: clustering.
-        max_reconsume_times: after this many failed tries a message becomes a dead letter.
+        message_model: do the members share the messages, or does each get all?
+        orderly: are the messages of a queue handled one after the other?
+        suspend_s: how long a queue waits after a failure, where messages are handled in order.
+        max_reconsume_times: after this many failed tries a message becomes a dead letter;
+            ``None``: 16 where that is not in order, else never.
+        allocation: how the queues are divided among the members.
+        rebalance_listener: told of queues that come and go.
         limits: how much is pulled ahead.
         consume_timeout_s: a message that somebody has had for longer goes back to its broker.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
+        instance_name: what the client id ends with; ``None``: something unique, or, where every
+            member gets everything, ``DEFAULT``.
+        local_offsets_dir: root of the offset files of members that get everything.
     """
 
     group: str
     start: StartPolicy
     message_model: str = MessageModel.CLUSTERING
-    max_reconsume_times: int = MAX_RECONSUME_TIMES
+    orderly: bool = False
+    suspend_s: float = SUSPEND_S
+    max_reconsume_times: int | None = None
+    allocation: Allocation = averagely
+    rebalance_listener: RebalanceListener | None = None
     limits: FlowLimits = field(default_factory=FlowLimits)
     consume_timeout_s: float = CONSUME_TIMEOUT_S
     close_timeout_s: float = CLOSE_TIMEOUT_S
+    instance_name: str | None = None
+    local_offsets_dir: str | Path | None = None
 
     def __post_init__(self) -> None:
         # Without slots it would be super().__post_init__(); with them the class is made twice.
         ClientConfig.__post_init__(self)
         check_group(self.group)
-        if self.message_model != MessageModel.CLUSTERING:
+        if self.message_model not in tuple(MessageModel):
             raise ConfigurationError(
-                f"message_model={self.message_model!r}: only CLUSTERING is supported; for every "
-                "process to get every message, give each a group of its own"
+                f"message_model={self.message_model!r:.80}: expected 'CLUSTERING' (the members "
+                "share the messages) or 'BROADCASTING' (each gets all)"
             )
-        check_count("max_reconsume_times", self.max_reconsume_times, 0)
+        if not isinstance(self.orderly, bool):
+            raise ConfigurationError(f"orderly={self.orderly!r:.80}: expected True or False")
+        check_seconds("suspend_s", self.suspend_s)
+        if self.max_reconsume_times is not None:
+            check_count("max_reconsume_times", self.max_reconsume_times, 0)
+        if not callable(self.allocation):
+            raise ConfigurationError(
+                f"allocation={self.allocation!r:.80}: expected a function, such as those of "
+                "pymq.allocation"
+            )
+        if self.is_broadcasting and self.allocation is not averagely:
+            raise ConfigurationError(
+                "allocation: in a broadcasting group every member reads all queues; leave it out"
+            )
+        if self.rebalance_listener is not None:
+            check_listener(self.rebalance_listener)
         if not isinstance(self.limits, FlowLimits):
             raise ConfigurationError(f"limits={self.limits!r:.80}: expected a FlowLimits")
         check_seconds("consume_timeout_s", self.consume_timeout_s)
         if self.close_timeout_s != 0:
             check_seconds("close_timeout_s", self.close_timeout_s)
+        self._check_local()
+
+    def _check_local(self) -> None:
+        name = self.instance_name
+        if name is not None and not (isinstance(name, str) and _INSTANCE_NAME.fullmatch(name)):
+            raise ConfigurationError(
+                f"instance_name={name!r:.80}: expected 1..200 characters without blanks, '/', "
+                "'\\' and '@'"
+            )
+        if self.local_offsets_dir is not None:
+            if not isinstance(self.local_offsets_dir, str | Path):
+                raise ConfigurationError(
+                    f"local_offsets_dir={self.local_offsets_dir!r:.80}: expected a path"
+                )
+            if not self.is_broadcasting:
+                raise ConfigurationError(
+                    "local_offsets_dir: only members of a broadcasting group keep their offsets in "
+                    "files; the others commit to the brokers"
+                )
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Does every member get everything?"""
+        return self.message_model == MessageModel.BROADCASTING
+
+    @property
+    def full_instance_name(self) -> str | None:
+        """What the client id ends with; ``None``: something unique."""
+        if self.instance_name is None and self.is_broadcasting:
+            return BROADCASTING_INSTANCE
+        return self.instance_name
+
+    def offsets_path(self, client_id: str) -> Path:
+        """Return where a broadcasting member keeps its offsets."""
+        root = default_directory() if self.local_offsets_dir is None else self.local_offsets_dir
+        return Path(root).expanduser() / client_id / self.group / FILE_NAME

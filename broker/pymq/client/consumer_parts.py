@@ -2,19 +2,29 @@
 
 from collections.abc import Sequence
 
+from pymq.client.broadcast_retry import DroppedFailures
+from pymq.client.broker_offsets import BrokerOffsets, QueueOffsets
 from pymq.client.config import connect_s
 from pymq.client.consume_hooks import ConsumeHook, ConsumeObserver
 from pymq.client.consume_tracing import ConsumeTracer
-from pymq.client.consumer_config import ConsumerConfig
+from pymq.client.consumer_config import MAX_RECONSUME_TIMES, ConsumerConfig
+from pymq.client.held_queues import HeldQueues
 from pymq.client.inbox import Inbox
+from pymq.client.local_offsets import FLUSH_S, LocalOffsets
+from pymq.client.ordered_inbox import OrderedInbox
+from pymq.client.ordered_outcomes import OrderedOutcomes
+from pymq.client.ordered_retry import OrderedFailures
+from pymq.client.ordered_threads import OrderedThreadInbox
 from pymq.client.outcomes import Outcomes
 from pymq.client.pool import ClientPool
+from pymq.client.queue_locks import QueueLocks
 from pymq.client.rebalance import Rebalance
+from pymq.client.rebalance_listener import ListenerCalls
 from pymq.client.retry import FailedMessages
 from pymq.client.thread_inbox import ThreadInbox
 from pymq.clock import Clock
 from pymq.net.channel import AsyncChannel
-from pymq.protocol.bodies import ConsumerData, ConsumeType, Subscription
+from pymq.protocol.bodies import ConsumerData, ConsumeType, MessageQueue, Subscription
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 
@@ -25,7 +35,7 @@ class ConsumerParts:
     ::
 
         pool, inbox <- failed_messages <- outcomes <- thread_inbox
-                                       <- rebalance
+                                       <- held <- rebalance
 
     Args:
         config: of the consumer.
@@ -42,7 +52,8 @@ class ConsumerParts:
         failed_messages: sends back what could not be handled.
         outcomes: gives messages their outcomes.
         thread_inbox: the way of messages to threads and back.
-        rebalance: finds the queues that are ours and reads them.
+        held: the queues that are ours, and their readers.
+        rebalance: finds the queues that are ours.
         is_closing: is nothing delivered any more?
     """
 
@@ -56,7 +67,6 @@ class ConsumerParts:
         self._config = config
         self.subscriptions: dict[str, Subscription] = {}
         self.is_closing = False
-        self.inbox = Inbox(config.limits)
         self.pool = ClientPool(
             config.name_servers,
             timeout_s=config.timeout_s,
@@ -65,6 +75,7 @@ class ConsumerParts:
             consumers=self._consumer_data,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
             on_route=self._route_changed,
+            instance_name=config.full_instance_name,
             clock=clock,
         )
         self.tracer: ConsumeTracer | None = None
@@ -72,29 +83,90 @@ class ConsumerParts:
             self.tracer = ConsumeTracer(self.pool, config, trace_topic, clock)
             hooks = (*hooks, self.tracer)
         self.observer = ConsumeObserver(hooks, config.group, clock) if hooks else None
-        self.failed_messages = FailedMessages(
-            group=config.group,
-            max_reconsume_times=config.max_reconsume_times,
+        self._local_offsets: LocalOffsets | None = None
+        if config.is_broadcasting:
+            self._local_offsets = LocalOffsets(lambda: config.offsets_path(self.pool.client_id))
+        ordered = OrderedInbox(config.limits, self._may_deliver) if config.orderly else None
+        self.inbox: Inbox = ordered or Inbox(config.limits)
+        self.failed_messages = self._failures(ordered)
+        self.held = HeldQueues(
+            config.group,
             pool=self.pool,
             inbox=self.inbox,
-            is_closing=lambda: self.is_closing,
+            offsets=self._offsets,
+            on_undecodable=self.failed_messages.send_back_undecodable,
+            listener=ListenerCalls(config.group, config.rebalance_listener),
+            wake=lambda: self.rebalance.wake(),
         )
-        self.outcomes = Outcomes(
+        self._locks: QueueLocks | None = None
+        if ordered is not None and not config.is_broadcasting:
+            self._locks = self.held.locks = self._queue_locks(ordered)
+        self.outcomes = (OrderedOutcomes if config.orderly else Outcomes)(
             self.inbox,
             self.failed_messages,
             self.pool,
             consume_timeout_s=config.consume_timeout_s,
         )
         self.inbox.settler = self.outcomes
-        self.thread_inbox = ThreadInbox(self.inbox, self.outcomes)
+        if ordered is None:
+            self.thread_inbox = ThreadInbox(self.inbox, self.outcomes)
+        else:
+            self.thread_inbox = OrderedThreadInbox(ordered, self.outcomes, self.pool)
+            ordered.recall = lambda: self.thread_inbox.put_back([])
         self.rebalance = Rebalance(
             config.group,
             self.subscriptions,
             start=config.start,
+            allocation=None if config.is_broadcasting else config.allocation,
+            pool=self.pool,
+            held=self.held,
+        )
+
+    def start_duties(self) -> None:
+        """Begin what locks and local offsets need, once the pool is open."""
+        if self._locks is not None:
+            self.pool.spawn("locks", self._locks.run())
+        if self._local_offsets is not None:
+            self.pool.repeat("offsets", self._local_offsets.flush_now_and_then, FLUSH_S)
+
+    def _failures(self, ordered: OrderedInbox | None) -> FailedMessages:
+        config = self._config
+        if ordered is not None:
+            return OrderedFailures(
+                group=config.group,
+                max_reconsume_times=config.max_reconsume_times,
+                suspend_s=config.suspend_s,
+                pool=self.pool,
+                inbox=ordered,
+                is_closing=lambda: self.is_closing,
+            )
+        tries = config.max_reconsume_times
+        return (DroppedFailures if config.is_broadcasting else FailedMessages)(
+            group=config.group,
+            max_reconsume_times=MAX_RECONSUME_TIMES if tries is None else tries,
             pool=self.pool,
             inbox=self.inbox,
-            on_undecodable=self.failed_messages.send_back_undecodable,
+            is_closing=lambda: self.is_closing,
         )
+
+    def _queue_locks(self, ordered: OrderedInbox) -> QueueLocks:
+        locks = QueueLocks(
+            self._config.group,
+            self.pool,
+            confirm=self.held.may_go_on,
+            on_valid=ordered.locks_changed,
+            on_lost=self.held.lost_lock,
+        )
+        ordered.on_doubt = locks.renew_soon
+        return locks
+
+    def _offsets(self, queue: MessageQueue) -> QueueOffsets:
+        if self._local_offsets is not None:
+            return self._local_offsets.of(queue)
+        return BrokerOffsets(self._config.group, queue, self.pool)
+
+    def _may_deliver(self, queue: MessageQueue) -> bool:
+        return self._locks is None or self._locks.is_valid(queue)
 
     # The pool comes first, and may call these only when it is started.
 

@@ -29,14 +29,23 @@ class GroupWatch:
         self._members: frozenset[str] = frozenset()
         self._said: set[str] = set()
 
-    def shared(self, topic: str, *, queue_count: int, member_count: int, own_count: int) -> None:
-        """Say when we have no queue of a topic because there are too few, or have one again.
+    def shared(
+        self,
+        topic: str,
+        *,
+        queue_count: int,
+        member_count: int,
+        own_count: int,
+        allocation: str | None = None,
+    ) -> None:
+        """Say when we have no queue of a topic, and why, or have one again.
 
         Args:
             topic: whose queues were divided.
             queue_count: of the topic.
             member_count: of the group.
             own_count: queues that are ours.
+            allocation: name of a division that may leave a member none even of enough queues.
         """
         if is_retry_topic(topic):
             return
@@ -60,6 +69,16 @@ class GroupWatch:
                 member_count,
                 queue_count,
                 topic,
+            )
+        elif own_count == 0 and allocation and topic not in self._idle:
+            self._idle.add(topic)
+            _log.warning(
+                "group %r, topic %r: this member gets no messages, because allocation=%s leaves it "
+                "none of %d queues",
+                self._group,
+                topic,
+                allocation,
+                queue_count,
             )
         elif own_count and topic in self._unreadable | self._idle:
             self._unreadable.discard(topic)

@@ -78,6 +78,8 @@ class Inbox:
     def __init__(self, limits: FlowLimits) -> None:
         self._limits = limits
         self._ready: deque[Delivery] = deque()
+        #: Of queues that are paused.
+        self._stash: dict[ProcessQueue, list[Delivery]] = {}
         self._takers: deque[asyncio.Future[None]] = deque()
         self._paused: dict[ProcessQueue, asyncio.Future[None]] = {}
         self._is_closed = False
@@ -121,9 +123,12 @@ class Inbox:
         held = [d for d in deliveries if d.message.queue_offset in hold] if hold else []
         for delivery in held:
             delivery.is_held = True
-        self._ready.extend([d for d in deliveries if not d.is_held] if held else deliveries)
-        self._wake_takers(len(deliveries))
+        self._enqueue([d for d in deliveries if not d.is_held] if held else deliveries)
         return held
+
+    def _enqueue(self, deliveries: Sequence[Delivery]) -> None:
+        self._ready.extend(deliveries)
+        self._wake_takers(len(deliveries))
 
     async def wait_room(self, process_queue: ProcessQueue) -> int:
         """Wait until a queue may pull; return how many messages it may pull."""
@@ -173,6 +178,16 @@ class Inbox:
                 return _why_in_hand(delivery)
         return "it waits for a handler; raise concurrency, or start more members"
 
+    def resume(self, queue: ProcessQueue) -> None:
+        """Deliver messages of a queue that was paused."""
+        queue.is_paused = False
+        stashed = sorted(self._stash.pop(queue, ()), key=lambda d: d.message.queue_offset)
+        self._ready.extendleft(reversed(stashed))
+        self._wake_takers(len(stashed))
+
+    async def wait_idle(self, queue: ProcessQueue) -> None:
+        """Wait until a queue may be given up: at once, unless it is read in order."""
+
     def drop(self, process_queue: ProcessQueue) -> None:
         """Give a queue up: nothing of it is delivered any more."""
         if process_queue.dropped:
@@ -181,6 +196,7 @@ class Inbox:
         self.message_count -= process_queue.message_count
         self.message_bytes -= process_queue.message_bytes
         self._ready = deque(d for d in self._ready if d.process_queue is not process_queue)
+        self._stash.pop(process_queue, None)
         self.in_hand = {d for d in self.in_hand if d.process_queue is not process_queue}
         self._resume()
 
@@ -222,11 +238,21 @@ class Inbox:
         """Return the next message if one is there."""
         while self._ready and not self._is_closed:
             delivery = self._ready.popleft()
-            if not delivery.process_queue.dropped:
-                delivery.taken_s = time.monotonic()
-                self.in_hand.add(delivery)
+            queue = delivery.process_queue
+            if queue.is_paused:
+                self._stash.setdefault(queue, []).append(delivery)
+            elif not queue.dropped:
+                self._hand_out(delivery)
                 return delivery
         return None
+
+    def _hand_out(self, delivery: Delivery) -> None:
+        delivery.taken_s = time.monotonic()
+        self.in_hand.add(delivery)
+
+    def take_with(self, delivery: Delivery) -> Delivery | None:
+        """Return a message for the same call of a handler as one that was just taken, if any."""
+        return self.take_nowait()
 
     def acknowledge(self, delivery: Delivery) -> None:
         """A message was consumed, or its broker has taken it back. Idempotent."""

@@ -57,6 +57,7 @@ class ClientPool:
             heartbeats, too.
         on_request: server code -> what to do; other requests are answered "not supported".
         on_route: called with each topic whose route has changed.
+        instance_name: what the client id ends with; by default something that no other client has.
         clock: for the ids of messages.
     """
 
@@ -71,6 +72,7 @@ class ClientPool:
         consumers: Callable[[], list[ConsumerData]] | None = None,
         on_request: dict[int, OnRequest] | None = None,
         on_route: Callable[[str], None] | None = None,
+        instance_name: str | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.name_servers = tuple(name_servers)
@@ -92,6 +94,7 @@ class ClientPool:
             on_change=on_route,
             clock=self.clock,
         )
+        self._instance_name = instance_name
         self._client_id = ""
         self.heartbeats = Heartbeats(
             self,
@@ -134,8 +137,8 @@ class ClientPool:
                 opened.close()
             raise
         address = ipaddress.ip_address((channel.local_host or "127.0.0.1").partition("%")[0])
-        number = next(_client_numbers)
-        self._client_id = f"{address}@{os.getpid()}#{time.time_ns()}{number}"
+        unique = f"{os.getpid()}#{time.time_ns()}{next(_client_numbers)}"
+        self._client_id = f"{address}@{self._instance_name or unique}"
         self._unique_keys = UniqueKeys(
             address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
         )
@@ -188,7 +191,7 @@ class ClientPool:
 
     @property
     def client_id(self) -> str:
-        """Who we are to the brokers: ``address@process#time``."""
+        """Who we are to the brokers: ``address@process#time``, or ``address@instance``."""
         return self._client_id
 
     def spawn(self, name: str, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:

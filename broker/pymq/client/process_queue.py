@@ -21,6 +21,7 @@ class ProcessQueue:
         "_unfinished",
         "dropped",
         "failures",
+        "is_paused",
         "message_bytes",
         "next_offset",
         "queue",
@@ -34,6 +35,8 @@ class ProcessQueue:
         self.message_bytes = 0
         #: The queue is somebody else's now: nothing of it is delivered or committed any more.
         self.dropped = False
+        #: Nothing of it is delivered for the moment.
+        self.is_paused = False
         #: Queue offset -> why a message that failed is still here, for log messages.
         self.failures: dict[int, str] = {}
         # Queue offset -> size of its body, in ascending order of offsets.

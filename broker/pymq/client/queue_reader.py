@@ -14,10 +14,11 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 
 from pymq.client import operations
+from pymq.client.broker_offsets import QueueOffsets
 from pymq.client.inbox import Delivery, Inbox
 from pymq.client.operations import PullResult, PullStatus
 from pymq.client.pool import ClientPool
@@ -35,7 +36,6 @@ from pymq.errors import (
     RouteNotFound,
     TopicNotExist,
 )
-from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.codes import MessageFlag
@@ -58,9 +58,6 @@ HELD_BACK_S = 10.0
 SLOW_S = 60.0
 #: Pause when a message needs a package that is not installed.
 MISSING_PACKAGE_PAUSE_S = 5.0
-#: An offset that does not change is committed again after this: a group that was deleted, or a
-#: broker that lost it, would not know it.
-COMMIT_AGAIN_S = 60.0
 #: Most messages and bytes of one pull; RocketMQ brokers give 32 and 256 KiB.
 PULL_COUNT_MAX = 1024
 PULL_BYTES = 4 << 20
@@ -101,52 +98,64 @@ def say_unread(
     return cause
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderParts:
+    """What all readers of a consumer share.
+
+    Attributes:
+        group: consumer group.
+        pool: connections.
+        inbox: gets the messages.
+        offsets: returns who keeps the offset of a queue.
+        on_undecodable: gets messages whose body cannot be decompressed.
+        troubles: what was said, of all readers of the group.
+    """
+
+    group: str
+    pool: ClientPool
+    inbox: Inbox
+    offsets: Callable[[MessageQueue], QueueOffsets]
+    on_undecodable: Callable[[Delivery], None]
+    troubles: SaidOnce
+
+
 class QueueReader:
     """Pulls one queue into an inbox.
 
     Args:
         queue: which.
-        group: consumer group.
+        parts: shared with the other readers.
         subscription: what of the queue is wanted.
-        start: where to begin without a committed offset.
-        left_at: up to where this member had finished the queue when it read it before.
-        pool: connections.
-        inbox: gets the messages.
-        on_undecodable: gets messages whose body cannot be decompressed.
-        troubles: what was logged, by all readers of the group.
+        start: where to begin when there is no committed offset.
+        left_at: where this member left the queue, when it has read it before. A broker that is
+            killed forgets what was committed in its last seconds.
     """
 
     def __init__(
         self,
         queue: MessageQueue,
+        parts: ReaderParts,
         *,
-        group: str,
         subscription: Subscription,
         start: StartPolicy,
-        left_at: int | None = None,
-        pool: ClientPool,
-        inbox: Inbox,
-        on_undecodable: Callable[[Delivery], None],
-        troubles: SaidOnce,
+        left_at: int | None,
     ) -> None:
         self.queue = queue
-        self._group = group
         self.subscription = subscription
+        self.offsets = parts.offsets(queue)
+        self._parts = parts
+        self._group = parts.group
+        self._pool = parts.pool
+        self._inbox = parts.inbox
         self._start = start
         self._left_at = left_at
-        self._pool = pool
-        self._inbox = inbox
-        self._on_undecodable = on_undecodable
         #: ``None`` until it is known where to begin.
         self.process_queue: ProcessQueue | None = None
         self._broker_id = MASTER_ID
         #: Store time of the last message that was pulled; ``None``: none was.
         self._newest_ms: int | None = None
-        #: The committed offset, as the broker knows it.
-        self._committed_offset: int | None = None
-        #: Monotonic.
-        self._commit_again_s = 0.0
-        self._troubles = troubles
+        self._may_pull = asyncio.Event()
+        self._may_pull.set()
         self._last_trouble: Hashable | None = None
         #: The message that kept the queue from pulling, as it was logged.
         self._held_offset: int | None = None
@@ -157,54 +166,46 @@ class QueueReader:
         Raises:
             PymqError: it cannot be found out where to begin; nothing was assumed.
         """
-        offset = await self._first_offset()
-        self.process_queue = ProcessQueue(self.queue, offset)
+        self._begin(await self._first_offset())
         while True:
+            assert self.process_queue is not None
             pause_s = await self._step(self.process_queue)
             if pause_s:
                 await asyncio.sleep(pause_s)
 
+    def _begin(self, offset: int) -> None:
+        self.process_queue = ProcessQueue(self.queue, offset)
+        self.process_queue.is_paused = self.is_paused
+
     # --- where to begin, and what is done
 
     async def _first_offset(self) -> int:
-        channel = await self._pool.read_channel(self.queue)
-        committed = await self._pool.ask(channel, operations.query_offset(self._group, self.queue))
+        committed = await self.offsets.read()
         if committed is not None:
-            self._note_committed(committed)
             return committed
-        offset = await self._where_left(channel)
+        offset = await self._where_left()
         if offset is None:
+            channel = await self._pool.read_channel(self.queue)
             offset = await self._pool.ask(channel, self._start.operation(self.queue))
         # Committed at once: a restart must go on here, not where the queue ends by then.
-        await self._update(offset)
+        await self.offsets.commit(offset)
         return offset
 
-    async def _where_left(self, channel: AsyncChannel) -> int | None:
+    async def _where_left(self) -> int | None:
         """Return where this member left the queue, if it has read it before."""
         offset = self._left_at
-        if offset is None or offset <= await self._pool.ask(
-            channel, operations.max_offset(self.queue)
-        ):
+        if offset is None:
+            return None
+        channel = await self._pool.read_channel(self.queue)
+        if offset <= await self._pool.ask(channel, operations.max_offset(self.queue)):
             return offset
         # Another queue of the same name: its topic was deleted and created again.
         return await self._pool.ask(channel, operations.min_offset(self.queue))
 
     def commit_nowait(self) -> None:
-        """Commit without waiting for an answer, if there is something new, or now and then."""
-        if self.process_queue is None:
-            return
-        offset = self.process_queue.commit_offset
-        if offset == self._committed_offset and time.monotonic() < self._commit_again_s:
-            return
-        channel = self._open_master()
-        if channel is not None:
-            operation = operations.update_offset(self._group, self.queue, offset)
-            channel.send_one_way(operation.request)
-            self._note_committed(offset)
-
-    def _note_committed(self, offset: int) -> None:
-        self._committed_offset = offset
-        self._commit_again_s = time.monotonic() + COMMIT_AGAIN_S
+        """Commit without waiting, if there is something new, or now and then."""
+        if self.process_queue is not None:
+            self.offsets.commit_nowait(self.process_queue.commit_offset)
 
     async def commit(self) -> None:
         """Commit for good.
@@ -213,27 +214,32 @@ class QueueReader:
             PymqError: there is no answer, or the broker refused; what was committed before stays.
         """
         if self.process_queue is not None:
-            await self._update(self.process_queue.commit_offset)
+            await self.offsets.commit(self.process_queue.commit_offset)
 
-    async def _update(self, offset: int) -> None:
-        """Commit, look whether it is there, and if it is not, commit again.
+    # --- pause
 
-        A RocketMQ broker has many threads for commits: one sent before, without waiting for an
-        answer, may be handled last; and of the first two commits of a group in a topic, for
-        different queues, handled at a time, it may answer both and keep one.
-        """
-        channel = await self._pool.read_channel(self.queue)
-        update = operations.update_offset(self._group, self.queue, offset)
-        await self._pool.ask(channel, update)
-        committed = await self._pool.ask(channel, operations.query_offset(self._group, self.queue))
-        if committed is None or committed < offset:
-            await self._pool.ask(channel, update)
-        self._note_committed(offset)
+    @property
+    def is_paused(self) -> bool:
+        """Does it neither pull nor deliver for the moment?"""
+        return not self._may_pull.is_set()
+
+    def pause(self) -> None:
+        """Pull and deliver nothing until ``resume``. Idempotent."""
+        self._may_pull.clear()
+        if self.process_queue is not None:
+            self.process_queue.is_paused = True
+
+    def resume(self) -> None:
+        """Go on where ``pause`` stopped. Idempotent."""
+        self._may_pull.set()
+        if self.process_queue is not None and self.process_queue.is_paused:
+            self._inbox.resume(self.process_queue)
 
     # --- pulls
 
     async def _step(self, process_queue: ProcessQueue) -> float:
         """Pull once; return for how long to pause, in seconds."""
+        await self._may_pull.wait()
         room = await self._wait_room(process_queue)
         if self._held_offset is not None and process_queue.commit_offset > self._held_offset:
             _log.info("%s: reading goes on behind offset %d", self._named, self._held_offset)
@@ -311,7 +317,7 @@ class QueueReader:
                 messages.append(message)
         held = self._inbox.deliver(process_queue, messages, result.next_offset, hold=undecodable)
         for delivery in held:
-            self._on_undecodable(delivery)
+            self._parts.on_undecodable(delivery)
 
     def _message(self, record: Record, undecodable: set[int]) -> ReceivedMessage:
         try:
@@ -356,26 +362,26 @@ class QueueReader:
             wanted,
             why,
         )
+        await self._inbox.wait_idle(process_queue)
         self._inbox.drop(process_queue)
-        self.process_queue = ProcessQueue(self.queue, offset)
-        self._committed_offset = None
-        await self._update(offset)
+        self._begin(offset)
+        await self.offsets.commit(offset)
 
     def _pause_after(self, error: PymqError) -> float:
         if isinstance(error, BrokerError) and error.code == FLOW_CONTROL:
             return FLOW_CONTROL_PAUSE_S
         if isinstance(error, (*AWAY, TopicNotExist)):
             self._pool.routes.doubt(self.queue.topic)
-            self._committed_offset = None  # A broker that was killed forgets what it had not saved.
+            self.offsets.doubt()
             self._broker_id = MASTER_ID
         return FAILURE_PAUSE_S
 
     def _failed(self, error: PymqError) -> None:
-        self._last_trouble = say_unread(self._troubles, self._group, self.queue, error)
+        self._last_trouble = say_unread(self._parts.troubles, self._group, self.queue, error)
 
     def _succeeded(self) -> None:
         if self._last_trouble is not None:
-            self._troubles.over(
+            self._parts.troubles.over(
                 self._last_trouble, "%s: reading goes on after a failure", self._named
             )
             self._last_trouble = None
@@ -384,10 +390,3 @@ class QueueReader:
     def _named(self) -> str:
         queue = self.queue
         return f"group {self._group!r}, topic {queue.topic!r}, {queue.broker_name}:{queue.queue_id}"
-
-    # --- connections
-
-    def _open_master(self) -> AsyncChannel | None:
-        route = self._pool.routes.find(self.queue.topic)
-        address = route.masters().get(self.queue.broker_name) if route is not None else None
-        return self._pool.open_channel(address) if address is not None else None

@@ -103,6 +103,10 @@ class ThreadInbox:
                 taken.append(delivery)
         return taken
 
+    def take_for_worker(self, held: Held, count_max: int) -> list[Delivery]:
+        """``take_nowait`` for a thread that does nothing but handle messages until it ends."""
+        return self.take_nowait(held, count_max)
+
     def acknowledge(self, held: Held) -> None:
         """What the thread holds was handled; messages with an outcome by name keep that."""
         if held.deliveries:

@@ -100,7 +100,7 @@ class ThreadWorkers(Workers):
         """Wait for messages; none: there will be no more."""
         taken: list[Delivery] = []
         while not taken and not self._is_stopping:
-            taken = self._inbox.take_nowait(held, self._calls.count_max)
+            taken = self._inbox.take_for_worker(held, self._calls.count_max)
             if not taken:
                 waiting = self._begin(self._inbox.fetch(None))
                 self._waiting.add(waiting)

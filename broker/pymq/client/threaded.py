@@ -8,7 +8,7 @@ client that is still open when the process ends is closed then.
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Self, overload
 
 from pymq.client import consumer as _consumer
@@ -16,6 +16,7 @@ from pymq.client.blocking_face import blocking, constructor
 from pymq.client.consumer import CONCURRENCY
 from pymq.client.inbox import Delivery
 from pymq.client.loop_thread import Threaded, soon
+from pymq.client.rebalance_listener import InThreads
 from pymq.client.thread_inbox import Held
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
@@ -42,6 +43,8 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     @constructor(_consumer.Consumer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("rebalance_listener") is not None:
+            kwargs["rebalance_listener"] = InThreads(kwargs["rebalance_listener"])
         super().__init__(_consumer.Consumer(*args, **kwargs))
         self._inbox = self._client._thread_inbox
 
@@ -69,6 +72,21 @@ class Consumer(Threaded[_consumer.Consumer]):
         if self._thread is None:
             return []
         return self._thread.call(soon(lambda: self._client.assignment))
+
+    def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """See the asyncio Consumer. Threads keep what they have taken."""
+        self._call(soon(self._client.pause, queues))
+
+    def resume(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """See the asyncio Consumer."""
+        self._call(soon(self._client.resume, queues))
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """The queues of ours that are paused."""
+        if self._thread is None:
+            return []
+        return self._thread.call(soon(lambda: self._client.paused))
 
     @property
     def client_id(self) -> str:

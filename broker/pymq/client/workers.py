@@ -206,7 +206,7 @@ class WorkerPool(Workers):
         delivery.holder = self._calls.name
         deliveries = [delivery]
         while len(deliveries) < self._calls.count_max:
-            another = self._inbox.take_nowait()
+            another = self._inbox.take_with(delivery)
             if another is None:
                 break
             another.holder = self._calls.name

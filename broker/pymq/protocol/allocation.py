@@ -30,7 +30,7 @@ def allocate(
 
     Source: RocketMQ AllocateMessageQueueAveragely.
     """
-    members, every = _sorted(queues, client_ids)
+    members, every = sorted(client_ids, key=java_order), sort_queues(queues)
     if own_id not in members:
         return []
     share, extra = divmod(len(every), len(members))
@@ -46,7 +46,7 @@ def allocate_by_circle(
 
     Source: RocketMQ AllocateMessageQueueAveragelyByCircle.
     """
-    members, every = _sorted(queues, client_ids)
+    members, every = sorted(client_ids, key=java_order), sort_queues(queues)
     if own_id not in members:
         return []
     return every[members.index(own_id) :: len(members)]
@@ -71,7 +71,7 @@ def allocate_shared(
 
     Source: RocketMQ QueryAssignmentProcessor.allocate4Pop.
     """
-    members, every = _sorted(queues, client_ids)
+    members, every = sorted(client_ids, key=java_order), sort_queues(queues)
     if share_count <= 0 or share_count >= len(members) - 1:
         return sorted({MessageQueue(queue.topic, queue.broker_name, -1) for queue in every})
     if own_id not in members:
@@ -85,14 +85,13 @@ def allocate_shared(
     return sorted(found)
 
 
-def _sorted(
-    queues: Iterable[MessageQueue], client_ids: Iterable[str]
-) -> tuple[list[str], list[MessageQueue]]:
-    return sorted(client_ids, key=_java_order), sorted(
-        queues, key=lambda q: (_java_order(q.topic), _java_order(q.broker_name), q.queue_id)
+def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """Return queues in the order of RocketMQ's ``MessageQueue.compareTo``."""
+    return sorted(
+        queues, key=lambda q: (java_order(q.topic), java_order(q.broker_name), q.queue_id)
     )
 
 
-def _java_order(text: str) -> bytes:
-    """Java compares strings by UTF-16 code unit."""
+def java_order(text: str) -> bytes:
+    """Return a key that sorts strings as Java does: by UTF-16 code unit."""
     return text.encode("utf-16-be", "surrogatepass")

@@ -101,3 +101,12 @@ def test_too_few_queues_are_said_also_after_none_could_be_read(
     unreadable, few = [record.getMessage() for record in caplog.records]
     assert "no queue of the topic can be read" in unreadable
     assert "the group has 2 members and the topic 1 queues" in few
+
+
+def test_a_division_that_leaves_a_member_nothing_is_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = GroupWatch("g")
+    for _ in range(2):
+        watch.shared("T", queue_count=8, member_count=3, own_count=0, allocation="by_config")
+    assert caplog.text.count("because allocation=by_config leaves it none of 8 queues") == 1

@@ -1,0 +1,228 @@
+"""How far a member of a broadcasting group is: a file of its own, RocketMQ's in place and format.
+
+::
+
+    ~/.rocketmq_offsets/10.0.0.7@DEFAULT/billing/offsets.json
+    {"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"orders"}:4711, ...}}
+
+The directory is the client id, so a Java client of the same address and instance name goes on
+where we were, and the other way round. The file is replaced as a whole; what it held before is
+in ``offsets.json.bak``, which is read when the file itself cannot be.
+
+Source: RocketMQ LocalFileOffsetStore, OffsetSerializeWrapper, MixAll.string2File.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pymq.errors import ConfigurationError, ProtocolError, PymqError
+from pymq.net.said_once import SaidOnce
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.headers.codec import wire
+from pymq.protocol.json_object import JsonObject
+
+_log = logging.getLogger(__name__)
+
+#: rocketmq.client.localOffsetStoreDir, below the home directory.
+DIRECTORY = ".rocketmq_offsets"
+FILE_NAME = "offsets.json"
+#: How often changes are written.
+FLUSH_S = 1.0
+
+
+@dataclass(slots=True, kw_only=True)
+class OffsetTable(JsonObject):
+    """The file (OffsetSerializeWrapper)."""
+
+    offsets: dict[MessageQueue, int] = wire("offsetTable", default_factory=dict)
+
+
+class LocalOffsets:
+    """The offset file of one consumer. For one event loop; the disk is used in threads.
+
+    Args:
+        path: returns where it is, once the client has its id.
+    """
+
+    def __init__(self, path: Callable[[], Path]) -> None:
+        self._find_path = path
+        self._troubles = SaidOnce(_log)
+        #: ``None``: not read yet.
+        self._table: dict[MessageQueue, int] | None = None
+        self._is_changed = False
+        #: Queues that this consumer has read.
+        self._own: set[MessageQueue] = set()
+        self._working = asyncio.Lock()
+        #: Of the file, as this consumer left it.
+        self._stamp: tuple[int, int] | None = None
+
+    @property
+    def path(self) -> Path:
+        """Where the file is."""
+        return self._find_path()
+
+    def of(self, queue: MessageQueue) -> "LocalQueueOffsets":
+        """Return the keeper of one queue's offset."""
+        return LocalQueueOffsets(self, queue)
+
+    async def read(self, queue: MessageQueue) -> int | None:
+        """Return the offset of a queue.
+
+        Raises:
+            ConfigurationError: neither the file nor the copy of the one before can be read.
+        """
+        async with self._working:
+            if self._table is not None:
+                return self._table.get(queue)
+            found, self._stamp = await asyncio.to_thread(_load, self.path)
+            self._table = found
+            return found.get(queue)
+
+    def set(self, queue: MessageQueue, offset: int) -> None:
+        """Note an offset; ``flush`` writes it."""
+        self._own.add(queue)
+        if self._table is None:
+            self._table = {}
+        if self._table.get(queue) != offset:
+            self._table[queue] = offset
+            self._is_changed = True
+
+    async def flush(self) -> None:
+        """Write what has changed.
+
+        Raises:
+            ConfigurationError: the file cannot be written; it is as it was before.
+        """
+        async with self._working:
+            if not self._is_changed or self._table is None:
+                return
+            self._is_changed = False
+            path = self.path
+            try:
+                await self._take_over_changes(path, self._table)
+                text = OffsetTable(offsets=dict(self._table)).encode()
+                self._stamp = await asyncio.to_thread(_replace, path, text)
+            except OSError as error:
+                self._is_changed = True
+                raise ConfigurationError(
+                    f"local offset file {path} cannot be written ({error}); offsets that are not "
+                    "kept are read again after a restart. Let the process write there, or give "
+                    "another local_offsets_dir"
+                ) from error
+
+    async def flush_now_and_then(self) -> None:
+        """Write what has changed; say once if that cannot be done."""
+        try:
+            await self.flush()
+        except PymqError as error:
+            self._troubles.warn("write", "%s", error)
+        else:
+            self._troubles.over("write", "local offset file %s is written again", self.path)
+
+    async def _take_over_changes(self, path: Path, table: dict[MessageQueue, int]) -> None:
+        """Keep what others wrote of queues that are not ours; say once that there are others."""
+        if self._stamp == await asyncio.to_thread(_stamp, path):
+            return
+        if self._stamp is not None:
+            self._troubles.warn(
+                "shared",
+                "local offset file %s was changed by somebody else: two consumers of one group and "
+                "client id overwrite each other's offsets, and after a restart one of them skips "
+                "messages or repeats them; give each its own instance_name",
+                path,
+            )
+        found, _ = await asyncio.to_thread(_load, path)
+        table |= {queue: offset for queue, offset in found.items() if queue not in self._own}
+
+
+class LocalQueueOffsets:
+    """Where this member is in one queue, kept in its file."""
+
+    def __init__(self, offsets: LocalOffsets, queue: MessageQueue) -> None:
+        self._offsets = offsets
+        self._queue = queue
+
+    async def read(self) -> int | None:
+        """Look it up."""
+        return await self._offsets.read(self._queue)
+
+    def commit_nowait(self, offset: int) -> None:
+        """Have it written soon."""
+        self._offsets.set(self._queue, offset)
+
+    async def commit(self, offset: int) -> None:
+        """Write it."""
+        self._offsets.set(self._queue, offset)
+        await self._offsets.flush()
+
+    def doubt(self) -> None:
+        """A file does not forget."""
+
+
+def default_directory() -> Path:
+    """Return RocketMQ's directory for offset files."""
+    return Path.home() / DIRECTORY
+
+
+def _load(path: Path) -> tuple[dict[MessageQueue, int], tuple[int, int] | None]:
+    """Return the offsets in a file, or else in the copy of the one before, and its stamp.
+
+    Raises:
+        ConfigurationError: what is there cannot be read.
+    """
+    stamp = _stamp(path)
+    failures = []
+    for candidate in (path, _backup(path)):
+        try:
+            text = candidate.read_bytes()
+            if text.strip():
+                return OffsetTable.decode(text).offsets, stamp
+        except FileNotFoundError:
+            continue
+        except (OSError, ProtocolError) as error:
+            failures.append(f"{candidate}: {error}")
+            _log.warning("local offset file %s cannot be read: %s", candidate, error)
+    if failures:
+        raise ConfigurationError(
+            f"no local offset file can be read ({'; '.join(failures)}); mend it, or delete it to "
+            "begin where from_where says"
+        )
+    return {}, stamp
+
+
+def _replace(path: Path, text: bytes) -> tuple[int, int] | None:
+    """Replace a file as a whole, and keep what it held; return its stamp."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        before = path.read_bytes()
+    except FileNotFoundError:
+        before = b""
+    if before:
+        _write(_backup(path), before)
+    _write(path, text)
+    return _stamp(path)
+
+
+def _write(path: Path, text: bytes) -> None:
+    new = path.with_name(path.name + ".tmp")
+    with new.open("wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _backup(path: Path) -> Path:
+    return path.with_name(path.name + ".bak")
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_mtime_ns, found.st_size

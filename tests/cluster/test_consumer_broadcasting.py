@@ -1,0 +1,135 @@
+"""Broadcasting groups: every member gets everything, and goes on where its own file says."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.running import run
+from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
+
+from pymq import blocking
+from pymq.client.consumer import Consumer
+from pymq.protocol.message import Message, ReceivedMessage
+from pymq.testing.cluster import Cluster
+
+
+def member(cluster: Cluster, root: Path, name: str = "one", **options: Any) -> Consumer:
+    settings: dict[str, Any] = {"from_where": "earliest", "local_offsets_dir": root, **options}
+    return Consumer(
+        cluster.name_server, "g", message_model="BROADCASTING", instance_name=name, **settings
+    ).subscribe("T")
+
+
+def test_every_member_gets_everything_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def test(cluster: Cluster) -> None:
+        await send_numbers(cluster.name_server, "T", range(20))
+        async with member(cluster, tmp_path, "one") as one, member(cluster, tmp_path, "two") as two:
+            for each in (one, two):
+                assert numbers_of(await receive(each, 20)) == list(range(20))
+                assert {queue.topic for queue in each.assignment} == {"T"}, "no retry topic"
+            # Leaving the block finishes the last message.
+            ids = {one.client_id, two.client_id}
+        assert ids == {"127.0.0.1@one", "127.0.0.1@two"}
+        for client_id in ids:
+            assert (tmp_path / client_id / "g" / "offsets.json").is_file()
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, cluster.restart_broker)
+        await send_numbers(cluster.name_server, "T", range(20, 30))
+        async with member(cluster, tmp_path, "one") as one:
+            assert numbers_of(await receive(one, 10)) == list(range(20, 30))
+        async with member(cluster, tmp_path, "three") as three:
+            assert numbers_of(await receive(three, 30)) == list(range(30))
+
+    with Cluster(brokers=2) as cluster:
+        run(test(cluster))
+
+
+def test_the_latest_is_where_it_begins_by_default(pymq_cluster: Cluster, tmp_path: Path) -> None:
+    async def test() -> None:
+        await send_numbers(pymq_cluster.name_server, "T", range(8))
+        latest = {"from_where": "latest"}
+        async with member(pymq_cluster, tmp_path, **latest) as one:
+            path = tmp_path / one.client_id / "g" / "offsets.json"
+            await wait_until(lambda: path.exists() and path.read_text().count("}:2") == 4, "begun")
+        await send_numbers(pymq_cluster.name_server, "T", range(8, 12))
+        async with member(pymq_cluster, tmp_path, **latest) as one:
+            assert numbers_of(await receive(one, 4)) == list(range(8, 12))
+
+    run(test())
+
+
+def test_what_fails_is_dropped_with_a_word(
+    pymq_cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    got: list[int] = []
+
+    async def handler(message: ReceivedMessage) -> None:
+        got.append(int(message.body))
+        if message.body == b"1":
+            raise ZeroDivisionError
+
+    async def test() -> None:
+        await send_numbers(pymq_cluster.name_server, "T", range(4))
+        async with member(pymq_cluster, tmp_path) as one:
+            running = asyncio.ensure_future(one.run(handler))
+            await wait_until(lambda: len(got) == 4 and not one.backlog_count, "all")
+        await running
+        async with member(pymq_cluster, tmp_path) as one:
+            await send_numbers(pymq_cluster.name_server, "T", range(4, 5))
+            assert numbers_of(await receive(one, 1)) == [4]
+
+    run(test())
+    assert sorted(got) == [0, 1, 2, 3]
+    assert caplog.text.count("is not delivered again to this member") == 1
+
+
+def test_a_file_that_cannot_be_read_stops_it_and_says_so(
+    pymq_cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "127.0.0.1@one" / "g" / "offsets.json"
+
+    async def test() -> None:
+        path.parent.mkdir(parents=True)
+        path.write_text("{")
+        await send_numbers(pymq_cluster.name_server, "T", range(4))
+        async with member(pymq_cluster, tmp_path) as one:
+            await wait_until(lambda: "no local offset file can be read" in caplog.text, "it says")
+            path.unlink()
+            assert numbers_of(await receive(one, 4)) == list(range(4))
+
+    run(test())
+
+
+def test_broadcasting_in_order(pymq_cluster: Cluster, tmp_path: Path) -> None:
+    async def test() -> None:
+        await send_numbers(pymq_cluster.name_server, "T", range(20))
+        async with (
+            member(pymq_cluster, tmp_path, "one", orderly=True) as one,
+            member(pymq_cluster, tmp_path, "two", orderly=True) as two,
+        ):
+            for each in (one, two):
+                assert numbers_of(await receive(each, 20)) == list(range(20))
+
+    run(test())
+
+
+def test_blocking(pymq_cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with blocking.Producer(pymq_cluster.name_server) as producer:
+        for number in range(4):
+            producer.send(Message("T", b"%d" % number))
+    for expected in (4, 0):
+        consumer = blocking.Consumer(
+            pymq_cluster.name_server,
+            "g",
+            message_model="BROADCASTING",
+            from_where="earliest",
+            local_offsets_dir=str(tmp_path),
+        ).subscribe("T")
+        with consumer:
+            found = list(consumer.messages(timeout_s=1.5))
+        assert len(found) == expected
+    assert [one.name for one in tmp_path.iterdir()] == ["127.0.0.1@DEFAULT"], "as in Java"
+
