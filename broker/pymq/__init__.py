@@ -5,7 +5,7 @@ What applications use, loaded on first access::
     from pymq import Consumer, Message, Producer          # asyncio
     from pymq import blocking                             # Consumer, Producer without asyncio
     from pymq import selectors                            # which queue a message goes to
-    from pymq import BlockingAdmin, BlockingClient        # request and response only
+    from pymq import Admin, BlockingClient                # topics, groups; plain requests
     from pymq.testing import Cluster                      # name server and broker in-process
 
 Every exception is here, too, and every class that appears in their signatures. Importing this
@@ -18,7 +18,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pymq import blocking, selectors
-    from pymq.client.admin import BlockingAdmin
+    from pymq.client.admin import Admin
+    from pymq.client.administration.offsets import OffsetChange
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
     from pymq.client.config import ClientConfig
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pymq.client.group_progress import QueueLag
     from pymq.client.hooks import SendHook, SendOutcome
     from pymq.client.inbox import FlowLimits
+    from pymq.client.network import Network
     from pymq.client.operations import (
         PullResult,
         PullStatus,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from pymq.clock import Clock
     from pymq.errors import (
         BrokerError,
+        BrokersFailed,
         BrokerSystemError,
         ClientClosed,
         ClientMisplaced,
@@ -92,6 +95,7 @@ if TYPE_CHECKING:
         MessageModel,
         MessageQueue,
         Subscription,
+        TopicConfig,
         TopicOffset,
     )
     from pymq.protocol.compression import Compression
@@ -102,7 +106,8 @@ else:
 
     # Every other name of __all__ is an exception.
     _HOMES = {
-        "pymq.client.admin": "BlockingAdmin",
+        "pymq.client.admin": "Admin",
+        "pymq.client.administration.offsets": "OffsetChange",
         "pymq.client.batcher": "Batcher",
         "pymq.client.blocking": "BlockingClient",
         "pymq.client.config": "ClientConfig",
@@ -110,6 +115,7 @@ else:
         "pymq.client.group_progress": "QueueLag",
         "pymq.client.hooks": "SendHook SendOutcome",
         "pymq.client.inbox": "FlowLimits",
+        "pymq.client.network": "Network",
         "pymq.client.operations": "PullResult PullStatus SendResult SendStatus TransactionStatus",
         "pymq.client.producer": "Producer",
         "pymq.client.ranges": "PullChunk",
@@ -120,7 +126,7 @@ else:
         "pymq.clock": "Clock",
         "pymq.protocol.bodies": (
             "BrokerData ClientConnection ClusterInfo ConsumeFromWhere ConsumerConnections "
-            "GroupConfig MessageModel MessageQueue Subscription TopicOffset"
+            "GroupConfig MessageModel MessageQueue Subscription TopicConfig TopicOffset"
         ),
         "pymq.protocol.compression": "Compression",
         "pymq.protocol.message": "Message ReceivedMessage",
@@ -141,12 +147,13 @@ else:
 
 
 __all__ = [
+    "Admin",
     "Batcher",
-    "BlockingAdmin",
     "BlockingClient",
     "BrokerData",
     "BrokerError",
     "BrokerSystemError",
+    "BrokersFailed",
     "ClientClosed",
     "ClientConfig",
     "ClientConnection",
@@ -176,8 +183,10 @@ __all__ = [
     "MessageModel",
     "MessageNotFound",
     "MessageQueue",
+    "Network",
     "NoPermission",
     "NotReplicated",
+    "OffsetChange",
     "OffsetOutOfRange",
     "Producer",
     "ProtocolError",
@@ -212,6 +221,7 @@ __all__ = [
     "SubscriptionParseFailed",
     "SystemBusy",
     "TooManyPending",
+    "TopicConfig",
     "TopicNotExist",
     "TopicOffset",
     "Transaction",

@@ -3,8 +3,7 @@
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
@@ -14,7 +13,7 @@ from pymq.cli import logs
 from pymq.cli.output import Form
 
 if TYPE_CHECKING:
-    from pymq.client.admin import BlockingAdmin
+    from pymq.blocking import Admin
     from pymq.client.blocking import BlockingClient
 
 P = ParamSpec("P")
@@ -96,17 +95,17 @@ class Shared:
         )
         return BlockingClient(name_servers, config=config)
 
-    @contextmanager
-    def admin(self) -> "Iterator[BlockingAdmin]":
-        """Yield the administration over a ``client`` that is closed afterwards.
+    def admin(self) -> "Admin":
+        """Return the administration of the cluster; use it in a ``with`` statement.
 
         Raises:
             ConfigurationError: ``name_server`` is not a list of addresses.
         """
-        from pymq.client.admin import BlockingAdmin
+        from pymq.client.threaded_admin import Admin
 
-        with self.client() as connected:
-            yield BlockingAdmin(connected)
+        return Admin(
+            self.name_server, timeout_s=self.timeout_s, connect_timeout_s=self.timeout_s
+        )
 
 
 _OPTIONS = inspect.signature(Shared).parameters

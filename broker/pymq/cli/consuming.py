@@ -4,7 +4,6 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pymq.cli import reading
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
@@ -94,7 +93,10 @@ def _drain(
     shown: _Shown,
 ) -> None:
     """Read what is there from a group's offsets on, and commit for it; it must have no members."""
-    members = BlockingAdmin(client).consumer_connections(group).connections
+    from pymq.client.threaded_admin import Admin
+
+    with Admin(client.name_servers) as admin:
+        members = admin.groups.members(group).connections
     if members:
         raise PymqError(
             f"members of group {group!r} are connected ({len(members)}): stop them, or leave out "

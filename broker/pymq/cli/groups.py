@@ -21,8 +21,8 @@ def list_groups(
     """List all consumer groups and how many members of each are connected."""
     with shared.admin() as admin:
         rows = [
-            {"group": group, "members": len(admin.consumer_connections(group).connections)}
-            for group in admin.groups(with_system=system)
+            {"group": group, "members": len(admin.groups.members(group).connections)}
+            for group in admin.groups.names(with_system=system)
         ]
     output.table(shared.form, rows, {"group": "GROUP", "members": "MEMBERS"})
 
@@ -36,7 +36,7 @@ def lag(
 ) -> None:
     """Show how many messages a group has not consumed yet, per queue."""
     with shared.admin() as admin:
-        found = admin.group_lag(group, topic)
+        found = admin.offsets.lag(group, topic)
     if not found:
         where = f" in topic {topic!r}" if topic else ""
         raise PymqError(f"group {group!r} has committed no offset{where}; see `pymq group list`")

@@ -44,7 +44,7 @@ def find(
             moment = reading.parse_moment(option, text, now=now)
             limits[name] = int(moment.timestamp() * 1000)
     with shared.admin() as admin:
-        found = admin.query_messages(topic, key, count_max=count, **limits)
+        found = admin.messages.by_key(topic, key, count_max=count, **limits)
     if not found:
         within = " within these times" if limits else ""
         raise MessageNotFound(f"topic {topic!r} has no message with key {key!r}{within}")
@@ -65,5 +65,5 @@ def show(
 ) -> None:
     """Show everything that is known about a message."""
     with shared.admin() as admin:
-        message = admin.view_message(message_id, topic)
+        message = admin.messages.by_id(message_id, topic)
     output.details(shared.form, output.message_details(message))

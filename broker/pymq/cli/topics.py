@@ -22,7 +22,7 @@ def list_topics(
 ) -> None:
     """List all topics."""
     with shared.admin() as admin:
-        names = admin.topics(with_system=system)
+        names = admin.topics.names(with_system=system)
     output.table(shared.form, [{"topic": name} for name in names], {"topic": "TOPIC"})
 
 
@@ -39,8 +39,8 @@ def create(
 ) -> None:
     """Create a topic on every master broker, or change it."""
     with shared.admin() as admin:
-        admin.create_topic(topic, queue_count=queues, order=order, cluster=cluster)
-        count = len(admin.topic_status(topic))
+        admin.topics.create(topic, queue_count=queues, order=order, cluster=cluster)
+        count = len(admin.topics.status(topic))
     row = {"topic": topic, "queues": count}
     output.table(shared.form, [row], {"topic": "TOPIC", "queues": "QUEUES"})
 
@@ -54,9 +54,9 @@ def delete(
 ) -> None:
     """Delete a topic and everything in it, without confirmation."""
     with shared.admin() as admin:
-        if topic not in admin.topics(with_system=True):
+        if topic not in admin.topics.names(with_system=True):
             raise RouteNotFound(f"there is no topic {topic!r} to delete; see `pymq topic list`")
-        admin.delete_topic(topic, cluster=cluster)
+        admin.topics.delete(topic, cluster=cluster)
     output.table(shared.form, [{"topic": topic, "deleted": True}], {"topic": "DELETED"})
 
 
@@ -68,7 +68,7 @@ def status(
 ) -> None:
     """Show the first and the next offset of every queue of a topic."""
     with shared.admin() as admin:
-        found = admin.topic_status(topic)
+        found = admin.topics.status(topic)
     rows = [
         {
             "broker": queue.broker_name,

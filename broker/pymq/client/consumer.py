@@ -22,6 +22,7 @@ from pymq.client.config import ClientConfig, connect_s, parse_name_servers
 from pymq.client.handler import check_handler
 from pymq.client.home import Home
 from pymq.client.inbox import Delivery, FlowLimits, Inbox
+from pymq.client.network import PLAIN, Network
 from pymq.client.pool import ClientPool
 from pymq.client.rebalance import Rebalance
 from pymq.client.retry import FailedMessages
@@ -75,14 +76,15 @@ class Consumer:
             ``"latest"``, ``"earliest"``, a ``datetime``, or a ``ConsumeFromWhere``. In a queue
             that is found later than the others of its topic, because it or its broker was not
             there, ``"latest"`` is the time when those were found (less 10 s, as clocks differ).
-            (A RocketMQ broker may begin at the first message also for ``"latest"``, when
-            the queue is so young that it still has that message in memory.)
+            (A RocketMQ broker may begin at the first message also for ``"latest"``, in a queue
+            so young that it still has that message in memory.)
         message_model: clustering; broadcasting is not supported yet.
         max_reconsume_times: after this many failed tries a message becomes a dead letter.
         limits: how much is pulled ahead.
         timeout_s: for one request.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
         clock: for subscriptions' versions.
+        network: where brokers are reached, and who we say we are.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -91,7 +93,7 @@ class Consumer:
 
     def __init__(
         self,
-        name_servers: str | Sequence[str],
+        name_servers: str | Sequence[str] | None,
         group: str,
         *,
         from_where: str | datetime | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
@@ -101,6 +103,7 @@ class Consumer:
         timeout_s: float = 3.0,
         close_timeout_s: float = 10.0,
         clock: Clock | None = None,
+        network: Network = PLAIN,
     ) -> None:
         check_group(group)
         if message_model != MessageModel.CLUSTERING:
@@ -113,7 +116,8 @@ class Consumer:
             check_seconds("close_timeout_s", close_timeout_s)
         if limits is not None and not isinstance(limits, FlowLimits):
             raise ConfigurationError(f"limits={limits!r:.80}: expected a FlowLimits")
-        config = ClientConfig(name_servers=parse_name_servers(name_servers), timeout_s=timeout_s)
+        servers = parse_name_servers(name_servers)
+        config = ClientConfig(name_servers=servers, timeout_s=timeout_s, network=network)
         self.group = group
         self._start_policy = StartPolicy.of(from_where)
         self._close_timeout_s = close_timeout_s
@@ -125,8 +129,7 @@ class Consumer:
         self._is_closing = False
         self._pool = ClientPool(
             config.name_servers,
-            timeout_s=timeout_s,
-            connect_timeout_s=connect_s(config),
+            timeout_s=timeout_s, connect_timeout_s=connect_s(config), network=network,
             route_age_s=config.route_age_s,
             consumers=self._consumer_data,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},

@@ -21,7 +21,9 @@ from pymq.client.heartbeats import HEARTBEAT_S, Heartbeats
 from pymq.client.home import Home
 from pymq.client.live_routes import LiveRoutes
 from pymq.client.loop_watch import WATCH_S, LoopWatch
+from pymq.client.name_server_lookup import LOOKUP_S
 from pymq.client.name_servers import NameServers
+from pymq.client.network import PLAIN, Network
 from pymq.client.routes import MASTER_ID
 from pymq.client.shared_work import SharedWork
 from pymq.clock import Clock
@@ -48,7 +50,7 @@ class ClientPool:
     """Connections and routes of one client. For one event loop.
 
     Args:
-        name_servers: ``host:port`` of each.
+        name_servers: ``host:port`` of each, or the URL at which they are looked up.
         timeout_s: for each request of its own.
         connect_timeout_s: for opening a connection.
         route_age_s: routes are read again when they are older.
@@ -58,6 +60,7 @@ class ClientPool:
         on_request: server code -> what to do; other requests are answered "not supported".
         on_route: called with each topic whose route has changed.
         clock: for the ids of messages.
+        network: where brokers are reached, and who we say we are.
     """
 
     def __init__(
@@ -72,13 +75,14 @@ class ClientPool:
         on_request: dict[int, OnRequest] | None = None,
         on_route: Callable[[str], None] | None = None,
         clock: Clock | None = None,
+        network: Network = PLAIN,
     ) -> None:
-        self.name_servers = tuple(name_servers)
+        self.network = network
         self.timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self.clock = clock or Clock()
         self._on_request = on_request or {}
-        self._name_servers = NameServers(self)
+        self._name_servers = NameServers(self, name_servers, unit_name=network.unit_name)
         self._channels: dict[str, AsyncChannel] = {}
         self._tasks = Tasks("client")
         self._connecting: SharedWork[AsyncChannel | PymqError] = SharedWork(
@@ -108,6 +112,11 @@ class ClientPool:
         self.home: Home
         self.loop: asyncio.AbstractEventLoop
 
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """``host:port`` of each."""
+        return self._name_servers.addresses
+
     # --- life
 
     async def start(self) -> None:
@@ -127,6 +136,7 @@ class ClientPool:
         self.home = Home()
         self.loop = self.home.loop
         try:
+            await self._name_servers.look_up()
             channel = await self._name_servers.reach()
         except BaseException:
             self._open = False  # it may be started again
@@ -135,12 +145,15 @@ class ClientPool:
             raise
         address = ipaddress.ip_address((channel.local_host or "127.0.0.1").partition("%")[0])
         number = next(_client_numbers)
-        self._client_id = f"{address}@{os.getpid()}#{time.time_ns()}{number}"
+        instance = f"{os.getpid()}#{time.time_ns()}{number}"
+        self._client_id = self.network.client_id(str(address), instance)
         self._unique_keys = UniqueKeys(
             address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
         )
         self._restart_keys()
         self._tasks.start("routes", self.routes.watch(self._close_unnamed))
+        if self._name_servers.is_looked_up:
+            self._tasks.repeat("name servers", self._name_servers.look_up, LOOKUP_S)
         self._tasks.repeat("unique keys", self._restart_old_keys, KEYS_CHECK_S)
         self._tasks.repeat("heartbeats", self.heartbeats.send_all, HEARTBEAT_S)
         self._tasks.repeat("loop watch", LoopWatch(self.loop.time).step, WATCH_S)
@@ -285,7 +298,11 @@ class ClientPool:
         # The exception is handed over as a value: it concerns those who wait, not the log.
         try:
             channel = await AsyncChannel.connect(
-                address, self._connect_timeout_s, on_request=self._dispatch, on_ended=self._ended
+                address,
+                self._connect_timeout_s,
+                on_request=self._dispatch,
+                on_ended=self._ended,
+                reached=self.network.reached(address),
             )
         except PymqError as error:
             return error
@@ -331,6 +348,17 @@ class ClientPool:
         )
         return operation.result(answer, peer=channel.address)
 
+    async def ask_name_servers(self, make: Callable[[], operations.Operation[T]]) -> T:
+        """Return the answer of the first name server that gives one.
+
+        Args:
+            make: makes the operation, for each name server another one.
+
+        Raises:
+            BrokerError, ConnectionFailed: see ``NameServers.ask``.
+        """
+        return await self._name_servers.ask(make)
+
     # --- periodic duties
 
     def _restart_old_keys(self) -> None:
@@ -339,7 +367,8 @@ class ClientPool:
 
     def _close_unnamed(self) -> None:
         """Close idle connections to addresses that no route names any more."""
-        named = {*self.heartbeats.broker_addresses(), *self.name_servers}
+        brokers = self.heartbeats.broker_addresses()
+        named = {*brokers, *map(self.network.send_address, brokers), *self.name_servers}
         for address, channel in list(self._channels.items()):
             if address not in named and not channel.pending_count:
                 channel.close()

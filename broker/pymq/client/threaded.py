@@ -17,6 +17,7 @@ from pymq.client.consumer import MAX_RECONSUME_TIMES
 from pymq.client.handler import check_handler, check_result
 from pymq.client.inbox import Delivery, FlowLimits
 from pymq.client.loop_thread import Threaded, soon
+from pymq.client.network import PLAIN, Network
 from pymq.client.thread_inbox import ThreadInbox
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
@@ -51,7 +52,7 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str],
+        name_servers: str | Sequence[str] | None,
         group: str,
         *,
         from_where: str | datetime | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
@@ -61,6 +62,7 @@ class Consumer(Threaded[_consumer.Consumer]):
         timeout_s: float = 3.0,
         close_timeout_s: float = 10.0,
         clock: Clock | None = None,
+        network: Network = PLAIN,
     ) -> None:
         super().__init__(
             _consumer.Consumer(
@@ -73,6 +75,7 @@ class Consumer(Threaded[_consumer.Consumer]):
                 timeout_s=timeout_s,
                 close_timeout_s=close_timeout_s,
                 clock=clock,
+                network=network,
             )
         )
         self._inbox = ThreadInbox(self._client._inbox)
