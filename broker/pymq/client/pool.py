@@ -10,6 +10,7 @@
 import asyncio
 import ipaddress
 import itertools
+import logging
 import os
 import secrets
 import time
@@ -29,6 +30,7 @@ from pymq.client.shared_work import SharedWork
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import ConsumerData, MessageQueue
 from pymq.protocol.command import Command
@@ -38,6 +40,8 @@ from pymq.protocol.unique_keys import UniqueKeys, month_around
 KEYS_CHECK_S = 1.0
 #: When we close, peers may take this long to read what is pending.
 CLOSE_S = 1.0
+
+_log = logging.getLogger(__name__)
 
 _client_numbers = itertools.count()
 
@@ -84,6 +88,7 @@ class ClientPool:
         self._on_request = on_request or {}
         self._name_servers = NameServers(self, name_servers, unit_name=network.unit_name)
         self._channels: dict[str, AsyncChannel] = {}
+        self._losses = SaidOnce(_log)
         self._tasks = Tasks("client")
         self._connecting: SharedWork[AsyncChannel | PymqError] = SharedWork(
             self._tasks, "connection to", self._connect
@@ -310,13 +315,20 @@ class ClientPool:
             channel.close()
             return ClientClosed("the client was closed while it connected")
         self._channels[address] = channel
+        self._losses.over(address, "connected to %s again", address)
         if address in self.heartbeats.broker_addresses():
             self.heartbeats.send_nowait(channel, self.timeout_s)
         return channel
 
     def _ended(self, channel: AsyncChannel) -> None:
-        if self._channels.get(channel.address) is channel:
-            del self._channels[channel.address]
+        address = channel.address
+        if self._channels.get(address) is channel:
+            del self._channels[address]
+            if self._open and address in self.heartbeats.broker_addresses():
+                self._losses.warn(
+                    address, "the connection to broker %s was lost; it is made again when needed",
+                    address,
+                )  # fmt: skip
         if self._all_ended is not None and not self._channels and not self._all_ended.done():
             self._all_ended.set_result(None)
 
