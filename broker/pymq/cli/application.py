@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from pymq.cli import clusters, groups, lookup, messages, servers, sinks, stores, topics
+from pymq.cli import clusters, doctor, groups, lookup, messages, servers, sinks, stores, topics
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
 from pymq.cli.summaries import SERVERS, version_text
 from pymq.errors import PymqError
@@ -96,6 +96,7 @@ for _name, _summary in SERVERS.items():
     )(_server(_name))
 application.command(no_args_is_help=True)(messages.send)
 application.command(no_args_is_help=True)(messages.consume)
+application.command()(doctor.doctor)
 application.add_typer(topics.commands, name="topic", help="List, create, delete topics.")
 application.add_typer(groups.commands, name="group", help="List consumer groups and their lag.")
 application.add_typer(lookup.commands, name="message", help="Find messages by key, show one.")

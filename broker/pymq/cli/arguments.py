@@ -11,10 +11,12 @@ import typer
 
 from pymq.cli import logs
 from pymq.cli.output import Form
+from pymq.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pymq.blocking import Admin
     from pymq.client.blocking import BlockingClient
+    from pymq.client.network import Network
 
 P = ParamSpec("P")
 
@@ -62,6 +64,15 @@ Verbose = Annotated[
 Quiet = Annotated[
     int, typer.Option("--quiet", "-q", count=True, callback=_log_less, help="Log errors only.")
 ]
+AddressMap = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="ADDRESS=ADDRESS",
+        help="Where a broker is reached instead of at what it advertises: HOST:PORT=HOST:PORT, or "
+        "HOST=HOST; may be repeated.",
+    ),
+]
 Cluster = Annotated[
     str | None, typer.Option("--cluster", help="Only on the brokers of this cluster.")
 ]
@@ -74,8 +85,28 @@ class Shared:
     name_server: NameServer = "127.0.0.1:9876"
     form: Output = Form.TEXT
     timeout_s: Timeout = 5.0
+    mapped: AddressMap = None
     verbose: Verbose = 0
     quiet: Quiet = 0
+
+    def network(self) -> "Network":
+        """Return where brokers are reached.
+
+        Raises:
+            ConfigurationError: ``mapped`` is malformed.
+        """
+        from pymq.client.network import Network
+
+        pairs = {}
+        for pair in self.mapped or ():
+            advertised, equals, reached = pair.partition("=")
+            if not (advertised and equals and reached):
+                raise ConfigurationError(
+                    f"--map {pair!r}: expected ADDRESS=ADDRESS, such as "
+                    "172.17.0.3:10911=127.0.0.1:10911"
+                )
+            pairs[advertised] = reached
+        return Network(broker_address_map=pairs)
 
     def client(self) -> "BlockingClient":
         """Return a client that gives up after ``timeout_s``; use it in a ``with`` statement.
@@ -92,6 +123,7 @@ class Shared:
             timeout_s=self.timeout_s,
             connect_timeout_s=self.timeout_s,
             read_deadline_s=self.timeout_s,
+            network=self.network(),
         )
         return BlockingClient(name_servers, config=config)
 
@@ -104,7 +136,10 @@ class Shared:
         from pymq.client.threaded_admin import Admin
 
         return Admin(
-            self.name_server, timeout_s=self.timeout_s, connect_timeout_s=self.timeout_s
+            self.name_server,
+            timeout_s=self.timeout_s,
+            connect_timeout_s=self.timeout_s,
+            network=self.network(),
         )
 
 
