@@ -3,6 +3,7 @@
 Help and usage errors do not use rich, because importing it takes time.
 """
 
+import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Annotated, Any
 import typer
 import typer.core
 
-from pymq.cli import clusters, doctor, groups, lookup, messages, servers, sinks, stores, topics
+from pymq.cli import servers
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
 from pymq.cli.summaries import SERVERS, version_text
 from pymq.errors import PymqError
@@ -42,7 +43,7 @@ class _Commands(typer.core.TyperGroup):
             raise typer.Exit(Exit.INTERRUPTED) from error
 
 
-application = typer.Typer(
+_TOP = typer.Typer(
     cls=_Commands,
     add_completion=False,
     no_args_is_help=True,
@@ -55,8 +56,16 @@ application = typer.Typer(
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit status."""
+    # Only what is asked for is imported and prepared, because that takes time; the names and
+    # summaries of the others are enough for the help.
+    verb = next((one for one in arguments if not one.startswith("-")), None)
+    is_completion = "_PYMQ_COMPLETE" in os.environ
+    if is_completion:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
-        application(arguments, prog_name="pymq")
+        application(None if is_completion else verb or "")(arguments, prog_name="pymq")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK
     return Exit.OK
@@ -68,7 +77,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@application.callback()
+@_TOP.callback()
 def _top(
     version: Annotated[
         bool,
@@ -87,19 +96,49 @@ def _server(name: str) -> Callable[[typer.Context], None]:
     return serve
 
 
-for _name, _summary in SERVERS.items():
-    application.command(
-        _name,
-        help=_summary,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )(_server(_name))
-application.command(no_args_is_help=True)(messages.send)
-application.command(no_args_is_help=True)(messages.consume)
-application.command()(doctor.doctor)
-application.add_typer(topics.commands, name="topic", help="List, create, delete topics.")
-application.add_typer(groups.commands, name="group", help="List consumer groups and their lag.")
-application.add_typer(lookup.commands, name="message", help="Find messages by key, show one.")
-application.add_typer(clusters.commands, name="cluster", help="List brokers, show their state.")
-application.add_typer(sinks.commands, name="sink", help="List, show, forget exactly-once sinks.")
-application.add_typer(stores.commands, name="store", help="Check, show, rebuild a store directory.")
+#: Command -> module and what is there: a function, or an application of verbs; and a summary.
+_COMMANDS: dict[str, tuple[str, str, str]] = {
+    "send": ("messages", "send", "Send messages; print where each is stored."),
+    "consume": ("messages", "consume", "Print messages as they arrive, or those that are there."),
+    "tail": ("tailing", "tail", "Print the last messages of a topic, and those that follow."),
+    "copy": ("copying", "copy", "Copy messages to another topic, or to another cluster."),
+    "topic": ("topics", "commands", "List, create, change, delete topics; show their routes."),
+    "group": ("groups", "commands", "List, create, delete, reset consumer groups; lag, members."),
+    "message": ("lookup", "commands", "Find messages by key, id or place."),
+    "cluster": ("clusters", "commands", "List brokers, show their state."),
+    "doctor": ("doctor", "doctor", "Find out what is wrong, and what to do."),
+    "sink": ("sinks", "commands", "List, show, forget exactly-once sinks."),
+    "store": ("stores", "commands", "Check, show, rebuild a store directory."),
+    "completion": ("completion", "completion", "Print a shell's completion script."),
+}
+
+
+def application(wanted: str | None) -> typer.Typer:
+    """Return the application with one command that works, all others in name only.
+
+    Args:
+        wanted: the command; ``None``: all work.
+    """
+    for name, summary in SERVERS.items():
+        _TOP.command(
+            name,
+            help=summary,
+            add_help_option=False,
+            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        )(_server(name))
+    for name, (module, attribute, summary) in _COMMANDS.items():
+        if wanted not in (None, name):
+            _TOP.command(name, help=summary)(_unprepared)
+            continue
+        command = getattr(importlib.import_module(f"pymq.cli.{module}"), attribute)
+        if isinstance(command, typer.Typer):
+            _TOP.add_typer(command, name=name, help=summary)
+        else:
+            needs = name not in ("doctor", "completion")
+            _TOP.command(name, short_help=summary, no_args_is_help=needs)(command)
+    return _TOP
+
+
+def _unprepared() -> None:
+    """A command that was not asked for."""
+    raise AssertionError("a command that was not prepared was called")

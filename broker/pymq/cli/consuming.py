@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pymq.cli import reading
+from pymq.cli.queues import choose
 from pymq.client.blocking import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
@@ -19,6 +20,7 @@ def consume(
     tags: str,
     follow: bool,
     count: int | None,
+    queue: str | None,
     show: Callable[[ReceivedMessage], None],
 ) -> None:
     """Show messages as they arrive, or those that are there.
@@ -31,10 +33,18 @@ def consume(
         start or ("latest" if follow else "earliest"), now=datetime.now().astimezone()
     )
     shown = _Shown(show, count)
+    if group is not None and queue is not None:
+        raise ConfigurationError("--queue with --group: members share all queues; leave one out")
     if group is None:
         positions = reading.start_positions(client, topic, begin)
-        source = reading.tail if follow else reading.backlog
-        for message in source(client, positions, tags=tags):
+        if queue is not None:
+            only = choose(list(positions), topic, queue)
+            positions = {only: positions[only]}
+        if follow:
+            source = reading.tail(client, positions, tags=tags, adopts_queues=queue is None)
+        else:
+            source = reading.backlog(client, positions, tags=tags)
+        for message in source:
             if not shown.add(message):
                 break
     elif follow:

@@ -1,4 +1,4 @@
-"""``pymq message``: find, show."""
+"""``pymq message``: find, show, at."""
 
 from datetime import datetime
 from typing import Annotated
@@ -66,4 +66,28 @@ def show(
     """Show everything that is known about a message."""
     with shared.admin() as admin:
         message = admin.messages.by_id(message_id, topic)
+    output.details(shared.form, output.message_details(message))
+
+
+@commands.command()
+@arguments.with_shared
+def at(
+    shared: arguments.Shared,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Its offset.")],
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", metavar="[BROKER:]ID", help="Which, if the topic has several."),
+    ] = None,
+) -> None:
+    """Show the message at an offset of a queue."""
+    from pymq.cli import queues
+    from pymq.errors import ConfigurationError
+
+    with shared.admin() as admin:
+        known = admin.topics.route(topic).read_queues
+        if queue is None and len(known) != 1:
+            raise ConfigurationError(f"topic {topic!r} has {len(known)} queues: give --queue")
+        chosen = known[0] if queue is None else queues.choose(known, topic, queue)
+        message = admin.messages.by_offset(chosen, offset)
     output.details(shared.form, output.message_details(message))

@@ -109,8 +109,20 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
             type=_port,
             default=default,
             metavar="N",
-            help=f"port on 127.0.0.1, 0 for any free one (default: {default})",
+            help=f"port, 0 for any free one (default: {default})",
         )
+    parser.add_argument(
+        "--bind",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address to listen at, 0.0.0.0 in a container (default: 127.0.0.1); whoever reaches "
+        "it may read and write everything",
+    )
+    parser.add_argument(
+        "--advertise",
+        metavar="HOST",
+        help="address that clients are told to use (default: that of --bind)",
+    )
     parser.add_argument(
         "--flush",
         choices=tuple(DURABILITY),
@@ -239,6 +251,7 @@ def _up(options: argparse.Namespace) -> None:
     from pymq.cli import running
     from pymq.namesrv.config import NamesrvConfig
     from pymq.namesrv.server import NameServer
+    from pymq.protocol.addresses import split_address
     from pymq.store import FlushMode, StoreConfig
 
     root = options.store.absolute()
@@ -247,12 +260,20 @@ def _up(options: argparse.Namespace) -> None:
     async def serve() -> None:
         name_server = NameServer(
             NamesrvConfig(
-                port=options.namesrv_port, kv_config_path=root / "namesrv" / "kvConfig.json"
+                host=options.bind,
+                port=options.namesrv_port,
+                kv_config_path=root / "namesrv" / "kvConfig.json",
             )
         )
         async with _serving(name_server):
+            name_server_port = split_address(name_server.address)[1]
+            # One that listens everywhere is asked here.
+            local = "127.0.0.1" if options.bind in ("0.0.0.0", "::") else options.bind
             config = BrokerConfig(
-                listen_port=options.broker_port, name_servers=(name_server.address,)
+                bind_address=options.bind,
+                advertised_address=options.advertise,
+                listen_port=options.broker_port,
+                name_servers=(f"{local}:{name_server_port}",),
             )
             store = StoreConfig(
                 root_path=root,
@@ -263,7 +284,7 @@ def _up(options: argparse.Namespace) -> None:
                 _announce(
                     options.output,
                     {
-                        "nameServer": name_server.address,
+                        "nameServer": f"{options.advertise or local}:{name_server_port}",
                         "broker": broker.address,
                         "brokerName": config.name,
                         **_store_facts(root, options.flush),
