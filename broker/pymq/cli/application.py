@@ -3,7 +3,6 @@
 Help and usage errors do not use rich, because importing it takes time.
 """
 
-import importlib
 import os
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 import typer.core
+from typer.models import CommandInfo
 
 from pymq.cli import servers
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
@@ -58,14 +58,14 @@ def run(arguments: list[str]) -> int:
     """Run one command and return its exit status."""
     # Only what is asked for is imported and prepared, because that takes time; the names and
     # summaries of the others are enough for the help.
-    verb = next((one for one in arguments if not one.startswith("-")), None)
+    words = [one for one in arguments if not one.startswith("-")]
     is_completion = "_PYMQ_COMPLETE" in os.environ
     if is_completion:
         from typer.completion import completion_init  # type: ignore[attr-defined]
 
         completion_init()
     try:
-        application(None if is_completion else verb or "")(arguments, prog_name="pymq")
+        application(None if is_completion else words[:2])(arguments, prog_name="pymq")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK
     return Exit.OK
@@ -96,29 +96,79 @@ def _server(name: str) -> Callable[[typer.Context], None]:
     return serve
 
 
-#: Command -> module and what is there: a function, or an application of verbs; and a summary.
-_COMMANDS: dict[str, tuple[str, str, str]] = {
-    "send": ("messages", "send", "Send messages; print where each is stored."),
-    "consume": ("messages", "consume", "Print messages as they arrive, or those that are there."),
-    "tail": ("tailing", "tail", "Print the last messages of a topic, and those that follow."),
-    "copy": ("copying", "copy", "Copy messages to another topic, or to another cluster."),
-    "topic": ("topics", "commands", "List, create, change, delete topics; show their routes."),
-    "group": ("groups", "commands", "List, create, delete, reset consumer groups; lag, members."),
-    "message": ("lookup", "commands", "Find messages by key, id or place."),
-    "cluster": ("clusters", "commands", "List brokers, show their state."),
-    "doctor": ("doctor", "doctor", "Find out what is wrong, and what to do."),
-    "sink": ("sinks", "commands", "List, show, forget exactly-once sinks."),
-    "store": ("stores", "commands", "Check, show, rebuild a store directory."),
-    "completion": ("completion", "completion", "Print a shell's completion script."),
+#: Command -> summary.
+_COMMANDS = {
+    "send": "Send messages; print where each is stored.",
+    "consume": "Print messages as they arrive, or those that are there.",
+    "tail": "Print the last messages of a topic, and those that follow.",
+    "copy": "Copy messages to another topic, or to another cluster.",
+    "topic": "List, create, change, delete topics; show their routes.",
+    "group": "List, create, delete, reset consumer groups; lag, members.",
+    "message": "Find messages by key, id or place.",
+    "cluster": "List brokers, show their state.",
+    "doctor": "Find out what is wrong, and what to do.",
+    "sink": "List, show, forget exactly-once sinks.",
+    "store": "Check, show, rebuild a store directory.",
+    "completion": "Print a shell's completion script.",
 }
 
 
-def application(wanted: str | None) -> typer.Typer:
+def _load(name: str) -> Any:
+    """Return a command: a function, or an application of verbs."""
+    match name:
+        case "send" | "consume":
+            from pymq.cli import messages
+
+            return messages.send if name == "send" else messages.consume
+        case "tail":
+            from pymq.cli import tailing
+
+            return tailing.tail
+        case "copy":
+            from pymq.cli import copying
+
+            return copying.copy
+        case "topic":
+            from pymq.cli import topics
+
+            return topics.commands
+        case "group":
+            from pymq.cli import groups
+
+            return groups.commands
+        case "message":
+            from pymq.cli import lookup
+
+            return lookup.commands
+        case "cluster":
+            from pymq.cli import clusters
+
+            return clusters.commands
+        case "doctor":
+            from pymq.cli import doctor
+
+            return doctor.doctor
+        case "sink":
+            from pymq.cli import sinks
+
+            return sinks.commands
+        case "store":
+            from pymq.cli import stores
+
+            return stores.commands
+        case _:
+            from pymq.cli import completion
+
+            return completion.completion
+
+
+def application(words: list[str] | None) -> typer.Typer:
     """Return the application with one command that works, all others in name only.
 
     Args:
-        wanted: the command; ``None``: all work.
+        words: the command, and the verb after it; ``None``: all work.
     """
+    wanted, verb = (*(words or ()), None, None)[:2]
     for name, summary in SERVERS.items():
         _TOP.command(
             name,
@@ -126,17 +176,23 @@ def application(wanted: str | None) -> typer.Typer:
             add_help_option=False,
             context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
         )(_server(name))
-    for name, (module, attribute, summary) in _COMMANDS.items():
-        if wanted not in (None, name):
+    for name, summary in _COMMANDS.items():
+        if words is not None and wanted != name:
             _TOP.command(name, help=summary)(_unprepared)
             continue
-        command = getattr(importlib.import_module(f"pymq.cli.{module}"), attribute)
+        command = _load(name)
         if isinstance(command, typer.Typer):
+            only = [one for one in command.registered_commands if verb == _name_of(one)]
+            command.registered_commands = only or command.registered_commands
             _TOP.add_typer(command, name=name, help=summary)
         else:
             needs = name not in ("doctor", "completion")
             _TOP.command(name, short_help=summary, no_args_is_help=needs)(command)
     return _TOP
+
+
+def _name_of(command: CommandInfo) -> str | None:
+    return command.name or getattr(command.callback, "__name__", None)
 
 
 def _unprepared() -> None:

@@ -8,11 +8,9 @@ import ipaddress
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-from pymq.cli.output import Row
+from pymq.cli.findings import Finding, State
 from pymq.client import operations
 from pymq.client.group_progress import QueueLag
 from pymq.client.network import Network
@@ -38,40 +36,6 @@ from pymq.protocol.names import DEFAULT_TOPIC
 #: A port is asked what it speaks for this long.
 RECOGNIZE_S = 1.0
 _POLL_S = 0.1
-
-
-class State(StrEnum):
-    """How one thing is."""
-
-    OK = "ok"
-    NOTE = "note"
-    WRONG = "WRONG"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line.
-
-    Attributes:
-        check: name server, broker, topic, permission, group, lag.
-        state: well or not.
-        text: what was found.
-        advice: what to do; empty: nothing.
-    """
-
-    check: str
-    state: State
-    text: str
-    advice: str = ""
-
-    def row(self) -> Row:
-        """Return it for JSON."""
-        return {
-            "check": self.check,
-            "state": self.state.value,
-            "text": self.text,
-            "advice": self.advice or None,
-        }
 
 
 class Diagnosis:

@@ -33,7 +33,8 @@ def doctor(
     Looks at name servers, brokers at the addresses they advertise, then at topic and group.
     Exit status: 0 if all is well, 1 if something is wrong, 3 if no name server can be asked.
     """
-    from pymq.cli.diagnosis import Diagnosis, State  # its imports would delay --help
+    from pymq.cli.diagnosis import Diagnosis  # its imports would delay --help
+    from pymq.cli.findings import State
     from pymq.client.config import parse_name_servers
 
     diagnosis = Diagnosis(

@@ -17,7 +17,6 @@ In descending order of precedence: the options of the command, ``--profile`` or 
 ``NAMESRV_ADDR`` of the environment, the default profile, and 127.0.0.1:9876.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +75,8 @@ def chosen(name: str | None, environment: Mapping[str, str], home: Path) -> Prof
 
 
 def _read(file: Path) -> dict[str, Any]:
+    import tomllib  # only for those who have a file
+
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
