@@ -2,9 +2,11 @@
 
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,8 @@ from pymq.protocol.bodies import GroupConfig, MessageQueue
 from pymq.protocol.codes import Permission
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
+
+TLS = Path(__file__).parent / "tls"
 
 
 @pytest.fixture(scope="module")
@@ -38,8 +42,8 @@ def doctor(name_server: str, *more: str, status: int) -> dict[str, list[dict[str
 
 
 @contextmanager
-def speaking(answer: bytes) -> Iterator[str]:
-    """Yield the address of a server that says the same to everybody."""
+def speaking(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Yield the address of a server that says the same to everybody, over TLS if it has to."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -50,6 +54,8 @@ def speaking(answer: bytes) -> Iterator[str]:
                 return
             with connection:
                 try:
+                    if context is not None:
+                        connection = context.wrap_socket(connection, server_side=True)
                     connection.recv(100)
                     connection.sendall(answer)
                     connection.shutdown(socket.SHUT_WR)
@@ -86,6 +92,15 @@ def test_a_grpc_port(cluster: Cluster) -> None:
         assert "HTTP/2, which gRPC ports speak" in wrong["text"]
         assert "that is a gRPC port" in wrong["advice"]
         assert well["state"] == "ok"
+
+
+def test_a_tls_port() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "master.pem", TLS / "master-key.pem")
+    with speaking(b"", context) as address:
+        assert recognized(address, 3.0) == "TLS"
+        (found,) = doctor(address, status=3)["name server"]
+        assert "speaks TLS only: give one without" in found["advice"]
 
 
 def test_a_broker_that_advertises_what_cannot_be_reached() -> None:
