@@ -138,14 +138,8 @@ def test_a_reset_says_before_what_it_changes_and_then_does_that(
         reset(0, queue=MessageQueue("reset", cluster.broker_name, 7))
 
 
-@pytest.mark.parametrize("server_side", [True, False])
-def test_members_go_where_a_reset_sends_them(server_side: bool) -> None:
-    if not server_side:
-        pytest.skip("members of pymq do not hear of resets by brokers of 4.9 yet")
-    with (
-        Cluster(broker={"server_side_reset": server_side}) as cluster,
-        blocking.Admin(cluster.name_server) as admin,
-    ):
+def test_members_go_where_a_reset_sends_them() -> None:
+    with Cluster() as cluster, blocking.Admin(cluster.name_server) as admin:
         admin.topics.create("T", queue_count=1)
         admin.groups.create("g")
         send(cluster, "T", 3)
@@ -158,6 +152,23 @@ def test_members_go_where_a_reset_sends_them(server_side: bool) -> None:
             assert change.after == 0
             seen += [next(consumed).body for _ in range(3)]
         assert seen == [b"0", b"1", b"2"] * 2
+
+
+def test_what_a_broker_of_4_9_cannot_tell_members_is_refused() -> None:
+    with (
+        Cluster(broker={"server_side_reset": False}) as cluster,
+        blocking.Admin(cluster.name_server) as admin,
+    ):
+        admin.topics.create("T", queue_count=1)
+        send(cluster, "T", 3)
+        queue = MessageQueue("T", cluster.broker_name, 0)
+        consumer = blocking.Consumer(cluster.name_server, "g", from_where="earliest")
+        with consumer.subscribe("T"):
+            next(consumer.messages())
+            for more in ({"to": "earliest", "queue": queue}, {"to": 1}):
+                wanted: Any = more
+                with pytest.raises(ConfigurationError, match="has members in topic 'T', and"):
+                    admin.offsets.reset("g", "T", **wanted)
 
 
 def test_messages_are_found_by_id_key_place_and_time(

@@ -144,7 +144,7 @@ def test_a_group_that_does_not_consume(cluster: Cluster) -> None:
         with blocking.Consumer(name_server, "readers").subscribe("stands") as consumer:
             hung = next(consumer.messages())
             found = doctor(name_server, *of_all, status=1)
-            assert found["group"][0]["text"] == "'readers' has 1 members"
+            assert found["group"][0]["text"] == "'readers' has members: 1"
             assert f"pymq message at stands {hung.queue_offset}" in found["lag"][0]["advice"]
             other = doctor(name_server, "--topic", "Orders2", "--group", "readers", status=1)
             assert "none subscribes to 'Orders2' (but to" in other["group"][0]["text"]

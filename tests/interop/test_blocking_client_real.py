@@ -88,6 +88,7 @@ def test_a_topic_is_created_listed_and_deleted(site: Site) -> None:
     assert site.admin.brokers.masters() == {broker: site.cluster.broker.address}
     site.admin.topics.delete(site.topic)
     assert site.topic not in site.admin.topics.names()
+    site.client.forget_route(site.topic)
     with pytest.raises(RouteNotFound, match="pymq topic create"):
         site.client.read_queues(site.topic)
 

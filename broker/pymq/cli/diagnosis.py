@@ -272,12 +272,12 @@ class Diagnosis:
             yield Finding(
                 "group",
                 State.WRONG,
-                f"{group!r} has {count} members, and none subscribes to {topic!r} (but to "
+                f"{group!r} has members ({count}), and none subscribes to {topic!r} (but to "
                 f"{', '.join(sorted(members.subscriptions)) or 'nothing'})",
                 "members of a group all subscribe to the same: is the consumer's topic right?",
             )
         else:
-            yield Finding("group", State.OK, f"{group!r} has {count} members")
+            yield Finding("group", State.OK, f"{group!r} has members: {count}")
         yield from self._lag(admin, group, has_members=bool(count))
 
     def _lag(self, admin: Admin, group: str, *, has_members: bool) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,
     PymqError,
+    RequestTimeout,
     RouteNotFound,
     TopicNotExist,
 )
@@ -125,7 +126,13 @@ class Asking:
                 f"{error}; broker {name!r} advertises that address: can this machine reach it, and "
                 "is brokerIP1 in the broker's configuration right?"
             ) from error
-        return await self.pool.ask(channel, operation, timeout_s=timeout_s or self.timeout_s)
+        try:
+            return await self.pool.ask(channel, operation, timeout_s=timeout_s or self.timeout_s)
+        except RequestTimeout:
+            # There are no heartbeats here that would find out that a peer is gone.
+            if not channel.pending_count:
+                channel.abort()
+            raise
 
     async def answers(
         self, brokers: Mapping[str, str], make: Callable[[], Operation[T]]
