@@ -214,6 +214,18 @@ def test_the_asyncio_one(cluster: Cluster) -> None:
     asyncio.run(test())
 
 
+def test_arguments_of_a_wrong_kind_are_named(admin: blocking.Admin) -> None:
+    wrong: Any = 7
+    with pytest.raises(LocalProtocolError, match="7"):
+        admin.groups.create(wrong)
+    for ask in (
+        lambda: admin.messages.by_offset(wrong, 0),
+        lambda: admin.offsets.reset("g", "T", "latest", queue=wrong),
+    ):
+        with pytest.raises(ConfigurationError, match="queue=7: expected a MessageQueue"):
+            ask()
+
+
 def test_one_that_is_not_open_says_so(cluster: Cluster) -> None:
     with pytest.raises(ClientClosed, match="use it inside `with`"):
         blocking.Admin(cluster.name_server).topics.names()

@@ -62,7 +62,7 @@ class Groups:
             BrokersFailed: some masters did not do it; the others have.
             PymqError: the only master did not.
         """
-        settings = GroupConfig(group=config) if isinstance(config, str) else config
+        settings = config if isinstance(config, GroupConfig) else GroupConfig(group=config)
         check_group(settings.group)
         masters = await self._asking.masters(cluster)
         await self._asking.every(masters, lambda: operations.update_group(settings))

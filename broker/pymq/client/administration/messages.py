@@ -5,7 +5,7 @@ from datetime import datetime
 
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
-from pymq.client.checks import check_count
+from pymq.client.checks import check_count, check_queue
 from pymq.client.operations import Pull, PullStatus
 from pymq.client.routes import no_read_queue
 from pymq.client.subscriptions import subscription_of
@@ -132,6 +132,7 @@ class Messages:
             RouteNotFound: no name server knows the topic, or its broker is away.
             PymqError: the broker could not be asked, or refused.
         """
+        check_queue(queue)
         check_count("offset", offset, 0)
         route = await self._asking.route(queue.topic)
         address = route.read_address(queue.broker_name)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
 from pymq.client.administration.groups import Groups
-from pymq.client.checks import check_count, check_seconds
+from pymq.client.checks import check_count, check_queue, check_seconds
 from pymq.client.group_progress import QueueLag, queue_lags
 from pymq.client.routes import no_read_queue
 from pymq.errors import ConfigurationError, PymqError, RequestTimeout
@@ -125,6 +125,8 @@ class Offsets:
         check_topic(topic)
         _check_target(to)
         check_seconds("wait_s", wait_s)
+        if queue is not None:
+            check_queue(queue)
         route = await self._asking.route(topic)
         if not route.read_queues:
             raise no_read_queue(route)
