@@ -9,7 +9,7 @@ Source: RocketMQ AdminBrokerProcessor.resetOffset, DefaultMQAdminExtImpl.resetOf
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -130,12 +130,7 @@ class Offsets:
         route = await self._asking.route(topic)
         if not route.read_queues:
             raise no_read_queue(route)
-        wanted = [one for one in route.read_queues if queue is None or one == queue]
-        if not wanted:
-            raise ConfigurationError(
-                f"queue={queue}: topic {topic!r} has no such queue, found "
-                + ", ".join(f"{one.broker_name}:{one.queue_id}" for one in route.read_queues)
-            )
+        wanted = _wanted(route.read_queues, queue)
         brokers = {
             name: route.address(name) for name in dict.fromkeys(q.broker_name for q in wanted)
         }
@@ -159,7 +154,7 @@ class Offsets:
     async def _plan(
         self,
         group: str,
-        queues: list[MessageQueue],
+        queues: Sequence[MessageQueue],
         brokers: Mapping[str, str],
         to: ResetTarget,
     ) -> list[OffsetChange]:
@@ -201,6 +196,17 @@ class Offsets:
                 f"offsets {first} to {end}"
             )
         return to
+
+
+def _wanted(
+    queues: Sequence[MessageQueue], queue: MessageQueue | None
+) -> Sequence[MessageQueue]:
+    if queue is not None and queue not in queues:
+        raise ConfigurationError(
+            f"queue={queue}: topic {queues[0].topic!r} has no such queue, found "
+            + ", ".join(f"{one.broker_name}:{one.queue_id}" for one in queues)
+        )
+    return queues if queue is None else [queue]
 
 
 def _check_target(to: object) -> None:
