@@ -6,7 +6,7 @@ What applications use, loaded on first access::
     from pymq import blocking                             # Consumer, Producer without asyncio
     from pymq import selectors                            # which queue a message goes to
     from pymq import allocation                           # which queues a member reads
-    from pymq import BlockingAdmin, BlockingClient        # request and response only
+    from pymq import Admin, BlockingClient                # topics, groups; plain requests
     from pymq.testing import Cluster                      # name server and broker in-process
 
 Every exception is here, too, and every class that appears in their signatures. Importing this
@@ -19,7 +19,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pymq import allocation, blocking, selectors
-    from pymq.client.admin import BlockingAdmin
+    from pymq.client.admin import Admin
+    from pymq.client.administration.offsets import OffsetChange
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
     from pymq.client.config import ClientConfig
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pymq.client.hooks import SendHook, SendOutcome
     from pymq.client.inbox import FlowLimits
     from pymq.client.message_loop import MessageLoop
+    from pymq.client.network import Network
     from pymq.client.operations import (
         PullResult,
         PullStatus,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from pymq.errors import (
         AlreadySettled,
         BrokerError,
+        BrokersFailed,
         BrokerSystemError,
         ClientClosed,
         ClientMisplaced,
@@ -98,6 +101,7 @@ if TYPE_CHECKING:
         MessageModel,
         MessageQueue,
         Subscription,
+        TopicConfig,
         TopicOffset,
     )
     from pymq.protocol.compression import Compression
@@ -108,7 +112,8 @@ else:
 
     # Every other name of __all__ is an exception.
     _HOMES = {
-        "pymq.client.admin": "BlockingAdmin",
+        "pymq.client.admin": "Admin",
+        "pymq.client.administration.offsets": "OffsetChange",
         "pymq.client.batcher": "Batcher",
         "pymq.client.blocking": "BlockingClient",
         "pymq.client.config": "ClientConfig",
@@ -118,6 +123,7 @@ else:
         "pymq.client.hooks": "SendHook SendOutcome",
         "pymq.client.inbox": "FlowLimits",
         "pymq.client.message_loop": "MessageLoop",
+        "pymq.client.network": "Network",
         "pymq.client.operations": "PullResult PullStatus SendResult SendStatus TransactionStatus",
         "pymq.client.producer": "Producer",
         "pymq.client.ranges": "PullChunk",
@@ -129,7 +135,7 @@ else:
         "pymq.clock": "Clock",
         "pymq.protocol.bodies": (
             "BrokerData ClientConnection ClusterInfo ConsumeFromWhere ConsumerConnections "
-            "GroupConfig MessageModel MessageQueue Subscription TopicOffset"
+            "GroupConfig MessageModel MessageQueue Subscription TopicConfig TopicOffset"
         ),
         "pymq.protocol.compression": "Compression",
         "pymq.protocol.message": "Message ReceivedMessage",
@@ -150,13 +156,14 @@ else:
 
 
 __all__ = [
+    "Admin",
     "AlreadySettled",
     "Batcher",
-    "BlockingAdmin",
     "BlockingClient",
     "BrokerData",
     "BrokerError",
     "BrokerSystemError",
+    "BrokersFailed",
     "ClientClosed",
     "ClientConfig",
     "ClientConnection",
@@ -189,9 +196,11 @@ __all__ = [
     "MessageModel",
     "MessageNotFound",
     "MessageQueue",
+    "Network",
     "NoPermission",
     "NotInHand",
     "NotReplicated",
+    "OffsetChange",
     "OffsetOutOfRange",
     "Producer",
     "ProtocolError",
@@ -227,6 +236,7 @@ __all__ = [
     "SubscriptionParseFailed",
     "SystemBusy",
     "TooManyPending",
+    "TopicConfig",
     "TopicNotExist",
     "TopicOffset",
     "Transaction",

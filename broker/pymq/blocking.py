@@ -9,8 +9,9 @@
 """
 
 from pymq.client.threaded import Consumer
+from pymq.client.threaded_admin import Admin
 from pymq.client.threaded_batcher import Batcher
 from pymq.client.threaded_producer import Producer
 from pymq.client.threaded_transaction import Transaction
 
-__all__ = ["Batcher", "Consumer", "Producer", "Transaction"]
+__all__ = ["Admin", "Batcher", "Consumer", "Producer", "Transaction"]

@@ -27,12 +27,14 @@
     ├── NotInHand                 a message is not with its consumer, or not any more
     ├── RouteNotFound             no name server knows a broker for the topic
     ├── MessageNotFound           no broker has a message with that id or key
+    ├── BrokersFailed             some of several brokers did not do or answer what all were asked
     └── BrokerError               the peer answered with an error code
         └── one subclass per code that callers tell apart
 
 Callers decide by class and by the two flags, never by text.
 """
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar, Self
 
@@ -194,6 +196,29 @@ class MessageNotFound(PymqError):
     """No broker has such a message; one just sent may take a moment to be found."""
 
     retriable = True
+
+
+class BrokersFailed(PymqError):
+    """Some of several brokers did not do, or did not answer, what all of them were asked.
+
+    Attributes:
+        failures: broker name -> why it did not, or may not have.
+        answers: broker name -> what the others answered; what was to be changed is changed there.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        failures: Mapping[str, PymqError] | None = None,
+        answers: Mapping[str, object] | None = None,
+    ) -> None:
+        super().__init__(text)
+        self.failures = dict(failures or {})
+        self.answers = dict(answers or {})
+        every = self.failures.values()
+        self.retriable = all(one.retriable for one in every)
+        self.outcome_known = all(one.outcome_known for one in every)
 
 
 class BrokerError(PymqError):

@@ -19,8 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from pymq import BlockingClient
-from pymq.client.admin import BlockingAdmin
+from pymq import BlockingClient, blocking
 
 QUEUES = 4  # of each topic
 #: Nothing has moved for so long: something hangs. Starting Spark takes 10 s, or 60 on a bad day.
@@ -34,15 +33,14 @@ DIFFERENCES_SHOWN = 10
 
 def create_topics(name_server: str) -> tuple[str, str]:
     """Create both topics and return their names, which no earlier run has used."""
-    with BlockingClient(name_server) as client:
-        admin = BlockingAdmin(client)
-        taken = set(admin.topics())
+    with blocking.Admin(name_server) as admin:
+        taken = set(admin.topics.names())
         names, number = (flights.TOPIC, flights.RESULT_TOPIC), 1
         while taken.intersection(names):
             number += 1
             names = (f"{flights.TOPIC}-{number}", f"{flights.RESULT_TOPIC}-{number}")
         for name in names:
-            admin.create_topic(name, queue_count=QUEUES)
+            admin.topics.create(name, queue_count=QUEUES)
     return names
 
 

@@ -5,7 +5,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from pymq.client.admin import BlockingAdmin
+from tests.administration import admin_of
+
 from pymq.client.blocking import BlockingClient
 from pymq.client.producer import Producer
 from pymq.protocol.message import Message
@@ -27,7 +28,7 @@ def run_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
 def create_topic(name_server: str, topic: str, queue_count: int) -> None:
     """Create a topic with this many queues."""
     with BlockingClient(name_server) as client:
-        BlockingAdmin(client).create_topic(topic, queue_count=queue_count)
+        admin_of(client).topics.create(topic, queue_count=queue_count)
 
 
 def single_sends(name_server: str, topic: str, size: int, count: int, in_flight: int) -> float:

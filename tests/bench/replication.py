@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
+from tests.administration import admin_of
 from tests.bench import load, machine
 from tests.bench.bursts import Bursts
 from tests.bench.java_load import JavaLoad
@@ -25,7 +26,6 @@ from tests.bench.log_lag import LagSampler, percentile_ms
 from tests.bench.pairs import Pair, address_of, cpu_s, official_pair, our_pair, store_of
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.errors import BrokerError
 
@@ -325,7 +325,7 @@ def _position(address: str) -> tuple[int, int]:
     """Return where a broker's log ends, and how many bytes of it are in no queue yet."""
     with BlockingClient(address) as client:
         try:
-            state = BlockingAdmin(client).broker_state(address)
+            state = admin_of(client).brokers.state(address)
         except BrokerError:  # RocketMQ, for a moment while its log begins a file
             return 0, 0
     return int(state["commitLogMaxOffset"]), max(0, int(state["dispatchBehindBytes"]))

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from tests.administration import admin_of
 from tests.bench.kafka import Kafka
 from tests.bench.machine import describe, used_memory
 from tests.bench.micro_batches import prebuilt_stream
@@ -28,7 +29,6 @@ from tests.bench.turns import to_noop, turns
 from tests.interop.jars import SPARK_KAFKA, class_path
 
 from pymq import spark as pymq_spark
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.bulk_client import BulkClient
 from pyspark_pymq.source.columns import USUAL
@@ -60,7 +60,7 @@ class Bench:
 
     def create_topic(self, topic: str) -> None:
         with BlockingClient(self._name_server) as client:
-            BlockingAdmin(client).create_topic(topic, queue_count=PARTITIONS)
+            admin_of(client).topics.create(topic, queue_count=PARTITIONS)
 
     def write_pymq(self, rows: DataFrame, topic: str, delivery: str) -> None:
         writer = rows.selectExpr("key as keys", "value as body").write.format("pymq").mode("append")

@@ -4,8 +4,8 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from tests.administration import admin_of
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.testing import Cluster
@@ -43,5 +43,5 @@ def client(cluster: Cluster) -> Iterator[BulkClient]:
 def queue(client: BulkClient) -> MessageQueue:
     """The only queue of a new topic."""
     topic = f"t-{uuid.uuid4().hex[:12]}"
-    BlockingAdmin(client).create_topic(topic, queue_count=1)
+    admin_of(client).topics.create(topic, queue_count=1)
     return client.write_queues(topic)[0]

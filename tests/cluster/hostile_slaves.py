@@ -19,10 +19,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from tests.administration import admin_of
 from tests.cluster.fuzz_run import TURN_S, resident_bytes
 
 from pymq.broker.replication_config import Role
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
 from pymq.protocol.message import Message
@@ -58,8 +58,8 @@ class Attacked:
             Cluster(root, replication=rules, store_settings={"segment_bytes": SEGMENT_BYTES})
         )
         self._client = stack.enter_context(BlockingClient(self.cluster.name_server))
-        self.admin = BlockingAdmin(self._client)
-        self.admin.create_topic("T", queue_count=1)
+        self.admin = admin_of(self._client)
+        self.admin.topics.create("T", queue_count=1)
         self._stop = threading.Event()
         self._errors: list[BaseException] = []
         self._longest_turn_s = 0.0
@@ -98,14 +98,14 @@ class Attacked:
         time.sleep(0.005)
 
     def _ping(self, client: BlockingClient) -> None:
-        BlockingAdmin(client).broker_state(self.cluster.broker_address)
+        admin_of(client).brokers.state(self.cluster.broker_address)
         self.pings += 1
         time.sleep(0.01)
 
     @property
     def end(self) -> int:
         """Where the log ends."""
-        return int(self.admin.broker_state(self.cluster.broker_address)["commitLogMaxOffset"])
+        return int(self.admin.brokers.state(self.cluster.broker_address)["commitLogMaxOffset"])
 
     @property
     def ha_address(self) -> tuple[str, int]:

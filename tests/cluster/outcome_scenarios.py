@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from tests.administration import admin_of
 from tests.cluster.scenarios import receive, send_numbers, wait_until
 
 from pymq import blocking
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
@@ -28,7 +28,7 @@ WAYS = ("async", "plain", "loop", "batch")
 def committed(name_server: str, topic: str, group: str) -> int:
     """Return how many messages the group has finished, as its brokers know."""
     with BlockingClient(name_server) as client:
-        return sum(lag.consumer_offset for lag in BlockingAdmin(client).group_lag(group, topic))
+        return sum(lag.consumer_offset for lag in admin_of(client).offsets.lag(group, topic))
 
 
 async def dead_letters(name_server: str, group: str, count: int) -> list[ReceivedMessage]:
@@ -229,7 +229,7 @@ def nothing_is_lost_while_a_broker_restarts(
         }
 
     with BlockingClient(name_server) as client:
-        BlockingAdmin(client).create_topic(topic, queue_count=4)
+        admin_of(client).topics.create(topic, queue_count=4)
         asyncio.run(work())
         assert sum(stored().values()) >= len(sent) == 600
         assert not uncommitted()

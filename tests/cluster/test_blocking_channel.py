@@ -316,6 +316,8 @@ def test_an_idle_connection_that_ended_is_noticed(ends: Ends) -> None:
     ("data", "text"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"),
+        (bytes.fromhex("000012040000000000 000300000064"), "HTTP/2, which gRPC"),
+        (bytes.fromhex("15030300020246"), "TLS alert"),
         (struct.pack(">II", 1 << 30, 0), "frame_bytes_max"),
         (struct.pack(">iI", -5, 0), "frame_bytes_max"),
         (struct.pack(">II", 8, 5), "room for 4"),

@@ -1,4 +1,4 @@
-"""BlockingClient and BlockingAdmin against pymq's own name server and broker."""
+"""BlockingClient and Admin against pymq's own name server and broker."""
 
 import socket
 import threading
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.played import Played, closed_address
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import PullStatus, SendStatus
@@ -162,7 +162,7 @@ def test_tags_select(client: BulkClient, queue: MessageQueue) -> None:
 
 
 def test_offsets_by_time_and_progress(client: BlockingClient, queue: MessageQueue) -> None:
-    admin = BlockingAdmin(client)
+    admin = admin_of(client)
     for number in range(3):
         client.send(Message(queue.topic, b"%d" % number), queue)
     (chunk,) = client.pull_range(queue, 0, 3)
@@ -171,68 +171,70 @@ def test_offsets_by_time_and_progress(client: BlockingClient, queue: MessageQueu
     assert client.offset_by_time(queue, stored[2]) == stored.index(stored[2])
     assert client.offset_by_time(queue, stored[2] + 60_000) == 3
     group = f"g-{queue.topic}"
-    admin.create_group(group)
-    assert group in admin.groups()
+    admin.groups.create(group)
+    assert group in admin.groups.names()
     client.commit_offset(group, queue, 2)
     assert client.committed_offset(group, queue) == 2
     assert client.pull(queue, 0, group=group).status is PullStatus.FOUND
 
 
 def test_a_message_is_viewed_by_either_id(client: BlockingClient, queue: MessageQueue) -> None:
-    admin = BlockingAdmin(client)
+    admin = admin_of(client)
     sent = client.send(Message(queue.topic, b"find me", tags="t", keys=["k1", "k2"]), queue)
     (offset_id,) = sent.offset_message_ids
     assert sent.message_id is not None
-    found = admin.view_message(offset_id)
+    found = admin.messages.by_id(offset_id)
     assert (found.topic, found.body, found.keys) == (queue.topic, b"find me", ["k1", "k2"])
     assert (found.message_id, found.broker_name) == (sent.message_id, queue.broker_name)
-    assert admin.view_message(sent.message_id, queue.topic) == found
+    assert admin.messages.by_id(sent.message_id, queue.topic) == found
     with pytest.raises(RouteNotFound, match="name the topic, too"):
-        admin.view_message(sent.message_id)
+        admin.messages.by_id(sent.message_id)
     with pytest.raises(LocalProtocolError, match="'no id'"):
-        admin.view_message("no id")
+        admin.messages.by_id("no id")
     with pytest.raises(MessageNotFound, match="'no id'"):
-        admin.view_message("no id", queue.topic)
+        admin.messages.by_id("no id", queue.topic)
     with pytest.raises(BrokerError, match="can not find message by the offset, 1099511627776"):
-        admin.view_message(f"{offset_id[:-16]}{1 << 40:016X}")
+        admin.messages.by_id(f"{offset_id[:-16]}{1 << 40:016X}")
 
 
 def test_messages_are_found_by_key(client: BlockingClient, queue: MessageQueue) -> None:
-    admin = BlockingAdmin(client)
+    admin = admin_of(client)
     body = b"compressed " * 1000
     for number in range(70):
         client.send(Message(queue.topic, body + b"%d" % number, keys=f"all k{number % 7}"), queue)
-    found = admin.query_messages(queue.topic, "k3")
+    found = admin.messages.by_key(queue.topic, "k3")
     assert [one.body for one in found] == [body + b"%d" % n for n in range(3, 70, 7)]
-    assert [one.queue_offset for one in admin.query_messages(queue.topic, "all")] == [*range(6, 70)]
-    newest = admin.query_messages(queue.topic, "all", count_max=2)
+    every = admin.messages.by_key(queue.topic, "all")
+    assert [one.queue_offset for one in every] == [*range(6, 70)]
+    newest = admin.messages.by_key(queue.topic, "all", count_max=2)
     assert [one.queue_offset for one in newest] == [68, 69]
     at = found[0].store_timestamp_ms
-    assert admin.query_messages(queue.topic, "all", begin_ms=at, end_ms=at)[0].body
-    assert admin.query_messages(queue.topic, "all", end_ms=1000) == []
-    assert admin.query_messages(queue.topic, "none") == []
+    assert admin.messages.by_key(queue.topic, "all", begin_ms=at, end_ms=at)[0].body
+    assert admin.messages.by_key(queue.topic, "all", end_ms=1000) == []
+    assert admin.messages.by_key(queue.topic, "none") == []
     with pytest.raises(ConfigurationError, match=r"1\.\.64"):
-        admin.query_messages(queue.topic, "all", count_max=65)
+        admin.messages.by_key(queue.topic, "all", count_max=65)
     with pytest.raises(RouteNotFound):
-        admin.query_messages("no-such-topic", "all")
+        admin.messages.by_key("no-such-topic", "all")
 
 
 def test_topics_come_and_go(cluster: Cluster, client: BlockingClient) -> None:
-    admin = BlockingAdmin(client)
+    admin = admin_of(client)
     topic = f"t-{uuid.uuid4().hex[:12]}"
-    admin.create_topic(topic, queue_count=3)
-    assert topic in admin.topics()
-    assert cluster.broker_name in admin.topics(with_system=True)
-    assert cluster.broker_name not in admin.topics()
+    admin.topics.create(topic, queue_count=3)
+    assert topic in admin.topics.names()
+    assert cluster.broker_name in admin.topics.names(with_system=True)
+    assert cluster.broker_name not in admin.topics.names()
     queues = [MessageQueue(topic, cluster.broker_name, number) for number in range(3)]
     assert client.read_queues(topic) == client.write_queues(topic) == queues
-    assert admin.masters() == {cluster.broker_name: cluster.broker_address}
+    assert admin.brokers.masters() == {cluster.broker_name: cluster.broker_address}
     wrong: list[Any] = [0, 65_537, "4", 2.5]
     for count in wrong:
         with pytest.raises(ConfigurationError, match=rf"queue_count={count!r}: expected 1..65536"):
-            admin.create_topic(topic, queue_count=count)
-    admin.delete_topic(topic)
-    assert topic not in admin.topics()
+            admin.topics.create(topic, queue_count=count)
+    admin.topics.delete(topic)
+    assert topic not in admin.topics.names()
+    client.forget_route(topic)
     with pytest.raises(RouteNotFound, match="pymq topic create"):
         client.read_queues(topic)
 
@@ -346,7 +348,7 @@ def test_an_advertised_address_that_cannot_be_reached() -> None:
 
 def test_a_broker_that_restarts(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster, BulkClient(cluster.name_server) as client:
-        BlockingAdmin(client).create_topic("T", queue_count=1)
+        admin_of(client).topics.create("T", queue_count=1)
         (queue,) = client.write_queues("T")
         bodies = [b"%06d" % number for number in range(4_000)]
         client.send_batches(queue, [encoded(bodies[at : at + 500]) for at in range(0, 4_000, 500)])
@@ -372,7 +374,7 @@ def test_a_broker_that_stays_away(tmp_path: Path) -> None:
         Cluster(tmp_path) as cluster,
         BulkClient(cluster.name_server, read_deadline_s=0.5) as client,
     ):
-        BlockingAdmin(client).create_topic("T", queue_count=1)
+        admin_of(client).topics.create("T", queue_count=1)
         (queue,) = client.write_queues("T")
         cluster.stop_broker()
         with pytest.raises((ConnectionFailed, RouteNotFound)):

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
-from pymq import blocking
+from pymq import Network, blocking
 from pymq.client.consumer import Consumer
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
@@ -17,8 +17,9 @@ from pymq.testing.cluster import Cluster
 
 def member(cluster: Cluster, root: Path, name: str = "one", **options: Any) -> Consumer:
     settings: dict[str, Any] = {"from_where": "earliest", "local_offsets_dir": root, **options}
+    settings["network"] = Network(instance_name=name)
     return Consumer(
-        cluster.name_server, "g", message_model="BROADCASTING", instance_name=name, **settings
+        cluster.name_server, "g", message_model="BROADCASTING", **settings
     ).subscribe("T")
 
 

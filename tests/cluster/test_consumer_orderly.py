@@ -10,13 +10,13 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.in_order import KEYS, OrderLog, send_keys
 from tests.cluster.running import ask, run
 from tests.cluster.scenarios import wait_until
 
 from pymq import blocking
 from pymq.client import operations
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
@@ -332,7 +332,7 @@ def test_a_lock_that_another_member_has_taken_is_lost(
 
     async def test() -> None:
         with BlockingClient(pymq_cluster.name_server) as client:
-            BlockingAdmin(client).create_topic("T", queue_count=1)
+            admin_of(client).topics.create("T", queue_count=1)
             (queue,) = client.write_queues("T")
         address = pymq_cluster.broker_address
         told = Told()

@@ -5,11 +5,11 @@ import logging
 import threading
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq import blocking
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
@@ -203,7 +203,7 @@ def test_a_broker_that_leaves_the_route_takes_its_queues_away(
 ) -> None:
     async def test(cluster: Cluster) -> None:
         with BlockingClient(cluster.name_server) as client:
-            BlockingAdmin(client).create_topic("T", queue_count=2)
+            admin_of(client).topics.create("T", queue_count=2)
         notes = Plain()
         consumer = Consumer(cluster.name_server, "g", rebalance_listener=notes).subscribe("T")
         async with consumer:

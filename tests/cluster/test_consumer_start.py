@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import ask, run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq.client import operations
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.inbox import FlowLimits
@@ -76,9 +76,9 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(
 
     def replace_topic() -> None:
         with BlockingClient(name_server) as client:
-            admin = BlockingAdmin(client)
-            admin.delete_topic("T")
-            admin.create_topic("T", queue_count=4)
+            admin = admin_of(client)
+            admin.topics.delete("T")
+            admin.topics.create("T", queue_count=4)
 
     async def test() -> None:
         old, new = set(range(40)), set(range(100, 104))
@@ -106,7 +106,7 @@ def test_a_group_that_is_reset_while_it_reads_goes_on_there(
 
     def prepare() -> None:
         with BlockingClient(pymq_cluster.name_server) as client:
-            BlockingAdmin(client).create_topic("T", queue_count=1)
+            admin_of(client).topics.create("T", queue_count=1)
 
     async def reset() -> None:
         fields = {"topic": "T", "group": "g", "timestamp": "-1", "isForce": "true"}
@@ -155,11 +155,11 @@ def test_an_idle_member_tells_a_group_that_was_deleted_where_it_is(
 
     def prepare() -> None:
         with BlockingClient(pymq_cluster.name_server) as client:
-            BlockingAdmin(client).create_topic("T", queue_count=1)
+            admin_of(client).topics.create("T", queue_count=1)
 
     def delete() -> None:
         with BlockingClient(pymq_cluster.name_server) as client:
-            BlockingAdmin(client).delete_group("g", forget_offsets=True)
+            admin_of(client).groups.delete("g", forget_offsets=True)
 
     async def test() -> None:
         await asyncio.to_thread(prepare)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
+from tests.administration import admin_of
 
 from pymq import blocking
 from pymq.client import threaded
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
@@ -33,7 +33,7 @@ def consumer_of(name_server: str) -> threaded.Consumer:
 
 def lag(name_server: str) -> int:
     with BlockingClient(name_server) as client:
-        return sum(queue.lag for queue in BlockingAdmin(client).group_lag("g", "T"))
+        return sum(queue.lag for queue in admin_of(client).offsets.lag("g", "T"))
 
 
 def numbers(consumer: threaded.Consumer, count: int) -> list[int]:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.played import Played, closed_address
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.inbox import FlowLimits
@@ -42,7 +42,7 @@ def level(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 def one_queue(pymq_cluster: Cluster) -> Cluster:
     """A cluster with topic T of one queue."""
     with BlockingClient(pymq_cluster.name_server) as client:
-        BlockingAdmin(client).create_topic("T", queue_count=1)
+        admin_of(client).topics.create("T", queue_count=1)
     return pymq_cluster
 
 
@@ -50,7 +50,7 @@ def one_queue(pymq_cluster: Cluster) -> Cluster:
 def no_way_back(one_queue: Cluster) -> Cluster:
     """The same, and the broker takes nothing back from group g: its retry topic is read-only."""
     with BlockingClient(one_queue.name_server) as client:
-        BlockingAdmin(client).create_topic("%RETRY%g", queue_count=1, perm=int(Permission.READ))
+        admin_of(client).topics.create("%RETRY%g", queue_count=1, perm=int(Permission.READ))
     return one_queue
 
 
@@ -299,7 +299,7 @@ def test_a_consumer_of_a_topic_that_cannot_be_read_says_so(
     pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with BlockingClient(pymq_cluster.name_server) as client:
-        BlockingAdmin(client).create_topic("T", perm=int(Permission.WRITE))
+        admin_of(client).topics.create("T", perm=int(Permission.WRITE))
 
     async def test() -> None:
         async with Consumer(pymq_cluster.name_server, "g").subscribe("T"):

@@ -4,8 +4,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
 from pymq.errors import ClientClosed, ConfigurationError, RequestTimeout, StoreMismatch
@@ -27,7 +27,7 @@ def bodies(client: BlockingClient, topic: str) -> list[bytes]:
 def test_brokers_of_several_names_share_a_topic() -> None:
     with Cluster(brokers=3) as cluster, BlockingClient(cluster.name_server) as client:
         assert cluster.broker_names == ["broker-a", "broker-b", "broker-c"]
-        BlockingAdmin(client).create_topic("T", queue_count=2)
+        admin_of(client).topics.create("T", queue_count=2)
         assert {queue.broker_name for queue in client.write_queues("T")} == set(
             cluster.broker_names
         )
@@ -51,7 +51,7 @@ def test_every_broker_of_every_group_takes_over_without_a_loss() -> None:
     ):
         assert [cluster.master(name) for name in cluster.broker_names] == [1, 1]
         cluster.wait_in_sync()
-        BlockingAdmin(client).create_topic("T", queue_count=1)
+        admin_of(client).topics.create("T", queue_count=1)
         sent = []
         for number, first in enumerate((1, 2)):
             for name in cluster.broker_names:

@@ -8,10 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.operations import SendStatus
@@ -110,7 +110,7 @@ def test_producers_and_consumers_go_on(group: Cluster) -> None:
 
 def make_topic(group: Cluster) -> None:
     with BlockingClient(group.name_server) as client:
-        BlockingAdmin(client).create_topic("T", queue_count=2)
+        admin_of(client).topics.create("T", queue_count=2)
 
 
 def test_what_waits_is_delivered_by_the_new_master(group: Cluster) -> None:
@@ -198,8 +198,8 @@ def test_a_topic_is_as_it_was_created(group: Cluster) -> None:
 
         def create(number: int) -> None:
             with BlockingClient(group.name_server) as client:
-                BlockingAdmin(client).create_topic(f"T{number}", queue_count=5)
-                BlockingAdmin(client).create_group(f"g{number}")
+                admin_of(client).topics.create(f"T{number}", queue_count=5)
+                admin_of(client).groups.create(f"g{number}")
 
         def queue_count(number: int) -> int:
             with BlockingClient(group.name_server) as client:

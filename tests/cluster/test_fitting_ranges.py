@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.broker_peer import Peer, serve
 from tests.cluster.played import PlayedBroker, PlayedNameServer, closed_address, route_to
 
 from pymq.client import fitting_ranges
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.errors import (
     ConnectionFailed,
@@ -33,7 +33,7 @@ COUNT = 300
 def fill(client: BulkClient, chance: random.Random) -> dict[MessageQueue, list[int]]:
     """Send messages of different sizes; return what those of each queue take in the log."""
     for topic in ("T", "U"):
-        BlockingAdmin(client).create_topic(topic, queue_count=2)
+        admin_of(client).topics.create(topic, queue_count=2)
     sizes: dict[MessageQueue, list[int]] = {queue: [] for queue in QUEUES}
     for queue in QUEUES:
         for _ in range(COUNT):

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.scenarios import send_numbers, wait_until
 
 from pymq import blocking
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.errors import ConfigurationError
@@ -50,7 +50,7 @@ def filled(pymq_cluster: Cluster) -> str:
 def committed(name_server: str) -> int:
     """Return how many messages the group has finished, as its broker knows."""
     with BlockingClient(name_server) as client:
-        return sum(lag.consumer_offset for lag in BlockingAdmin(client).group_lag("g", "T"))
+        return sum(lag.consumer_offset for lag in admin_of(client).offsets.lag("g", "T"))
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:

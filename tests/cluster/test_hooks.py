@@ -5,12 +5,12 @@ import logging
 from collections.abc import Sequence
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
 from pymq import (
     Batcher,
-    BlockingAdmin,
     BlockingClient,
     Consumer,
     Message,
@@ -153,7 +153,7 @@ def test_a_trace_that_cannot_be_written_harms_no_message(
 ) -> None:
     with Cluster(broker={"auto_create_topic": False}) as cluster:
         with BlockingClient(cluster.name_server) as client:
-            BlockingAdmin(client).create_topic("T")
+            admin_of(client).topics.create("T")
 
         async def test() -> None:
             async with Producer(cluster.name_server, trace_topic=TRACE_TOPIC) as producer:

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.addresses import has_ipv6
 from tests.preencoded import takes_records
 
 from pymq import Consumer, Producer
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
@@ -31,7 +31,7 @@ def client(cluster: Cluster) -> Iterator[BulkClient]:
 
 
 def topic_of_one_queue(client: BulkClient, topic: str) -> MessageQueue:
-    BlockingAdmin(client).create_topic(topic, queue_count=1)
+    admin_of(client).topics.create(topic, queue_count=1)
     (queue,) = client.write_queues(topic)
     return queue
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.test_acting_master import QUEUE, commit_at, offset_at
 from tests.cluster.test_replication import ask, eventually, pair_of, send
 
 from pymq.broker.replication_config import Role
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode, ResponseCode
@@ -26,9 +26,9 @@ def test_what_was_acknowledged_is_at_the_next_master() -> None:
     with Cluster(replicas=2, replication={**LATE, "role": Role.SYNC_MASTER}) as group:
         group.wait_in_sync()
         with BlockingClient(group.name_server) as client:
-            admin = BlockingAdmin(client)
-            admin.create_topic("T", queue_count=2)
-            admin.create_group("g")
+            admin = admin_of(client)
+            admin.topics.create("T", queue_count=2)
+            admin.groups.create("g")
             queues = [MessageQueue("T", group.broker_name, number) for number in range(2)]
             for turn in range(ROUNDS):
                 master = group.master()
@@ -45,8 +45,8 @@ def test_what_was_acknowledged_is_at_the_next_master() -> None:
 @pytest.mark.parametrize("role", [Role.ASYNC_MASTER, Role.SYNC_MASTER])
 def test_a_classic_slave_follows_commits_and_deletions(tmp_path: Path, role: Role) -> None:
     with pair_of(tmp_path, replication={"role": role}, slave_replication=LATE) as pair:
-        pair.admin.create_topic("T", queue_count=1)
-        pair.admin.create_group("g")
+        pair.admin.topics.create("T", queue_count=1)
+        pair.admin.groups.create("g")
         send(pair, [b"%d" % number for number in range(10)])
         master, slave = pair.master.broker_address, pair.slave.broker_address
         commit_at(master, 1)
@@ -56,14 +56,14 @@ def test_a_classic_slave_follows_commits_and_deletions(tmp_path: Path, role: Rol
             if role is Role.ASYNC_MASTER:
                 eventually(lambda n=offset: offset_at(slave) == str(n))
             assert offset_at(slave) == str(offset)
-        pair.admin.delete_group("g", forget_offsets=True)
+        pair.admin.groups.delete("g", forget_offsets=True)
         eventually(lambda: offset_at(slave) is None)
 
 
 def test_a_slave_takes_no_commits_while_it_follows(tmp_path: Path) -> None:
     with pair_of(tmp_path, slave_replication={"metadata_interval_ms": 500}) as pair:
-        pair.admin.create_topic("T", queue_count=1)
-        pair.admin.create_group("g")
+        pair.admin.topics.create("T", queue_count=1)
+        pair.admin.groups.create("g")
         commit_at(pair.master.broker_address, 4)
         slave = pair.slave.broker_address
         eventually(lambda: offset_at(slave) == "4")

@@ -5,6 +5,7 @@ import logging
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.outcome_scenarios import (
     WAYS,
     committed,
@@ -15,7 +16,6 @@ from tests.cluster.outcome_scenarios import (
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.errors import AlreadySettled, ConfigurationError, NotInHand
@@ -132,8 +132,8 @@ def test_a_rejected_message_waits_for_its_broker(
         message.reject("never")
 
     with BlockingClient(pymq_cluster.name_server) as client:
-        admin = BlockingAdmin(client)
-        admin.create_topic("%RETRY%g", queue_count=1, perm=int(Permission.READ))
+        admin = admin_of(client)
+        admin.topics.create("%RETRY%g", queue_count=1, perm=int(Permission.READ))
 
         async def work() -> None:
             await send_numbers(pymq_cluster.name_server, "T", range(1))

@@ -256,8 +256,9 @@ def test_a_client_that_is_not_open_says_so(pymq_cluster: Cluster) -> None:
         ({"name_servers": ""}, "host:port"),
         ({"name_servers": "somewhere"}, "host:port"),
         ({"name_servers": 9876}, "expected a str"),
-        ({"name_servers": "http://127.0.0.1:9876"}, "without 'http://', such as 127.0.0.1:9876"),
-        ({"name_servers": "http://jmenv.tbsite.net:8080/rocketmq/nsaddr"}, "is a URL"),
+        ({"name_servers": "tcp://127.0.0.1:9876"}, "without 'tcp://', such as 127.0.0.1:9876"),
+        # One that is looked up stands alone.
+        ({"name_servers": "http://jmenv.tbsite.net:8080/rocketmq/nsaddr;a:1"}, "is a URL"),
         ({"name_servers": "127.0.0.1:9876;user@host:9876"}, "host:port"),
         ({"in_flight_max": 0}, "in_flight_max=0"),
         ({"in_flight_max": "9"}, "in_flight_max='9': expected a whole number, at least 1"),

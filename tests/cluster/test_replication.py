@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 
 from pymq.broker.replication_config import Role
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
 from pymq.errors import BrokerError
@@ -82,7 +82,7 @@ class Pair:
         )
         stack.enter_context(self.slave)
         self.client = stack.enter_context(BlockingClient([self.master.name_server]))
-        self.admin = BlockingAdmin(self.client)
+        self.admin = admin_of(self.client)
 
     def log(self, name: str, end: int) -> bytes:
         """Return the log of one of them up to an offset."""
@@ -96,7 +96,7 @@ class Pair:
 
     @property
     def end(self) -> int:
-        return int(self.admin.broker_state(self.master.broker_address)["commitLogMaxOffset"])
+        return int(self.admin.brokers.state(self.master.broker_address)["commitLogMaxOffset"])
 
     def wait_equal(self) -> None:
         """Wait until the slave has the log of the master."""
@@ -105,7 +105,7 @@ class Pair:
         assert self.log("slave", end) == self.log("master", end)
 
     def slave_end(self) -> int:
-        return int(self.admin.broker_state(self.slave.broker_address)["commitLogMaxOffset"])
+        return int(self.admin.brokers.state(self.slave.broker_address)["commitLogMaxOffset"])
 
     def ask_pull(self, topic: str, queue_id: int, offset: int) -> Command:
         """Return the slave's answer to a pull."""
@@ -168,8 +168,8 @@ def send(pair: Pair, bodies: list[bytes], topic: str = "T") -> None:
 
 
 def test_a_slave_serves_what_was_sent_to_its_master(pair: Pair) -> None:
-    pair.admin.create_topic("T", queue_count=4)
-    pair.admin.create_group(GroupConfig(group="reader"))
+    pair.admin.topics.create("T", queue_count=4)
+    pair.admin.groups.create(GroupConfig(group="reader"))
     sent = [b"%d" % n for n in range(100)]
     send(pair, sent)
     pair.wait_equal()
@@ -182,10 +182,10 @@ def test_a_slave_serves_what_was_sent_to_its_master(pair: Pair) -> None:
 
 
 def test_consumer_offsets_and_deletions_follow(pair: Pair) -> None:
-    pair.admin.create_topic("T", queue_count=1)
+    pair.admin.topics.create("T", queue_count=1)
     send(pair, [b"%d" % n for n in range(10)])
     (queue,) = pair.client.read_queues("T")
-    pair.admin.create_group("g")
+    pair.admin.groups.create("g")
     pair.client.commit_offset("g", queue, 7)
     fields = {"consumerGroup": "g", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
 
@@ -196,13 +196,13 @@ def test_consumer_offsets_and_deletions_follow(pair: Pair) -> None:
     eventually(lambda: offset() == "7")
     config = {"topic": "T"}
     eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, config).code == 0)
-    pair.admin.delete_topic("T")
+    pair.admin.topics.delete("T")
     eventually(
         lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, config).code == ResponseCode.TOPIC_NOT_EXIST
     )
     eventually(lambda: not (pair.roots["slave"] / "consumequeue" / "T").exists())
     assert offset() is None
-    pair.admin.create_topic("T", queue_count=1)
+    pair.admin.topics.create("T", queue_count=1)
     send(pair, [b"new"])
     pair.wait_equal()
     eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, config).code == 0)
@@ -211,7 +211,7 @@ def test_consumer_offsets_and_deletions_follow(pair: Pair) -> None:
 
 @pytest.mark.parametrize("who", ["master", "slave", "both"])
 def test_a_restart_goes_on_where_it_was(pair: Pair, who: str) -> None:
-    pair.admin.create_topic("T", queue_count=1)
+    pair.admin.topics.create("T", queue_count=1)
     sent = [b"%d" % n for n in range(50)]
     send(pair, sent[:20])
     if who in ("slave", "both"):
@@ -233,7 +233,7 @@ def test_a_slave_that_comes_late_gets_everything(tmp_path: Path, seed: int) -> N
     """Far more than is sent from memory, while more is sent."""
     dice = random.Random(seed)
     with pair_of(tmp_path) as pair:
-        pair.admin.create_topic("T", queue_count=3)
+        pair.admin.topics.create("T", queue_count=3)
         pair.slave.stop_broker()
         queues = pair.client.write_queues("T")
         for n in range(40):
@@ -266,7 +266,7 @@ def slaves_of(pair: Pair) -> list[dict[str, Any]]:
 
 def test_a_synchronous_master_waits_for_its_slave(tmp_path: Path) -> None:
     with pair_of(tmp_path, replication={"role": Role.SYNC_MASTER}) as pair:
-        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.topics.create("T", queue_count=1)
         eventually(lambda: status_of(pair) is SendStatus.OK)
         for n in range(50):
             assert status_of(pair) is SendStatus.OK
@@ -286,7 +286,7 @@ def status_of(pair: Pair) -> SendStatus:
 def test_a_slave_that_confirms_nothing_makes_sends_late(tmp_path: Path) -> None:
     rules = {"role": Role.SYNC_MASTER, "slave_timeout_ms": 300}
     with pair_of(tmp_path, replication=rules) as pair:
-        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.topics.create("T", queue_count=1)
         pair.slave.stop_broker()
         with ha_socket(pair) as peer:
             peer.sendall(struct.pack(">q", 0))
@@ -297,7 +297,7 @@ def test_a_slave_that_confirms_nothing_makes_sends_late(tmp_path: Path) -> None:
 def test_messages_are_refused_while_too_few_follow(tmp_path: Path) -> None:
     rules = {"role": Role.SYNC_MASTER, "in_sync_replicas_min": 2}
     with pair_of(tmp_path, replication=rules) as pair:
-        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.topics.create("T", queue_count=1)
         eventually(lambda: bool(slaves_of(pair)) and confirmed(pair) >= 0)
         assert status_of(pair) is SendStatus.OK
         pair.slave.stop_broker()
@@ -324,7 +324,7 @@ def test_a_slave_takes_nothing(pair: Pair) -> None:
 
 
 def test_readers_that_are_not_late_are_sent_back_to_the_master(pair: Pair) -> None:
-    pair.admin.create_topic("T", queue_count=1)
+    pair.admin.topics.create("T", queue_count=1)
     send(pair, [b"1", b"2"])
     pair.wait_equal()
     eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}).code == 0)
@@ -343,11 +343,11 @@ def test_readers_that_are_not_late_are_sent_back_to_the_master(pair: Pair) -> No
 
 
 def test_a_reset_is_told_by_the_master_only(pair: Pair) -> None:
-    pair.admin.create_topic("T", queue_count=1)
+    pair.admin.topics.create("T", queue_count=1)
     send(pair, [b"1", b"2"])
     pair.wait_equal()
     eventually(lambda: pair.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"}).code == 0)
-    pair.admin.create_group("reader")
+    pair.admin.groups.create("reader")
     reset = {"topic": "T", "group": "reader", "queueId": "0", "offset": "1", "timestamp": "-1"}
     answer = ask(
         pair.master.broker_address,
@@ -372,7 +372,7 @@ def test_a_slave_that_may_not_be_read_says_so(tmp_path: Path) -> None:
 
 def test_delayed_messages_are_delivered_by_the_master_only(tmp_path: Path) -> None:
     with pair_of(tmp_path, store_settings={"delay_levels_ms": (300,) * 18}) as pair:
-        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.topics.create("T", queue_count=1)
         pair.client.send(Message(topic="T", body=b"later", delay_level=1))
         eventually(lambda: pair.client.bounds(pair.client.read_queues("T")).popitem()[1] == (0, 1))
         pair.wait_equal()
@@ -406,7 +406,7 @@ def test_a_slave_that_becomes_the_master_delivers_what_still_waits_and_nothing_t
 ) -> None:
     timers = {"timer_precision_ms": 100, "delay_levels_ms": (300, 12_000) + (60_000,) * 16}
     with pair_of(tmp_path, store_settings=timers) as pair:
-        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.topics.create("T", queue_count=1)
         for n in range(5):
             send_timer(pair, b"soon %d" % n, 200)
             pair.client.send(Message(topic="T", body=b"soon, by level %d" % n, delay_level=1))

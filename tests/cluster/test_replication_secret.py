@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.test_replication import (
     SEGMENT_BYTES,
     Pair,
@@ -25,7 +26,6 @@ from tests.cluster.test_replication import (
 )
 
 from pymq.broker.replication_config import Role
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
 from pymq.protocol.codes import RequestCode
@@ -77,7 +77,7 @@ def test_a_pair_replicates_restarts_and_its_slave_is_promoted(
     sent = [dice.randbytes(30_000) for n in range(400)]
     rules = {"role": Role.SYNC_MASTER, **master}
     with pair_of(tmp_path, replication=rules, slave_replication=slave) as pair:
-        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.topics.create("T", queue_count=1)
         eventually(lambda: status_of(pair) is SendStatus.OK)
         pair.slave.stop_broker()
         send(pair, sent)
@@ -446,11 +446,11 @@ def test_one_changed_bit_in_between_and_nobody_follows(
         assert all(count <= 2 * FRAME_BYTES for count in between.passed), "a report went through"
         between.flip = None
         with BlockingClient(master.name_server) as client:
-            admin = BlockingAdmin(client)
+            admin = admin_of(client)
             client.send(Message(topic="T", body=b"1"))
 
             def end_of(cluster: Cluster) -> int:
-                return int(admin.broker_state(cluster.broker_address)["commitLogMaxOffset"])
+                return int(admin.brokers.state(cluster.broker_address)["commitLogMaxOffset"])
 
             eventually(lambda: end_of(slave) == end_of(master) > 0)
 

@@ -5,10 +5,10 @@ import concurrent.futures
 import logging
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.running import run
 
 from pymq import (
-    BlockingAdmin,
     BlockingClient,
     Consumer,
     Message,
@@ -126,7 +126,7 @@ def test_a_reply_finds_its_way_while_a_broker_is_away() -> None:
 
     with Cluster(brokers=2) as cluster:
         with BlockingClient(cluster.name_server) as client:
-            BlockingAdmin(client).create_topic("Q", queue_count=2)
+            admin_of(client).topics.create("Q", queue_count=2)
         run(test(cluster))
 
 

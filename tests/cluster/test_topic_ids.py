@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.broker_peer import Peer, create_topic, serve
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode, ResponseCode
@@ -96,17 +96,17 @@ def test_an_id_that_a_crash_left_behind_is_not_used_again(tmp_path: Path) -> Non
 
 def test_clients_learn_ids_together_with_bounds() -> None:
     with Cluster() as cluster, BulkClient(cluster.name_server) as client:
-        admin = BlockingAdmin(client)
+        admin = admin_of(client)
         queues = [
             MessageQueue(topic, "broker-a", number) for topic in ("T", "U") for number in range(2)
         ]
         for topic in ("T", "U"):
-            admin.create_topic(topic, queue_count=2)
+            admin.topics.create(topic, queue_count=2)
         first = client.try_bounds(queues)
         assert set(first.topic_ids) == {("T", "broker-a"), ("U", "broker-a")}
         assert NO_ID not in first.topic_ids.values() and set(first.found) == set(queues)
-        admin.delete_topic("T")
-        admin.create_topic("T", queue_count=2)
+        admin.topics.delete("T")
+        admin.topics.create("T", queue_count=2)
         second = client.try_bounds(queues)
         changed = {one for one in first.topic_ids if second.topic_ids[one] != first.topic_ids[one]}
         assert changed == {("T", "broker-a")}

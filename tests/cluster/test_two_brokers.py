@@ -14,16 +14,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.played import Played
 from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 from tests.spark.two_brokers import TwoBrokers
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
-from pymq.errors import PymqError, RequestTimeout
+from pymq.errors import BrokersFailed, PymqError, RequestTimeout
 from pymq.protocol.command import Command
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
@@ -97,7 +97,7 @@ def pair() -> Iterator[tuple[Cluster, Cluster]]:
         more = {"name": "broker-b", "name_servers": (a.name_server,), **settings}
         with Cluster(broker=more) as b:
             with BlockingClient(a.name_server) as client:
-                BlockingAdmin(client).create_topic("T", queue_count=QUEUE_COUNT)
+                admin_of(client).topics.create("T", queue_count=QUEUE_COUNT)
             send_to_all(a, "broker-a", "old")
             send_to_all(a, "broker-b", "old")
             yield a, b
@@ -193,9 +193,9 @@ def test_a_queue_of_a_topic_that_was_made_again_is_read_from_its_beginning(
                 lambda: all(q.topic != "T" for q in member.assignment), "it gives the topic up"
             )
             with BlockingClient(a.name_server) as client:
-                admin = BlockingAdmin(client)
-                admin.delete_topic("T")
-                admin.create_topic("T", queue_count=QUEUE_COUNT)
+                admin = admin_of(client)
+                admin.topics.delete("T")
+                admin.topics.create("T", queue_count=QUEUE_COUNT)
             sent = await asyncio.to_thread(send_to_all, a, "broker-a", "second")
             member.subscribe("T")
             await group.wait_for(sent)
@@ -307,19 +307,20 @@ def check_warnings(caplog: pytest.LogCaptureFixture, name: str) -> None:
 
 def test_a_change_that_one_broker_did_not_answer_says_where_it_was_done(tmp_path: Path) -> None:
     with TwoBrokers(tmp_path) as bed, BlockingClient(bed.name_server, timeout_s=0.5) as client:
-        admin = BlockingAdmin(client)
+        admin = admin_of(client)
         bed.freeze("broker-b")
         changes: list[Callable[[], None]] = [
-            lambda: admin.create_topic("T"),
-            lambda: admin.create_group("g"),
-            lambda: admin.delete_group("g"),
-            lambda: admin.delete_topic("T"),
+            lambda: admin.topics.create("T"),
+            lambda: admin.groups.create("g"),
+            lambda: admin.groups.delete("g"),
+            lambda: admin.topics.delete("T"),
         ]
         for change in changes:
-            with pytest.raises(RequestTimeout) as late:
+            with pytest.raises(BrokersFailed, match="done on broker-a; perhaps done on") as late:
                 change()
-            (note,) = late.value.__notes__
-            assert note.startswith("it was done on broker-a before, not on broker-b; ")
+            assert list(late.value.answers) == ["broker-a"]
+            assert isinstance(late.value.failures["broker-b"], RequestTimeout)
+            assert late.value.retriable and not late.value.outcome_known
         bed.thaw("broker-b")
         for change in changes:
             change()
@@ -334,5 +335,5 @@ def test_a_name_server_that_does_not_answer_holds_up_no_new_topic(
     with Played(silent) as other:
         both = [pymq_cluster.name_server, other.address]
         with BlockingClient(both, timeout_s=0.2) as client:
-            BlockingAdmin(client).create_topic("T")
+            admin_of(client).topics.create("T")
             assert client.send(Message("T", b"x")).queue.topic == "T"

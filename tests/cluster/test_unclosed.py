@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.played import closed_address
 
 from pymq import blocking
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.errors import ConnectionFailed
 from pymq.protocol.message import Message
@@ -91,7 +91,7 @@ def test_what_was_acknowledged_is_committed_when_the_program_ends(pymq_cluster: 
             producer.send(Message("T", b"x"), queue=queue)
     assert end(RECEIVE, pymq_cluster.name_server) == ""
     with BlockingClient(pymq_cluster.name_server) as client:
-        lags = {lag.queue: lag for lag in BlockingAdmin(client).group_lag("g", "T")}
+        lags = {lag.queue: lag for lag in admin_of(client).offsets.lag("g", "T")}
     # The second was received, and nobody moved on to the next.
     assert lags[queue].consumer_offset == 1
 

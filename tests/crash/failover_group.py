@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from tests.administration import admin_of
 from tests.crash.checkers import check_index
 from tests.crash.disk import log_entries, queue_entries
 from tests.crash.failover_checkers import Epoch
@@ -19,7 +20,6 @@ from tests.crash.servers import HERE, SMALL_FILES, Place, ServerFailed, broker_p
 from tests.interop.controllers import BROKER_NAME, state_of
 
 from pymq.client.blocking import BlockingClient
-from pymq.client.replica_admin import ReplicaAdmin
 
 IN_SYNC_TIMEOUT_S: Final = 90.0
 _POLL_S: Final = 0.1
@@ -126,7 +126,7 @@ class Group:
         Raises:
             ServerFailed: they do not get there.
         """
-        admin = ReplicaAdmin(client, timeout_s=5.0)
+        admin = admin_of(client, 5.0).replicas
         addresses = {broker.address for broker in self.brokers.values()}
 
         def is_so() -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.administration import admin_of
 from tests.crash.afterwards import Afterwards
 from tests.crash.checkers import check_history
 from tests.crash.failover_checkers import AllDied, Committed, check_commits, check_failover
@@ -29,7 +30,6 @@ from tests.crash.producers import PRODUCER_COUNT
 from tests.crash.servers import HERE, Place, name_server_process
 from tests.disks import ResizableDisk
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 
 #: Requests acknowledged to each process that sends between two events: a random number up to this.
@@ -180,9 +180,9 @@ class _Run:
         """Run it; see ``run_failover``."""
         chance, group, address = self._chance, self._group, self._name_server.address
         client = self._stack.enter_context(BlockingClient(address, timeout_s=20.0))
-        admin = BlockingAdmin(client)
-        admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
-        admin.create_group(GROUP)
+        admin = admin_of(client)
+        admin.topics.create(TOPIC, queue_count=QUEUE_COUNT)
+        admin.groups.create(GROUP)
         ledger, begun = self._home / "ledger", time.monotonic()
         senders = self._senders(ledger)
         self._watch = watch = self._stack.enter_context(OffsetWatch(address, TOPIC))

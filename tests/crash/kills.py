@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+from tests.administration import admin_of
 from tests.crash.checkers import Found, check_history, check_index
 from tests.crash.disk import file_count, log_entries, queue_entries
 from tests.crash.ledger import Acknowledged, Attempted, Event, Failed, LedgerWatch, parse_ledger
@@ -26,7 +27,6 @@ from tests.crash.servers import (
 )
 from tests.interop.processes import guard
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record import decode_records
 from pymq.store import StoreConfig
@@ -207,7 +207,7 @@ def run_kills(
         settings = {"flushDiskType": flush, "flushConsumeQueueThoroughInterval": 300}
         broker = broker_process(home, name_server.address, store, **settings)
         with broker, BlockingClient(name_server.address, timeout_s=20.0) as client:
-            BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
+            admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
             with SenderProcess(
                 sender_command(name_server.address, TOPIC, ledger), home, ledger
             ) as sender:

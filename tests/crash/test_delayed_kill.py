@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.delay_checkers import Kill, check_delays
 from tests.crash.delayed_producers import GROUP
 from tests.crash.disk import log_records, queue_entries, saved_table
@@ -18,7 +19,6 @@ from tests.crash.kills import QUEUE_COUNT, SenderProcess, kill_and_sometimes_aga
 from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.store import StoreConfig
@@ -96,7 +96,7 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
         ]
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
-                BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
+                admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
             with SenderProcess(command, home, ledger) as sender:
                 for _ in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

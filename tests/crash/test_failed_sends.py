@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.kills import read_all
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.client.producer import Producer
 from pymq.client.send_encoding import encode_batches
@@ -197,7 +197,7 @@ def test_no_send_that_surely_failed_is_found(tmp_path: Path, seed: int) -> None:
         settings = {"flushDiskType": "SYNC_FLUSH"}
         broker = broker_process(tmp_path, name_server.address, tmp_path / "store", **settings)
         with broker, BulkClient(name_server.address, timeout_s=20.0) as client:
-            BlockingAdmin(client).create_topic(TOPIC, queue_count=4)
+            admin_of(client).topics.create(TOPIC, queue_count=4)
             with senders(name_server.address, outcomes):
                 for _ in range(KILL_COUNT):
                     kill_and_restart(broker, outcomes, chance)

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.servers import (
     ServerProcess,
     broker_process,
@@ -22,7 +23,6 @@ from tests.crash.servers import (
 )
 
 from pymq.client import operations
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.errors import PymqError
 from pymq.net.blocking import BlockingChannel
@@ -71,7 +71,7 @@ class Group:
         """Return the name of a master, once there is one."""
         deadline_s = time.monotonic() + DEADLINE_S
         while True:
-            found = BlockingAdmin(client).cluster_info().brokers
+            found = admin_of(client).cluster().brokers
             address = found.get(NAME, BrokerData(broker_name=NAME)).addresses.get(0)
             for name, broker in self.brokers.items():
                 if broker.address == address and name != other_than:
@@ -187,10 +187,10 @@ def test_an_acknowledged_offset_is_never_set_back(
         server = stack.enter_context(name_server_process(tmp_path))
         group = Group(tmp_path, server.address, stack)
         client = stack.enter_context(BlockingClient(server.address, timeout_s=20.0))
-        admin = BlockingAdmin(client)
-        admin.create_topic(TOPIC, queue_count=QUEUES)
+        admin = admin_of(client)
+        admin.topics.create(TOPIC, queue_count=QUEUES)
         for number in range(CONSUMERS):
-            admin.create_group(f"g{number}")
+            admin.groups.create(f"g{number}")
         sends = Sends(server.address)
         sends.start()
         try:

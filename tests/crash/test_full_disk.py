@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.checkers import check_history, check_index
 from tests.crash.disk import log_entries, queue_entries
 from tests.crash.kills import read_all
@@ -22,7 +23,6 @@ from tests.crash.servers import (
     name_server_process,
 )
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
 from pymq.client.producer import Producer
@@ -158,7 +158,7 @@ def run_full_disk(
     with name_server_process(home) as name_server:
         broker = broker_process(home, name_server.address, disk / "store", **properties)
         with broker, BlockingClient(name_server.address, timeout_s=30.0) as client:
-            BlockingAdmin(client).create_topic(TOPIC, queue_count=2)
+            admin_of(client).topics.create(TOPIC, queue_count=2)
             events = asyncio.run(fill_and_free(name_server.address, disk, client, reason, pause_s))
             check(disk, events, client, broker)
 
@@ -185,7 +185,7 @@ def test_killed_on_a_full_disk(disk: Path, tmp_path: Path) -> None:
     with name_server_process(tmp_path) as name_server:
         broker = broker_process(tmp_path, name_server.address, disk / "store")
         with broker, BlockingClient(name_server.address, timeout_s=30.0) as client:
-            BlockingAdmin(client).create_topic(TOPIC, queue_count=2)
+            admin_of(client).topics.create(TOPIC, queue_count=2)
 
             async def fill_disk() -> list[Event]:
                 async with Producer(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.checkers import check_index
 from tests.crash.delay_checkers import Kill
 from tests.crash.disk import log_by_topic, log_records, queues_by_topic
@@ -27,7 +28,6 @@ from tests.crash.light_producers import TOPICS, read_all
 from tests.crash.servers import broker_process, name_server_process
 from tests.crash.test_delayed_kill import LEVELS_MS, recorder, wait_delivered
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.multi_dispatch import is_light
 
@@ -71,7 +71,7 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
                 for topic in TOPICS:
-                    BlockingAdmin(client).create_topic(topic, queue_count=QUEUE_COUNT)
+                    admin_of(client).topics.create(topic, queue_count=QUEUE_COUNT)
             with SenderProcess(command, home, ledger) as sender:
                 for number in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.disk import log_records
 from tests.crash.kills import QUEUE_COUNT, SenderProcess, damage, kill_and_sometimes_again
 from tests.crash.ledger import Acknowledged, Event, Noted
@@ -16,7 +17,6 @@ from tests.crash.pop_checkers import check_pops
 from tests.crash.pop_consumers import GROUPS
 from tests.crash.servers import broker_process, name_server_process
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 
 pytestmark = pytest.mark.crash
@@ -46,7 +46,7 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Sequence[Eve
         ]
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
-                BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
+                admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
             with SenderProcess(command, home, ledger) as sender:
                 for _ in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.pops import PopConsumer
 from tests.crash.delayed_producers import BrokerLine
 from tests.crash.disk import log_records, saved_table
@@ -23,7 +24,6 @@ from tests.crash.pop_order_consumers import OFFSETS, ORDERS
 from tests.crash.pop_order_history import Death, History, saved_offsets, saved_pops
 from tests.crash.servers import broker_process, name_server_process
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.codes import RequestCode, ResponseCode
 
@@ -93,7 +93,7 @@ def run_kills(home: Path, *, flush: str, rounds: int, seed: int) -> Run:
         ]
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
-                BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
+                admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
             with SenderProcess(command_line, home, ledger) as sender:
                 for _ in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

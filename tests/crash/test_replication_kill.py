@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.checkers import check_history, check_index
 from tests.crash.disk import log_entries, queue_entries
 from tests.crash.kills import (
@@ -28,7 +29,6 @@ from tests.crash.kills import (
 from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 
 pytestmark = pytest.mark.crash
@@ -114,7 +114,7 @@ def test_what_a_slave_confirmed_survives_the_masters_machine(
         name_server = stack.enter_context(name_server_process(tmp_path))
         pair = Pair(tmp_path, name_server.address, flush, stack)
         client = stack.enter_context(BlockingClient(name_server.address, timeout_s=20.0))
-        BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
+        admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
         with SenderProcess(
             python_sender(seed)(name_server.address, TOPIC, ledger), tmp_path, ledger
         ) as sender:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.disk import log_records, queue_entries
 from tests.crash.kills import (
     CHECK_COUNT,
@@ -22,7 +23,6 @@ from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
 from tests.crash.timer_checkers import RECALLED, TimerKill, check_timers
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.message import decode_properties
 from pymq.protocol.names import TIMER_TOPIC
@@ -97,7 +97,7 @@ def run_kills(
         ]
         with broker:
             with BlockingClient(name_server.address, timeout_s=20.0) as client:
-                BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
+                admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
             with SenderProcess(command, home, ledger) as sender:
                 for number in range(rounds):
                     sender.wait_acknowledged(chance.randint(1, ACKNOWLEDGED_MAX))

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
+from tests.administration import admin_of
 from tests.interop.golden import (
     LEVELS_DUE,
     Program,
@@ -29,7 +30,6 @@ from tests.interop.golden import (
 from tests.interop.golden_places import PARTS, QUEUE_COUNT, TOPIC_COUNT, Place, wait
 from tests.interop.test_store_exchange import BROKER_NAME, BrokerLike
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.operations.sends import SendResult
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import MessageQueue
@@ -63,9 +63,9 @@ def fill(
     seed: int,
 ) -> list[Written]:
     """Make the topics, have the Java writer fill them, and kill the broker; return the ledger."""
-    admin = BlockingAdmin(place.client)
+    admin = admin_of(place.client)
     for topic in topics:
-        admin.create_topic(topic, queue_count=QUEUE_COUNT)
+        admin.topics.create(topic, queue_count=QUEUE_COUNT)
     home = place.directory("writer")
     path = home / "ledger.txt"
     arguments = [

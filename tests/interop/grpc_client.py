@@ -34,6 +34,7 @@ class GrpcSite:
 
     def __init__(self, client: JavaClient, proxy_address: str) -> None:
         self._client = client
+        self.proxy_address = proxy_address
         self._apis = client.jvm.org.apache.rocketmq.client.apis
         self._provider = self._apis.ClientServiceProvider.loadService()
         builder = self._apis.ClientConfiguration.newBuilder()

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 from tests.interop.conftest import require_peers, some
 from tests.interop.java_client import JavaPushConsumer
@@ -21,7 +22,6 @@ from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, RealNameServer, free_port
 
 from pymq.client import operations
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.errors import BrokerSystemError, PymqError
 from pymq.net.blocking import BlockingChannel
@@ -70,11 +70,11 @@ def committed(address: str, group: str) -> int:
 
 
 def log_end(client: BlockingClient, address: str) -> int:
-    return int(BlockingAdmin(client).broker_state(address)["commitLogMaxOffset"])
+    return int(admin_of(client).brokers.state(address)["commitLogMaxOffset"])
 
 
 def addresses(client: BlockingClient) -> dict[int, str]:
-    found = BlockingAdmin(client).cluster_info().brokers
+    found = admin_of(client).cluster().brokers
     return found.get(NAME, BrokerData(broker_name=NAME)).addresses
 
 
@@ -156,10 +156,10 @@ def test_consumers_go_on_at_the_slave_and_at_the_master_when_it_is_back(
         pair = Pair(tmp_path, name_server, (master, slave))
         stack.enter_context(pair.master)
         client = stack.enter_context(BlockingClient(name_server, timeout_s=20.0))
-        admin = BlockingAdmin(client)
-        admin.create_topic(TOPIC, queue_count=QUEUES)
+        admin = admin_of(client)
+        admin.topics.create(TOPIC, queue_count=QUEUES)
         for group in ("before", "meanwhile"):
-            admin.create_group(group)
+            admin.groups.create(group)
         stack.enter_context(pair.slave)
         send(client, 0, FIRST)
         java = java_client(VERSION)
@@ -232,7 +232,7 @@ def test_a_slave_is_told_when_the_lowest_id_changes(
 def _acts(client: BlockingClient, pair: Pair) -> bool | None:
     """Return whether the slave does what a master does (isSpecialServiceRunning)."""
     try:
-        state = BlockingAdmin(client).broker_state(pair.slave.address)
+        state = admin_of(client).brokers.state(pair.slave.address)
     except BrokerSystemError:
         return None  # RocketMQ's have nothing to say in their first second
     return state["brokerActive"] == "true"

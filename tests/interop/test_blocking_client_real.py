@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
+from tests.administration import admin_of
 from tests.interop.conftest import RealCluster
 from tests.preencoded import takes_records
 
-from pymq.client.admin import BlockingAdmin
+from pymq import blocking
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import PullStatus, SendStatus
@@ -32,7 +33,7 @@ QUEUE_COUNT = 2
 class Site:
     cluster: RealCluster
     client: BulkClient
-    admin: BlockingAdmin
+    admin: blocking.Admin
     topic: str
 
     def queue(self, queue_id: int = 0) -> MessageQueue:
@@ -45,9 +46,9 @@ def site(
 ) -> Iterator[Site]:
     cluster = real_cluster(request.param)
     with BulkClient(cluster.name_server.address, timeout_s=10.0) as client:
-        admin = BlockingAdmin(client)
+        admin = admin_of(client)
         topic = f"blocking-{uuid.uuid4().hex[:12]}"
-        admin.create_topic(topic, queue_count=QUEUE_COUNT)
+        admin.topics.create(topic, queue_count=QUEUE_COUNT)
         yield Site(cluster, client, admin, topic)
 
 
@@ -76,17 +77,18 @@ def records(site: Site, first: int, end: int, *, tags: str = "*") -> list[Record
 
 
 def test_a_topic_is_created_listed_and_deleted(site: Site) -> None:
-    assert site.topic in site.admin.topics()
+    assert site.topic in site.admin.topics.names()
     broker = site.cluster.broker.name
-    assert broker not in site.admin.topics()
-    assert broker in site.admin.topics(with_system=True)
+    assert broker not in site.admin.topics.names()
+    assert broker in site.admin.topics.names(with_system=True)
     expected = [site.queue(number) for number in range(QUEUE_COUNT)]
     assert site.client.read_queues(site.topic) == expected
     assert site.client.write_queues(site.topic) == expected
-    assert list(site.admin.topic_status(site.topic)) == expected
-    assert site.admin.masters() == {broker: site.cluster.broker.address}
-    site.admin.delete_topic(site.topic)
-    assert site.topic not in site.admin.topics()
+    assert list(site.admin.topics.status(site.topic)) == expected
+    assert site.admin.brokers.masters() == {broker: site.cluster.broker.address}
+    site.admin.topics.delete(site.topic)
+    assert site.topic not in site.admin.topics.names()
+    site.client.forget_route(site.topic)
     with pytest.raises(RouteNotFound, match="pymq topic create"):
         site.client.read_queues(site.topic)
 
@@ -221,21 +223,21 @@ def test_offsets_by_time_and_progress(site: Site) -> None:
     # A binary search: of messages of one millisecond RocketMQ 4.9 names any.
     assert stored[site.client.offset_by_time(site.queue(), stored[2])] == stored[2]
     group = f"group-{site.topic}"
-    site.admin.create_group(group)
-    assert group in site.admin.groups()
+    site.admin.groups.create(group)
+    assert group in site.admin.groups.names()
     site.client.commit_offset(group, site.queue(), 2)
     assert site.client.committed_offset(group, site.queue()) == 2
-    lags = {lag.queue: lag.lag for lag in site.admin.group_lag(group, site.topic)}
+    lags = {lag.queue: lag.lag for lag in site.admin.offsets.lag(group, site.topic)}
     assert lags[site.queue()] == 1
-    assert site.admin.consumer_connections(group).connections == []
-    site.admin.delete_group(group)
-    assert group not in site.admin.groups()
+    assert site.admin.groups.members(group).connections == []
+    site.admin.groups.delete(group)
+    assert group not in site.admin.groups.names()
 
 
 def wait_found(site: Site, key: str, count: int) -> list[ReceivedMessage]:
     """Wait until messages can be found: official brokers index after they acknowledge."""
     deadline_s = time.monotonic() + 10
-    while len(found := site.admin.query_messages(site.topic, key)) != count:
+    while len(found := site.admin.messages.by_key(site.topic, key)) != count:
         assert time.monotonic() < deadline_s, f"{len(found)} messages, expected {count}"
         time.sleep(0.01)
     return found
@@ -251,23 +253,23 @@ def test_messages_are_found_by_key_and_by_id(site: Site) -> None:
     assert [one.body for one in wait_found(site, "k1", 4)] == [b"1", b"4", b"7", b"10"]
     found = wait_found(site, "all", 12)
     assert [one.message_id for one in found] == [one.message_id for one in sent]
-    newest = site.admin.query_messages(site.topic, "all", count_max=3)
+    newest = site.admin.messages.by_key(site.topic, "all", count_max=3)
     assert len(newest) == 3
-    assert site.admin.query_messages(site.topic, "none") == []
+    assert site.admin.messages.by_key(site.topic, "none") == []
     late = found[-1].store_timestamp_ms + 60_000
-    assert site.admin.query_messages(site.topic, "all", begin_ms=late) == []
+    assert site.admin.messages.by_key(site.topic, "all", begin_ms=late) == []
     for one, message in zip(sent, found, strict=True):
-        assert site.admin.view_message(one.offset_message_ids[0]) == message
-        assert site.admin.view_message(message.message_id, site.topic) == message
+        assert site.admin.messages.by_id(one.offset_message_ids[0]) == message
+        assert site.admin.messages.by_id(message.message_id, site.topic) == message
     with pytest.raises(BrokerError, match="can not find message by the offset"):
-        site.admin.view_message(f"{sent[0].offset_message_ids[0][:-16]}{1 << 40:016X}")
+        site.admin.messages.by_id(f"{sent[0].offset_message_ids[0][:-16]}{1 << 40:016X}")
     with pytest.raises(MessageNotFound):
-        site.admin.view_message("no id", site.topic)
+        site.admin.messages.by_id("no id", site.topic)
 
 
 def test_the_state_of_a_broker(site: Site) -> None:
-    before = site.admin.broker_state(site.cluster.broker.address)
+    before = site.admin.brokers.state(site.cluster.broker.address)
     site.client.send(Message(site.topic, b"one"), site.queue())
-    after = site.admin.broker_state(site.cluster.broker.address)
+    after = site.admin.brokers.state(site.cluster.broker.address)
     assert int(after["putMessageTimesTotal"]) > int(before["putMessageTimesTotal"])
     assert after["brokerVersionDesc"] == "V" + site.cluster.version.replace(".", "_")

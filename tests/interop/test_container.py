@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.test_testing_docs import WITH_ENGINE, files, run_in
 from tests.interop.engine import NoEngine, build_image, engine, remove_image
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.java_scenarios import ClientFactory
 
 from pymq import BlockingClient, Message, blocking
-from pymq.client.admin import BlockingAdmin
 from pymq.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_our_client_reaches_it_at_the_first_try(container_class: type[PymqContai
         with blocking.Producer(container.name_server, retries=0) as producer:
             sent = producer.send(Message("T", b"x"), deadline_s=15)
         with BlockingClient(container.name_server) as client:
-            (address,) = BlockingAdmin(client).masters().values()
+            (address,) = admin_of(client).brokers.masters().values()
             assert address == container.broker_address
             assert client.bounds([sent.queue]) == {sent.queue: (0, 1)}
         consumer = blocking.Consumer(container.name_server, "g", from_where="earliest")
@@ -84,7 +84,7 @@ def test_two_of_them_and_nothing_is_left(container_class: type[PymqContainer]) -
             with blocking.Producer(container.name_server) as producer:
                 producer.send(Message(f"T{number}", b"x"))
             with BlockingClient(container.name_server) as client:
-                assert BlockingAdmin(client).topics() == [f"T{number}"]
+                assert admin_of(client).topics.names() == [f"T{number}"]
     left = subprocess.run(
         ["docker", "ps", "--all", "--quiet", "--filter", f"ancestor={IMAGE}"],
         env=os.environ,

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.etcd_members import EtcdCluster
 from tests.interop.conftest import require_peers
 from tests.interop.controllers import (
@@ -25,7 +26,6 @@ from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.peers import RealBroker, RealNameServer
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record import decode_records
 
@@ -117,7 +117,7 @@ def test_a_master_dies(
         }
         wait_in_sync(addresses)
         client = stack.enter_context(BlockingClient(name_server.address))
-        BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
+        admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
         producer = JavaProducer(
             java_client(VERSION),
             f"failover-{kind}",

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from tests.administration import admin_of
 from tests.interop.conftest import RealCluster, require_peers
 from tests.interop.java_client import JavaPushConsumer
 from tests.interop.java_scenarios import AdminFactory, ClientFactory, JavaSite, make_site
 from tests.interop.java_values import ReceivedMessage
 from tests.interop.peers import RealBroker
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol import fastjson
@@ -397,7 +397,7 @@ def test_what_a_broker_cannot_take_back_is_retried_at_the_other(
         with Cluster(broker=other, store_settings=settings) as b:
             with BlockingClient(a.name_server) as client:
                 for topic in ("T", "%RETRY%g"):
-                    BlockingAdmin(client).create_topic(topic, queue_count=1)
+                    admin_of(client).topics.create(topic, queue_count=1)
                 queues = client.write_queues("T")
                 assert len(queues) == 2
                 for number, body in enumerate(sorted(numbers)):

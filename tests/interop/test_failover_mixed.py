@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.servers import ServerProcess, broker_process
 from tests.interop.conftest import require_peers, some
 from tests.interop.controllers import (
@@ -29,7 +30,6 @@ from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.peers import RealBroker, RealNameServer, free_port
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.record import decode_records
 
@@ -150,7 +150,7 @@ def test_each_takes_over_from_the_other(
 
         eventually(in_sync, "both are in sync")
         client = stack.enter_context(BlockingClient(name_server.address))
-        BlockingAdmin(client).create_topic(TOPIC, queue_count=QUEUE_COUNT)
+        admin_of(client).topics.create(TOPIC, queue_count=QUEUE_COUNT)
         producer = JavaProducer(
             java_client(VERSION),
             f"mixed-{tmp_path.name}",

@@ -16,9 +16,10 @@ from tests.interop.jars import GRPC_CLIENT, PROXY
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealProxy
 
-from pymq import BlockingClient
-from pymq.errors import RouteNotFound
+from pymq import BlockingClient, blocking
+from pymq.errors import ConnectionFailed, RouteNotFound
 from pymq.net.channel import AsyncChannel
+from pymq.net.recognition import recognized
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.record import Record, decode_records
@@ -182,3 +183,14 @@ def test_messages_are_delivered_at_their_time(cluster: Cluster, site: GrpcSite) 
     assert -1000 <= time.time() * 1000 - due_ms <= 3000
     assert message.body == b"later"
     consumer.ack([message])
+
+
+def test_our_clients_name_a_grpc_port(site: GrpcSite) -> None:
+    assert recognized(site.proxy_address, 5.0) == "gRPC"
+    with pytest.raises(ConnectionFailed, match="HTTP/2, which gRPC ports speak"):
+        blocking.Admin(site.proxy_address, timeout_s=10.0).start()
+    with (
+        BlockingClient(site.proxy_address, timeout_s=10.0) as client,
+        pytest.raises(ConnectionFailed, match="HTTP/2, which gRPC ports speak"),
+    ):
+        client.route("T")

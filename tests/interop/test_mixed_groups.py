@@ -26,6 +26,7 @@ from tests.interop.peers import RealBroker, RealNameServer
 from tests.interop.test_moving_group import Delivery, unexplained
 
 from pymq.client.consumer import Consumer
+from pymq.client.network import Network
 from pymq.client.producer import Producer
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing import Cluster
@@ -358,7 +359,8 @@ def test_each_goes_on_where_the_other_left_its_file(site: Site) -> None:
                     return len(got) >= until
 
                 if turn % 2 == 0:
-                    consumer = site.pymq(local_offsets_dir=root, instance_name=name, **options)
+                    network = Network(instance_name=name)
+                    consumer = site.pymq(local_offsets_dir=root, network=network, **options)
                     async with running(consumer, pymq_takes):
                         await wait_until(has_all, "pymq's turn")
                         while consumer.backlog_count:

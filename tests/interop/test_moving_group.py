@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.interop.conftest import require_peers, some
 from tests.interop.jars import class_path, java_executable
 from tests.interop.processes import OPEN_MODULES
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.testing import Cluster
 
@@ -91,10 +91,10 @@ def test_consumers_join_and_leave_while_messages_flow(
     require_peers(version)
     topic, total = "moving", int(count)
     with Cluster() as cluster, BlockingClient(cluster.name_server) as client:
-        admin = BlockingAdmin(client)
-        admin.create_topic(topic, queue_count=QUEUE_COUNT)
+        admin = admin_of(client)
+        admin.topics.create(topic, queue_count=QUEUE_COUNT)
         deliveries, printed = run_group(version, tmp_path, cluster.name_server, topic, total)
-        lag = admin.group_lag(f"group-{topic}", topic)
+        lag = admin.offsets.lag(f"group-{topic}", topic)
     assert printed.splitlines()[-1] == "failed 0 joined 4 left 2"
     times = Counter(one.number for one in deliveries)
     assert set(times) == set(range(total)), "lost"

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.interop.conftest import require_peers
 from tests.interop.jars import PROXY
 from tests.interop.peers import RealProxy
 
-from pymq import BlockingAdmin, BlockingClient, GroupConfig
+from pymq import BlockingClient, GroupConfig
 from pymq.testing import Cluster
 
 pytestmark = pytest.mark.interop
@@ -60,12 +61,12 @@ def test_sends_receives_retries_orders_and_delays(
     cluster, proxy = site
     topics = {kind: f"node-{kind}-{uuid.uuid4().hex[:8]}" for kind in ("normal", "fifo", "delay")}
     with BlockingClient(cluster.name_server) as client:
-        admin = BlockingAdmin(client)
+        admin = admin_of(client)
         for kind, topic in topics.items():
-            admin.create_topic(topic, queue_count=4, attributes={"message.type": kind.upper()})
+            admin.topics.create(topic, queue_count=4, attributes={"message.type": kind.upper()})
             in_order = kind == "fifo"
-            admin.create_group(GroupConfig(group=f"{topic}-g", consume_message_orderly=in_order))
-            admin.create_group(f"{topic}-s")
+            admin.groups.create(GroupConfig(group=f"{topic}-g", consume_message_orderly=in_order))
+            admin.groups.create(f"{topic}-s")
     done = subprocess.run(
         [*program, proxy.address, json.dumps(topics)],
         env={**os.environ, "HOME": str(tmp_path)},  # for its logs

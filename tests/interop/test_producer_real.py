@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.cluster.scenarios import receive, wait_until
 from tests.interop.conftest import require_peers
 from tests.interop.java_steering import JavaRequester, JavaResponder
@@ -18,7 +19,6 @@ from tests.interop.peers import RealBroker, RealNameServer
 
 from pymq import (
     Batcher,
-    BlockingAdmin,
     BlockingClient,
     Consumer,
     Message,
@@ -58,7 +58,7 @@ def name_server() -> Iterator[str]:
 def topic(name_server: str) -> str:
     name = f"producer-{uuid.uuid4().hex[:12]}"
     with BlockingClient(name_server) as client:
-        BlockingAdmin(client).create_topic(name, queue_count=QUEUE_COUNT)
+        admin_of(client).topics.create(name, queue_count=QUEUE_COUNT)
     return name
 
 

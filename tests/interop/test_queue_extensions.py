@@ -21,13 +21,13 @@ from typing import Any, Final
 
 import numpy as np
 import pytest
+from tests.administration import admin_of
 from tests.crash.servers import name_server_process
 from tests.interop.conftest import require_peers, some
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.clock import Clock
 from pymq.filter.bloom import BloomFilter
@@ -262,7 +262,7 @@ def test_units_are_exchanged(
         site = Site(tmp_path, name_server.address, java_client(CLIENT_VERSION))
         with site.official(version) as broker:
             with BlockingClient(name_server.address) as client:
-                BlockingAdmin(client).create_topic(site.topic, queue_count=1)
+                admin_of(client).topics.create(site.topic, queue_count=1)
             with site.consumer(SQL, selector="sql", group=site.group) as by_sql:
                 # Until the broker has it, the first messages would go without a bit map.
                 wait_for(site.filter_is_saved)

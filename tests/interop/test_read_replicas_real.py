@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from tests.administration import admin_of
 from tests.interop.conftest import require_peers
 from tests.interop.peers import RealBroker, RealNameServer
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import Pull, update_topic
 from pymq.client.ranges import PullChunk
@@ -47,7 +47,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[BulkClient, RealBroke
             ) as slave,
             BulkClient(name_server.address, timeout_s=10.0, read_deadline_s=60.0) as client,
         ):
-            BlockingAdmin(client).create_topic(QUEUE.topic, queue_count=1)
+            admin_of(client).topics.create(QUEUE.topic, queue_count=1)
             if slave.version == "5.3.3":  # It asks its master for topics only after a minute.
                 config = TopicConfig(topic=QUEUE.topic, read_queue_count=1, write_queue_count=1)
                 client.ask(slave.address, update_topic(config))

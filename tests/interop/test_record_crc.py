@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 from tests.interop.conftest import require_peers
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
@@ -17,7 +18,6 @@ from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, wait_for_route
 from tests.preencoded import lay_out, takes_records
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.client.preencoded_records import RecordsBody
 from pymq.protocol.batch_body import encode_batch
@@ -55,7 +55,7 @@ class Site:
         return MessageQueue(self.topic, BROKER_NAME, 0)
 
     def make_topic(self) -> None:
-        BlockingAdmin(self.client).create_topic(self.topic, queue_count=1)
+        admin_of(self.client).topics.create(self.topic, queue_count=1)
 
     def read(self, count: int) -> list[Record]:
         """Return the records of the queue, which must be this many."""

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.interop.conftest import require_peers, some
 from tests.interop.peers import RealBroker, RealNameServer, free_port
 
+from pymq import blocking
 from pymq.broker.replication_config import Role
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.message import Message
 from pymq.protocol.record import decode_records
@@ -50,8 +51,8 @@ def first_of(root: Path) -> int:
     return min(int(path.name) for path in (root / "commitlog").iterdir())
 
 
-def end_of(admin: BlockingAdmin, address: str) -> int:
-    return int(admin.broker_state(address)["commitLogMaxOffset"])
+def end_of(admin: blocking.Admin, address: str) -> int:
+    return int(admin.brokers.state(address)["commitLogMaxOffset"])
 
 
 def send(client: BlockingClient, count: int, number: int) -> None:
@@ -88,8 +89,8 @@ def test_an_official_slave_has_the_log_of_our_master(version: str, tmp_path: Pat
                 haListenPort=free_port(0),
             )
 
-        admin = BlockingAdmin(client)
-        admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
+        admin = admin_of(client)
+        admin.topics.create(TOPIC, queue_count=QUEUE_COUNT)
 
         def wait_equal() -> None:
             end = end_of(admin, master.broker_address)
@@ -124,8 +125,8 @@ def test_our_slave_has_the_log_of_an_official_master(version: str, tmp_path: Pat
         ) as master,
         BlockingClient(name_server.address) as client,
     ):
-        admin = BlockingAdmin(client)
-        admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
+        admin = admin_of(client)
+        admin.topics.create(TOPIC, queue_count=QUEUE_COUNT)
         send(client, 700, 0)
         slave = Cluster(
             mine,
@@ -152,7 +153,7 @@ def test_our_slave_has_the_log_of_an_official_master(version: str, tmp_path: Pat
             slave.start_broker()
             send(client, 100, 3)
             wait_equal()
-            status = admin.topic_status(TOPIC)
+            status = admin.topics.status(TOPIC)
             assert sum(queue.max_offset for queue in status.values()) == 1_500
     promoted = Cluster(mine, store_settings={"segment_bytes": SEGMENT_BYTES})
     with promoted, BlockingClient(promoted.name_server) as client:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.interop.conftest import require_peers
 from tests.interop.peers import RealBroker, RealNameServer, free_port
 from tests.interop.test_replication_java import (
@@ -20,7 +21,6 @@ from tests.interop.test_replication_java import (
 )
 
 from pymq.broker.replication_config import Role
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
 from pymq.protocol.message import Message
@@ -61,8 +61,8 @@ def test_an_official_slave_follows_our_master_with_a_secret_only_if_it_is_listed
             haListenPort=free_port(0),
         ),
     ):
-        admin = BlockingAdmin(client)
-        admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
+        admin = admin_of(client)
+        admin.topics.create(TOPIC, queue_count=QUEUE_COUNT)
         send(client, 700, 0)
 
         def wait_equal() -> None:
@@ -104,8 +104,8 @@ def test_our_slave_with_a_secret_follows_an_official_master_only_if_it_is_listed
         ) as master,
         BlockingClient(name_server.address) as client,
     ):
-        admin = BlockingAdmin(client)
-        admin.create_topic(TOPIC, queue_count=QUEUE_COUNT)
+        admin = admin_of(client)
+        admin.topics.create(TOPIC, queue_count=QUEUE_COUNT)
         with Cluster(
             mine,
             broker={"name": master.name, "broker_id": 1, "name_servers": (name_server.address,)},

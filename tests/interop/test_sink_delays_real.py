@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
+from tests.administration import admin_of
 from tests.interop.conftest import RealCluster
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.client.config import ClientConfig
 from pymq.errors import ConfigurationError, LocalProtocolError
@@ -70,7 +70,7 @@ def site(
     config = ClientConfig(name_servers=servers, timeout_s=20.0, read_deadline_s=60.0)
     with BulkClient(servers, config=config) as client:
         topic = f"delays-{uuid.uuid4().hex[:12]}"
-        BlockingAdmin(client).create_topic(topic, queue_count=4)
+        admin_of(client).topics.create(topic, queue_count=4)
         options = SinkOptions(name_servers=servers, topic=topic, request_timeout_s=20.0)
         yield Site(request.param, client, topic, options)
 

@@ -10,13 +10,13 @@ from typing import Final
 
 import pytest
 from pyspark.sql import SparkSession
+from tests.administration import admin_of
 from tests.interop.conftest import RealCluster
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.java_scenarios import AWKWARD_TEXT
 from tests.interop.jvm import JavaClient
 from tests.local_spark import local_spark
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, ReceivedMessage
@@ -89,7 +89,7 @@ def site(
         cluster.name_server.address, timeout_s=20.0, read_deadline_s=60.0
     ) as client:
         topic = f"spark-{uuid.uuid4().hex[:12]}"
-        BlockingAdmin(client).create_topic(topic, queue_count=QUEUE_COUNT)
+        admin_of(client).topics.create(topic, queue_count=QUEUE_COUNT)
         yield Site(cluster, client, java_client(request.param), topic)
 
 

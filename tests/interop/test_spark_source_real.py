@@ -15,11 +15,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql import datasource as spark
+from tests.administration import admin_of
 from tests.interop.conftest import RealCluster
 from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.errors import RequestNotSupported
 from pymq.protocol.bodies import MessageQueue
@@ -56,7 +56,7 @@ def site(
     cluster = real_cluster(request.param)
     with BulkClient(cluster.name_server.address, timeout_s=10.0) as client:
         made = Site(cluster, client, f"source-{uuid.uuid4().hex[:12]}")
-        BlockingAdmin(client).create_topic(made.topic, queue_count=2)
+        admin_of(client).topics.create(made.topic, queue_count=2)
         for number in range(COUNT):
             for queue in made.queues():
                 properties = {"n": f"{number}"}
@@ -195,7 +195,7 @@ def test_mqadmin_shows_the_progress_of_a_stream(
     assert [line[2:6] for line in lines] == [
         [str(number), str(COUNT), str(COUNT), "0"] for number in range(2)
     ], told
-    assert BlockingAdmin(site.client).consumer_connections(group).connections == []
+    assert admin_of(site.client).groups.members(group).connections == []
 
     table = QueueStatesReader(site.options(consumergroup=group, metadata="topics"), queue_schema())
     found = rows(table, table.partitions())

@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+from tests.administration import admin_of
 from tests.interop.conftest import RealCluster, require_peers
 from tests.interop.golden import Program
 from tests.interop.java_admin import JavaAdmin
@@ -18,7 +19,6 @@ from tests.interop.jvm import JavaClient
 from tests.unit.filter.sql_expressions import Expressions, jumbled, text
 
 from pymq import blocking
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.errors import FilterSyntaxError
 from pymq.filter.evaluate import compile_sql92
@@ -129,7 +129,7 @@ class FilledQueue:
 
     def fill(self, samples: list[dict[str, str]]) -> None:
         with BlockingClient(self._name_server) as client:
-            BlockingAdmin(client).create_topic(self._topic, queue_count=1)
+            admin_of(client).topics.create(self._topic, queue_count=1)
             for number, properties in enumerate(samples):
                 user = {name: value for name, value in properties.items() if name != "TAGS"}
                 tags = properties.get("TAGS")
@@ -263,7 +263,7 @@ def test_java_consumers_do_not_start_with_a_filter_that_cannot_be(
             (plain, "n > 5", ResponseCode.SYSTEM_ERROR),
         ):
             with BlockingClient(running.name_server) as admin:
-                BlockingAdmin(admin).create_topic(topic, queue_count=1)
+                admin_of(admin).topics.create(topic, queue_count=1)
             with pytest.raises(JavaError) as refused:
                 JavaPushConsumer(
                     client, f"g-{topic}", running.name_server, topic, sql, selector="sql"
@@ -277,7 +277,7 @@ def test_our_consumers_select_at_an_official_broker(
     name_server = real_cluster(VERSION).name_server.address
     topic = f"sql-{uuid.uuid4().hex[:8]}"
     with BlockingClient(name_server) as client:
-        BlockingAdmin(client).create_topic(topic, queue_count=1)
+        admin_of(client).topics.create(topic, queue_count=1)
         for number in range(20):
             client.send(Message(topic, b"%d" % number, properties={"n": str(number)}))
     consumer = blocking.Consumer(name_server, f"g-{topic}", from_where="earliest")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.servers import broker_process, name_server_process
 from tests.interop.conftest import require_peers, some
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
@@ -27,7 +28,6 @@ from tests.interop.java_values import Outgoing, ReceivedMessage
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, wait_for_route
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol import fastjson
 from pymq.protocol import message as properties_of
@@ -152,9 +152,9 @@ def site(
 
 
 def create_topics(site: Site) -> None:
-    admin = BlockingAdmin(site.client)
+    admin = admin_of(site.client)
     for topic in site.topics:
-        admin.create_topic(topic, queue_count=QUEUE_COUNT)
+        admin.topics.create(topic, queue_count=QUEUE_COUNT)
 
 
 def body(site: Site) -> bytes:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.servers import broker_process
 from tests.interop.conftest import require_peers
 from tests.interop.peers import RealBroker, RealNameServer, wait_for_route
 from tests.interop.test_delays_and_retries import Asker
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.message import decode_properties
@@ -150,7 +150,7 @@ def test_what_waits_is_held_recalled_and_delivered_by_whoever_serves_the_store(
         address = name_server.address
         with official(address, store) as broker:
             with BlockingClient(address) as client:
-                BlockingAdmin(client).create_topic(ledger.topic, queue_count=1)
+                admin_of(client).topics.create(ledger.topic, queue_count=1)
             ledger.send(broker, "official-delivered", 1)
             ledger.check(broker, {"official-delivered"})
             ledger.send(broker, "official-recalled-by-itself", HELD_S["ours"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from tests.administration import admin_of
 from tests.crash.servers import broker_process
 from tests.interop.conftest import require_peers
 from tests.interop.java_scenarios import ClientFactory
@@ -23,7 +24,6 @@ from tests.interop.java_transactions import (
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, RealNameServer, wait_for_route
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC
 
@@ -108,7 +108,7 @@ def test_open_transactions_go_there_and_back(
         site = Site(tmp_path, name_server.address, java_client(version), topic)
         with site.official(version, **NEVER) as address:
             with BlockingClient(name_server.address) as client:
-                BlockingAdmin(client).create_topic(topic, queue_count=1)
+                admin_of(client).topics.create(topic, queue_count=1)
             with site.producer() as producer:
                 send_all(site, producer, "official")
                 # Decisions are not answered.

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.administration import admin_of
 from tests.spark.copies import ROWS, Copy, copy_of, read_all
 from tests.spark.faulty_sink import FAULTS, OUTAGES, OVER
 from tests.spark.readers import HAS_LIMITS
 from tests.spark.two_brokers import DEADLINE_S, NAMES, TwoBrokers, numbers, wait_until
 
 from pymq.client.blocking import BlockingClient
-from pymq.client.sink_admin import SinkAdmin
 
 pytestmark = pytest.mark.spark
 #: How long brokers stay away.
@@ -98,8 +98,8 @@ def test_a_sink_that_was_forgotten_begins_again(copy: Copy) -> None:
     assert copy.run() is None
     copy.forget_last(copy.batch_count + 1)  # before 4.2 the first one has rows already
     with BlockingClient(copy.bed.name_server) as client:
-        ((_, row),) = SinkAdmin(client).sinks()
-        assert SinkAdmin(client).forget(row.last.sink)
+        ((_, row),) = admin_of(client).sinks.rows()
+        assert admin_of(client).sinks.forget(row.last.sink)
     assert copy.run() is None
     found = sorted(int(one.body) for one in copy.bed.stored("to"))
     assert found == sorted([*range(ROWS), *range(ROWS)])
@@ -188,7 +188,7 @@ def test_a_query_that_starts_while_brokers_restart(copy: Copy) -> None:
             query.stop()
     copy.check()
     with BlockingClient(copy.bed.name_server) as client:
-        ((_, row),) = SinkAdmin(client).sinks()
+        ((_, row),) = admin_of(client).sinks.rows()
     assert row.last.sink == query.id
 
 

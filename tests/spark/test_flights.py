@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.spark.test_session import HAS_SOCKETS
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
 from pymq.testing import Cluster
 
@@ -90,7 +90,7 @@ def test_every_total_is_right_and_a_second_run_adds_nothing(environment: dict[st
 def test_a_wrong_total_is_found_on_a_cluster_that_has_been_used(
     environment: dict[str, str], cluster: Cluster, client: BlockingClient
 ) -> None:
-    BlockingAdmin(client).create_topic("flights")
+    admin_of(client).topics.create("flights")
     name_server = ("--name-server", cluster.name_server)
     done = run(environment, "-c", FALSIFIED, "--rows", "5000", *name_server)
     assert done.returncode == 1, done.stdout + done.stderr

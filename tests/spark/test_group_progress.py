@@ -8,10 +8,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests.administration import admin_of
 from tests.spark.readers import HAS_LIMITS
 from tests.spark.two_brokers import TwoBrokers, numbers, wait_until
 
-from pymq.client.admin import BlockingAdmin
 from pymq.protocol.bodies import MessageQueue
 from pymq.spark import LagListener, StreamLag, lag, starting_offsets
 
@@ -28,7 +28,7 @@ def stream(spark: SparkSession, bed: TwoBrokers, topic: str, **options: str) -> 
 def of_group(bed: TwoBrokers, group: str) -> dict[MessageQueue, tuple[int, int]]:
     """What tools show: committed offset and end of each queue."""
     with bed.client() as client:
-        found = BlockingAdmin(client).group_lag(group)
+        found = admin_of(client).offsets.lag(group)
     return {one.queue: (one.consumer_offset, one.broker_offset) for one in found}
 
 
@@ -55,7 +55,7 @@ def test_what_is_consumed_is_the_group_s_progress(
     assert of_group(bed, "orders-copy") == {q: (ends[q], e) for q, e in later.items()}
     with bed.client() as client:  # which tools that start from its retry topic need
         assert client.read_queues("%RETRY%orders-copy")
-        assert BlockingAdmin(client).consumer_connections("orders-copy").connections == []
+        assert admin_of(client).groups.members("orders-copy").connections == []
 
     table = spark.read.format("pymq").options(
         nameServer=bed.name_server, subscribe=topic, metadata="topics"

@@ -11,11 +11,11 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
+from tests.administration import admin_of
 from tests.spark.readers import HAS_LIMITS
 from tests.spark.test_source_positions import GROUP, commit, moment
 from tests.spark.two_brokers import Stored, TwoBrokers, numbers, wait_until
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.record_batch import read_columns
@@ -89,7 +89,7 @@ def test_a_topic_that_was_created_again_while_the_query_was_stopped(
     start(available_now=True).awaitTermination()  # Before 4.2 each is one batch.
     before = found()
     with bed.client() as client:
-        BlockingAdmin(client).delete_topic(TOPIC)
+        admin_of(client).topics.delete(TOPIC)
     bed.create_topic(TOPIC)
     bed.send(TOPIC, numbers(100, 300))
     query = start(available_now=True)

@@ -9,10 +9,10 @@ import time
 from typing import Any
 
 import pytest
+from tests.administration import admin_of
 from tests.spark.readers import HAS_LIMITS, TOPIC, batch, in_background, read_on, rows, stream
 from tests.spark.two_brokers import NAMES, TwoBrokers, numbers, wait_until
 
-from pymq.client.admin import BlockingAdmin
 from pymq.errors import ConfigurationError, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.message import Message
 
@@ -27,7 +27,7 @@ def moment(bed: TwoBrokers) -> str:
 
 def commit(bed: TwoBrokers, offset: int) -> None:
     with bed.client() as client:
-        BlockingAdmin(client).create_group(GROUP)
+        admin_of(client).groups.create(GROUP)
         for queue in client.read_queues(TOPIC):
             client.commit_offset(GROUP, queue, offset)
 

@@ -1,18 +1,18 @@
 """The source while topics are changed under it: more queues, fewer, deleted, created again."""
 
 import pytest
+from tests.administration import admin_of
 from tests.spark.readers import HAS_LIMITS, TOPIC, all_there_is, read_on, rows, stream
 from tests.spark.two_brokers import TwoBrokers, numbers, wait_until
 
 from pymq.client import operations
-from pymq.client.admin import BlockingAdmin
 from pymq.errors import BrokerError, OffsetOutOfRange
 from pymq.protocol.bodies import TopicConfig
 
 
 def delete(bed: TwoBrokers, topic: str = TOPIC) -> None:
     with bed.client() as client:
-        BlockingAdmin(client).delete_topic(topic)
+        admin_of(client).topics.delete(topic)
 
 
 def set_queues(bed: TwoBrokers, broker: str, count: int) -> None:

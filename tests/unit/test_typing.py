@@ -91,8 +91,10 @@ async def asynchronous(name_server: str) -> None:
 
 
 def embedded() -> None:
-    with Cluster(flush="sync") as cluster, pymq.BlockingClient(cluster.name_server) as client:
-        lags: list[pymq.QueueLag] = pymq.BlockingAdmin(client).group_lag("g")
+    with Cluster(flush="sync") as cluster, pymq.blocking.Admin(cluster.name_server) as admin:
+        lags: list[pymq.QueueLag] = admin.offsets.lag("g")
+        changes: list[pymq.OffsetChange] = admin.offsets.reset("g", "T", "latest", dry_run=True)
+        admin.topics.create("T", queue_count=len(changes))
         print(sum(lag.lag for lag in lags), DefaultSource.name().upper())
         fault: LastingFault = cluster.broker("broker-a").delay(0.5)
         fault.end()

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 import typer.core
+from typer.models import CommandInfo
 
-from pymq.cli import clusters, groups, lookup, messages, servers, sinks, stores, topics
+from pymq.cli import servers
 from pymq.cli.exits import EXIT_TEXTS, Exit, exit_for
 from pymq.cli.summaries import SERVERS, version_text
 from pymq.errors import PymqError
@@ -42,7 +43,7 @@ class _Commands(typer.core.TyperGroup):
             raise typer.Exit(Exit.INTERRUPTED) from error
 
 
-application = typer.Typer(
+_TOP = typer.Typer(
     cls=_Commands,
     add_completion=False,
     no_args_is_help=True,
@@ -55,8 +56,16 @@ application = typer.Typer(
 
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit status."""
+    # Only what is asked for is imported and prepared, because that takes time; the names and
+    # summaries of the others are enough for the help.
+    words = [one for one in arguments if not one.startswith("-")]
+    is_completion = "_PYMQ_COMPLETE" in os.environ
+    if is_completion:
+        from typer.completion import completion_init  # type: ignore[attr-defined]
+
+        completion_init()
     try:
-        application(arguments, prog_name="pymq")
+        application(None if is_completion else words[:2])(arguments, prog_name="pymq")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else Exit.OK
     return Exit.OK
@@ -68,7 +77,7 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@application.callback()
+@_TOP.callback()
 def _top(
     version: Annotated[
         bool,
@@ -87,18 +96,105 @@ def _server(name: str) -> Callable[[typer.Context], None]:
     return serve
 
 
-for _name, _summary in SERVERS.items():
-    application.command(
-        _name,
-        help=_summary,
-        add_help_option=False,
-        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
-    )(_server(_name))
-application.command(no_args_is_help=True)(messages.send)
-application.command(no_args_is_help=True)(messages.consume)
-application.add_typer(topics.commands, name="topic", help="List, create, delete topics.")
-application.add_typer(groups.commands, name="group", help="List consumer groups and their lag.")
-application.add_typer(lookup.commands, name="message", help="Find messages by key, show one.")
-application.add_typer(clusters.commands, name="cluster", help="List brokers, show their state.")
-application.add_typer(sinks.commands, name="sink", help="List, show, forget exactly-once sinks.")
-application.add_typer(stores.commands, name="store", help="Check, show, rebuild a store directory.")
+#: Command -> summary.
+_COMMANDS = {
+    "send": "Send messages; print where each is stored.",
+    "consume": "Print messages as they arrive, or those that are there.",
+    "tail": "Print the last messages of a topic, and those that follow.",
+    "copy": "Copy messages to another topic, or to another cluster.",
+    "topic": "List, create, change, delete topics; show their routes.",
+    "group": "List, create, delete, reset consumer groups; lag, members.",
+    "message": "Find messages by key, id or place.",
+    "cluster": "List brokers, show their state.",
+    "doctor": "Find out what is wrong, and what to do.",
+    "sink": "List, show, forget exactly-once sinks.",
+    "store": "Check, show, rebuild a store directory.",
+    "completion": "Print a shell's completion script.",
+}
+
+
+def _load(name: str) -> Any:
+    """Return a command: a function, or an application of verbs."""
+    match name:
+        case "send" | "consume":
+            from pymq.cli import messages
+
+            return messages.send if name == "send" else messages.consume
+        case "tail":
+            from pymq.cli import tailing
+
+            return tailing.tail
+        case "copy":
+            from pymq.cli import copying
+
+            return copying.copy
+        case "topic":
+            from pymq.cli import topics
+
+            return topics.commands
+        case "group":
+            from pymq.cli import groups
+
+            return groups.commands
+        case "message":
+            from pymq.cli import lookup
+
+            return lookup.commands
+        case "cluster":
+            from pymq.cli import clusters
+
+            return clusters.commands
+        case "doctor":
+            from pymq.cli import doctor
+
+            return doctor.doctor
+        case "sink":
+            from pymq.cli import sinks
+
+            return sinks.commands
+        case "store":
+            from pymq.cli import stores
+
+            return stores.commands
+        case _:
+            from pymq.cli import completion
+
+            return completion.completion
+
+
+def application(words: list[str] | None) -> typer.Typer:
+    """Return the application with one command that works, all others in name only.
+
+    Args:
+        words: the command, and the verb after it; ``None``: all work.
+    """
+    wanted, verb = (*(words or ()), None, None)[:2]
+    for name, summary in SERVERS.items():
+        _TOP.command(
+            name,
+            help=summary,
+            add_help_option=False,
+            context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+        )(_server(name))
+    for name, summary in _COMMANDS.items():
+        if words is not None and wanted != name:
+            _TOP.command(name, help=summary)(_unprepared)
+            continue
+        command = _load(name)
+        if isinstance(command, typer.Typer):
+            only = [one for one in command.registered_commands if verb == _name_of(one)]
+            command.registered_commands = only or command.registered_commands
+            _TOP.add_typer(command, name=name, help=summary)
+        else:
+            needs = name not in ("doctor", "completion")
+            _TOP.command(name, short_help=summary, no_args_is_help=needs)(command)
+    return _TOP
+
+
+def _name_of(command: CommandInfo) -> str | None:
+    return command.name or getattr(command.callback, "__name__", None)
+
+
+def _unprepared() -> None:
+    """A command that was not asked for."""
+    raise AssertionError("a command that was not prepared was called")

@@ -3,21 +3,27 @@
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
 from pymq.cli import logs
 from pymq.cli.output import Form
+from pymq.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pymq.client.admin import BlockingAdmin
+    from pymq.blocking import Admin
+    from pymq.cli.profiles import Profile
     from pymq.client.blocking import BlockingClient
+    from pymq.client.network import Network
 
 P = ParamSpec("P")
+
+TIMEOUT_S = 5.0
 
 
 def _log_more(context: typer.Context, count: int) -> int:
@@ -38,22 +44,34 @@ def _set_up_logs(context: typer.Context, count: int) -> int:
 
 
 NameServer = Annotated[
-    str,
+    str | None,
     typer.Option(
         "--name-server",
         "-n",
-        envvar="NAMESRV_ADDR",
         metavar="HOST:PORT[;...]",
-        help="Name servers of the cluster.",
+        help="Name servers of the cluster, or the URL at which they are looked up.  [default: of "
+        "the profile, or NAMESRV_ADDR, or 127.0.0.1:9876]",
+        show_default=False,
+    ),
+]
+ProfileName = Annotated[
+    str | None,
+    typer.Option(
+        "--profile", metavar="NAME", help="The cluster that config.toml has under this name."
     ),
 ]
 Output = Annotated[
     Form, typer.Option("--output", "-o", help="Text for people, or JSON for programs.")
 ]
 Timeout = Annotated[
-    float,
+    float | None,
     typer.Option(
-        "--timeout", metavar="SECONDS", min=0.1, max=3600, help="How long to wait for an answer."
+        "--timeout",
+        metavar="SECONDS",
+        min=0.1,
+        max=3600,
+        help="How long to wait for an answer.  [default: 5]",
+        show_default=False,
     ),
 ]
 Verbose = Annotated[
@@ -63,23 +81,89 @@ Verbose = Annotated[
 Quiet = Annotated[
     int, typer.Option("--quiet", "-q", count=True, callback=_log_less, help="Log errors only.")
 ]
+AddressMap = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--map",
+        metavar="ADDRESS=ADDRESS",
+        help="Where a broker is reached instead of at what it advertises: HOST:PORT=HOST:PORT, or "
+        "HOST=HOST; may be repeated.",
+    ),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="TEXT",
+        help="How to print a message, such as '{queue}:{offset} {keys} {body}\\n'; the names are "
+        "those of -o json, and stored, born.",
+    ),
+]
+BodyOnly = Annotated[
+    bool, typer.Option("--body-only", help="Print the bodies unchanged, and nothing else.")
+]
 Cluster = Annotated[
     str | None, typer.Option("--cluster", help="Only on the brokers of this cluster.")
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: it caches
 class Shared:
     """The options of every client command."""
 
-    name_server: NameServer = "127.0.0.1:9876"
+    given_name_server: NameServer = None
+    profile_name: ProfileName = None
     form: Output = Form.TEXT
-    timeout_s: Timeout = 5.0
+    given_timeout_s: Timeout = None
+    mapped: AddressMap = None
     verbose: Verbose = 0
     quiet: Quiet = 0
 
-    def client(self) -> "BlockingClient":
+    @functools.cached_property
+    def profile(self) -> "Profile":
+        """The profile that counts.
+
+        Raises:
+            ConfigurationError: there is no such profile, or its file is malformed.
+        """
+        from pymq.cli.profiles import chosen
+
+        return chosen(self.profile_name, os.environ, Path.home())
+
+    @property
+    def name_server(self) -> str:
+        """The name servers of the cluster."""
+        return self.given_name_server or str(self.profile.name_server)
+
+    @property
+    def timeout_s(self) -> float:
+        """How long to wait for an answer."""
+        return self.given_timeout_s or self.profile.timeout_s or TIMEOUT_S
+
+    def network(self) -> "Network":
+        """Return where brokers are reached.
+
+        Raises:
+            ConfigurationError: ``mapped`` is malformed.
+        """
+        from pymq.client.network import Network
+
+        pairs = dict(self.profile.broker_address_map)
+        for pair in self.mapped or ():
+            advertised, equals, reached = pair.partition("=")
+            if not (advertised and equals and reached):
+                raise ConfigurationError(
+                    f"--map {pair!r}: expected ADDRESS=ADDRESS, such as "
+                    "172.17.0.3:10911=127.0.0.1:10911"
+                )
+            pairs[advertised] = reached
+        return Network(broker_address_map=pairs)
+
+    def client(self, name_server: str | None = None) -> "BlockingClient":
         """Return a client that gives up after ``timeout_s``; use it in a ``with`` statement.
+
+        Args:
+            name_server: of another cluster than this one.
 
         Raises:
             ConfigurationError: ``name_server`` is not a list of addresses.
@@ -87,26 +171,30 @@ class Shared:
         from pymq.client.blocking import BlockingClient  # here: --help is to be quick
         from pymq.client.config import ClientConfig, parse_name_servers
 
-        name_servers = parse_name_servers(self.name_server)
+        name_servers = parse_name_servers(name_server or self.name_server)
         config = ClientConfig(
             name_servers=name_servers,
             timeout_s=self.timeout_s,
             connect_timeout_s=self.timeout_s,
             read_deadline_s=self.timeout_s,
+            network=self.network(),
         )
         return BlockingClient(name_servers, config=config)
 
-    @contextmanager
-    def admin(self) -> "Iterator[BlockingAdmin]":
-        """Yield the administration over a ``client`` that is closed afterwards.
+    def admin(self) -> "Admin":
+        """Return the administration of the cluster; use it in a ``with`` statement.
 
         Raises:
             ConfigurationError: ``name_server`` is not a list of addresses.
         """
-        from pymq.client.admin import BlockingAdmin
+        from pymq.client.threaded_admin import Admin
 
-        with self.client() as connected:
-            yield BlockingAdmin(connected)
+        return Admin(
+            self.name_server,
+            timeout_s=self.timeout_s,
+            connect_timeout_s=self.timeout_s,
+            network=self.network(),
+        )
 
 
 _OPTIONS = inspect.signature(Shared).parameters

@@ -10,8 +10,8 @@ from pymq.protocol.codes import request_name
 from pymq.protocol.request_totals import decode_request_totals
 
 if TYPE_CHECKING:
+    from pymq.blocking import Admin
     from pymq.cli.replicas import Group, Replica
-    from pymq.client.admin import BlockingAdmin
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -27,13 +27,10 @@ def list_brokers(shared: arguments.Shared) -> None:
     and for how long. A dash: there is none, or it is not known, as of RocketMQ 4.9.
     """
     from pymq.cli.replicas import Groups  # here: --help is to be quick
-    from pymq.client.admin import BlockingAdmin
-    from pymq.client.replica_admin import ReplicaAdmin
 
     rows: list[output.Row] = []
-    with shared.client() as client:
-        replicas = ReplicaAdmin(client, timeout_s=shared.timeout_s)
-        groups = Groups(BlockingAdmin(client), replicas)
+    with shared.admin() as admin:
+        groups = Groups(admin)
         for group in groups.find():
             rows += (_broker_row(group, one) for one in group.replicas)
     for failure in groups.failures:
@@ -194,14 +191,11 @@ def _hand_over(
     wait_s: float,
 ) -> None:
     from pymq.cli.handover import Handover
-    from pymq.client.admin import BlockingAdmin
     from pymq.client.config import parse_name_servers
-    from pymq.client.replica_admin import ReplicaAdmin
 
     controllers = () if controller is None else parse_name_servers(controller)
-    with shared.client() as client:
-        replicas = ReplicaAdmin(client, timeout_s=shared.timeout_s)
-        handover = Handover(BlockingAdmin(client), replicas)
+    with shared.admin() as admin:
+        handover = Handover(admin)
         plan = handover.plan(broker_name, to, controllers)
         row: output.Row = {**plan.row(), "dryRun": dry_run, "warnings": plan.warnings}
         row |= {"epoch": plan.info.master_epoch, "seconds": None}
@@ -242,19 +236,10 @@ Broker = Annotated[
 ]
 
 
-def _address(admin: "BlockingAdmin", broker: str) -> str:
-    if ":" in broker:
-        return broker
-    masters = admin.masters()
-    if broker not in masters:
-        raise ConfigurationError(f"no broker {broker!r} has a master, found {sorted(masters)}")
-    return masters[broker]
-
-
-def _state(admin: "BlockingAdmin", broker: str) -> dict[str, str]:
-    address = _address(admin, broker)
+def _state(admin: "Admin", broker: str) -> dict[str, str]:
+    address = admin.brokers.address(broker)
     try:
-        return admin.broker_state(address)
+        return admin.brokers.state(address)
     except RequestNotSupported as error:
         raise ConfigurationError(
             f"{address} is not a broker, perhaps a name server; `pymq cluster list` shows the "
@@ -322,10 +307,10 @@ def clean(
 ) -> None:
     """Let a broker delete what has expired (fileReservedTime) now, not at deleteWhen."""
     with shared.admin() as admin:
-        address = _address(admin, broker)
-        admin.delete_expired_log(address)
+        address = admin.brokers.address(broker)
+        admin.brokers.delete_expired_log(address)
         if queues:
-            admin.clean_expired_queues(address)
+            admin.brokers.clean_expired_queues(address)
     row = {"broker": broker, "address": address, "log": True, "queues": queues}
     headings = {"broker": "BROKER", "address": "ADDRESS", "log": "LOG", "queues": "QUEUES"}
     output.table(shared.form, [row], headings)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from pymq.cli import reading
-from pymq.client.admin import BlockingAdmin
+from pymq.cli.queues import choose
 from pymq.client.blocking import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
@@ -20,6 +20,7 @@ def consume(
     tags: str,
     follow: bool,
     count: int | None,
+    queue: str | None,
     show: Callable[[ReceivedMessage], None],
 ) -> None:
     """Show messages as they arrive, or those that are there.
@@ -32,10 +33,18 @@ def consume(
         start or ("latest" if follow else "earliest"), now=datetime.now().astimezone()
     )
     shown = _Shown(show, count)
+    if group is not None and queue is not None:
+        raise ConfigurationError("--queue with --group: members share all queues; leave one out")
     if group is None:
         positions = reading.start_positions(client, topic, begin)
-        source = reading.tail if follow else reading.backlog
-        for message in source(client, positions, tags=tags):
+        if queue is not None:
+            only = choose(list(positions), topic, queue)
+            positions = {only: positions[only]}
+        if follow:
+            source = reading.tail(client, positions, tags=tags, adopts_queues=queue is None)
+        else:
+            source = reading.backlog(client, positions, tags=tags)
+        for message in source:
             if not shown.add(message):
                 break
     elif follow:
@@ -94,7 +103,10 @@ def _drain(
     shown: _Shown,
 ) -> None:
     """Read what is there from a group's offsets on, and commit for it; it must have no members."""
-    members = BlockingAdmin(client).consumer_connections(group).connections
+    from pymq.client.threaded_admin import Admin
+
+    with Admin(client.name_servers) as admin:
+        members = admin.groups.members(group).connections
     if members:
         raise PymqError(
             f"members of group {group!r} are connected ({len(members)}): stop them, or leave out "

@@ -3,6 +3,7 @@
 from enum import IntEnum
 
 from pymq.errors import (
+    BrokersFailed,
     ConfigurationError,
     ConnectionFailed,
     LocalProtocolError,
@@ -34,6 +35,9 @@ EXIT_TEXTS = {
 
 def exit_for(error: PymqError) -> Exit:
     """Return the exit status of a client command that failed with an error."""
+    if isinstance(error, BrokersFailed):
+        every = {exit_for(one) for one in error.failures.values()}
+        return every.pop() if len(every) == 1 else Exit.REFUSED
     if isinstance(error, ConfigurationError | LocalProtocolError):
         return Exit.USAGE
     if isinstance(error, ConnectionFailed | RequestTimeout | TooManyPending):

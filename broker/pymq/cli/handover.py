@@ -5,9 +5,8 @@ import time
 from dataclasses import dataclass, field
 
 from pymq.cli.replicas import Group, Groups, Replica, waits_for_slaves
-from pymq.client.admin import BlockingAdmin
-from pymq.client.replica_admin import ReplicaAdmin
 from pymq.client.routes import MASTER_ID
+from pymq.client.threaded_admin import Admin
 from pymq.errors import ConfigurationError, PymqError, RequestTimeout
 from pymq.protocol.controller import ReplicaInfo
 
@@ -77,12 +76,12 @@ class Handover:
     """Finds out what would happen, and has it happen.
 
     Args:
-        admin, replicas: for the name servers, and for brokers and controllers.
+        admin: asks name servers, brokers and controllers.
     """
 
-    def __init__(self, admin: BlockingAdmin, replicas: ReplicaAdmin) -> None:
+    def __init__(self, admin: Admin) -> None:
         self._admin = admin
-        self._replicas = replicas
+        self._replicas = admin.replicas
 
     def plan(self, name: str, to: str | None, controllers: tuple[str, ...]) -> Plan:
         """Return what is to happen.
@@ -97,7 +96,7 @@ class Handover:
             HandoverRefused: no other broker has everything.
             PymqError: the controllers cannot be asked.
         """
-        groups = Groups(self._admin, self._replicas)
+        groups = Groups(self._admin)
         group = _the_one(groups.find(name, controllers), name)
         if group.controllers is None:
             problems = "; ".join(f"{one.address}: {one.report.problem}" for one in group.replicas)
@@ -150,7 +149,7 @@ class Handover:
     def _serves(self, name: str, address: str) -> bool:
         """Does it run as the master, and are clients told so?"""
         try:
-            found = self._admin.cluster_info().brokers.get(name)
+            found = self._admin.cluster().brokers.get(name)
             is_told = found is not None and found.addresses.get(MASTER_ID) == address
             return is_told and self._replicas.is_master(address)
         except PymqError:

@@ -1,4 +1,4 @@
-"""``pymq message``: find, show."""
+"""``pymq message``: find, show, at."""
 
 from datetime import datetime
 from typing import Annotated
@@ -44,7 +44,7 @@ def find(
             moment = reading.parse_moment(option, text, now=now)
             limits[name] = int(moment.timestamp() * 1000)
     with shared.admin() as admin:
-        found = admin.query_messages(topic, key, count_max=count, **limits)
+        found = admin.messages.by_key(topic, key, count_max=count, **limits)
     if not found:
         within = " within these times" if limits else ""
         raise MessageNotFound(f"topic {topic!r} has no message with key {key!r}{within}")
@@ -65,5 +65,29 @@ def show(
 ) -> None:
     """Show everything that is known about a message."""
     with shared.admin() as admin:
-        message = admin.view_message(message_id, topic)
+        message = admin.messages.by_id(message_id, topic)
+    output.details(shared.form, output.message_details(message))
+
+
+@commands.command()
+@arguments.with_shared
+def at(
+    shared: arguments.Shared,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Its offset.")],
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", metavar="[BROKER:]ID", help="Which, if the topic has several."),
+    ] = None,
+) -> None:
+    """Show the message at an offset of a queue."""
+    from pymq.cli import queues
+    from pymq.errors import ConfigurationError
+
+    with shared.admin() as admin:
+        known = admin.topics.route(topic).read_queues
+        if queue is None and len(known) != 1:
+            raise ConfigurationError(f"topic {topic!r} has {len(known)} queues: give --queue")
+        chosen = known[0] if queue is None else queues.choose(known, topic, queue)
+        message = admin.messages.by_offset(chosen, offset)
     output.details(shared.form, output.message_details(message))

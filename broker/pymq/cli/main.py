@@ -3,6 +3,7 @@
 import sys
 
 from pymq import extras
+from pymq.cli.command_line import prepared
 from pymq.cli.exits import Exit
 from pymq.cli.summaries import SERVERS, version_text
 
@@ -13,7 +14,7 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: of the command line; None: those of the process.
     """
-    given = sys.argv[1:] if arguments is None else arguments
+    given = prepared(sys.argv[1:] if arguments is None else arguments)
     try:
         if given and given[0] in SERVERS:
             from pymq.cli import servers

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from pymq.cli import arguments, output
+from pymq.errors import ConfigurationError
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 
@@ -16,12 +17,15 @@ Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 @arguments.with_shared
 def send(
     shared: arguments.Shared,
-    topic: Topic,
+    topic: Annotated[
+        str | None,
+        typer.Argument(metavar="TOPIC", help="The topic; none: that of each line of --from-json."),
+    ] = None,
     body: Annotated[
         str | None,
         typer.Argument(
             metavar="[BODY]",
-            help="The message. Without it and --file, each line of standard input is a message.",
+            help="The message. Without it and --file, or -: each line of standard input is one.",
             show_default=False,
         ),
     ] = None,
@@ -43,6 +47,14 @@ def send(
         ),
     ] = None,
     count: Annotated[int, typer.Option("--count", metavar="N", min=1, help="Send it N times.")] = 1,
+    from_json: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-json",
+            metavar="FILE|-",
+            help="Send what `consume -o json` printed: bodies, tags, keys, properties.",
+        ),
+    ] = None,
 ) -> None:
     """Send messages; print where each is stored.
 
@@ -51,6 +63,14 @@ def send(
     """
     from pymq.cli import sending  # its imports would delay --help
 
+    if from_json is not None:
+        if body is not None or file is not None or tags or keys or properties or count != 1:
+            raise ConfigurationError("--from-json: expected without BODY, and what belongs to it")
+        with shared.client() as client:
+            sending.send_json(client, topic, from_json, queue=queue, form=shared.form)
+        return
+    if topic is None:
+        raise ConfigurationError("TOPIC is missing: where is the message to be sent?")
     named = sending.parse_properties(properties or ())
     bodies = sending.bodies(body, file, count)
     with shared.client() as client:
@@ -100,9 +120,12 @@ def consume(
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", help="Wait for more, or end with the last one.")
     ] = True,
-    body_only: Annotated[
-        bool, typer.Option("--body-only", help="Print the bodies unchanged, and nothing else.")
-    ] = False,
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", metavar="[BROKER:]ID", help="Only of this queue; without --group."),
+    ] = None,
+    template: arguments.Format = None,
+    body_only: arguments.BodyOnly = False,
 ) -> None:
     """Print messages as they arrive (Ctrl-C ends), or those that are there.
 
@@ -119,5 +142,6 @@ def consume(
             tags=tags,
             follow=follow,
             count=count,
-            show=output.message_printer(shared.form, body_only=body_only),
+            queue=queue,
+            show=output.message_printer(shared.form, body_only=body_only, template=template),
         )

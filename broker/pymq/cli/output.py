@@ -3,11 +3,16 @@
 import base64
 import json
 import re
+import string
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
+
+from pymq.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pymq.client.operations import SendResult
@@ -81,6 +86,29 @@ def time_text(timestamp_ms: int | None) -> str | None:
     return moment.isoformat(sep=" ", timespec="milliseconds")
 
 
+@contextmanager
+def progress(what: str, *, unit: str = "bytes") -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that shows (done, total) on a terminal, if there is one."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    count = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn(what), BarColumn(), count, TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
 # ----------------------------------------------------------------------------------- messages
 
 
@@ -116,6 +144,7 @@ def message_row(message: "ReceivedMessage") -> Row:
         "bornTimestamp": message.born_timestamp_ms,
         "storeTimestamp": message.store_timestamp_ms,
         "reconsumeTimes": message.reconsume_times,
+        "flag": message.flag,
         "properties": message.properties,
     }
     try:
@@ -134,7 +163,6 @@ def message_details(message: "ReceivedMessage") -> Row:
         "physicalOffset": message.physical_offset,
         "bornHost": message.born_host,
         "storeHost": message.store_host,
-        "flag": message.flag,
         "sysFlag": message.sys_flag,
     }
     return row | more | body
@@ -169,13 +197,57 @@ def message_text(message: "ReceivedMessage") -> str:
     return printable(" ".join(parts))
 
 
-def message_printer(form: Form, *, body_only: bool) -> "Callable[[ReceivedMessage], None]":
-    """Return a function that prints a message."""
+def message_printer(
+    form: Form, *, body_only: bool, template: str | None = None
+) -> "Callable[[ReceivedMessage], None]":
+    """Return a function that prints a message.
+
+    Raises:
+        ConfigurationError: ``template`` is not a format string.
+    """
     if body_only:
         return _print_body
+    if template is not None:
+        return _templated(template)
     if form is Form.JSON:
         return lambda message: line(json.dumps(message_row(message), ensure_ascii=False))
     return lambda message: line(message_text(message))
+
+
+def _templated(template: str) -> "Callable[[ReceivedMessage], None]":
+    text = template.replace("\\n", "\n").replace("\\t", "\t")
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+    except ValueError as error:
+        raise ConfigurationError(f"--format {template!r}: {error}") from error
+    for name in names:
+        first = re.split(r"[\[]", name)[0]
+        if first not in _FIELDS:
+            raise ConfigurationError(
+                f"--format {template!r}: there is no {{{name}}}, only {', '.join(_FIELDS)}"
+            )
+
+    def show(message: "ReceivedMessage") -> None:
+        row = message_row(message)
+        row |= {
+            "body": message.body.decode("utf-8", "backslashreplace"),
+            "keys": " ".join(message.keys),
+            "tags": message.tags or "",
+            "properties": defaultdict(str, message.properties),
+            "stored": time_text(message.store_timestamp_ms) or "",
+            "born": time_text(message.born_timestamp_ms) or "",
+        }
+        sys.stdout.write(text.format_map(row))
+        sys.stdout.flush()
+
+    return show
+
+
+#: Names in ``--format``.
+_FIELDS = (
+    *("topic", "broker", "queue", "offset", "id", "tags", "keys", "body", "stored", "born"),
+    *("bornTimestamp", "storeTimestamp", "reconsumeTimes", "properties", "flag"),
+)
 
 
 def _print_body(message: "ReceivedMessage") -> None:

@@ -33,13 +33,14 @@ _AGO = re.compile(r"([0-9]+)([smhd])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
-def parse_start(text: str, *, now: datetime) -> Start:
+def parse_start(text: str, *, now: datetime, option: str = "--from") -> Start:
     """Return where ``--from`` says to begin.
 
     Args:
         text: ``earliest``, ``latest``, an offset, a time like ``2026-01-31T12:00``, or a time
             span like ``15m`` (s, m, h, d) back from now.
         now: the current local time.
+        option: its name, for the error message.
 
     Raises:
         ConfigurationError: it is none of these.
@@ -51,7 +52,7 @@ def parse_start(text: str, *, now: datetime) -> Start:
     if text.isascii() and text.isdigit():
         return int(text)
     return parse_moment(
-        "--from", text, now=now, also="earliest, latest, an offset such as 42, "
+        option, text, now=now, also="earliest, latest, an offset such as 42, "
     )
 
 
@@ -164,7 +165,11 @@ def _range(
 
 
 def tail(
-    client: BlockingClient, positions: Positions, *, tags: str = "*"
+    client: BlockingClient,
+    positions: Positions,
+    *,
+    tags: str = "*",
+    adopts_queues: bool = True,
 ) -> Iterator[ReceivedMessage]:
     """Yield what is there and what arrives, for ever; queues added to the topic are read, too.
 
@@ -172,6 +177,7 @@ def tail(
         client: to read with.
         positions: where to begin in each queue of one topic; advanced.
         tags: ``*``, or tags joined by ``||``.
+        adopts_queues: read those that are added, too.
 
     Raises:
         PymqError: a broker could not be reached until the client's deadline.
@@ -183,7 +189,7 @@ def tail(
         yield from backlog(client, positions, tags=tags)
         if positions == before:
             pause.wait(max(POLL_S, _POLL_S_PER_QUEUE * len(positions)))
-        for topic in topics:
+        for topic in topics if adopts_queues else ():
             _adopt_queues(client, topic, positions)
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pymq.client.admin import BlockingAdmin
+from pymq.client.administration.replicas import BrokerReport
 from pymq.client.config import parse_name_servers
-from pymq.client.replica_admin import BrokerReport, ReplicaAdmin
 from pymq.client.routes import MASTER_ID
+from pymq.client.threaded_admin import Admin
 from pymq.errors import ConfigurationError, PymqError, RequestTimeout
 from pymq.protocol.addresses import split_address
 from pymq.protocol.admin_bodies import SlaveStatus
@@ -147,9 +147,9 @@ class Groups:
         failures: why what controllers know is missing.
     """
 
-    def __init__(self, admin: BlockingAdmin, replicas: ReplicaAdmin) -> None:
+    def __init__(self, admin: Admin) -> None:
         self._admin = admin
-        self._replicas = replicas
+        self._replicas = admin.replicas
         self.failures: list[PymqError] = []
 
     def find(
@@ -165,7 +165,7 @@ class Groups:
         Raises:
             ConnectionFailed: no name server could be asked.
         """
-        info = self._admin.cluster_info()
+        info = self._admin.cluster()
         listed = {
             (cluster, one): info.brokers[one].addresses
             for cluster, names in sorted(info.clusters.items())

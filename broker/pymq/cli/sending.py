@@ -4,13 +4,15 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import BinaryIO
 
-from pymq.cli import output
+from pymq.cli import output, replaying
+from pymq.cli.queues import choose
 from pymq.client.blocking import BlockingClient
 from pymq.client.operations import BODY_BYTES_MAX
 from pymq.errors import ConfigurationError, PymqError
-from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 
 #: Lines that arrive together are sent together, up to these limits.
@@ -37,7 +39,9 @@ def send(
         PymqError: a message was refused, could not be sent, or is not proven to be safe.
     """
     sent = unproven = 0
-    target = None if queue is None else find_queue(client, topic, queue)
+    target = None
+    if queue is not None:
+        target = choose(client.write_queues(topic), topic, queue, use="writable")
     for group in groups(arrivals):
         messages = [
             Message(topic, body, tags=tags, keys=keys or None, properties=properties)
@@ -78,7 +82,8 @@ def bodies(body: str | None, file: Path | None, count: int) -> Iterator[list[byt
 
     Args:
         body: from the command line.
-        file: contains the body instead; without both, each line of standard input is a body.
+        file: contains the body instead; without both, and with ``-``, each line of standard
+            input is a body.
         count: how often to send it.
 
     Raises:
@@ -87,6 +92,8 @@ def bodies(body: str | None, file: Path | None, count: int) -> Iterator[list[byt
     """
     if body is not None and file is not None:
         raise ConfigurationError("BODY and --file: expected one of them")
+    if body == "-" or (file is not None and str(file) == "-"):
+        body = file = None
     if body is None and file is None:
         if count != 1:
             raise ConfigurationError("--count: expected with BODY or --file only")
@@ -136,24 +143,40 @@ def groups(arrivals: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
             yield group
 
 
-def find_queue(client: BlockingClient, topic: str, text: str) -> MessageQueue:
-    """Return the queue that ``--queue`` names.
+def send_json(
+    client: BlockingClient, topic: str | None, file: Path, *, queue: str | None, form: output.Form
+) -> None:
+    """Send what ``consume -o json`` has printed, and print where each message is stored.
+
+    Args:
+        client: sends.
+        topic: where to; ``None``: where each line says.
+        file: of the lines; ``-``: standard input.
+        queue: of ``topic``.
 
     Raises:
-        ConfigurationError: it names no queue of the topic, or several.
-        PymqError: there is no route to the topic.
+        ConfigurationError: a line is not such a message; those before it are sent.
+        PymqError: a message was refused, could not be sent, or is not proven to be safe.
     """
-    broker, colon, number = text.rpartition(":")
-    if not (number.isascii() and number.isdigit()):
-        raise ConfigurationError(f"--queue {text!r}: expected a queue id, such as 3 or broker-a:3")
-    queues = client.write_queues(topic)
-    found = [
-        queue
-        for queue in queues
-        if queue.queue_id == int(number) and (not colon or queue.broker_name == broker)
-    ]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(f"{queue.broker_name}:{queue.queue_id}" for queue in found or queues)
-    what = "is on several brokers, choose one" if found else "is not writable"
-    raise ConfigurationError(f"--queue {text!r} of topic {topic!r} {what}: {known}")
+    target = None
+    if queue is not None:
+        if topic is None:
+            raise ConfigurationError("--queue: expected with TOPIC only")
+        target = choose(client.write_queues(topic), topic, queue, use="writable")
+    with _opened(file) as lines:
+        messages = (
+            replaying.message_of_line(line, number, topic)
+            for number, line in enumerate(lines, 1)
+            if line.strip()
+        )
+        if not replaying.send_all(client, messages, target, form=form):
+            raise ConfigurationError(f"nothing to send: {file} has only empty lines")
+
+
+def _opened(file: Path) -> AbstractContextManager[BinaryIO]:
+    if str(file) == "-":
+        return nullcontext(sys.stdin.buffer)
+    try:
+        return file.open("rb")
+    except OSError as error:
+        raise ConfigurationError(f"--from-json {file}: {error.strerror or error}") from error

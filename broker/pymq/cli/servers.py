@@ -113,7 +113,11 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
         "then any free ports are the default",
     )
     for name, help_text in (
-        ("--bind", "listen on this address (default: 127.0.0.1)"),
+        (
+            "--bind",
+            "listen on this address, 0.0.0.0 in a container (default: 127.0.0.1); whoever reaches "
+            "it may read and write everything",
+        ),
         ("--advertise", "have clients connect to this IP address (default: that of --bind)"),
     ):
         parser.add_argument(name, metavar="HOST", help=help_text)

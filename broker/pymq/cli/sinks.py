@@ -46,19 +46,15 @@ def show(shared: arguments.Shared, sink: Name) -> None:
 @arguments.with_shared
 def forget(shared: arguments.Shared, sink: Name) -> None:
     """Let a sink begin again, for a query that starts from scratch. What it published stays."""
-    from pymq.client.sink_admin import SinkAdmin
-
-    with shared.client() as client:
-        brokers = SinkAdmin(client).forget(sink)
+    with shared.admin() as admin:
+        brokers = admin.sinks.forget(sink)
     rows = [{"sink": sink, "broker": broker, "forgotten": True} for broker in brokers]
     output.table(shared.form, rows, {"sink": "FORGOTTEN", "broker": "BROKER"})
 
 
 def _rows(shared: arguments.Shared, sink: str | None) -> list[output.Row]:
-    from pymq.client.sink_admin import SinkAdmin
-
-    with shared.client() as client:
-        return [_row(broker, row) for broker, row in SinkAdmin(client).sinks(sink)]
+    with shared.admin() as admin:
+        return [_row(broker, row) for broker, row in admin.sinks.rows(sink)]
 
 
 def _row(broker: str, row: "SinkRow") -> output.Row:

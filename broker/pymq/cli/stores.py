@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -53,27 +53,6 @@ def _store_config(directory: Path, file: Path | None) -> "StoreConfig":
     return store_config(file, root=directory.absolute())
 
 
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows (bytes done, total bytes) on a terminal, if there is one."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
 # -------------------------------------------------------------------------------------- check
 
 
@@ -94,7 +73,7 @@ def check(
         from pymq.store.inspection import check_store
 
         settings = _store_config(directory, config)
-        with _progress("reading") as on_progress:
+        with output.progress("reading") as on_progress:
             report = check_store(settings, on_progress=on_progress)
     if form is Form.JSON:
         output.line(json.dumps(_report_row(report), ensure_ascii=False))
@@ -360,7 +339,7 @@ def rebuild(
     from pymq.store.rebuild import rebuild_store
 
     settings = _store_config(directory, config)
-    with _progress("building") as on_progress:
+    with output.progress("building") as on_progress:
         summary = rebuild_store(settings, Clock(), on_progress=on_progress)
     if form is Form.JSON:
         output.line(json.dumps(_summary_row(summary), ensure_ascii=False))

@@ -1,15 +1,20 @@
-"""``pymq topic``: list, create, delete, status."""
+"""``pymq topic``: list, create, update, delete, status, config, route."""
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pymq.cli import arguments, output
-from pymq.errors import RouteNotFound
+from pymq.errors import ConfigurationError, RouteNotFound
+
+if TYPE_CHECKING:
+    from pymq.protocol.bodies import TopicConfig
 
 commands = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")]
+Perm = Annotated[int, typer.Option("--perm", help="6: read and write, 4: read, 2: write.")]
 
 
 @commands.command("list")
@@ -22,7 +27,7 @@ def list_topics(
 ) -> None:
     """List all topics."""
     with shared.admin() as admin:
-        names = admin.topics(with_system=system)
+        names = admin.topics.names(with_system=system)
     output.table(shared.form, [{"topic": name} for name in names], {"topic": "TOPIC"})
 
 
@@ -34,15 +39,120 @@ def create(
     queues: Annotated[
         int, typer.Option("--queues", min=1, max=65536, help="Queues on each broker.")
     ] = 8,
+    perm: Perm = 6,
     order: Annotated[bool, typer.Option("--order", help="Messages are expected in order.")] = False,
+    attributes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--attribute",
+            metavar="K=V",
+            help="A setting of 5.x, such as message.type=FIFO; may be repeated.",
+        ),
+    ] = None,
     cluster: arguments.Cluster = None,
 ) -> None:
-    """Create a topic on every master broker, or change it."""
+    """Create a topic on every master broker, or set all its settings; see update."""
     with shared.admin() as admin:
-        admin.create_topic(topic, queue_count=queues, order=order, cluster=cluster)
-        count = len(admin.topic_status(topic))
+        admin.topics.create(
+            topic,
+            queue_count=queues,
+            perm=perm,
+            order=order,
+            attributes=_attributes(attributes or ()),
+            cluster=cluster,
+        )
+        count = len(admin.topics.status(topic))
     row = {"topic": topic, "queues": count}
     output.table(shared.form, [row], {"topic": "TOPIC", "queues": "QUEUES"})
+
+
+@commands.command()
+@arguments.with_shared
+def update(
+    shared: arguments.Shared,
+    topic: Name,
+    queues: Annotated[
+        int | None, typer.Option("--queues", min=1, max=65536, help="Queues on each broker.")
+    ] = None,
+    perm: Annotated[
+        int | None, typer.Option("--perm", help="6: read and write, 4: read, 2: write.")
+    ] = None,
+    order: Annotated[
+        bool | None, typer.Option("--order/--no-order", help="Messages are expected in order.")
+    ] = None,
+) -> None:
+    """Change some settings of a topic on every master broker that has it, and leave the rest."""
+    with shared.admin() as admin:
+        found = admin.topics.update(topic, queue_count=queues, perm=perm, order=order)
+    _print_configs(shared, found)
+
+
+@commands.command()
+@arguments.with_shared
+def config(shared: arguments.Shared, topic: Name) -> None:
+    """Show the settings of a topic on each master broker."""
+    with shared.admin() as admin:
+        found = admin.topics.config(topic)
+    _print_configs(shared, found)
+
+
+def _print_configs(shared: arguments.Shared, found: "dict[str, TopicConfig]") -> None:
+    rows = [
+        {
+            "broker": name,
+            "readQueues": one.read_queue_count,
+            "writeQueues": one.write_queue_count,
+            "perm": one.perm,
+            "order": one.order,
+            "attributes": one.attributes,
+        }
+        for name, one in found.items()
+    ]
+    headings = {
+        "broker": "BROKER",
+        "readQueues": "QUEUES TO READ",
+        "writeQueues": "TO WRITE",
+        "perm": "PERM",
+        "order": "ORDER",
+    }
+    output.table(shared.form, rows, headings)
+
+
+def _attributes(pairs: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not (name and equals and value):
+            raise ConfigurationError(f"--attribute {pair!r}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+@commands.command()
+@arguments.with_shared
+def route(shared: arguments.Shared, topic: Name) -> None:
+    """Show the brokers of a topic, the addresses they advertise, and their queues."""
+    with shared.admin() as admin:
+        found = admin.topics.route(topic)
+    rows = [
+        {
+            "broker": name,
+            "id": number,
+            "address": address,
+            "readQueues": sum(queue.broker_name == name for queue in found.read_queues),
+            "writeQueues": sum(queue.broker_name == name for queue in found.write_queues),
+        }
+        for name, known in sorted(found.addresses.items())
+        for number, address in sorted(known.items())
+    ]
+    headings = {
+        "broker": "BROKER",
+        "id": "ID",
+        "address": "ADDRESS",
+        "readQueues": "QUEUES TO READ",
+        "writeQueues": "TO WRITE",
+    }
+    output.table(shared.form, rows, headings)
 
 
 @commands.command()
@@ -54,9 +164,9 @@ def delete(
 ) -> None:
     """Delete a topic and everything in it, without confirmation."""
     with shared.admin() as admin:
-        if topic not in admin.topics(with_system=True):
+        if topic not in admin.topics.names(with_system=True):
             raise RouteNotFound(f"there is no topic {topic!r} to delete; see `pymq topic list`")
-        admin.delete_topic(topic, cluster=cluster)
+        admin.topics.delete(topic, cluster=cluster)
     output.table(shared.form, [{"topic": topic, "deleted": True}], {"topic": "DELETED"})
 
 
@@ -68,7 +178,7 @@ def status(
 ) -> None:
     """Show the first and the next offset of every queue of a topic."""
     with shared.admin() as admin:
-        found = admin.topic_status(topic)
+        found = admin.topics.status(topic)
     rows = [
         {
             "broker": queue.broker_name,

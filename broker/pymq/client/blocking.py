@@ -25,6 +25,7 @@ from pymq.client.blocking_pool import PASSING, BlockingPool, advertised
 from pymq.client.blocking_sender import BlockingSender
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.message_ids import MessageIds
+from pymq.client.network import PLAIN, Network
 from pymq.client.operations import Operation, PreparedMessage, Pull, PullResult, SendResult
 from pymq.client.queue_bounds import ask_bounds
 from pymq.client.range_reader import read_range
@@ -58,13 +59,14 @@ class BlockingClient:
 
     def __init__(
         self,
-        name_servers: Sequence[str] | str,
+        name_servers: Sequence[str] | str | None = None,
         *,
         timeout_s: float = 3.0,
         read_deadline_s: float = 15.0,
         send_retries: int = 2,
         producer_group: str = DEFAULT_PRODUCER_GROUP,
         awaits_routes: bool = False,
+        network: Network = PLAIN,
         config: ClientConfig | None = None,
         routes: Iterable[Route] = (),
     ) -> None:
@@ -72,13 +74,15 @@ class BlockingClient:
 
         Args:
             name_servers: ``host:port``, one or more; a string may hold several, separated by
-                ``;`` or ``,``.
+                ``;`` or ``,``; or the URL at which they are looked up. ``None``: what
+                ``NAMESRV_ADDR`` says.
             timeout_s: for each answer.
             read_deadline_s: how long reads are tried again without any progress.
             send_retries: how often a failed send is tried again, see the module's docstring.
             producer_group: the group sends are made in.
             awaits_routes: all topics exist, and a missing route is a transient failure, see
                 ``ClientConfig``.
+            network: where brokers are reached.
             config: takes the place of all these but ``name_servers``.
             routes: what another client knows of topics (``known_routes``): name servers are not
                 asked before these are old, or turn out wrong.
@@ -95,9 +99,9 @@ class BlockingClient:
                 send_retries=send_retries,
                 producer_group=producer_group,
                 awaits_routes=awaits_routes,
+                network=network,
             )
         self._config = replace(config, name_servers=servers)
-        # Also used by ``BlockingAdmin``, whose requests go over the same connections.
         self._pool = BlockingPool(self._config, routes)
         self._message_ids = MessageIds()
         self._clock = Clock()
@@ -117,7 +121,7 @@ class BlockingClient:
     @property
     def name_servers(self) -> tuple[str, ...]:
         """The name servers' addresses."""
-        return self._config.name_servers
+        return self._pool.name_servers()
 
     # --- routes
 

@@ -9,9 +9,10 @@ from typing import TypeVar
 
 from pymq.client import operations
 from pymq.client.backoff import Backoff
-from pymq.client.config import ClientConfig, connect_s
+from pymq.client.config import ClientConfig, connect_s, parse_name_servers
 from pymq.client.home import Process
 from pymq.client.name_server_failures import NameServerFailures
+from pymq.client.name_server_lookup import LOOKUP_S, is_lookup, look_up
 from pymq.client.operations import Operation, check_send_topic
 from pymq.client.preencoded_records import BrokerKind, RecordsOffer
 from pymq.client.route_table import RouteTable
@@ -75,7 +76,9 @@ class BlockingPool:
         self.routes = RouteTable(config.route_age_s)
         for route in routes:
             self.routes.put(route, time.monotonic())
-        self._name_servers = config.name_servers
+        self._url = next((one for one in config.name_servers if is_lookup(one)), None)
+        self._name_servers = config.name_servers if self._url is None else ()
+        self._looked_up_at = -math.inf
         self._first_name_server = 0
         self._channels: dict[str, BlockingChannel] = {}
         #: Address -> the connection on which the broker was asked what it is, and the answer.
@@ -129,7 +132,7 @@ class BlockingPool:
         if not changed.addresses_gone:
             return
         named = {at for known in self.routes.addresses().values() for at in known.values()}
-        for address in changed.addresses_gone - named - set(self._name_servers):
+        for address in changed.addresses_gone.difference(named, self._name_servers):
             channel = self._channels.get(address)
             if channel is not None and not channel.pending_count:
                 self._channels.pop(address).close()
@@ -161,6 +164,23 @@ class BlockingPool:
             raise no_write_queue(route)
         return route
 
+    def name_servers(self) -> tuple[str, ...]:
+        """Return ``host:port`` of each, looked up if need be.
+
+        Raises:
+            ConnectionFailed: they cannot be looked up, and never were.
+        """
+        if self._url is not None and time.monotonic() - self._looked_up_at > LOOKUP_S:
+            try:
+                found = look_up(self._url, self.config.network.unit_name)
+                self._name_servers = parse_name_servers(found)
+            except (ConnectionFailed, ConfigurationError) as error:
+                if not self._name_servers:
+                    raise
+                _log.warning("%s; going on with %s", error, ";".join(self._name_servers))
+            self._looked_up_at = time.monotonic()
+        return self._name_servers
+
     def ask_name_servers(self, operation: Operation[T], topic: str | None = None) -> T:
         """Return the answer of the first name server that has one.
 
@@ -177,11 +197,12 @@ class BlockingPool:
             ConnectionFailed: none answered.
             BrokerError: one refused, and no other did it.
         """
-        failures = NameServerFailures(self._name_servers)
-        count = len(self._name_servers)
+        servers = self.name_servers()
+        failures = NameServerFailures(servers)
+        count = len(servers)
         for step in range(count):
             index = (self._first_name_server + step) % count
-            address = self._name_servers[index]
+            address = servers[index]
             try:
                 answer = self.ask(address, operation, hint="it was given as a name server")
             except (BrokerError, ConnectionFailed, RequestTimeout, RemoteProtocolError) as error:
@@ -299,7 +320,7 @@ class BlockingPool:
                 found[address] = channel
                 continue
             try:
-                missing[address] = split_address(address)
+                missing[address] = split_address(self.config.network.reached(address))
             except ConfigurationError as error:
                 if not hint:
                     raise
@@ -307,7 +328,7 @@ class BlockingPool:
                 failed.__cause__ = error
         if missing:
             opened = BlockingChannel.connect_all(
-                {peer: hints[address] for address, peer in missing.items()},
+                {peer: self._hint(address, hints[address]) for address, peer in missing.items()},
                 timeout_s=min(connect_s(self.config), timeout_s),
                 frame_bytes_max=self.config.frame_bytes_max,
             )
@@ -316,6 +337,10 @@ class BlockingPool:
                 if isinstance(made, BlockingChannel):
                     self._channels[address] = made
         return found
+
+    def _hint(self, address: str, hint: str) -> str:
+        is_mapped = self.config.network.reached(address) != address
+        return f"to which broker_address_map maps {address}; {hint}" if is_mapped else hint
 
     def _leave_to_parent(self) -> None:
         """Close our copies of the connections of another process, which still uses them."""

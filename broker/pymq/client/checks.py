@@ -1,6 +1,7 @@
 """Numbers that users give: of the right type and in range, or an error that names them."""
 
 from pymq.errors import ConfigurationError
+from pymq.protocol.bodies import MessageQueue
 
 #: Longest time that makes sense anywhere.
 SECONDS_MAX = 86_400
@@ -32,3 +33,16 @@ def check_count(name: str, value: object, least: int, most: int | None = None) -
     if not is_number or value < least or (most is not None and value > most):  # type: ignore[operator]
         expected = f"{least}..{most}" if most is not None else f"a whole number, at least {least}"
         raise ConfigurationError(f"{name}={value!r:.80}: expected {expected}")
+
+
+def check_queue(value: object) -> None:
+    """Accept a MessageQueue.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if not isinstance(value, MessageQueue):
+        raise ConfigurationError(
+            f"queue={value!r:.80}: expected a MessageQueue, such as "
+            "MessageQueue('orders', 'broker-a', 0)"
+        )

@@ -1,10 +1,13 @@
 """How a client finds its cluster, and its limits of time and size."""
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pymq.client.checks import check_count, check_seconds
+from pymq.client.name_server_lookup import is_lookup
+from pymq.client.network import PLAIN, Network
 from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT
 from pymq.errors import ConfigurationError
 from pymq.protocol.addresses import split_address
@@ -18,12 +21,30 @@ _SEPARATOR = re.compile(r"[;,\s]+")
 CONNECT_TIMEOUT_S = 3.0
 
 
-def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
+#: Name servers of programs that were given none, as for official clients.
+NAME_SERVER_VARIABLE = "NAMESRV_ADDR"
+# Official clients take what follows for an address, unless there is a path.
+_ENDPOINT = re.compile(r"https?://([^/?#]+)/*", re.IGNORECASE)
+
+
+def parse_name_servers(text: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return the addresses in one string or several, separated by ``;`` or ``,``.
+
+    Args:
+        text: ``host:port`` of each; or the URL at which they are looked up,
+            ``http://host:port/path``, alone; ``None``: what the environment variable
+            ``NAMESRV_ADDR`` says.
 
     Raises:
         ConfigurationError: there is none, or one is not ``host:port``.
     """
+    if text is None:
+        text = os.environ.get(NAME_SERVER_VARIABLE, "")
+        if not text.strip():
+            raise ConfigurationError(
+                "no name servers: give host:port of one or more, such as '127.0.0.1:9876', or set "
+                f"{NAME_SERVER_VARIABLE} in the environment"
+            )
     parts = [text] if isinstance(text, str) else text
     if not isinstance(parts, Sequence) or not all(isinstance(part, str) for part in parts):
         raise ConfigurationError(
@@ -34,6 +55,11 @@ def parse_name_servers(text: str | Sequence[str]) -> tuple[str, ...]:
         raise ConfigurationError(
             f"name servers {text!r}: expected one or more host:port, separated by ';' or ','"
         )
+    if len(found) == 1 and is_lookup(found[0]):
+        return (found[0],)
+    found = [
+        endpoint[1] if (endpoint := _ENDPOINT.fullmatch(address)) else address for address in found
+    ]
     for address in found:
         split_address(address)
     return tuple(dict.fromkeys(found))
@@ -44,7 +70,9 @@ class ClientConfig:
     """What all clients share; fixed for a client's lifetime.
 
     Attributes:
-        name_servers: ``host:port`` of each; they know nothing of each other.
+        name_servers: ``host:port`` of each; they know nothing of each other. Or the URL at which
+            they are looked up.
+        network: where brokers are reached, and who we say we are.
         producer_group: the group sends are made in.
         timeout_s: for the answer to one request.
         connect_timeout_s: for a connection to be made; ``None``: ``timeout_s``, but at most
@@ -79,10 +107,12 @@ class ClientConfig:
     compress_bytes_min: int | None = COMPRESS_BYTES_MIN
     compress_level: int = LEVEL_DEFAULT
     frame_bytes_max: int = FRAME_BYTES_MAX
+    network: Network = PLAIN
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name_servers", parse_name_servers(self.name_servers))
         check_group(self.producer_group)
+        check_network(self.network)
         for name in ("timeout_s", "read_deadline_s", "route_age_s"):
             check_seconds(name, getattr(self, name))
         if self.connect_timeout_s is not None:
@@ -104,6 +134,19 @@ class ClientConfig:
                 f"body_bytes_max={self.body_bytes_max}: expected 1..{self.frame_bytes_max - 1}, "
                 "below frame_bytes_max"
             )
+
+
+def check_network(value: object) -> None:
+    """Accept a Network.
+
+    Raises:
+        ConfigurationError: it is something else.
+    """
+    if not isinstance(value, Network):
+        raise ConfigurationError(
+            f"network={value!r:.80}: expected a pymq.Network, such as "
+            "Network(broker_address_map={'172.17.0.3:10911': '127.0.0.1:10911'})"
+        )
 
 
 def connect_s(config: ClientConfig) -> float:

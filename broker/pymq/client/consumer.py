@@ -33,6 +33,7 @@ from pymq.client.consumer_parts import ConsumerParts
 from pymq.client.handler import check_handler, is_async
 from pymq.client.inbox import FlowLimits
 from pymq.client.message_loop import MessageLoop, MessageLoops
+from pymq.client.network import PLAIN, Network
 from pymq.client.queue_control import QueueControl
 from pymq.client.rebalance_listener import RebalanceListener
 from pymq.client.start_policy import StartPolicy
@@ -95,8 +96,6 @@ class Consumer(QueueControl):
             way: one of ``pymq.allocation``, or a function.
         rebalance_listener: told of queues that are assigned, revoked and lost.
         limits: how much is pulled ahead.
-        instance_name: what the client id ends with, unique in the group; ``None``: something new
-            each time, or, where each member gets everything, ``DEFAULT`` as in Java.
         local_offsets_dir: where members that get everything keep their offsets; ``None``:
             ``~/.rocketmq_offsets``, as in Java.
         consume_timeout_s: a message that a handler or a loop has had for longer goes back to its
@@ -107,6 +106,8 @@ class Consumer(QueueControl):
         trace_topic: where to write the message trace, which consoles read, usually
             ``RMQ_SYS_TRACE_TOPIC``; ``None``: nowhere.
         clock: for subscriptions' versions.
+        network: where brokers are reached, and who we say we are. Members that get everything are
+            instance ``DEFAULT`` unless this names another, so that they find their offsets again.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -115,7 +116,7 @@ class Consumer(QueueControl):
 
     def __init__(
         self,
-        name_servers: str | Sequence[str],
+        name_servers: str | Sequence[str] | None,
         group: str,
         *,
         from_where: str | datetime | ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET,
@@ -126,7 +127,6 @@ class Consumer(QueueControl):
         allocation: Allocation = averagely,
         rebalance_listener: RebalanceListener | None = None,
         limits: FlowLimits | None = None,
-        instance_name: str | None = None,
         local_offsets_dir: str | Path | None = None,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
         timeout_s: float = 3.0,
@@ -134,6 +134,7 @@ class Consumer(QueueControl):
         hooks: Sequence[ConsumeHook] = (),
         trace_topic: str | None = None,
         clock: Clock | None = None,
+        network: Network = PLAIN,
     ) -> None:
         self._config = config = ConsumerConfig(
             name_servers=parse_name_servers(name_servers),
@@ -146,11 +147,11 @@ class Consumer(QueueControl):
             allocation=allocation,
             rebalance_listener=rebalance_listener,
             limits=FlowLimits() if limits is None else limits,
-            instance_name=instance_name,
             local_offsets_dir=local_offsets_dir,
             consume_timeout_s=consume_timeout_s,
             timeout_s=timeout_s,
             close_timeout_s=close_timeout_s,
+            network=network,
         )
         self.group = group
         self._clock = clock or Clock()

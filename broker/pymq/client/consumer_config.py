@@ -1,6 +1,5 @@
 """What a consumer can be told: the settings of all clients, and those of a group's member."""
 
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +20,6 @@ CLOSE_TIMEOUT_S = 10.0
 SUSPEND_S = 1.0
 #: What the ids of Java's broadcasting consumers end with, so that they find their offsets again.
 BROADCASTING_INSTANCE = "DEFAULT"
-_INSTANCE_NAME = re.compile(r"[^\s/\\@]{1,200}")
 #: RocketMQ consumeTimeout, 15 minutes.
 CONSUME_TIMEOUT_S = 900.0
 
@@ -43,8 +41,6 @@ class ConsumerConfig(ClientConfig):
         limits: how much is pulled ahead.
         consume_timeout_s: a message that somebody has had for longer goes back to its broker.
         close_timeout_s: how long ``close`` waits for handlers; 0: not at all.
-        instance_name: what the client id ends with; ``None``: something unique, or, where every
-            member gets everything, ``DEFAULT``.
         local_offsets_dir: root of the offset files of members that get everything.
     """
 
@@ -59,7 +55,6 @@ class ConsumerConfig(ClientConfig):
     limits: FlowLimits = field(default_factory=FlowLimits)
     consume_timeout_s: float = CONSUME_TIMEOUT_S
     close_timeout_s: float = CLOSE_TIMEOUT_S
-    instance_name: str | None = None
     local_offsets_dir: str | Path | None = None
 
     def __post_init__(self) -> None:
@@ -95,12 +90,6 @@ class ConsumerConfig(ClientConfig):
         self._check_local()
 
     def _check_local(self) -> None:
-        name = self.instance_name
-        if name is not None and not (isinstance(name, str) and _INSTANCE_NAME.fullmatch(name)):
-            raise ConfigurationError(
-                f"instance_name={name!r:.80}: expected 1..200 characters without blanks, '/', "
-                "'\\' and '@'"
-            )
         if self.local_offsets_dir is not None:
             if not isinstance(self.local_offsets_dir, str | Path):
                 raise ConfigurationError(
@@ -118,11 +107,9 @@ class ConsumerConfig(ClientConfig):
         return self.message_model == MessageModel.BROADCASTING
 
     @property
-    def full_instance_name(self) -> str | None:
-        """What the client id ends with; ``None``: something unique."""
-        if self.instance_name is None and self.is_broadcasting:
-            return BROADCASTING_INSTANCE
-        return self.instance_name
+    def instance_name(self) -> str | None:
+        """What the client id ends with unless ``network`` says; ``None``: something unique."""
+        return BROADCASTING_INSTANCE if self.is_broadcasting else None
 
     def offsets_path(self, client_id: str) -> Path:
         """Return where a broadcasting member keeps its offsets."""

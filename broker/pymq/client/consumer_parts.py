@@ -75,7 +75,8 @@ class ConsumerParts:
             consumers=self._consumer_data,
             on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
             on_route=self._route_changed,
-            instance_name=config.full_instance_name,
+            instance_name=config.instance_name,
+            network=config.network,
             clock=clock,
         )
         self.tracer: ConsumeTracer | None = None

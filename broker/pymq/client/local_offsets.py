@@ -132,7 +132,7 @@ class LocalOffsets:
                 "shared",
                 "local offset file %s was changed by somebody else: two consumers of one group and "
                 "client id overwrite each other's offsets, and after a restart one of them skips "
-                "messages or repeats them; give each its own instance_name",
+                "messages or repeats them; give each its own Network(instance_name=...)",
                 path,
             )
         found, _ = await asyncio.to_thread(_load, path)

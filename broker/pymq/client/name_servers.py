@@ -1,10 +1,14 @@
 """Several name servers that know nothing of each other: any of them answers for all."""
 
-from collections.abc import Callable
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from pymq.client import operations
+from pymq.client.config import parse_name_servers
 from pymq.client.name_server_failures import NameServerFailures
+from pymq.client.name_server_lookup import is_lookup, look_up
 from pymq.client.operations import Operation
 from pymq.client.routes import not_a_name_server
 from pymq.errors import (
@@ -17,15 +21,16 @@ from pymq.errors import (
     RequestTimeout,
 )
 from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
 from pymq.protocol.names import DEFAULT_TOPIC
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
 class Connections(Protocol):
     """How a name server is reached."""
-
-    name_servers: tuple[str, ...]
 
     async def channel(self, address: str) -> AsyncChannel: ...
 
@@ -39,12 +44,53 @@ class NameServers:
 
     Args:
         connections: of the client.
+        name_servers: ``host:port`` of each, or the URL at which they are looked up.
+        unit_name: for that.
+
+    Attributes:
+        addresses: ``host:port`` of each; empty before they are looked up.
     """
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        name_servers: Sequence[str],
+        *,
+        unit_name: str | None = None,
+    ) -> None:
         self._connections = connections
-        self.addresses = connections.name_servers
+        self._url = next((one for one in name_servers if is_lookup(one)), None)
+        self._unit_name = unit_name
+        self.addresses = tuple(name_servers) if self._url is None else ()
         self._first = 0
+        self._troubles = SaidOnce(_log)
+
+    @property
+    def is_looked_up(self) -> bool:
+        """Are the addresses looked up?"""
+        return self._url is not None
+
+    async def look_up(self) -> None:
+        """Look the addresses up, if they are, in a thread; those from before stay as they may.
+
+        Raises:
+            ConnectionFailed: they cannot be looked up, and never were.
+            ConfigurationError: likewise, what was found there is no list of addresses.
+        """
+        if self._url is None:
+            return
+        try:
+            text = await asyncio.to_thread(look_up, self._url, self._unit_name)
+            found = parse_name_servers(text)
+        except (ConnectionFailed, ConfigurationError) as error:
+            if not self.addresses:
+                raise
+            self._troubles.warn("look-up", "%s; going on with %s", error, ";".join(self.addresses))
+            return
+        self._troubles.over("look-up", "the name servers are looked up at %s again", self._url)
+        if self.addresses and found != self.addresses:
+            _log.info("the name servers are %s now", ";".join(found))
+        self.addresses = found
 
     async def reach(self) -> AsyncChannel:
         """Return a connection to a name server, beginning with the one that last answered.

@@ -10,6 +10,7 @@
 import asyncio
 import ipaddress
 import itertools
+import logging
 import os
 import secrets
 import time
@@ -21,12 +22,15 @@ from pymq.client.heartbeats import HEARTBEAT_S, Heartbeats
 from pymq.client.home import Home
 from pymq.client.live_routes import LiveRoutes
 from pymq.client.loop_watch import WATCH_S, LoopWatch
+from pymq.client.name_server_lookup import LOOKUP_S
 from pymq.client.name_servers import NameServers
+from pymq.client.network import PLAIN, Network
 from pymq.client.routes import MASTER_ID
 from pymq.client.shared_work import SharedWork
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import ConsumerData, MessageQueue
 from pymq.protocol.command import Command
@@ -36,6 +40,8 @@ from pymq.protocol.unique_keys import UniqueKeys, month_around
 KEYS_CHECK_S = 1.0
 #: When we close, peers may take this long to read what is pending.
 CLOSE_S = 1.0
+
+_log = logging.getLogger(__name__)
 
 _client_numbers = itertools.count()
 
@@ -48,7 +54,7 @@ class ClientPool:
     """Connections and routes of one client. For one event loop.
 
     Args:
-        name_servers: ``host:port`` of each.
+        name_servers: ``host:port`` of each, or the URL at which they are looked up.
         timeout_s: for each request of its own.
         connect_timeout_s: for opening a connection.
         route_age_s: routes are read again when they are older.
@@ -57,8 +63,10 @@ class ClientPool:
             heartbeats, too.
         on_request: server code -> what to do; other requests are answered "not supported".
         on_route: called with each topic whose route has changed.
-        instance_name: what the client id ends with; by default something that no other client has.
+        instance_name: part of the client id unless ``network`` has one; by default something that
+            no other client has.
         clock: for the ids of messages.
+        network: where brokers are reached, and who we say we are.
     """
 
     def __init__(
@@ -74,14 +82,16 @@ class ClientPool:
         on_route: Callable[[str], None] | None = None,
         instance_name: str | None = None,
         clock: Clock | None = None,
+        network: Network = PLAIN,
     ) -> None:
-        self.name_servers = tuple(name_servers)
+        self.network = network
         self.timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self.clock = clock or Clock()
         self._on_request = on_request or {}
-        self._name_servers = NameServers(self)
+        self._name_servers = NameServers(self, name_servers, unit_name=network.unit_name)
         self._channels: dict[str, AsyncChannel] = {}
+        self._losses = SaidOnce(_log)
         self._tasks = Tasks("client")
         self._connecting: SharedWork[AsyncChannel | PymqError] = SharedWork(
             self._tasks, "connection to", self._connect
@@ -111,6 +121,11 @@ class ClientPool:
         self.home: Home
         self.loop: asyncio.AbstractEventLoop
 
+    @property
+    def name_servers(self) -> tuple[str, ...]:
+        """``host:port`` of each."""
+        return self._name_servers.addresses
+
     # --- life
 
     async def start(self) -> None:
@@ -130,6 +145,7 @@ class ClientPool:
         self.home = Home()
         self.loop = self.home.loop
         try:
+            await self._name_servers.look_up()
             channel = await self._name_servers.reach()
         except BaseException:
             self._open = False  # it may be started again
@@ -137,13 +153,16 @@ class ClientPool:
                 opened.close()
             raise
         address = ipaddress.ip_address((channel.local_host or "127.0.0.1").partition("%")[0])
-        unique = f"{os.getpid()}#{time.time_ns()}{next(_client_numbers)}"
-        self._client_id = f"{address}@{self._instance_name or unique}"
+        number = next(_client_numbers)
+        instance = f"{os.getpid()}#{time.time_ns()}{number}"
+        self._client_id = self.network.client_id(str(address), self._instance_name or instance)
         self._unique_keys = UniqueKeys(
             address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
         )
         self._restart_keys()
         self._tasks.start("routes", self.routes.watch(self._close_unnamed))
+        if self._name_servers.is_looked_up:
+            self._tasks.repeat("name servers", self._name_servers.look_up, LOOKUP_S)
         self._tasks.repeat("unique keys", self._restart_old_keys, KEYS_CHECK_S)
         self._tasks.repeat("heartbeats", self.heartbeats.send_all, HEARTBEAT_S)
         self._tasks.repeat("loop watch", LoopWatch(self.loop.time).step, WATCH_S)
@@ -288,7 +307,11 @@ class ClientPool:
         # The exception is handed over as a value: it concerns those who wait, not the log.
         try:
             channel = await AsyncChannel.connect(
-                address, self._connect_timeout_s, on_request=self._dispatch, on_ended=self._ended
+                address,
+                self._connect_timeout_s,
+                on_request=self._dispatch,
+                on_ended=self._ended,
+                reached=self.network.reached(address),
             )
         except PymqError as error:
             return error
@@ -296,13 +319,20 @@ class ClientPool:
             channel.close()
             return ClientClosed("the client was closed while it connected")
         self._channels[address] = channel
+        self._losses.over(address, "connected to %s again", address)
         if address in self.heartbeats.broker_addresses():
             self.heartbeats.send_nowait(channel, self.timeout_s)
         return channel
 
     def _ended(self, channel: AsyncChannel) -> None:
-        if self._channels.get(channel.address) is channel:
-            del self._channels[channel.address]
+        address = channel.address
+        if self._channels.get(address) is channel:
+            del self._channels[address]
+            if self._open and address in self.heartbeats.broker_addresses():
+                self._losses.warn(
+                    address, "the connection to broker %s was lost; it is made again when needed",
+                    address,
+                )  # fmt: skip
         if self._all_ended is not None and not self._channels and not self._all_ended.done():
             self._all_ended.set_result(None)
 
@@ -334,6 +364,17 @@ class ClientPool:
         )
         return operation.result(answer, peer=channel.address)
 
+    async def ask_name_servers(self, make: Callable[[], operations.Operation[T]]) -> T:
+        """Return the answer of the first name server that gives one.
+
+        Args:
+            make: makes the operation, for each name server another one.
+
+        Raises:
+            BrokerError, ConnectionFailed: see ``NameServers.ask``.
+        """
+        return await self._name_servers.ask(make)
+
     # --- periodic duties
 
     def _restart_old_keys(self) -> None:
@@ -342,7 +383,8 @@ class ClientPool:
 
     def _close_unnamed(self) -> None:
         """Close idle connections to addresses that no route names any more."""
-        named = {*self.heartbeats.broker_addresses(), *self.name_servers}
+        brokers = self.heartbeats.broker_addresses()
+        named = {*brokers, *map(self.network.send_address, brokers), *self.name_servers}
         for address, channel in list(self._channels.items()):
             if address not in named and not channel.pending_count:
                 channel.close()

@@ -16,6 +16,7 @@ from typing import Self
 from pymq.client import send_encoding
 from pymq.client.config import parse_name_servers
 from pymq.client.hooks import SendHook
+from pymq.client.network import PLAIN, Network
 from pymq.client.operations import (
     BODY_BYTES_MAX,
     DEFAULT_QUEUE_COUNT,
@@ -53,7 +54,8 @@ class Producer:
             await producer.send(Message("flights", b"...", tags="UA", keys="N14228"))
 
     Args:
-        name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list.
+        name_servers: ``host:port``, several separated by ``;`` or ``,`` or as a list; or the URL
+            at which they are looked up. ``None``: what ``NAMESRV_ADDR`` says.
         group: producer group; matters for transactions and in consoles.
         deadline_s: for a whole send: waiting for room, the route, all attempts and the pauses
             between them. A send that ends there raises the error of its last attempt, which tells
@@ -79,6 +81,7 @@ class Producer:
         trace_topic: where to write the message trace, which consoles read, usually
             ``RMQ_SYS_TRACE_TOPIC``; ``None``: nowhere.
         clock: for timestamps.
+        network: where brokers are reached, and who we say we are.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -87,7 +90,7 @@ class Producer:
 
     def __init__(
         self,
-        name_servers: str | Sequence[str],
+        name_servers: str | Sequence[str] | None = None,
         *,
         group: str = DEFAULT_PRODUCER_GROUP,
         deadline_s: float = DEADLINE_S,
@@ -106,6 +109,7 @@ class Producer:
         hooks: Sequence[SendHook] = (),
         trace_topic: str | None = None,
         clock: Clock | None = None,
+        network: Network = PLAIN,
     ) -> None:
         self._config = config = ProducerConfig(
             name_servers=parse_name_servers(name_servers),
@@ -121,6 +125,7 @@ class Producer:
             body_bytes_max=body_bytes_max,
             default_queue_count=default_queue_count,
             wait_stored=wait_stored,
+            network=network,
         )
         self._parts = parts = ProducerParts(
             config, check_transaction, hooks, trace_topic, clock or Clock()

@@ -71,6 +71,7 @@ class ProducerParts:
             },
             on_route=self._route_changed,
             clock=clock,
+            network=config.network,
         )
         self.sender = Sender(self.pool, config, clock=clock)
         self.tracer: Tracer | None = None

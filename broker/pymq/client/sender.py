@@ -283,7 +283,8 @@ class Sender:
         return queues
 
     def _make_queues(self, route: Route) -> TopicQueues:
-        masters = route.masters()
+        network = self._pool.network
+        masters = {name: network.send_address(at) for name, at in route.masters().items()}
         templates = [
             SendTemplate(
                 queue,
@@ -313,7 +314,8 @@ class Sender:
         try:
             address = template.address
             if address is None:
-                address = (await self._pool.routes.route(queue.topic)).address(queue.broker_name)
+                route = await self._pool.routes.route(queue.topic)
+                address = self._pool.network.send_address(route.address(queue.broker_name))
             return await self._pool.broker_channel(queue.topic, queue.broker_name, address)
         except (ConnectionFailed, RouteNotFound) as error:
             self.broker_failed(template, error)

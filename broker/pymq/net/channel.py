@@ -63,14 +63,22 @@ class AsyncChannel(AskingWire):
         on_ended: Callable[["AsyncChannel"], None] | None = None,
         pending_max: int = PENDING_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
+        reached: str | None = None,
     ) -> "AsyncChannel":
         """Open a connection.
+
+        Args:
+            address: ``host:port``, by which the peer is known.
+            timeout_s: for the connection to be made.
+            on_request, on_ended, pending_max, frame_bytes_max: see the class.
+            reached: where to connect to instead of ``address``.
 
         Raises:
             ConfigurationError: ``address`` is not ``host:port``.
             ConnectionFailed: no connection was made within ``timeout_s``.
         """
-        host, port = split_address(address)
+        host, port = split_address(reached or address)
+        at = address if reached in (None, address) else f"{address} at {reached}"
         channel = AsyncChannel(
             address,
             on_request=on_request,
@@ -83,9 +91,9 @@ class AsyncChannel(AskingWire):
             async with asyncio.timeout(timeout_s):
                 await loop.create_connection(lambda: channel, host, port)
         except TimeoutError as error:
-            raise ConnectionFailed(f"{address} did not answer within {timeout_s:g} s") from error
+            raise ConnectionFailed(f"{at} did not answer within {timeout_s:g} s") from error
         except (OSError, UnicodeError) as error:  # Unicode: a name that cannot be looked up
-            raise ConnectionFailed(f"cannot connect to {address}: {_reason(error)}") from error
+            raise ConnectionFailed(f"cannot connect to {at}: {_reason(error)}") from error
         return channel
 
     # --- use

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pymq.net.buffers import BufferPool
 from pymq.protocol.command import Command, decode_header
-from pymq.protocol.framing import FRAME_BYTES_MAX, read_prefix
+from pymq.protocol.framing import FRAME_BYTES_MAX, check_length, read_prefix
 
 #: Bodies of this size or more are views on buffers; smaller ones are ``bytes``.
 VIEW_BYTES_MIN = 64 << 10
@@ -73,6 +73,8 @@ class FrameInput:
         self._inbox_end += count
         inbox, end = self._inbox, self._inbox_end
         position = needed_bytes = 0
+        if 4 <= end < 8:  # all that some other protocols say
+            check_length(inbox, 0, self._frame_bytes_max)
         while end - position >= 8:
             form, body_at, frame_end = read_prefix(
                 inbox, position, frame_bytes_max=self._frame_bytes_max

@@ -180,8 +180,14 @@ class FrameDecoder:
         self._take_memory()
 
     def _take_memory(self) -> None:
-        """Allocate memory for the incomplete frame if it is large and enough of it has arrived."""
+        """Allocate memory for the incomplete frame if it is large and enough of it has arrived.
+
+        Raises:
+            RemoteProtocolError: it cannot become a frame.
+        """
         size = len(self._pending)
+        if self._wanted > 8 <= size:
+            _check_start(self._pending)
         if self._wanted > VIEW_BYTES_MIN and size >= self._wanted * _SHARE_BEFORE_MEMORY:
             self._large = self._memory(self._wanted)
             self._large[:size] = self._pending
@@ -212,8 +218,31 @@ def _decode_frame(frame: memoryview) -> Command:
     return decode_header(word >> 24, bytes(frame[8:body_start]), frame[body_start:])
 
 
+def _check_start(data: bytes | bytearray | memoryview) -> None:
+    """Look at the first eight bytes of a frame whose rest may never come.
+
+    Raises:
+        RemoteProtocolError: they are those of another protocol.
+    """
+    if not any(data[4:8]):
+        start = bytes(data[:8])
+        raise RemoteProtocolError(
+            f"JSON header of 0 B; the first bytes are {start!r}{_foreign(start)}"
+        )
+
+
 def _foreign(start: bytes) -> str:
     """Say what the bytes look like if they are clearly another protocol."""
+    if start[3:] in (b"\x04\0\0\0\0", b"\x07\0\0\0\0"):  # SETTINGS or GOAWAY of stream 0
+        return (
+            ": HTTP/2, which gRPC ports speak (8081 of a RocketMQ 5 proxy); give the remoting port "
+            "(9876 of a name server, 8080 of a proxy)"
+        )
+    if start[:2] == b"\x15\x03":
+        return (
+            ": a TLS alert, so this port speaks TLS only; give a port without TLS, or set "
+            "tls.server.mode=permissive at the server"
+        )
     if start[:1] == b"\x16":
         return ": a TLS handshake on a plain port; disable TLS in the client"
     if start[:4] in (b"GET ", b"POST", b"HEAD", b"PUT ", b"HTTP"):
@@ -235,15 +264,29 @@ def read_prefix(
         RemoteProtocolError: they are not the start of a frame.
     """
     length, word = _PREFIX.unpack_from(data, position)
-    if length + 4 > frame_bytes_max or length < 4:
-        start = bytes(data[position : position + 8])
-        raise FrameDecoder(frame_bytes_max=frame_bytes_max)._bad_length(start, length)
+    check_length(data, position, frame_bytes_max)
+    if not word:
+        _check_start(data[position : position + 8])
     header_bytes = word & 0xFFFFFF
     if header_bytes > length - 4:
         raise RemoteProtocolError(
             f"header of {header_bytes} B in a frame with room for {length - 4}"
         )
     return word >> 24, position + 8 + header_bytes, position + 4 + length
+
+
+def check_length(
+    data: bytes | bytearray | memoryview, position: int, frame_bytes_max: int
+) -> None:
+    """Look at the length of a frame, of which four bytes are there.
+
+    Raises:
+        RemoteProtocolError: no frame is that long: these bytes are something else.
+    """
+    (length,) = _LENGTH.unpack_from(data, position)
+    if length + 4 > frame_bytes_max or length < 4:
+        start = bytes(data[position : position + 8])
+        raise FrameDecoder(frame_bytes_max=frame_bytes_max)._bad_length(start, length)
 
 
 def encode_frame(command: Command, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> bytes:

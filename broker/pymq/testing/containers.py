@@ -18,8 +18,7 @@ import time
 from typing import Any, Self
 
 from pymq import extras
-from pymq.client.admin import BlockingAdmin
-from pymq.client.blocking import BlockingClient
+from pymq.client.threaded_admin import Admin
 from pymq.errors import ConfigurationError, ConnectionFailed, RequestTimeout
 from pymq.protocol.addresses import join_address
 
@@ -142,13 +141,12 @@ class PymqContainer(DockerContainer):
         Raises:
             PymqError: it does not answer.
         """
-        with BlockingClient(self.name_server, timeout_s=3.0, read_deadline_s=3.0) as client:
-            admin = BlockingAdmin(client)
-            masters = admin.masters()
+        with Admin(self.name_server, timeout_s=3.0) as admin:
+            masters = admin.brokers.masters()
             if not masters:
                 raise ConnectionFailed(f"{self.name_server}: no broker has registered yet")
             for address in masters.values():
-                admin.broker_state(address)
+                admin.brokers.state(address)
 
     @property
     def name_server(self) -> str:

@@ -1,7 +1,7 @@
 """What tests ask a cluster about what it holds."""
 
-from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
+from pymq.client.threaded_admin import Admin
 from pymq.errors import RouteNotFound
 from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.record import decode_records
@@ -34,8 +34,8 @@ class Inspection:
             PymqError: the name server could not be asked.
         """
         self._check_complete()
-        with BlockingClient(self.name_server) as client:
-            return BlockingAdmin(client).topics()
+        with Admin(self.name_server) as admin:
+            return admin.topics.names()
 
     def messages(self, topic: str) -> list[ReceivedMessage]:
         """Return everything that is stored in a topic, in the order of storing.
@@ -83,6 +83,6 @@ class Inspection:
             PymqError: a broker could not be asked.
         """
         self._check_complete()
-        with BlockingClient(self.name_server) as client:
-            queues = BlockingAdmin(client).group_lag(group, topic)
+        with Admin(self.name_server) as admin:
+            queues = admin.offsets.lag(group, topic)
         return sum(queue.lag for queue in queues) if queues else None

@@ -4,10 +4,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from pymq.client.admin import BlockingAdmin
-from pymq.client.blocking import BlockingClient
-from pymq.client.replica_admin import ReplicaAdmin
 from pymq.client.routes import MASTER_ID
+from pymq.client.threaded_admin import Admin
 from pymq.errors import RequestTimeout
 from pymq.testing.members import Member
 
@@ -27,10 +25,9 @@ def wait_master(name_server: str, members: Sequence[Member]) -> int:
         RequestTimeout: there was none for ``WAIT_S``.
     """
     name, deadline_s = members[0].name, time.monotonic() + WAIT_S
-    with BlockingClient(name_server) as client:
-        admin = BlockingAdmin(client)
+    with Admin(name_server) as admin:
         while True:
-            found = admin.cluster_info().brokers.get(name)
+            found = admin.cluster().brokers.get(name)
             address = None if found is None else found.addresses.get(MASTER_ID)
             for member in members:
                 broker = member.broker
@@ -50,12 +47,11 @@ def wait_in_sync(name_server: str, controller: str, members: Sequence[Member]) -
         RequestTimeout: that was not so for ``WAIT_S``.
     """
     deadline_s, names = time.monotonic() + WAIT_S, {member.name for member in members}
-    with BlockingClient(name_server) as client:
-        admin = ReplicaAdmin(client, timeout_s=WAIT_S)
+    with Admin(name_server, timeout_s=WAIT_S) as admin:
         while True:
             in_sync = {
                 (name, one.broker_id)
-                for name, group in admin.groups(controller, names).items()
+                for name, group in admin.replicas.groups(controller, names).items()
                 for one in group.in_sync
             }
             running = {(one.name, one.broker_id) for one in members if one.broker is not None}

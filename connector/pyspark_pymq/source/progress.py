@@ -208,7 +208,7 @@ class GroupProgress:
         if isinstance(reason, GroupNotExist):
             cure = (
                 f" Create the group there (mqadmin updateSubGroup -g {self._group}, or "
-                "BlockingAdmin.create_group), or set autoCreateSubscriptionGroup=true."
+                "pymq group create), or set autoCreateSubscriptionGroup=true."
             )
         LOG.warning(
             "the progress of group %s is not committed%s: %s.%s The query is not affected, and "

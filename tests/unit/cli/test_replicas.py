@@ -8,7 +8,7 @@ import pytest
 
 from pymq.cli.handover import HandoverRefused, Plan, _judge
 from pymq.cli.replicas import Group, Replica, _controllers_of, _take_info, waits_for_slaves
-from pymq.client.replica_admin import BrokerReport
+from pymq.client.administration.replicas import BrokerReport
 from pymq.errors import ConnectionFailed, RequestTimeout
 from pymq.protocol.admin_bodies import ReplicationStatus, SlaveStatus
 from pymq.protocol.controller import EpochCache, ReplicaIdentity, ReplicaInfo

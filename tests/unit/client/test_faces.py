@@ -8,7 +8,16 @@ import typing
 import pytest
 
 from pymq import blocking
-from pymq.client import batcher, consumer, producer, transaction
+from pymq.client import admin, batcher, consumer, producer, threaded_admin, transaction
+from pymq.client.administration import (
+    brokers,
+    groups,
+    messages,
+    offsets,
+    replicas,
+    sinks,
+    topics,
+)
 from pymq.client.blocking import BlockingClient
 from pymq.errors import LocalProtocolError
 from pymq.protocol.message import Message
@@ -18,6 +27,14 @@ PAIRS = {
     "Batcher": (batcher.Batcher, blocking.Batcher),
     "Consumer": (consumer.Consumer, blocking.Consumer),
     "Transaction": (transaction.Transaction, blocking.Transaction),
+    "Admin": (admin.Admin, blocking.Admin),
+    "Topics": (topics.Topics, threaded_admin.Topics),
+    "Groups": (groups.Groups, threaded_admin.Groups),
+    "Offsets": (offsets.Offsets, threaded_admin.Offsets),
+    "Messages": (messages.Messages, threaded_admin.Messages),
+    "Brokers": (brokers.Brokers, threaded_admin.Brokers),
+    "Replicas": (replicas.Replicas, threaded_admin.Replicas),
+    "Sinks": (sinks.Sinks, threaded_admin.Sinks),
 }
 #: What one of the two lacks on purpose.
 ONLY_ASYNCIO = {
@@ -34,6 +51,11 @@ ONLY_BLOCKING = {
 OTHER_ARGUMENTS = {
     "Batcher.__init__": {"producer"},  # of its own face
     "Transaction.__init__": {"producer"},
+    # Parts of Admin, which makes them.
+    **{
+        f"{part}.__init__": {"asking", "groups", "client", "face"}
+        for part in ("Topics", "Groups", "Offsets", "Messages", "Brokers", "Replicas", "Sinks")
+    },
 }
 
 

@@ -128,7 +128,7 @@ def test_two_who_write_one_file_are_told_once(
 
     asyncio.run(test())
     assert read(path) == [2, 12], "neither takes the other's away"
-    assert caplog.text.count("give each its own instance_name") == 2
+    assert caplog.text.count("give each its own Network(instance_name=...)") == 2
 
 
 def test_a_file_that_cannot_be_written_is_named_once(

@@ -126,7 +126,7 @@ def test_options_that_agree() -> None:
         ({"nameserver": "localhost"}, ["nameServer", "'localhost'", "host:port"]),
         ({"nameserver": "a:1;b:x"}, ["nameServer", "'b:x'", "host:port"]),
         ({"nameserver": "a:0"}, ["'a:0'"]),
-        ({"nameserver": "http://a:1"}, ["'http://a:1'"]),
+        ({"nameserver": "tcp://a:1"}, ["'tcp://a:1'"]),
         ({"nameserver": " ; "}, ["host:port"]),
         ({"subscribe": None}, ["subscribe", "missing"]),
         ({"subscribe": " , "}, ["subscribe", "topics"]),

@@ -137,7 +137,7 @@ def test_a_length_alone_claims_no_memory() -> None:
         return memoryview(bytearray(size))
 
     decoder = FrameDecoder(memory=memory)
-    decoder.feed(b"\x00\xf0\x00\x00" + bytes(900_000))
+    decoder.feed(b"\x00\xf0\x00\x00" + b"\x00\x00\x00\x02" + bytes(899_996))
     assert taken == [] and decoder.room is None
     decoder.feed(bytes(100_000))
     assert taken == [0xF00004]
@@ -189,6 +189,10 @@ def test_the_limit_applies_to_the_first_four_bytes() -> None:
         (bytes.fromhex("00000004 00000000"), "JSON header of 0 B"),
         (bytes.fromhex("00000004 01000000"), "binary header of 0 B"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01", "TLS"),
+        (bytes.fromhex("15030100020246"), "TLS alert.*tls.server.mode=permissive"),
+        # SETTINGS with three of them, and GOAWAY: what gRPC servers begin with.
+        (bytes.fromhex("000012040000000000 000300000064"), "HTTP/2, which gRPC.*9876 of a name"),
+        (bytes.fromhex("00002e070000000000 7fffffff"), "HTTP/2, which gRPC"),
         (b"GET / HTTP/1.1\r\n", "HTTP"),
         (b"POST / HTTP/1.1\r\n", "HTTP"),
         (b"PROXY TCP4 ", "frame of"),

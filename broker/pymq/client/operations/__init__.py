@@ -64,6 +64,7 @@ from pymq.client.operations.replication import (
     replica_table,
     replication_status,
 )
+from pymq.client.operations.resets import reset_members, reset_queue
 from pymq.client.operations.retries import bury, send_back
 from pymq.client.operations.sends import (
     BODY_BYTES_MAX,
@@ -137,6 +138,8 @@ __all__ = [
     "read_send",
     "replica_table",
     "replication_status",
+    "reset_members",
+    "reset_queue",
     "route",
     "send_back",
     "show_sinks",

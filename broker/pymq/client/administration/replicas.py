@@ -1,12 +1,12 @@
-"""Looking at masters and slaves, and asking controllers, RocketMQ's or ours, for another master."""
+"""Masters and slaves, and the controllers, RocketMQ's or ours, that choose among them."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pymq.client import operations
-from pymq.client.blocking import BlockingClient
-from pymq.client.many_requests import ask_many
+from pymq.client.administration.asking import Asking
 from pymq.errors import BrokerError, ConnectionFailed, PymqError, RemoteProtocolError
 from pymq.protocol.admin_bodies import ReplicationStatus
 from pymq.protocol.controller import ElectMasterResponse, EpochCache, ReplicaInfo
@@ -36,32 +36,26 @@ class BrokerReport:
     problem: PymqError | None = None
 
 
-class ReplicaAdmin:
-    """Asks brokers and controllers.
+class Replicas:
+    """Replication, and changes of masters: ``admin.replicas``."""
 
-    Args:
-        client: stays the caller's; closing it ends this, too.
-        timeout_s: for connections to be made, and for each answer.
-    """
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
 
-    def __init__(self, client: BlockingClient, *, timeout_s: float) -> None:
-        self._pool = client._pool
-        self._timeout_s = timeout_s
-
-    def reports(self, addresses: Iterable[str]) -> dict[str, BrokerReport]:
+    async def reports(self, addresses: Iterable[str]) -> dict[str, BrokerReport]:
         """Return what each broker says, asked together: one that is away delays no other.
 
         Args:
             addresses: ``host:port`` of each.
         """
         every = list(dict.fromkeys(addresses))
-        states = self._each(every, operations.broker_state)
+        states = await self._each(every, operations.broker_state)
         left = [one for one in every if not isinstance(states[one], PymqError)]
-        configs = self._each(left, operations.broker_config)
+        configs = await self._each(left, operations.broker_config)
         left = [one for one in left if _is_there(configs[one])]
-        statuses = self._each(left, operations.replication_status)
+        statuses = await self._each(left, operations.replication_status)
         left = [one for one in left if _is_there(statuses[one])]
-        epochs = self._each(left, operations.epoch_cache)
+        epochs = await self._each(left, operations.epoch_cache)
         return {
             one: BrokerReport(
                 state=_value(states[one]),
@@ -83,31 +77,37 @@ class ReplicaAdmin:
             for one in every
         }
 
-    def _each(
-        self, addresses: Sequence[str], operation: Callable[[], operations.Operation[T]]
+    async def _each(
+        self, addresses: Sequence[str], make: Callable[[], operations.Operation[T]]
     ) -> dict[str, T | PymqError]:
-        answers = ask_many(
-            self._pool,
-            [(address, operation()) for address in addresses],
-            timeout_s=self._timeout_s,
-            hints=dict.fromkeys(addresses, "is that process running, and reachable from here?"),
-        )
-        return dict(zip(addresses, answers, strict=True))
+        found: dict[str, T | PymqError] = {}
 
-    def is_master(self, address: str) -> bool:
+        async def ask(address: str) -> None:
+            try:
+                answer = await self._asking.one(address, make())
+            except ConnectionFailed as error:
+                hint = "is that process running, and reachable from here?"
+                found[address] = error.retold(f"{error}; {hint}")
+            except PymqError as error:
+                found[address] = error
+            else:
+                found[address] = answer
+
+        await asyncio.gather(*map(ask, addresses))
+        return {one: found[one] for one in addresses}
+
+    async def is_master(self, address: str) -> bool:
         """Return whether a broker of 5.x, or one of ours, runs as a master now.
 
         Raises:
             PymqError: it does not answer, or refuses.
         """
-        found = self._pool.ask(
-            address, operations.replication_status(), timeout_s=self._timeout_s
-        )
+        found = await self._asking.one(address, operations.replication_status())
         return found.master
 
     # --- controllers
 
-    def leader(self, controllers: Sequence[str]) -> str:
+    async def leader(self, controllers: Sequence[str]) -> str:
         """Return ``host:port`` of the controller that leads.
 
         Args:
@@ -117,7 +117,8 @@ class ReplicaAdmin:
             ConnectionFailed: none of them can be reached, or knows who leads.
         """
         reasons = []
-        for address, answer in self._each(controllers, operations.controller_metadata).items():
+        answers = await self._each(controllers, operations.controller_metadata)
+        for address, answer in answers.items():
             if isinstance(answer, PymqError):
                 reasons.append(f"{address}: {answer}")
             elif answer.leader_address:
@@ -126,22 +127,23 @@ class ReplicaAdmin:
                 reasons.append(f"{address}: it knows no leader")
         raise ConnectionFailed(f"no controller leads ({'; '.join(reasons)})")
 
-    def groups(self, leader: str, names: Iterable[str]) -> dict[str, ReplicaInfo]:
+    async def groups(self, leader: str, names: Iterable[str]) -> dict[str, ReplicaInfo]:
         """Return broker name -> its group, as the controller that leads has it.
 
         Raises:
             PymqError: it does not answer, or refuses.
         """
-        return self._ask_leader(leader, operations.replica_table(sorted(names))).groups
+        table = await self._ask_leader(leader, operations.replica_table(sorted(names)))
+        return table.groups
 
-    def designate(self, leader: str, cluster: str, name: str, broker_id: int) -> int:
+    async def designate(self, leader: str, cluster: str, name: str, broker_id: int) -> int:
         """Have the controller that leads make a broker the master; return the epoch.
 
         Raises:
             PymqError: it does not answer, or refuses.
         """
         operation = operations.designate_master(cluster, name, broker_id)
-        answer: ElectMasterResponse = self._ask_leader(leader, operation)
+        answer: ElectMasterResponse = await self._ask_leader(leader, operation)
         if answer.master_broker_id != broker_id or answer.master_epoch is None:
             raise RemoteProtocolError(
                 f"controller {leader} made {answer.master_broker_id} the master of {name!r} for "
@@ -149,9 +151,11 @@ class ReplicaAdmin:
             )
         return answer.master_epoch
 
-    def _ask_leader(self, leader: str, operation: operations.Operation[T]) -> T:
-        hint = "the controllers say that it leads them"
-        return self._pool.ask(leader, operation, timeout_s=self._timeout_s, hint=hint)
+    async def _ask_leader(self, leader: str, operation: operations.Operation[T]) -> T:
+        try:
+            return await self._asking.one(leader, operation)
+        except ConnectionFailed as error:
+            raise error.retold(f"{error}; the controllers say that it leads them") from error
 
 
 def _is_there(answer: object) -> bool:

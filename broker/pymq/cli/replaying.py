@@ -1,0 +1,129 @@
+"""Messages that were received, or printed as JSON, as messages to send again."""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pymq.cli import output
+from pymq.client.blocking import BlockingClient
+from pymq.errors import ConfigurationError, PymqError
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.message import SYSTEM_PROPERTIES, Message, ReceivedMessage
+
+#: What is sent together, at most.
+BATCH_COUNT = 256
+BATCH_BYTES = 1 << 20
+
+
+def message_of(received: ReceivedMessage, topic: str) -> Message:
+    """Return a message as it was sent, for another topic; it gets another id."""
+    return Message(
+        topic,
+        bytes(received.body),
+        tags=received.tags,
+        keys=received.keys or None,
+        properties=_own(received.properties),
+        flag=received.flag,
+    )
+
+
+def message_of_line(line: bytes, number: int, topic: str | None) -> Message:
+    """Return the message that ``consume -o json`` printed as a line.
+
+    Args:
+        line: a JSON object: ``body`` or ``bodyBase64``; ``topic``, ``tags``, ``keys``,
+            ``properties`` and ``flag`` if there are any. What else it has does not count.
+        number: of the line, for error messages.
+        topic: where to; ``None``: where the line says.
+
+    Raises:
+        ConfigurationError: it is not such an object.
+    """
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"line {number} of the JSON is not an object of one line: {error}"
+        ) from error
+    if not isinstance(row, dict):
+        raise ConfigurationError(f"line {number} of the JSON is not an object")
+    to = topic if topic is not None else row.get("topic")
+    body, tags, keys = _body(row, number), row.get("tags"), row.get("keys")
+    properties, flag = row.get("properties") or {}, row.get("flag", 0)
+    are_texts = isinstance(properties, dict) and all(
+        isinstance(value, str) for value in properties.values()
+    )
+    if not isinstance(to, str) or not are_texts or not isinstance(flag, int):
+        raise ConfigurationError(
+            f"line {number} of the JSON: expected a topic, properties that are strings, and a "
+            "whole number as flag; give TOPIC where the lines have none"
+        )
+    return Message(
+        to, body, tags=tags, keys=keys or None, properties=_own(properties), flag=flag
+    )
+
+
+def _body(row: Mapping[str, Any], number: int) -> bytes:
+    text, packed = row.get("body"), row.get("bodyBase64")
+    if isinstance(text, str):
+        return text.encode()
+    try:
+        return base64.b64decode(packed or "x", validate=True)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"line {number} of the JSON has neither a body nor a bodyBase64 that can be read"
+        ) from error
+
+
+def _own(properties: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in properties.items() if name not in SYSTEM_PROPERTIES}
+
+
+def batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
+    """Yield messages that follow each other and have one topic, several at a time."""
+    group: list[Message] = []
+    size = 0
+    for message in messages:
+        is_full = len(group) == BATCH_COUNT or size + len(message.body) > BATCH_BYTES
+        if group and (is_full or message.topic != group[0].topic):
+            yield group
+            group, size = [], 0
+        group.append(message)
+        size += len(message.body)
+    if group:
+        yield group
+
+
+def send_all(
+    client: BlockingClient,
+    messages: Iterable[Message],
+    queue: MessageQueue | None,
+    *,
+    form: output.Form,
+    is_shown: bool = True,
+) -> int:
+    """Send messages, print where each is stored, and return how many were sent.
+
+    Raises:
+        PymqError: a message was refused, could not be sent, or is not proven to be safe; a note
+            says how many were sent before.
+    """
+    sent = unproven = 0
+    try:
+        for group in batches(messages):
+            if len(group) == 1:
+                result = client.send(group[0], queue)
+            else:
+                result = client.send_batch(queue, group)
+            sent += len(group)
+            unproven += result.durability_unknown * len(group)
+            for row in output.sent_rows(result) if is_shown else ():
+                is_json = form is output.Form.JSON
+                output.line(json.dumps(row) if is_json else output.sent_text(row))
+    except PymqError as error:
+        error.add_note(f"{sent} messages were sent before")
+        raise
+    if unproven:
+        raise PymqError(f"{unproven} of {sent} messages are stored, but not proven to be safe")
+    return sent

@@ -1,0 +1,205 @@
+"""Questions to name servers and to brokers, one or all; what several failures come to."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from pymq.client import operations
+from pymq.client.operations import Operation
+from pymq.client.pool import ClientPool
+from pymq.client.routes import MASTER_ID, Route, existing_route, no_route
+from pymq.errors import (
+    BrokersFailed,
+    ConfigurationError,
+    ConnectionFailed,
+    PymqError,
+    RequestTimeout,
+    RouteNotFound,
+    TopicNotExist,
+)
+from pymq.protocol.bodies import ClusterInfo
+
+T = TypeVar("T")
+
+
+class Asking:
+    """Asks over the connections of one client. For one event loop.
+
+    Args:
+        pool: connections and name servers.
+        timeout_s: for each answer.
+    """
+
+    def __init__(self, pool: ClientPool, timeout_s: float) -> None:
+        self.pool = pool
+        self.timeout_s = timeout_s
+
+    # --- name servers
+
+    async def name_servers(self, make: Callable[[], Operation[T]]) -> T:
+        """Return the answer of the first name server that has one.
+
+        Raises:
+            ConnectionFailed: none answers; the text names all and why.
+            BrokerError: those that answer refuse.
+        """
+        self.pool.check_open()
+        return await self.pool.ask_name_servers(make)
+
+    async def cluster(self) -> ClusterInfo:
+        """Return all clusters and brokers.
+
+        Raises:
+            ConnectionFailed: no name server answers.
+        """
+        return await self.name_servers(operations.cluster_info)
+
+    async def masters(self, cluster: str | None = None) -> dict[str, str]:
+        """Return broker name -> address of every master, in the order of the names.
+
+        Raises:
+            ConfigurationError: there is no such cluster.
+            RouteNotFound: no master is registered.
+        """
+        info = await self.cluster()
+        names: Iterable[str] = info.brokers
+        if cluster is not None:
+            if cluster not in info.clusters:
+                raise ConfigurationError(
+                    f"cluster {cluster!r} is not known, found {sorted(info.clusters)}"
+                )
+            names = info.clusters[cluster]
+        found = {
+            name: info.brokers[name].addresses[MASTER_ID]
+            for name in sorted(names)
+            if name in info.brokers and MASTER_ID in info.brokers[name].addresses
+        }
+        if not found:
+            servers = ", ".join(self.pool.name_servers)
+            raise RouteNotFound(
+                f"no master broker is registered at [{servers}]; is one running, with these name "
+                "servers in its namesrvAddr?"
+            )
+        return found
+
+    async def route(self, topic: str) -> Route:
+        """Return the route of a topic as it is now.
+
+        Raises:
+            RouteNotFound: no name server knows it.
+            ConnectionFailed: no name server answers.
+        """
+        try:
+            found = await self.name_servers(lambda: operations.route(topic))
+        except TopicNotExist as error:
+            notes = getattr(error, "__notes__", ())
+            raise no_route(topic, self.pool.name_servers, notes) from error
+        return existing_route(topic, found)
+
+    # --- brokers
+
+    async def one(
+        self,
+        address: str,
+        operation: Operation[T],
+        *,
+        name: str | None = None,
+        timeout_s: float | None = None,
+    ) -> T:
+        """Return the answer of one broker.
+
+        Args:
+            address: ``host:port``.
+            operation: what to ask.
+            name: of the broker that advertises the address, for error messages.
+            timeout_s: for the answer.
+
+        Raises:
+            PymqError: whatever went wrong.
+        """
+        try:
+            channel = await self.pool.channel(address)
+        except ConnectionFailed as error:
+            if name is None:
+                raise
+            raise error.retold(
+                f"{error}; broker {name!r} advertises that address: can this machine reach it, and "
+                "is brokerIP1 in the broker's configuration right?"
+            ) from error
+        try:
+            return await self.pool.ask(channel, operation, timeout_s=timeout_s or self.timeout_s)
+        except RequestTimeout:
+            # There are no heartbeats here that would find out that a peer is gone.
+            if not channel.pending_count:
+                channel.abort()
+            raise
+
+    async def answers(
+        self, brokers: Mapping[str, str], make: Callable[[], Operation[T]]
+    ) -> dict[str, T | PymqError]:
+        """Return what each of several brokers answers, or why not; they are asked together.
+
+        Args:
+            brokers: name -> address.
+            make: makes the operation, for each broker another one.
+        """
+        self.pool.check_open()
+        found: dict[str, T | PymqError] = {}
+
+        async def ask(name: str, address: str) -> None:
+            try:
+                answer = await self.one(address, make(), name=name)
+            except PymqError as error:
+                found[name] = error
+            else:
+                found[name] = answer
+
+        await asyncio.gather(*(ask(name, address) for name, address in brokers.items()))
+        return {name: found[name] for name in brokers}
+
+    async def every(
+        self, brokers: Mapping[str, str], make: Callable[[], Operation[T]]
+    ) -> dict[str, T]:
+        """Return what every one of several brokers answers; they are asked together.
+
+        Raises:
+            BrokersFailed: some of several did not; it says what happened at each.
+            PymqError: the only one did not.
+        """
+        answers = await self.answers(brokers, make)
+        return self.complete(make().description, answers)
+
+    def complete(self, what: str, answers: Mapping[str, T | PymqError]) -> dict[str, T]:
+        """Return answers if there is one of each broker.
+
+        Args:
+            what: was asked; begins with "to" if it is something to do.
+            answers: broker name -> answer.
+
+        Raises:
+            BrokersFailed, PymqError: see ``every``.
+        """
+        failures = {name: one for name, one in answers.items() if isinstance(one, PymqError)}
+        given = {name: one for name, one in answers.items() if not isinstance(one, PymqError)}
+        if not failures:
+            return given
+        if len(answers) == 1:
+            raise next(iter(failures.values()))
+        raise _brokers_failed(what, failures, given)
+
+
+def _brokers_failed(
+    what: str, failures: Mapping[str, PymqError], given: Mapping[str, object]
+) -> BrokersFailed:
+    is_change = what.startswith("to ")
+    done = ", ".join(given) or "none"
+    parts = [f"{what}: {'done on' if is_change else 'answered by'} {done}"]
+    for name, error in failures.items():
+        if not is_change:
+            what_happened = "not by"
+        else:
+            what_happened = "not done on" if error.outcome_known else "perhaps done on"
+        parts.append(f"{what_happened} {name}: {error}")
+    if is_change:
+        parts.append("it may be repeated when all of them answer")
+    return BrokersFailed("; ".join(parts), failures=failures, answers=given)

@@ -1,0 +1,105 @@
+"""Consumer groups: their settings, and who is in them."""
+
+from pymq.client import operations
+from pymq.client.administration.asking import Asking
+from pymq.client.group_progress import merged_connections
+from pymq.errors import ConsumerNotOnline, GroupNotExist
+from pymq.protocol.bodies import ConsumerConnections, GroupConfig
+from pymq.protocol.names import BUILT_IN_GROUPS, check_group
+
+
+class Groups:
+    """Consumer groups of the brokers that the name servers know: ``admin.groups``."""
+
+    def __init__(self, asking: Asking) -> None:
+        self._asking = asking
+
+    async def names(self, *, with_system: bool = False) -> list[str]:
+        """Return the names of all consumer groups, sorted.
+
+        Args:
+            with_system: also those that every broker has from the start.
+
+        Raises:
+            BrokersFailed: some masters did not answer.
+            PymqError: the only master did not.
+        """
+        masters = await self._asking.masters()
+        tables = await self._asking.every(masters, operations.group_table)
+        found = {group for table in tables.values() for group in table.groups}
+        return sorted(found if with_system else found - set(BUILT_IN_GROUPS))
+
+    async def config(self, group: str) -> dict[str, GroupConfig]:
+        """Return the settings of a group: name of the master -> what it has.
+
+        Raises:
+            GroupNotExist: no master knows the group.
+            BrokersFailed: some masters did not answer.
+            PymqError: the only master did not.
+        """
+        check_group(group)
+        masters = await self._asking.masters()
+        tables = await self._asking.every(masters, operations.group_table)
+        found = {n: table.groups[group] for n, table in tables.items() if group in table.groups}
+        if not found:
+            raise GroupNotExist(
+                f"group {group!r} is not known to {', '.join(masters)}; create it with `pymq group "
+                f"create {group}` (mqadmin updateSubGroup), or let its first consumer do so "
+                "(autoCreateSubscriptionGroup)",
+                code=26,
+            )
+        return found
+
+    async def create(self, config: GroupConfig | str, *, cluster: str | None = None) -> None:
+        """Create a consumer group on every master, or change it.
+
+        Args:
+            config: its settings, or its name for RocketMQ's defaults.
+            cluster: only on the masters of this cluster.
+
+        Raises:
+            LocalProtocolError: the name is illegal.
+            BrokersFailed: some masters did not do it; the others have.
+            PymqError: the only master did not.
+        """
+        settings = config if isinstance(config, GroupConfig) else GroupConfig(group=config)
+        check_group(settings.group)
+        masters = await self._asking.masters(cluster)
+        await self._asking.every(masters, lambda: operations.update_group(settings))
+
+    async def delete(
+        self, group: str, *, forget_offsets: bool = False, cluster: str | None = None
+    ) -> None:
+        """Delete a consumer group from every master.
+
+        Args:
+            group: its name.
+            forget_offsets: also what it committed.
+            cluster: only on the masters of this cluster.
+
+        Raises:
+            BrokersFailed: some masters did not do it; the others have.
+            PymqError: the only master did not.
+        """
+        check_group(group)
+        masters = await self._asking.masters(cluster)
+        await self._asking.every(
+            masters, lambda: operations.delete_group(group, forget_offsets=forget_offsets)
+        )
+
+    async def members(self, group: str) -> ConsumerConnections:
+        """Return the live members of a group, merged over the masters; perhaps none.
+
+        Raises:
+            BrokersFailed: some masters did not answer.
+            PymqError: the only master did not.
+        """
+        check_group(group)
+        masters = await self._asking.masters()
+
+        def ask() -> operations.Operation[ConsumerConnections]:
+            return operations.consumer_connections(group)
+
+        answers = await self._asking.answers(masters, ask)
+        online = {n: one for n, one in answers.items() if not isinstance(one, ConsumerNotOnline)}
+        return merged_connections(self._asking.complete(ask().description, online).values())

@@ -1,0 +1,302 @@
+"""Admin against pymq's own name server and brokers: one, and two of which one is away."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.two_brokers import TwoBrokers
+
+import pymq
+from pymq import blocking
+from pymq.client import operations
+from pymq.client.blocking import BlockingClient
+from pymq.errors import (
+    BrokersFailed,
+    ClientClosed,
+    ConfigurationError,
+    ConnectionFailed,
+    GroupNotExist,
+    LocalProtocolError,
+    MessageNotFound,
+    RequestTimeout,
+    RouteNotFound,
+)
+from pymq.protocol.bodies import GroupConfig, MessageQueue
+from pymq.protocol.codes import Permission
+from pymq.protocol.message import Message
+from pymq.testing import Cluster
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(broker={"auto_create_topic": False}) as running:
+        yield running
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Iterator[blocking.Admin]:
+    with blocking.Admin(cluster.name_server) as opened:
+        yield opened
+
+
+def send(cluster: Cluster, topic: str, count: int, queue_id: int = 0) -> list[str]:
+    """Send messages to one queue and return their ids."""
+    queue = MessageQueue(topic, cluster.broker_name, queue_id)
+    with blocking.Producer(cluster.name_server) as producer:
+        return [
+            str(producer.send(Message(topic, b"%d" % n, keys=f"k{n}"), queue=queue).message_id)
+            for n in range(count)
+        ]
+
+
+def test_topics(cluster: Cluster, admin: blocking.Admin) -> None:
+    admin.topics.create("topics", queue_count=2, attributes={"message.type": "FIFO"})
+    assert "topics" in admin.topics.names()
+    route = admin.topics.route("topics")
+    assert [queue.queue_id for queue in route.read_queues] == [0, 1]
+    assert route.masters() == admin.brokers.masters() == {cluster.broker_name: route.address(
+        cluster.broker_name
+    )}  # fmt: skip
+    changed = admin.topics.update("topics", perm=int(Permission.READ))[cluster.broker_name]
+    assert (changed.perm, changed.read_queue_count) == (4, 2)
+    assert changed.attributes == {"message.type": "FIFO"}
+    assert admin.topics.config("topics") == {cluster.broker_name: changed}
+    assert admin.topics.update("topics", queue_count=5)[cluster.broker_name].write_queue_count == 5
+    assert len(admin.topics.status("topics")) == 5
+    admin.topics.delete("topics")
+    assert "topics" not in admin.topics.names()
+    for ask in (admin.topics.route, admin.topics.config, admin.topics.update, admin.topics.status):
+        with pytest.raises(RouteNotFound, match="'topics'.*pymq topic create topics"):
+            ask("topics")
+    wrong: Any = 16
+    with pytest.raises(ConfigurationError, match="perm=16, expected bits of Permission"):
+        admin.topics.create("topics", perm=wrong)
+    with pytest.raises(LocalProtocolError):
+        admin.topics.create("no topic")
+    with pytest.raises(ConfigurationError, match="cluster 'none' is not known"):
+        admin.topics.create("topics", cluster="none")
+
+
+def test_groups_and_members(cluster: Cluster, admin: blocking.Admin) -> None:
+    admin.topics.create("members", queue_count=1)
+    admin.groups.create(GroupConfig(group="team", retry_max_times=3))
+    assert admin.groups.config("team")[cluster.broker_name].retry_max_times == 3
+    assert admin.groups.members("team").connections == []
+    with blocking.Consumer(cluster.name_server, "team").subscribe("members") as consumer:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not (found := admin.groups.members("team")).connections:
+            assert time.monotonic() < deadline_s
+        assert [one.client_id for one in found.connections] == [consumer.client_id]
+        assert "members" in found.subscriptions
+    admin.groups.delete("team")
+    with pytest.raises(GroupNotExist, match="pymq group create team"):
+        admin.groups.config("team")
+
+
+def test_a_reset_says_before_what_it_changes_and_then_does_that(
+    cluster: Cluster, admin: blocking.Admin
+) -> None:
+    admin.topics.create("reset", queue_count=2)
+    admin.groups.create("readers")
+    send(cluster, "reset", 5)
+    first, second = (MessageQueue("reset", cluster.broker_name, n) for n in (0, 1))
+
+    def reset(to: Any, **more: Any) -> list[tuple[int | None, int]]:
+        changes = admin.offsets.reset("readers", "reset", to, **more)
+        for change in changes:
+            assert (change.first, change.end) == {first: (0, 5), second: (0, 0)}[change.queue]
+        return [(change.before, change.after) for change in changes]
+
+    def committed() -> dict[MessageQueue, int]:
+        return {lag.queue: lag.consumer_offset for lag in admin.offsets.lag("readers")}
+
+    assert reset("latest", dry_run=True) == [(None, 5), (None, 0)]
+    assert committed() == {}
+    assert reset("latest") == [(None, 5), (None, 0)]
+    assert committed() == {first: 5, second: 0}
+    assert reset(2, queue=first) == [(5, 2)]
+    assert committed() == {first: 2, second: 0}
+    at = admin.messages.by_offset(first, 3).store_timestamp_ms
+    moment = datetime.fromtimestamp(at / 1000, UTC)
+    ((before, after), _) = reset(moment)
+    assert before == 2 and after <= 3
+    assert admin.messages.by_offset(first, after).store_timestamp_ms == at
+    assert reset(datetime(2100, 1, 1, tzinfo=UTC))[0] == (after, 5)
+    (back, _) = admin.offsets.reset("readers", "reset", "earliest")
+    assert (back.moved, committed()[first]) == (-5, 0)
+    with pytest.raises(ConfigurationError, match=r"to=9: .*:0 of topic 'reset' has offsets 0 to 5"):
+        reset(9, queue=first)
+    with pytest.raises(ConfigurationError, match="expected 'earliest', 'latest', a datetime"):
+        reset("yesterday")
+    with pytest.raises(ConfigurationError, match="has no such queue, found"):
+        reset(0, queue=MessageQueue("reset", cluster.broker_name, 7))
+
+
+def test_members_go_where_a_reset_sends_them() -> None:
+    with Cluster() as cluster, blocking.Admin(cluster.name_server) as admin:
+        admin.topics.create("T", queue_count=1)
+        admin.groups.create("g")
+        send(cluster, "T", 3)
+        seen: list[bytes] = []
+        consumer = blocking.Consumer(cluster.name_server, "g", from_where="earliest")
+        with consumer.subscribe("T"):
+            consumed = consumer.messages()
+            seen += [next(consumed).body for _ in range(3)]
+            (change,) = admin.offsets.reset("g", "T", "earliest")
+            assert change.after == 0
+            seen += [next(consumed).body for _ in range(3)]
+        assert seen == [b"0", b"1", b"2"] * 2
+
+
+def test_what_a_broker_of_4_9_cannot_tell_members_is_refused() -> None:
+    with (
+        Cluster(broker={"server_side_reset": False}) as cluster,
+        blocking.Admin(cluster.name_server) as admin,
+    ):
+        admin.topics.create("T", queue_count=1)
+        send(cluster, "T", 3)
+        queue = MessageQueue("T", cluster.broker_name, 0)
+        consumer = blocking.Consumer(cluster.name_server, "g", from_where="earliest")
+        with consumer.subscribe("T"):
+            next(consumer.messages())
+            for more in ({"to": "earliest", "queue": queue}, {"to": 1}):
+                wanted: Any = more
+                with pytest.raises(ConfigurationError, match="has members in topic 'T', and"):
+                    admin.offsets.reset("g", "T", **wanted)
+
+
+def test_messages_are_found_by_id_key_place_and_time(
+    cluster: Cluster, admin: blocking.Admin
+) -> None:
+    admin.topics.create("found", queue_count=2)
+    began = datetime.now(UTC)
+    ids = send(cluster, "found", 40, 1)
+    queue = MessageQueue("found", cluster.broker_name, 1)
+    third = admin.messages.by_offset(queue, 3)
+    assert third.body == b"3"
+    assert admin.messages.by_unique_id("found", ids[3]) == third
+    assert admin.messages.by_id(third.offset_message_id) == third
+    assert admin.messages.by_key("found", "k3") == [third]
+    every = admin.messages.by_time("found", datetime.fromtimestamp(0, UTC))
+    assert [message.body for message in every] == [b"%d" % n for n in range(40)]
+    assert admin.messages.by_time("found", began, count_max=2) == every[:2]
+    assert admin.messages.by_time("found", began, datetime.fromtimestamp(1, UTC)) == []
+    with pytest.raises(MessageNotFound, match="no message at offset 40, its offsets are 0 to 39"):
+        admin.messages.by_offset(queue, 40)
+    with pytest.raises(MessageNotFound):
+        admin.messages.by_unique_id("found", "nobody's")
+
+
+def test_brokers_and_the_cluster(cluster: Cluster, admin: blocking.Admin) -> None:
+    name, address = cluster.broker_name, cluster.broker_address
+    assert admin.brokers.addresses() == {name: {0: address}}
+    assert admin.cluster().brokers[name].addresses == {0: address}
+    assert admin.brokers.state(name)["brokerVersionDesc"] == "V5_3_3"
+    assert f"brokerName={name}" in admin.brokers.config(address).splitlines()
+    with pytest.raises(ConfigurationError, match="no broker 'b' has a master, found"):
+        admin.brokers.state("b")
+
+
+def test_the_asyncio_one(cluster: Cluster) -> None:
+    async def test() -> None:
+        async with pymq.Admin(cluster.name_server) as admin:
+            await admin.topics.create("over-asyncio", queue_count=1)
+            assert "over-asyncio" in await admin.topics.names()
+        with pytest.raises(ClientClosed):
+            await admin.topics.names()
+
+    asyncio.run(test())
+
+
+def test_arguments_of_a_wrong_kind_are_named(admin: blocking.Admin) -> None:
+    wrong: Any = 7
+    with pytest.raises(LocalProtocolError, match="7"):
+        admin.groups.create(wrong)
+    for ask in (
+        lambda: admin.messages.by_offset(wrong, 0),
+        lambda: admin.offsets.reset("g", "T", "latest", queue=wrong),
+    ):
+        with pytest.raises(ConfigurationError, match="queue=7: expected a MessageQueue"):
+            ask()
+
+
+def test_one_that_is_not_open_says_so(cluster: Cluster) -> None:
+    with pytest.raises(ClientClosed, match="use it inside `with`"):
+        blocking.Admin(cluster.name_server).topics.names()
+    with pytest.raises(ConnectionFailed, match="no name server of 127.0.0.1:1 answers"):
+        blocking.Admin("127.0.0.1:1").start()
+    with pytest.raises(ConfigurationError, match="is a broker"):
+        blocking.Admin(cluster.broker_address).start()
+
+
+# ----------------------------------------------------------------------------- two brokers
+
+
+def test_what_two_brokers_did_of_which_one_is_silent(tmp_path: Path) -> None:
+    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server, timeout_s=0.5) as admin:
+        admin.topics.create("T", queue_count=2)
+        admin.groups.create("g")
+        masters = admin.brokers.masters()
+        bed.freeze("broker-b")
+        changes: list[Callable[[], object]] = [
+            lambda: admin.topics.create("T2"),
+            lambda: admin.groups.create("g2"),
+            lambda: admin.groups.delete("g"),
+        ]
+        for change in changes:
+            with pytest.raises(
+                BrokersFailed, match="done on broker-a; perhaps done on broker-b: .*; it may be"
+            ) as caught:
+                change()
+            assert list(caught.value.answers) == ["broker-a"]
+            assert isinstance(caught.value.failures["broker-b"], RequestTimeout)
+            assert caught.value.retriable and not caught.value.outcome_known
+        with pytest.raises(BrokersFailed, match="not done on broker-b|perhaps done on broker-b"):
+            admin.topics.update("T", queue_count=3)
+        for read in (admin.groups.names, lambda: admin.topics.status("T")):
+            with pytest.raises(BrokersFailed, match="answered by broker-a; not by broker-b: "):
+                read()
+        # What was said to be done is done.
+        assert groups_at(masters["broker-a"], bed) == {"g2"}
+        bed.thaw("broker-b")
+        for change in changes:
+            change()
+        admin.topics.update("T", queue_count=3)
+        assert [one.read_queue_count for one in admin.topics.config("T").values()] == [3, 3]
+        assert groups_at(masters["broker-b"], bed) == {"g2"}
+
+
+def test_a_reset_of_which_one_broker_is_silent(tmp_path: Path) -> None:
+    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server, timeout_s=0.5) as admin:
+        admin.topics.create("T", queue_count=1)
+        admin.groups.create("g")
+        bed.freeze("broker-b")
+        with pytest.raises(BrokersFailed, match="not by broker-b"):
+            admin.offsets.reset("g", "T", "latest")
+        bed.thaw("broker-b")
+        assert admin.offsets.lag("g") == [], "nothing was changed before all was known"
+
+
+def test_a_broker_that_was_killed_takes_part_again(tmp_path: Path) -> None:
+    with TwoBrokers(tmp_path) as bed, blocking.Admin(bed.name_server) as admin:
+        admin.topics.create("T", queue_count=1)
+        with bed.load("T") as load:
+            load.wait_acknowledged(20)
+            bed.kill("broker-b")
+            assert admin.topics.config("T").keys() == {"broker-a"}
+            bed.start("broker-b")
+            load.wait_acknowledged(20)
+        admin.topics.update("T", queue_count=2)
+        assert admin.topics.config("T").keys() == {"broker-a", "broker-b"}
+
+
+def groups_at(address: str, bed: TwoBrokers) -> set[str]:
+    """Return the groups that one broker has, without those it has from the start."""
+    with BlockingClient(bed.name_server) as client:
+        return set(client._pool.ask(address, operations.group_table()).groups) & {"g", "g2"}

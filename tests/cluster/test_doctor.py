@@ -1,0 +1,161 @@
+"""``pymq doctor``, and what it says of each thing that can be wrong."""
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.cluster.cli_processes import pymq
+from tests.cluster.played import closed_address
+
+from pymq import blocking
+from pymq.net.recognition import recognized
+from pymq.protocol.bodies import GroupConfig, MessageQueue
+from pymq.protocol.codes import Permission
+from pymq.protocol.message import Message
+from pymq.testing import Cluster
+
+TLS = Path(__file__).parent / "tls"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        yield running
+
+
+def doctor(name_server: str, *more: str, status: int) -> dict[str, list[dict[str, Any]]]:
+    """Return what is found, by check."""
+    done = pymq("doctor", "-n", name_server, "-o", "json", "--timeout", "3", "--watch", "1", *more)
+    assert done.returncode == status, done
+    assert done.stderr == ""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in json.loads(done.stdout):
+        found.setdefault(row["check"], []).append(row)
+    assert (status == 0) == all(one["state"] != "WRONG" for rows in found.values() for one in rows)
+    return found
+
+
+@contextmanager
+def speaking(answer: bytes, context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Yield the address of a server that says the same to everybody, over TLS if it has to."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                try:
+                    if context is not None:
+                        connection = context.wrap_socket(connection, server_side=True)
+                    connection.recv(100)
+                    connection.sendall(answer)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(1000):
+                        pass
+                except OSError:
+                    pass
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        host, port = listener.getsockname()
+        yield f"{host}:{port}"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join()
+
+
+def test_no_name_server_there() -> None:
+    (found,) = doctor(closed_address(), status=3)["name server"]
+    assert found["advice"] == "nothing listens there: start it, or correct the port"
+
+
+def test_a_brokers_port_for_the_name_servers(cluster: Cluster) -> None:
+    (found,) = doctor(cluster.broker_address, status=3)["name server"]
+    assert "is a broker" in found["text"] and "usually 9876" in found["advice"]
+
+
+def test_a_grpc_port(cluster: Cluster) -> None:
+    with speaking(bytes.fromhex("000012040000000000000300000064")) as address:
+        assert recognized(address, 3.0) == "gRPC"
+        wrong, well = doctor(f"{address};{cluster.name_server}", status=1)["name server"]
+        assert "HTTP/2, which gRPC ports speak" in wrong["text"]
+        assert "that is a gRPC port" in wrong["advice"]
+        assert well["state"] == "ok"
+
+
+def test_a_tls_port() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(TLS / "master.pem", TLS / "master-key.pem")
+    with speaking(b"", context) as address:
+        assert recognized(address, 3.0) == "TLS"
+        (found,) = doctor(address, status=3)["name server"]
+        assert "speaks TLS only: give one without" in found["advice"]
+
+
+def test_a_broker_that_advertises_what_cannot_be_reached() -> None:
+    with Cluster(broker={"advertised_address": "127.0.0.9"}) as hidden:
+        address = hidden.broker_address
+        (found,) = doctor(hidden.name_server, status=1)["broker"]
+        assert f"advertises {address}, which cannot be used from here: " in found["text"]
+        assert "brokerIP1" in found["advice"] and f"--map {address}=HOST:PORT" in found["advice"]
+        (mapped,) = doctor(hidden.name_server, "--map", "127.0.0.9=127.0.0.1", status=0)["broker"]
+        assert f"{address}, mapped to 127.0.0.1:" in mapped["text"]
+
+
+def test_a_topic_that_is_missing_or_forbidden(cluster: Cluster) -> None:
+    with blocking.Admin(cluster.name_server) as admin:
+        admin.topics.create("Orders", queue_count=1, perm=int(Permission.READ))
+    (missing,) = doctor(cluster.name_server, "--topic", "orders", status=1)["topic"]
+    assert "pymq topic create orders" in missing["advice"]
+    assert "Did you mean 'Orders'?" in missing["advice"]
+    found = doctor(cluster.name_server, "--topic", "Orders", status=1)
+    (forbidden,) = found["permission"]
+    assert "must not be written on broker-a (perm 4)" in forbidden["text"]
+    assert forbidden["advice"] == "pymq topic update Orders --perm 6"
+
+
+def test_a_group_that_does_not_consume(cluster: Cluster) -> None:
+    name_server = cluster.name_server
+    queue = MessageQueue("stands", cluster.broker_name, 0)
+    with blocking.Admin(name_server) as admin, blocking.Producer(name_server) as producer:
+        admin.topics.create("stands", queue_count=1)
+        of_all = ("--topic", "stands", "--group", "readers")
+        (unknown,) = doctor(name_server, *of_all, status=1)["group"]
+        assert "no broker knows group 'readers'" in unknown["text"]
+        admin.groups.create(GroupConfig(group="readers"))
+        for _ in range(3):
+            producer.send(Message("stands", b"x"), queue=queue)
+        admin.offsets.reset("readers", "stands", "earliest")
+        found = doctor(name_server, *of_all, status=1)
+        assert "has no members" in found["group"][0]["text"]
+        assert "broker-a:0 stands at offset 0, 3 messages behind" in found["lag"][0]["text"]
+        assert found["lag"][0]["advice"] == "start a consumer of the group"
+        with blocking.Consumer(name_server, "readers").subscribe("stands") as consumer:
+            hung = next(consumer.messages())
+            found = doctor(name_server, *of_all, status=1)
+            assert found["group"][0]["text"] == "'readers' has members: 1"
+            assert f"pymq message at stands {hung.queue_offset}" in found["lag"][0]["advice"]
+            other = doctor(name_server, "--topic", "Orders2", "--group", "readers", status=1)
+            assert "none subscribes to 'Orders2' (but to" in other["group"][0]["text"]
+
+
+def test_all_is_well_in_words(cluster: Cluster) -> None:
+    with blocking.Admin(cluster.name_server) as admin:
+        admin.topics.create("well", queue_count=2)
+    with blocking.Consumer(cluster.name_server, "well").subscribe("well"):
+        done = pymq("doctor", "--topic", "well", NAMESRV_ADDR=cluster.name_server)
+    assert done.returncode == 0, done
+    states = [line[:6].strip() for line in done.stdout.splitlines()]
+    assert states == ["ok"] * 4
+    assert "'well' has 2 queues to write and 2 to read on broker-a" in done.stdout

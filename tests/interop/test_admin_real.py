@@ -1,0 +1,158 @@
+"""Admin against official brokers."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from tests.interop.conftest import RealCluster
+from tests.interop.java_client import JavaPushConsumer
+from tests.interop.jvm import JavaClient
+
+from pymq import blocking
+from pymq.errors import GroupNotExist, MessageNotFound, RouteNotFound
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.codes import Permission
+from pymq.protocol.message import Message
+
+pytestmark = pytest.mark.interop
+
+VERSIONS = ["5.3.3", "4.9.7"]
+DEADLINE_S = 60.0
+
+
+@pytest.fixture(params=VERSIONS)
+def cluster(
+    request: pytest.FixtureRequest, real_cluster: Callable[[str], RealCluster]
+) -> RealCluster:
+    return real_cluster(request.param)
+
+
+@pytest.fixture
+def admin(cluster: RealCluster) -> Iterator[blocking.Admin]:
+    with blocking.Admin(cluster.name_server.address, timeout_s=10.0) as opened:
+        yield opened
+
+
+@pytest.fixture
+def topic(admin: blocking.Admin) -> Iterator[str]:
+    name = f"admin-{uuid.uuid4().hex[:12]}"
+    admin.topics.create(name, queue_count=2)
+    yield name
+    admin.topics.delete(name)
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.05)
+
+
+def send(cluster: RealCluster, admin: blocking.Admin, topic: str, count: int) -> list[str]:
+    """Send messages to queue 0, wait until they can be read, and return their ids."""
+    queue = MessageQueue(topic, cluster.broker.name, 0)
+    with blocking.Producer(cluster.name_server.address) as producer:
+        ids = [
+            str(producer.send(Message(topic, b"%d" % n, keys=f"k{n}"), queue=queue).message_id)
+            for n in range(count)
+        ]
+    eventually(lambda: admin.topics.status(topic)[queue].max_offset == count, "they are there")
+    return ids
+
+
+def test_topics(cluster: RealCluster, admin: blocking.Admin, topic: str) -> None:
+    name = cluster.broker.name
+    assert topic in admin.topics.names() and name not in admin.topics.names()
+    assert admin.topics.route(topic).masters() == {name: cluster.broker.address}
+    assert admin.topics.config(topic)[name].read_queue_count == 2
+    changed = admin.topics.update(topic, perm=int(Permission.READ), queue_count=3)[name]
+    assert (changed.perm, changed.read_queue_count, changed.write_queue_count) == (4, 3, 3)
+    assert len(admin.topics.status(topic)) == 3
+    with pytest.raises(RouteNotFound):
+        admin.topics.update("no-such-topic", queue_count=1)
+
+
+def test_groups(cluster: RealCluster, admin: blocking.Admin) -> None:
+    group = f"group-{uuid.uuid4().hex[:12]}"
+    admin.groups.create(group)
+    assert group in admin.groups.names()
+    assert admin.groups.config(group)[cluster.broker.name].group == group
+    assert admin.groups.members(group).connections == []
+    admin.groups.delete(group, forget_offsets=True)
+    with pytest.raises(GroupNotExist):
+        admin.groups.config(group)
+
+
+def test_offsets_are_reset_and_read_back(
+    cluster: RealCluster, admin: blocking.Admin, topic: str
+) -> None:
+    group = f"group-{uuid.uuid4().hex[:12]}"
+    admin.groups.create(group)
+    send(cluster, admin, topic, 10)
+    queue = MessageQueue(topic, cluster.broker.name, 0)
+
+    def committed() -> int:
+        return {lag.queue: lag.consumer_offset for lag in admin.offsets.lag(group, topic)}[queue]
+
+    changes = admin.offsets.reset(group, topic, "latest", dry_run=True)
+    assert [(one.after, one.first, one.end) for one in changes] == [(10, 0, 10), (0, 0, 0)]
+    admin.offsets.reset(group, topic, "latest")
+    assert committed() == 10
+    admin.offsets.reset(group, topic, 4, queue=queue)
+    assert committed() == 4
+    stored = admin.messages.by_offset(queue, 7).store_timestamp_ms
+    (change, _) = admin.offsets.reset(group, topic, datetime.fromtimestamp(stored / 1000, UTC))
+    assert admin.messages.by_offset(queue, change.after).store_timestamp_ms == stored
+    assert committed() == change.after
+    late = datetime.now(UTC) + timedelta(days=1)
+    assert admin.offsets.reset(group, topic, late)[0].after == 10
+    admin.offsets.reset(group, topic, "earliest")
+    assert committed() == 0
+
+
+def test_java_members_go_where_a_reset_sends_them(
+    cluster: RealCluster,
+    admin: blocking.Admin,
+    topic: str,
+    java_client: Callable[[str], JavaClient],
+) -> None:
+    group = f"group-{uuid.uuid4().hex[:12]}"
+    send(cluster, admin, topic, 4)
+    client = java_client(cluster.broker.version)
+    with JavaPushConsumer(client, group, cluster.name_server.address, topic) as consumer:
+        consumer.wait_count(4)
+        assert len(admin.groups.members(group).connections) == 1
+        queue = MessageQueue(topic, cluster.broker.name, 0)
+        eventually(
+            lambda: {one.queue: one.lag for one in admin.offsets.lag(group, topic)}.get(queue) == 0,
+            "what was consumed is committed",
+        )
+        changes = admin.offsets.reset(group, topic, "earliest", wait_s=DEADLINE_S)
+        assert [one.after for one in changes] == [0, 0]
+        assert len(consumer.wait_count(8)) == 8
+
+
+def test_messages(cluster: RealCluster, admin: blocking.Admin, topic: str) -> None:
+    ids = send(cluster, admin, topic, 40)
+    queue = MessageQueue(topic, cluster.broker.name, 0)
+    third = admin.messages.by_offset(queue, 3)
+    assert third.body == b"3"
+    assert admin.messages.by_id(third.offset_message_id) == third
+    eventually(lambda: bool(admin.messages.by_key(topic, "k3")), "it is indexed")
+    assert admin.messages.by_unique_id(topic, ids[3]) == third
+    every = admin.messages.by_time(topic, datetime.fromtimestamp(0, UTC))
+    assert [message.body for message in every] == [b"%d" % n for n in range(40)]
+    with pytest.raises(MessageNotFound, match="its offsets are 0 to 39"):
+        admin.messages.by_offset(queue, 40)
+
+
+def test_brokers(cluster: RealCluster, admin: blocking.Admin) -> None:
+    name, address = cluster.broker.name, cluster.broker.address
+    assert admin.brokers.addresses() == {name: {0: address}}
+    assert admin.brokers.state(name)["brokerVersionDesc"].startswith("V")
+    assert f"brokerName={name}" in admin.brokers.config(name).splitlines()
+    assert admin.sinks.rows() == []
