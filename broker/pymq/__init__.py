@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pymq.client.admin import BlockingAdmin
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
+    from pymq.client.column_batch import ColumnBatch
     from pymq.client.config import ClientConfig
     from pymq.client.consumer import Consumer, MessageLoop
     from pymq.client.group_progress import QueueLag
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
         TransactionStatus,
     )
     from pymq.client.producer import Producer
+    from pymq.client.pull_consumer import PullConsumer
     from pymq.client.ranges import PullChunk
+    from pymq.client.reader import Reader
     from pymq.client.receipts import SendReceipt
     from pymq.client.requests import Reply
     from pymq.client.routes import Route
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
         BrokerSystemError,
         ClientClosed,
         ClientMisplaced,
+        CommitFailed,
         ConfigurationError,
         ConnectionFailed,
         ConsumerNotOnline,
@@ -105,6 +109,7 @@ else:
         "pymq.client.admin": "BlockingAdmin",
         "pymq.client.batcher": "Batcher",
         "pymq.client.blocking": "BlockingClient",
+        "pymq.client.column_batch": "ColumnBatch",
         "pymq.client.config": "ClientConfig",
         "pymq.client.consumer": "Consumer MessageLoop",
         "pymq.client.group_progress": "QueueLag",
@@ -112,7 +117,9 @@ else:
         "pymq.client.inbox": "FlowLimits",
         "pymq.client.operations": "PullResult PullStatus SendResult SendStatus TransactionStatus",
         "pymq.client.producer": "Producer",
+        "pymq.client.pull_consumer": "PullConsumer",
         "pymq.client.ranges": "PullChunk",
+        "pymq.client.reader": "Reader",
         "pymq.client.receipts": "SendReceipt",
         "pymq.client.requests": "Reply",
         "pymq.client.routes": "Route",
@@ -153,6 +160,8 @@ __all__ = [
     "ClientMisplaced",
     "Clock",
     "ClusterInfo",
+    "ColumnBatch",
+    "CommitFailed",
     "Compression",
     "ConfigurationError",
     "ConnectionFailed",
@@ -182,12 +191,14 @@ __all__ = [
     "Producer",
     "ProtocolError",
     "PullChunk",
+    "PullConsumer",
     "PullOffsetMoved",
     "PullResult",
     "PullStatus",
     "PymqError",
     "QueryNotFound",
     "QueueLag",
+    "Reader",
     "ReceivedMessage",
     "RemoteProtocolError",
     "Reply",

@@ -23,6 +23,7 @@
     ├── TooManyPending            not sent: too many requests are unanswered
     ├── ClientClosed
     ├── ClientMisplaced           used in another process, thread or event loop than its own
+    ├── CommitFailed              some offsets of a consumer group were not committed
     ├── RouteNotFound             no name server knows a broker for the topic
     ├── MessageNotFound           no broker has a message with that id or key
     └── BrokerError               the peer answered with an error code
@@ -170,6 +171,21 @@ class ClientClosed(PymqError):
 
 class ClientMisplaced(PymqError):
     """The client belongs to another process, thread or event loop; nothing was sent."""
+
+
+class CommitFailed(PymqError):
+    """Offsets were not committed; those of other queues may have been.
+
+    Attributes:
+        failed: why, by queue (``MessageQueue``).
+    """
+
+    retriable = True
+    outcome_known = False
+
+    def __init__(self, text: str, failed: "dict[Any, PymqError] | None" = None) -> None:
+        super().__init__(text)
+        self.failed = failed or {}
 
 
 class RouteNotFound(PymqError):

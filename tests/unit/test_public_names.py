@@ -14,23 +14,40 @@ import pytest
 
 import pymq
 from pymq import blocking, errors, spark
-from pymq.client import threaded, threaded_batcher, threaded_producer, threaded_transaction
+from pymq.client import (
+    threaded,
+    threaded_batcher,
+    threaded_producer,
+    threaded_pull_consumer,
+    threaded_reader,
+    threaded_transaction,
+)
 from pymq.client.admin import BlockingAdmin
 from pymq.client.batcher import Batcher
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
+from pymq.client.pull_consumer import PullConsumer
+from pymq.client.reader import Reader
 from pymq.client.transaction import Transaction
 from pymq.protocol.json_object import JsonObject
 from pymq.protocol.message import Message, ReceivedMessage
 
 FACES = (
-    *(Producer, Batcher, Transaction, Consumer),
+    *(Producer, Batcher, Transaction, Consumer, PullConsumer, Reader),
+    *(blocking.PullConsumer, blocking.Reader),
     *(blocking.Producer, blocking.Batcher, blocking.Transaction, blocking.Consumer),
     *(BlockingClient, BlockingAdmin),
 )
 #: Takes a stored record, which ``pymq.protocol.record`` makes of what a pull returned.
 OF_RECORDS = "ReceivedMessage.from_record"
+
+#: Of pull consumers.
+PULL = {
+    *("group", "client_id", "assignment", "start", "close", "subscribe", "unsubscribe", "assign"),
+    *("queues", "poll", "batches", "pause", "resume", "seek", "position", "commit", "committed"),
+    *("begin_offsets", "end_offsets", "offsets_for_time"),
+}
 
 #: What programs may call and read of each exported class, besides fields of dataclasses and members
 #: of enumerations. Whatever else an instance has begins with an underscore.
@@ -50,6 +67,9 @@ SURFACE = {
         *("committed_offset", "commit_offset", "pull", "pull_range", "send", "send_batch"),
     },
     "Clock": {"wall_ms", "monotonic_s"},
+    "ColumnBatch": {
+        *("queue", "first", "next_offset", "names", "to_arrow", "to_pandas", "to_polars"),
+    },
     "Consumer": {
         *("group", "client_id", "assignment", "backlog_count"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
@@ -59,11 +79,13 @@ SURFACE = {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush", "wait_room"),
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
     },
+    "PullConsumer": PULL,
     "QueueLag": {"lag"},
     "ReceivedMessage": {
         *("tags", "keys", "message_id", "offset_message_id", "transaction_id"),
         *("born_host", "store_host", "from_record"),
     },
+    "Reader": {"start", "close", "queues", "read"},
     "Reply": {"tags"},
     "Route": {"address", "read_address", "masters", "only"},
     "SendHook": {"before", "after"},
@@ -78,6 +100,8 @@ SURFACE = {
     },
     "Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
     "blocking.Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
+    "blocking.PullConsumer": PULL,
+    "blocking.Reader": {"start", "close", "queues", "read"},
     "blocking.Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush"),
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
@@ -202,11 +226,15 @@ def test_checkers_are_told_what_is_there() -> None:
 
 def test_the_blocking_clients_have_a_public_home() -> None:
     assert pymq.blocking is blocking
-    assert blocking.__all__ == ["Batcher", "Consumer", "Producer", "Transaction"]
+    assert blocking.__all__ == [
+        *("Batcher", "Consumer", "Producer", "PullConsumer", "Reader", "Transaction")
+    ]
     assert blocking.Batcher is threaded_batcher.Batcher
     assert blocking.Transaction is threaded_transaction.Transaction
     assert blocking.Consumer is threaded.Consumer
     assert blocking.Producer is threaded_producer.Producer
+    assert blocking.Reader is threaded_reader.Reader
+    assert blocking.PullConsumer is threaded_pull_consumer.PullConsumer
 
 
 def test_the_helpers_for_spark() -> None:

@@ -158,13 +158,16 @@ class QueueReader:
             PymqError: it cannot be found out where to begin; nothing was assumed.
         """
         offset = await self._first_offset()
-        self.process_queue = ProcessQueue(self.queue, offset)
+        self.process_queue = self._new_queue(offset)
         while True:
             pause_s = await self._step(self.process_queue)
             if pause_s:
                 await asyncio.sleep(pause_s)
 
     # --- where to begin, and what is done
+
+    def _new_queue(self, offset: int) -> ProcessQueue:
+        return ProcessQueue(self.queue, offset)
 
     async def _first_offset(self) -> int:
         channel = await self._pool.read_channel(self.queue)
@@ -357,7 +360,7 @@ class QueueReader:
             why,
         )
         self._inbox.drop(process_queue)
-        self.process_queue = ProcessQueue(self.queue, offset)
+        self.process_queue = self._new_queue(offset)
         self._committed_offset = None
         await self._update(offset)
 

@@ -283,19 +283,25 @@ class Rebalance:
 
     def _take_over(self, queue: MessageQueue, subscription: Subscription) -> None:
         since_ms, first = self._first_found[queue.topic]
-        reader = QueueReader(
+        start = self._start if queue in first else self._start.for_later_queues(since_ms)
+        reader = self._new_reader(queue, subscription, start)
+        self.readers[queue] = reader
+        self._reading[queue] = self._pool.spawn(f"read {queue}", self._read(reader))
+
+    def _new_reader(
+        self, queue: MessageQueue, subscription: Subscription, start: StartPolicy
+    ) -> QueueReader:
+        return QueueReader(
             queue,
             group=self._group,
             subscription=subscription,
-            start=self._start if queue in first else self._start.for_later_queues(since_ms),
+            start=start,
             left_at=self._left_at.get(queue),
             pool=self._pool,
             inbox=self._inbox,
             on_undecodable=self._on_undecodable,
             troubles=self._troubles,
         )
-        self.readers[queue] = reader
-        self._reading[queue] = self._pool.spawn(f"read {queue}", self._read(reader))
 
     async def _read(self, reader: QueueReader) -> None:
         try:

@@ -8,7 +8,7 @@ import typing
 import pytest
 
 from pymq import blocking
-from pymq.client import batcher, consumer, producer, transaction
+from pymq.client import batcher, consumer, producer, pull_consumer, reader, transaction
 from pymq.client.blocking import BlockingClient
 from pymq.errors import LocalProtocolError
 from pymq.protocol.message import Message
@@ -17,6 +17,8 @@ PAIRS = {
     "Producer": (producer.Producer, blocking.Producer),
     "Batcher": (batcher.Batcher, blocking.Batcher),
     "Consumer": (consumer.Consumer, blocking.Consumer),
+    "PullConsumer": (pull_consumer.PullConsumer, blocking.PullConsumer),
+    "Reader": (reader.Reader, blocking.Reader),
     "Transaction": (transaction.Transaction, blocking.Transaction),
 }
 #: What one of the two lacks on purpose.
