@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
     from pymq.client.column_batch import ColumnBatch
+    from pymq.client.column_receipts import ColumnReceipts
     from pymq.client.config import ClientConfig
     from pymq.client.consumer import Consumer, MessageLoop
     from pymq.client.group_progress import QueueLag
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         RequestNotSupported,
         RequestTimeout,
         RouteNotFound,
+        RowsNotSent,
         ServiceNotAvailable,
         StoreBusy,
         StoreClosed,
@@ -110,6 +112,7 @@ else:
         "pymq.client.batcher": "Batcher",
         "pymq.client.blocking": "BlockingClient",
         "pymq.client.column_batch": "ColumnBatch",
+        "pymq.client.column_receipts": "ColumnReceipts",
         "pymq.client.config": "ClientConfig",
         "pymq.client.consumer": "Consumer MessageLoop",
         "pymq.client.group_progress": "QueueLag",
@@ -161,6 +164,7 @@ __all__ = [
     "Clock",
     "ClusterInfo",
     "ColumnBatch",
+    "ColumnReceipts",
     "CommitFailed",
     "Compression",
     "ConfigurationError",
@@ -206,6 +210,7 @@ __all__ = [
     "RequestTimeout",
     "Route",
     "RouteNotFound",
+    "RowsNotSent",
     "SendHook",
     "SendOutcome",
     "SendReceipt",

@@ -24,6 +24,7 @@
     ├── ClientClosed
     ├── ClientMisplaced           used in another process, thread or event loop than its own
     ├── CommitFailed              some offsets of a consumer group were not committed
+    ├── RowsNotSent               some rows of a table were not stored, or perhaps not
     ├── RouteNotFound             no name server knows a broker for the topic
     ├── MessageNotFound           no broker has a message with that id or key
     └── BrokerError               the peer answered with an error code
@@ -186,6 +187,22 @@ class CommitFailed(PymqError):
     def __init__(self, text: str, failed: "dict[Any, PymqError] | None" = None) -> None:
         super().__init__(text)
         self.failed = failed or {}
+
+
+class RowsNotSent(PymqError):
+    """Some rows of a table were not stored, or are not known to be.
+
+    Attributes:
+        receipts: what became of each row (``ColumnReceipts``).
+        failures: why; the first of each request that failed.
+    """
+
+    def __init__(self, text: str, receipts: Any = None, failures: "list[PymqError] | None" = None):
+        super().__init__(text)
+        self.receipts = receipts
+        self.failures = failures or []
+        self.retriable = all(error.retriable for error in self.failures)
+        self.outcome_known = all(error.outcome_known for error in self.failures)
 
 
 class RouteNotFound(PymqError):

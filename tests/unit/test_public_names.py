@@ -70,6 +70,10 @@ SURFACE = {
     "ColumnBatch": {
         *("queue", "first", "next_offset", "names", "to_arrow", "to_pandas", "to_polars"),
     },
+    "ColumnReceipts": {
+        *("message_id", "status", "broker_name", "queue_id", "queue_offset", "is_stored"),
+        "to_arrow",
+    },
     "Consumer": {
         *("group", "client_id", "assignment", "backlog_count"),
         *("start", "close", "subscribe", "unsubscribe", "run", "commit_nowait"),
@@ -78,6 +82,7 @@ SURFACE = {
     "Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush", "wait_room"),
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
+        "send_columns",
     },
     "PullConsumer": PULL,
     "QueueLag": {"lag"},
@@ -105,6 +110,7 @@ SURFACE = {
     "blocking.Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush"),
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
+        "send_columns",
     },
 }
 

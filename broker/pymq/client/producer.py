@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 from pymq.client import send_encoding
+from pymq.client.column_sends import ColumnSends
 from pymq.client.config import parse_name_servers
 from pymq.client.hooks import SendHook
 from pymq.client.operations import (
@@ -44,7 +45,7 @@ from pymq.protocol.names import DEFAULT_PRODUCER_GROUP
 _log = logging.getLogger(__name__)
 
 
-class Producer:
+class Producer(ColumnSends):
     """Sends messages, with route discovery, retries and back-pressure. For one event loop.
 
     ::
