@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pymq.client.receipts import SendReceipt
     from pymq.client.requests import Reply
     from pymq.client.routes import Route
+    from pymq.client.simple_consumer import SimpleConsumer
     from pymq.client.transaction import Transaction
     from pymq.clock import Clock
     from pymq.errors import (
@@ -126,6 +127,7 @@ else:
         "pymq.client.receipts": "SendReceipt",
         "pymq.client.requests": "Reply",
         "pymq.client.routes": "Route",
+        "pymq.client.simple_consumer": "SimpleConsumer",
         "pymq.client.transaction": "Transaction",
         "pymq.clock": "Clock",
         "pymq.protocol.bodies": (
@@ -217,6 +219,7 @@ __all__ = [
     "SendResult",
     "SendStatus",
     "ServiceNotAvailable",
+    "SimpleConsumer",
     "StoreBusy",
     "StoreClosed",
     "StoreError",

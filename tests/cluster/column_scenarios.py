@@ -49,6 +49,13 @@ async def read_all(name_server: str, topic: str, **arguments: Any) -> list[Colum
         return [batch async for batch in reader.read(topic, **arguments)]
 
 
+async def wait_shown(name_server: str, topic: str, count: int) -> None:
+    """Wait until so many messages can be read: RocketMQ's brokers acknowledge a moment before."""
+    async with Reader(name_server) as reader, asyncio.timeout(DEADLINE_S):
+        while sum([len(batch) async for batch in reader.read(topic)]) < count:
+            await asyncio.sleep(0.05)
+
+
 async def a_table_is_stored_and_read_back(name_server: str, topic: str) -> None:
     """What was sent is what single messages would be; receipts say where each row is."""
     async with Producer(name_server) as producer:
@@ -57,6 +64,7 @@ async def a_table_is_stored_and_read_back(name_server: str, topic: str) -> None:
         single = await producer.send(Message(topic, b"z" * 10_000, keys="single"))  # compressed
     assert len(receipts) == COUNT and receipts.is_stored.all()
     assert set(receipts.status) == {"SEND_OK"} and len(set(receipts.message_id)) == COUNT
+    await wait_shown(name_server, topic, COUNT + 1)
     got: dict[str, tuple[Any, ...]] = {}
     for batch in await read_all(name_server, topic):
         assert np.array_equal(
@@ -130,6 +138,7 @@ async def ranges_are_exact(name_server: str, topic: str) -> None:
         await asyncio.sleep(0.05)
         for queue in queues:
             await producer.send_batch([Message(topic, body(n)) for n in range(50)], queue=queue)
+    await wait_shown(name_server, topic, 150 * len(queues) + 1)
     part = await read_all(name_server, topic, start=10, end=60)
     found: dict[int, list[int]] = defaultdict(list)
     for batch in part:
@@ -172,6 +181,7 @@ async def rows_of_a_key_keep_their_queue_and_order(name_server: str, topic: str)
         assert set(receipts.queue_id[rows]) == {queue.queue_id}
         offsets = receipts.queue_offset[rows]
         assert (np.diff(offsets) > 0).all()
+    await wait_shown(name_server, topic, COUNT + len(by_key))
     with BlockingClient(name_server) as client:
         bounds = client.bounds(queues)
     assert sum(end - first for first, end in bounds.values()) == COUNT + len(by_key)

@@ -20,6 +20,7 @@ from pymq.client import (
     threaded_producer,
     threaded_pull_consumer,
     threaded_reader,
+    threaded_simple_consumer,
     threaded_transaction,
 )
 from pymq.client.admin import BlockingAdmin
@@ -29,13 +30,14 @@ from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
 from pymq.client.pull_consumer import PullConsumer
 from pymq.client.reader import Reader
+from pymq.client.simple_consumer import SimpleConsumer
 from pymq.client.transaction import Transaction
 from pymq.protocol.json_object import JsonObject
 from pymq.protocol.message import Message, ReceivedMessage
 
 FACES = (
     *(Producer, Batcher, Transaction, Consumer, PullConsumer, Reader),
-    *(blocking.PullConsumer, blocking.Reader),
+    *(SimpleConsumer, blocking.SimpleConsumer, blocking.PullConsumer, blocking.Reader),
     *(blocking.Producer, blocking.Batcher, blocking.Transaction, blocking.Consumer),
     *(BlockingClient, BlockingAdmin),
 )
@@ -49,6 +51,11 @@ PULL = {
     *("begin_offsets", "end_offsets", "offsets_for_time"),
 }
 
+#: Of simple consumers.
+SIMPLE = {
+    *("group", "client_id", "start", "close", "subscribe", "unsubscribe"),
+    *("receive", "ack", "change_invisible"),
+}
 #: What programs may call and read of each exported class, besides fields of dataclasses and members
 #: of enumerations. Whatever else an instance has begins with an underscore.
 SURFACE = {
@@ -96,6 +103,7 @@ SURFACE = {
     "SendHook": {"before", "after"},
     "SendReceipt": {"durability_unknown"},
     "SendResult": {"durability_unknown", "offset_message_ids"},
+    "SimpleConsumer": SIMPLE,
     "Subscription": {"of_tags"},
     "blocking.Batcher": {"unanswered_count", "close", "flush", "send", "send_nowait"},
     "blocking.Consumer": {
@@ -106,6 +114,7 @@ SURFACE = {
     "Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
     "blocking.Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
     "blocking.PullConsumer": PULL,
+    "blocking.SimpleConsumer": SIMPLE,
     "blocking.Reader": {"start", "close", "queues", "read"},
     "blocking.Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush"),
@@ -233,12 +242,14 @@ def test_checkers_are_told_what_is_there() -> None:
 def test_the_blocking_clients_have_a_public_home() -> None:
     assert pymq.blocking is blocking
     assert blocking.__all__ == [
-        *("Batcher", "Consumer", "Producer", "PullConsumer", "Reader", "Transaction")
+        *("Batcher", "Consumer", "Producer", "PullConsumer", "Reader"),
+        *("SimpleConsumer", "Transaction"),
     ]
     assert blocking.Batcher is threaded_batcher.Batcher
     assert blocking.Transaction is threaded_transaction.Transaction
     assert blocking.Consumer is threaded.Consumer
     assert blocking.Producer is threaded_producer.Producer
+    assert blocking.SimpleConsumer is threaded_simple_consumer.SimpleConsumer
     assert blocking.Reader is threaded_reader.Reader
     assert blocking.PullConsumer is threaded_pull_consumer.PullConsumer
 

@@ -8,7 +8,15 @@ import typing
 import pytest
 
 from pymq import blocking
-from pymq.client import batcher, consumer, producer, pull_consumer, reader, transaction
+from pymq.client import (
+    batcher,
+    consumer,
+    producer,
+    pull_consumer,
+    reader,
+    simple_consumer,
+    transaction,
+)
 from pymq.client.blocking import BlockingClient
 from pymq.errors import LocalProtocolError
 from pymq.protocol.message import Message
@@ -19,6 +27,7 @@ PAIRS = {
     "Consumer": (consumer.Consumer, blocking.Consumer),
     "PullConsumer": (pull_consumer.PullConsumer, blocking.PullConsumer),
     "Reader": (reader.Reader, blocking.Reader),
+    "SimpleConsumer": (simple_consumer.SimpleConsumer, blocking.SimpleConsumer),
     "Transaction": (transaction.Transaction, blocking.Transaction),
 }
 #: What one of the two lacks on purpose.
