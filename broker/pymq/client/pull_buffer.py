@@ -23,6 +23,9 @@ PULL_LIMITS = FlowLimits(
     span_max=1 << 31,
 )
 
+#: What a pull may bring at least, however many queues there are; RocketMQ's give 256 KiB.
+PULL_BYTES_MIN = 256 << 10
+
 
 class PullBuffer(Inbox):
     """What was pulled and not polled, of all queues. For one event loop.
@@ -33,6 +36,11 @@ class PullBuffer(Inbox):
     def __init__(self, limits: FlowLimits) -> None:
         super().__init__(limits)
         self._turns: deque[PulledQueue] = deque()
+
+    def pull_bytes(self, queue_count: int) -> int:
+        """Return how much one pull may bring, when so many queues may pull at the same time."""
+        share = self._limits.bytes_max // max(queue_count, 1)
+        return min(max(share, PULL_BYTES_MIN), self._limits.queue_bytes_max)
 
     def room(self, queue: ProcessQueue, part: float = 1.0) -> int:
         """Return how many messages a queue may pull; 0 or less: none."""

@@ -17,9 +17,8 @@ from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import MessageQueue, Subscription
 from pymq.protocol.record import decode_records
 
-#: Most messages and bytes that a pymq broker is asked for at a time; others give what they give.
+#: Most messages that a pymq broker is asked for at a time; others give 32.
 PULL_COUNT_MAX = 32_768
-PULL_BYTES = 1 << 20
 #: RocketMQ brokers handle commits on many threads: one before may be handled later.
 COMMIT_TRIES = 3
 
@@ -34,6 +33,7 @@ class PullReader(QueueReader):
         is_paused: whether to wait until it is resumed.
         auto_commit: commit without being told.
         on_begin: called when it is known where to begin.
+        queue_count: returns how many queues are read.
     """
 
     def __init__(
@@ -51,6 +51,7 @@ class PullReader(QueueReader):
         is_paused: bool,
         auto_commit: bool,
         on_begin: Callable[[], None],
+        queue_count: Callable[[], int],
     ) -> None:
         super().__init__(
             queue,
@@ -68,6 +69,7 @@ class PullReader(QueueReader):
         self._is_paused = is_paused
         self._auto_commit = auto_commit
         self._on_begin = on_begin
+        self._queue_count = queue_count
         self._step_scope: asyncio.Timeout | None = None
 
     @property
@@ -174,7 +176,7 @@ class PullReader(QueueReader):
             count_max=min(room, PULL_COUNT_MAX),
             subscription=self.subscription,
             suspend_ms=int(SUSPEND_S * 1000),
-            bytes_max=PULL_BYTES,
+            bytes_max=self._buffer.pull_bytes(self._queue_count()),
         )
         channel = await self._pool.read_channel(self.queue, self._broker_id)
         return await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)

@@ -105,6 +105,7 @@ class PullRebalance(Rebalance):
             is_paused=queue in self._paused,
             auto_commit=self._auto_commit,
             on_begin=self._begun.set,
+            queue_count=self.readers.__len__,
         )
 
     async def _give_up(self, queue: MessageQueue) -> None:

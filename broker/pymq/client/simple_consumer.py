@@ -19,6 +19,7 @@ from pymq.client import operations
 from pymq.client.checks import check_count, check_seconds
 from pymq.client.config import ClientConfig, connect_s, parse_name_servers
 from pymq.client.pool import ClientPool
+from pymq.client.pop_news import wait_news
 from pymq.client.start_policy import StartPolicy
 from pymq.client.subscriptions import subscription_of
 from pymq.clock import Clock
@@ -38,7 +39,6 @@ from pymq.protocol.bodies import (
     MessageModel,
     Subscription,
 )
-from pymq.protocol.command import Command
 from pymq.protocol.message import POP_CHECK_POINT, ReceivedMessage
 from pymq.protocol.names import check_group, popped_topic
 from pymq.protocol.receipt_handles import ReceiptHandle
@@ -51,6 +51,9 @@ MESSAGES_MAX = 32
 AVOID_S = 10.0
 #: Brokers are asked again after this at the latest: messages become visible without any news.
 NEWS_S = 1.0
+#: Pause before brokers that had news are asked again: first, and longest.
+PAUSE_FIRST_S = 0.002
+PAUSE_MAX_S = 0.25
 
 
 class SimpleConsumer:
@@ -197,6 +200,7 @@ class SimpleConsumer:
         if timeout_s != 0:
             check_seconds("timeout_s", timeout_s)
         until_s = time.monotonic() + timeout_s
+        pause_s = PAUSE_FIRST_S
         while True:
             places, failure = await self._places()
             has_answer = False
@@ -215,7 +219,17 @@ class SimpleConsumer:
                 if failure is not None and not has_answer:
                     raise failure
                 return []
-            await self._wait_news(places, min(left_s, NEWS_S))
+            await wait_news(
+                places,
+                self._broker,
+                group=self._group,
+                wait_s=min(left_s, NEWS_S),
+                answer_s=self._pool.timeout_s,
+                now_ms=self._clock.wall_ms(),
+            )
+            # A broker may have news again and again of what it does not hand out to us.
+            await asyncio.sleep(min(pause_s, max(until_s - time.monotonic(), 0.0)))
+            pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def ack(self, message: ReceivedMessage) -> None:
         """A message was handled: it is not handed out again.
@@ -331,32 +345,6 @@ class SimpleConsumer:
                 found.append(message)
         return found
 
-    async def _wait_news(self, places: list[tuple[str, str]], left_s: float) -> None:
-        """Wait until a broker has a message, or says no more."""
-        poll_ms = max(round(left_s * 1000), 1)
-        waiting: list[asyncio.Future[Command]] = []
-        for topic, broker_name in places:
-            news = operations.wait_popped(
-                self._group, topic, poll_ms=poll_ms, born_ms=self._clock.wall_ms()
-            )
-            try:
-                channel = await self._broker(topic, broker_name)
-                waiting.append(channel.request_nowait(news.request, left_s + self._pool.timeout_s))
-            except PymqError as error:
-                _log.debug("no news of %s: %s", broker_name, error)  # The next pop says so.
-        end_s = asyncio.get_running_loop().time() + left_s
-        pending = set(waiting)
-        while pending and (left_s := end_s - asyncio.get_running_loop().time()) > 0:
-            done, pending = await asyncio.wait(
-                pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if any(_has_message(one) for one in done):
-                break
-        for one in pending:
-            one.cancel()
-        if not waiting:
-            await asyncio.sleep(min(left_s, 0.2))
-
     async def _broker(self, topic: str, broker_name: str) -> AsyncChannel:
         route = await self._pool.routes.route(topic)
         address = route.address(broker_name)
@@ -394,10 +382,3 @@ def _handle(message: object) -> str:
         )
     ReceiptHandle.parse(handle)
     return handle
-
-
-def _has_message(future: asyncio.Future[Command]) -> bool:
-    """Say whether there is news, or a broker cannot say."""
-    if future.cancelled() or future.exception() is not None:
-        return False
-    return (future.result().fields or {}).get("hasMsg") == "true"

@@ -72,11 +72,6 @@ class TableRequests:
         return len(self._table)
 
     @property
-    def has_sharding_keys(self) -> bool:
-        """May rows be bound to queues?"""
-        return "sharding_key" in self._table.schema.names
-
-    @property
     def message_ids(self) -> npt.NDArray[np.bytes_]:
         """The id of each row."""
         width = self._ids.shape[1]
