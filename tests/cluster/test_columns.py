@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from tests.bench import columns
 from tests.cluster import column_scenarios
 from tests.cluster.running import run
 from tests.cluster.scenarios import QUEUE_COUNT
@@ -219,3 +220,8 @@ def test_columns_are_numpy(pymq_cluster: Cluster, topic: str) -> None:
         got["nothing"]
     with pytest.raises(ConfigurationError, match="no column 'nothing'"):
         got.to_arrow("nothing")
+
+
+def test_the_benchmark_runs(pymq_cluster: Cluster) -> None:
+    sent, read = columns.measure(pymq_cluster.name_server, size=16, count=500, rounds=2)
+    assert sent > 0 and read > 0

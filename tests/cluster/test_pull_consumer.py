@@ -88,7 +88,10 @@ def two_brokers(tmp_path: Path) -> "TwoBrokers":
 
 
 @pytest.mark.parametrize("trouble", ["killed", "frozen"])
-def test_the_queues_of_the_other_broker_go_on(two_brokers: TwoBrokers, trouble: str) -> None:
+@pytest.mark.parametrize("way", ["assigned", "subscribed"])
+def test_the_queues_of_the_other_broker_go_on(
+    two_brokers: TwoBrokers, way: str, trouble: str
+) -> None:
     async def test(bed: TwoBrokers) -> None:
         bed.create_topic("T")
         queues = bed.queues("T")
@@ -102,7 +105,8 @@ def test_the_queues_of_the_other_broker_go_on(two_brokers: TwoBrokers, trouble: 
         def count(name: str) -> int:
             return sum(one[0] == name for one in got)
 
-        async with consumer.assign(queues):
+        _ = consumer.assign(queues) if way == "assigned" else consumer.subscribe("T")
+        async with consumer:
             with bed.load("T") as load:
                 while count("broker-a") < 20 or count("broker-b") < 20:
                     await poll()
@@ -129,7 +133,8 @@ def test_the_queues_of_the_other_broker_go_on(two_brokers: TwoBrokers, trouble: 
                     await poll()
             await consumer.commit()
         assert set(got) == stored
-        assert len(got) == len(set(got)), "a message came twice without a reason"
+        if way == "assigned":  # Otherwise what was not committed of the broker comes again.
+            assert len(got) == len(set(got)), "a message came twice without a reason"
         assert set(map(tuple, bed.acknowledged("T"))) <= stored
 
     with two_brokers as bed:
