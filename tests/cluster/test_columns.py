@@ -102,6 +102,23 @@ def test_wrong_tables_are_refused_with_a_reason(pymq_cluster: Cluster, topic: st
         assert set(client.bounds(client.read_queues(topic)).values()) == {(0, 0)}
 
 
+def test_a_bad_row_far_behind_leaves_receipts(
+    pymq_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pymq.columns.table.ROWS_MAX", 100)
+    bodies: list[bytes | None] = [b"%d" % n for n in range(250)]
+    bodies[249] = None
+    with (
+        blocking.Producer(pymq_cluster.name_server) as producer,
+        pytest.raises(RowsNotSent, match="50 of 250 rows.*row 249: body is null") as failure,
+    ):
+        producer.send_columns({"body": bodies}, topic=topic)
+    receipts = failure.value.receipts
+    assert receipts.is_stored.tolist() == [True] * 200 + [False] * 50
+    assert set(receipts.status[200:]) == {"FAILED"}
+    assert (failure.value.outcome_known, failure.value.retriable) == (True, False)
+
+
 WITHOUT = """
 import sys
 sys.modules[{package!r}] = None

@@ -5,6 +5,7 @@ put together, without a Python statement per message (``pymq.columns``).
 """
 
 import asyncio
+import functools
 import ipaddress
 import os
 import secrets
@@ -70,8 +71,8 @@ class ColumnSends:
                 which, and its ``failures`` why.
             ConfigurationError: pyarrow is not installed; or it is no table of messages; or the
                 producer has hooks or a trace, which take single messages.
-            LocalProtocolError: a row cannot be sent; the text names it. Parts of a large table
-                before it may have been stored.
+            LocalProtocolError: a row cannot be sent; the text names it. Nothing was sent; but of a
+                large table it may be a ``RowsNotSent``.
             RouteNotFound: no broker is known for a topic; nothing was sent.
             ClientClosed: the producer is not open.
         """
@@ -89,20 +90,29 @@ class ColumnSends:
             check_send_topic(name)
             counts[name] = len((await parts.sender.topic_queues(name)).templates)
         results = _Results(requests)
-        waiting: list[asyncio.Future[SendResult]] = []
-        for part in requests.parts(counts.__getitem__):
-            lanes: dict[tuple[str, int], list[TableRequest]] = {}
-            for request in part:
-                if request.key_hash is None:
-                    waiting.append(await self._begin(request, None, limit_s))
-                    waiting[-1].add_done_callback(results.of(request))
-                else:
-                    lanes.setdefault((request.topic, request.key_hash), []).append(request)
-            # What comes later for a queue must not overtake.
-            await asyncio.gather(*(self._lane(lane, limit_s, results) for lane in lanes.values()))
-        if waiting:
-            await asyncio.wait(waiting)
+        try:
+            for part in requests.parts(counts.__getitem__):
+                await self._send_part(part, limit_s, results)
+        except PymqError as error:
+            if not results.waiting:
+                raise
+            results.failures.append(error)  # What was sent before has results.
+        if results.waiting:
+            await asyncio.wait(results.waiting)
         return results.receipts()
+
+    async def _send_part(
+        self, part: "list[TableRequest]", limit_s: float, results: "_Results"
+    ) -> None:
+        """Begin to send requests; those that are bound to queues are answered when it returns."""
+        lanes: dict[tuple[str, int], list[TableRequest]] = {}
+        for request in part:
+            if request.key_hash is None:
+                results.add(request, await self._begin(request, None, limit_s))
+            else:
+                lanes.setdefault((request.topic, request.key_hash), []).append(request)
+        # What comes later for a queue must not overtake.
+        await asyncio.gather(*(self._lane(lane, limit_s, results) for lane in lanes.values()))
 
     def _table_requests(self, table: Any, topic: str | None) -> "TableRequests":
         from pymq.columns.table_requests import TableRequests
@@ -134,8 +144,8 @@ class ColumnSends:
             templates = queues.templates
             queue = templates[request.key_hash % len(templates)].queue
             future = await self._begin(request, Placement(queue, None, None), limit_s)
+            results.add(request, future)
             await asyncio.wait([future])
-            results.of(request)(future)
 
     async def _begin(
         self, request: "TableRequest", where: Placement | None, limit_s: float
@@ -162,13 +172,18 @@ class ColumnSends:
 
 
 class _Results:
-    """Puts the results of requests together."""
+    """Puts the results of requests together.
+
+    Attributes:
+        waiting: the requests that were sent.
+        failures: of requests, and what ended the sending.
+    """
 
     def __init__(self, requests: "TableRequests") -> None:
         import numpy as np
 
         count = len(requests)
-        self._stored = np.arange
+        self._numbers = np.arange
         self._receipts = ColumnReceipts(
             requests.message_ids,
             np.full(count, FAILED, "U19"),
@@ -176,28 +191,29 @@ class _Results:
             np.full(count, -1, np.int32),
             np.full(count, -1, np.int64),
         )
-        self._failures: list[PymqError] = []
+        self.waiting: list[asyncio.Future[SendResult]] = []
+        self.failures: list[PymqError] = []
 
-    def of(self, request: "TableRequest") -> Any:
-        """Return what takes the future of a request."""
+    def add(self, request: "TableRequest", future: "asyncio.Future[SendResult]") -> None:
+        """Take up the result of a request when it is there."""
+        self.waiting.append(future)
+        future.add_done_callback(functools.partial(self._done, request))
 
-        def done(future: "asyncio.Future[SendResult]") -> None:
-            rows, receipts = request.rows, self._receipts
-            error = None if future.cancelled() else future.exception()
-            if future.cancelled() or error is not None:
-                if isinstance(error, PymqError):
-                    self._failures.append(error)
-                    if error.outcome_known:
-                        return
-                receipts.status[rows] = UNKNOWN
-                return
-            found = future.result()
-            receipts.status[rows] = str(found.status)
-            receipts.broker_name[rows] = found.queue.broker_name
-            receipts.queue_id[rows] = found.queue.queue_id
-            receipts.queue_offset[rows] = self._stored(len(rows)) + found.queue_offset
-
-        return done
+    def _done(self, request: "TableRequest", future: "asyncio.Future[SendResult]") -> None:
+        rows, receipts = request.rows, self._receipts
+        error = None if future.cancelled() else future.exception()
+        if future.cancelled() or error is not None:
+            if isinstance(error, PymqError):
+                self.failures.append(error)
+                if error.outcome_known:
+                    return
+            receipts.status[rows] = UNKNOWN
+            return
+        found = future.result()
+        receipts.status[rows] = str(found.status)
+        receipts.broker_name[rows] = found.queue.broker_name
+        receipts.queue_id[rows] = found.queue.queue_id
+        receipts.queue_offset[rows] = self._numbers(len(rows)) + found.queue_offset
 
     def receipts(self) -> ColumnReceipts:
         """Return what became of the rows.
@@ -210,11 +226,11 @@ class _Results:
         lost = len(receipts) - int(receipts.is_stored.sum())
         if lost:
             unknown = int((receipts.status == UNKNOWN).sum())
-            why = "; ".join(str(error) for error in self._failures[:2])
+            why = "; ".join(str(error) for error in self.failures[:2])
             raise RowsNotSent(
                 f"{lost} of {len(receipts)} rows are not stored, or not known to be ({unknown}): "
                 f"{why or 'the producer was closed meanwhile'}",
                 receipts,
-                self._failures,
+                self.failures,
             )
         return receipts

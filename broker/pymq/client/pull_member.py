@@ -105,7 +105,8 @@ class PullMember:
         """Read exactly these queues from now on, whoever else reads them.
 
         Queues that were assigned before and are not among them are given up. ``queues(topic)``
-        names those of a topic.
+        names those of a topic. The group must have no members that subscribe: brokers count this
+        one as a member, too, and the others would leave a share of the queues to it.
 
         Args:
             queues: of any topics.
@@ -265,7 +266,7 @@ class PullMember:
                 consume_type=ConsumeType.PULL,
                 message_model=MessageModel.CLUSTERING,
                 consume_from_where=self._start_policy.where,
-                # Who subscribes to nothing gets no share of what the others divide.
+                # As in Java: assigned queues are no subscription.
                 subscriptions=[] if is_assigned else list(self._subscriptions.values()),
             )
         ]
