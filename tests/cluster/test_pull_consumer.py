@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import random
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from pymq import (
     BlockingClient,
     ClientClosed,
     ConfigurationError,
+    FlowLimits,
     Message,
     MessageQueue,
     PullConsumer,
@@ -53,6 +55,34 @@ def test_a_restart_of_the_broker_is_survived(pymq_cluster: Cluster, topic: str) 
             in_order(got)
             await consumer.commit()
             assert await consumer.committed() == dict.fromkeys(queues, 2 * EACH)
+
+    run(test())
+
+
+def test_seeks_under_load_lose_and_repeat_nothing(pymq_cluster: Cluster, topic: str) -> None:
+    async def test() -> None:
+        name_server = pymq_cluster.name_server
+        queues = await fill(name_server, topic)
+        limits = FlowLimits(queue_messages_max=3, messages_max=8)  # pulls go on all the time
+        consumer = PullConsumer(name_server, "g", from_where="earliest", limits=limits)
+        chance = random.Random(seed := random.randrange(1 << 30))
+        print(f"seed {seed}")
+        async with consumer.assign(queues):
+            expected = dict.fromkeys((queue.queue_id for queue in queues), 0)
+            for _ in range(300):
+                if chance.random() < 0.3:
+                    queue = chance.choice(queues)
+                    expected[queue.queue_id] = offset = chance.randrange(EACH + 1)
+                    assert await consumer.seek(queue, offset) == offset
+                for one in await consumer.poll(chance.randrange(1, 5), 0.002):
+                    assert one.queue_offset == expected[one.queue_id]
+                    expected[one.queue_id] += 1
+            while sum(expected.values()) < QUEUE_COUNT * EACH:
+                for one in await consumer.poll(5, 5):
+                    assert one.queue_offset == expected[one.queue_id]
+                    expected[one.queue_id] += 1
+            assert await consumer.poll(1, 0.1) == []
+            assert consumer._buffer.message_count == consumer._buffer.message_bytes == 0
 
     run(test())
 

@@ -181,7 +181,13 @@ class PullReader(QueueReader):
         channel = await self._pool.read_channel(self.queue, self._broker_id)
         return await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
 
+    async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        if not process_queue.dropped:
+            await super()._move(process_queue, result)
+
     def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        if process_queue.dropped:
+            return  # It was moved while the answer came.
         if result.next_offset < process_queue.next_offset:
             raise RemoteProtocolError(
                 f"{self._named}: a pull at {process_queue.next_offset} answered that the next one "
