@@ -3,7 +3,8 @@
 What applications use, loaded on first access::
 
     from pymq import Consumer, Message, Producer          # asyncio
-    from pymq import blocking                             # Consumer, Producer without asyncio
+    from pymq import PullConsumer, Reader, SimpleConsumer # at one's own pace; columns; POP
+    from pymq import blocking                             # the same without asyncio
     from pymq import selectors                            # which queue a message goes to
     from pymq import BlockingAdmin, BlockingClient        # request and response only
     from pymq.testing import Cluster                      # name server and broker in-process
