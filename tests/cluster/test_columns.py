@@ -102,6 +102,30 @@ def test_wrong_tables_are_refused_with_a_reason(pymq_cluster: Cluster, topic: st
         assert set(client.bounds(client.read_queues(topic)).values()) == {(0, 0)}
 
 
+def test_pymq_brokers_get_records_and_others_batches(pymq_cluster: Cluster, topic: str) -> None:
+    async def test() -> None:
+        bodies = [b"%d" % n for n in range(100)]
+        async with Producer(pymq_cluster.name_server) as producer:
+            await producer.send_columns({"body": bodies, "flag": [1] * 100}, topic=topic)
+            assert list(producer._takers.values()) == [True]
+            for channel in producer._takers:
+                producer._takers[channel] = False  # as the official ones answer
+            await producer.send_columns({"body": bodies, "flag": [1] * 100}, topic=topic)
+            async def all_take_records(_: object) -> bool:
+                return True
+
+            producer._takers.clear()  # as when a broker restarts, after it was asked
+            producer._take_records = all_take_records
+            await producer.send_columns({"body": bodies, "flag": [1] * 100}, topic=topic)
+        async with Reader(pymq_cluster.name_server) as reader:
+            batches = [batch async for batch in reader.read(topic)]
+        got = [body for batch in batches for body in batch["body"]]
+        assert sorted(got) == sorted(3 * bodies)
+        assert {flag for batch in batches for flag in batch["flag"].tolist()} == {1}
+
+    run(test())
+
+
 def test_a_bad_row_far_behind_leaves_receipts(
     pymq_cluster: Cluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,30 +1,43 @@
 """Tables of messages to send: batches that take turns over the queues; one row of results for each.
 
-Batches are plain SEND_BATCH requests, which every broker takes. They are made, and the results are
-put together, without a Python statement per message (``pymq.columns``).
+Batches are pre-encoded records where all brokers of a topic take them (pymq's do), otherwise
+plain SEND_BATCH requests. They are made, and the results are put together, without a Python
+statement per message (``pymq.columns``).
 """
 
 import asyncio
+import base64
 import functools
 import ipaddress
+import logging
 import os
 import secrets
+import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pymq.client.column_receipts import FAILED, UNKNOWN, ColumnReceipts
 from pymq.client.operations import SendResult, check_send_topic, read_send
 from pymq.client.placement import Placement
+from pymq.client.preencoded_records import RecordsOffer, as_batch
 from pymq.client.producer_config import ProducerConfig
 from pymq.client.producer_parts import ProducerParts
 from pymq.client.send_attempt import SendAttempt
 from pymq.client.send_template import SEND_BATCH, SendTemplate
 from pymq.errors import ConfigurationError, PymqError, RowsNotSent
+from pymq.net.channel import AsyncChannel
+from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS
 from pymq.protocol.command import Command
+from pymq.protocol.records_body import RecordsBody
 from pymq.protocol.unique_keys import month_around
 
 if TYPE_CHECKING:
     from pymq.columns.table_requests import TableRequest, TableRequests
 
+_log = logging.getLogger(__name__)
+
+#: What a broker does not say in this time, it is not waited for.
+OFFER_S = 1.0
 #: Bytes of one batch: large enough that requests cost little, and small enough to take turns.
 BATCH_BYTES = 512 << 10
 
@@ -40,11 +53,47 @@ class ColumnSend(SendAttempt[SendResult]):
         return read_send(answer, template, None, peer=template.address)
 
 
+class RecordsSend(ColumnSend):
+    """The send of pre-encoded records; of a batch, where a broker is not known to take them.
+
+    Attributes:
+        records: what it sends.
+        takers: connections to brokers that take them.
+    """
+
+    __slots__ = ("records", "takers")
+
+    records: RecordsBody
+    takers: Mapping[AsyncChannel, bool]
+
+    def write(
+        self, channel: AsyncChannel, template: SendTemplate, opaque: int, command_flag: int = 0
+    ) -> None:
+        if not self.takers.get(channel, False):
+            self.body = as_batch(self.records)
+            super().write(channel, template, opaque, command_flag)
+            return
+        sizes = base64.b64encode(self.records.sizes).decode()
+        head = template.head(
+            opaque,
+            len(self.records.body),
+            f'{self.properties},"{RECORD_SIZES_FIELD}":"{sizes}"',
+            sys_flag=self.sys_flag,
+            born_ms=self.born_ms,
+            flag=self.flag,
+            command_flag=command_flag,
+            code=SEND_RECORDS,
+        )
+        channel.send(head, self.records.body)
+
+
 class ColumnSends:
     """What ``Producer`` knows of tables."""
 
     _config: ProducerConfig
     _parts: ProducerParts
+    #: Of each connection that was asked: does its broker take pre-encoded records?
+    _takers: "weakref.WeakKeyDictionary[AsyncChannel, bool]"
 
     async def send_columns(
         self, table: Any, *, topic: str | None = None, deadline_s: float | None = None
@@ -86,12 +135,15 @@ class ColumnSends:
         requests = self._table_requests(table, topic)
         limit_s = parts.maker.limit_s(deadline_s)
         counts: dict[str, int] = {}
+        as_records: dict[str, bool] = {}
         for name in requests.topics():
             check_send_topic(name)
-            counts[name] = len((await parts.sender.topic_queues(name)).templates)
+            templates = (await parts.sender.topic_queues(name)).templates
+            counts[name] = len(templates)
+            as_records[name] = await self._take_records(templates)
         results = _Results(requests)
         try:
-            for part in requests.parts(counts.__getitem__):
+            for part in requests.parts(counts.__getitem__, as_records.__getitem__):
                 await self._send_part(part, limit_s, results)
         except PymqError as error:
             if not results.waiting:
@@ -113,6 +165,23 @@ class ColumnSends:
                 lanes.setdefault((request.topic, request.key_hash), []).append(request)
         # What comes later for a queue must not overtake.
         await asyncio.gather(*(self._lane(lane, limit_s, results) for lane in lanes.values()))
+
+    async def _take_records(self, templates: list[SendTemplate]) -> bool:
+        """Say whether all brokers that answer take pre-encoded records; who is asked once."""
+        pool = self._parts.pool
+        answers: set[bool] = set()
+        for name, template in {one.queue.broker_name: one for one in templates}.items():
+            if template.address is None:
+                continue
+            try:
+                channel = await pool.broker_channel(template.queue.topic, name, template.address)
+                if channel not in self._takers:
+                    kind = await pool.ask(channel, RecordsOffer(), timeout_s=OFFER_S)
+                    self._takers[channel] = kind.takes_records
+                answers.add(self._takers[channel])
+            except PymqError as error:
+                _log.debug("broker %r is not asked for its kind: %s", name, error)
+        return answers == {True}
 
     def _table_requests(self, table: Any, topic: str | None) -> "TableRequests":
         from pymq.columns.table_requests import TableRequests
@@ -155,11 +224,12 @@ class ColumnSends:
         started_s = loop.time()
         if window.is_full:
             await window.wait_room(parts.pool.check_open)
-        send = ColumnSend(
+        is_batch = isinstance(request.body, bytes)
+        send = (ColumnSend if is_batch else RecordsSend)(
             parts.sender,
             loop.create_future(),
             request.topic,
-            request.body,
+            request.body if isinstance(request.body, bytes) else b"",
             '""' if self._config.wait_stored else '"WAIT\\u0001false\\u0002"',
             parts.pool.clock.wall_ms(),
             0,
@@ -168,6 +238,9 @@ class ColumnSends:
             started_s,
             loop.time() + limit_s,
         )
+        if isinstance(send, RecordsSend) and not isinstance(request.body, bytes):
+            send.records, send.takers = request.body, self._takers
+            send.size_bytes += len(request.body.body)
         return parts.sender.begin(send)
 
 

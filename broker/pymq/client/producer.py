@@ -133,6 +133,7 @@ class Producer(ColumnSends):
         self._transactions = parts.transactions
         self._check_topics = tuple(check_topics)
         self._batchers: weakref.WeakSet[Gatherer] = weakref.WeakSet()
+        self._takers = weakref.WeakKeyDictionary()
         self._forget_end: Callable[[], object] | None = None
 
     # --- life

@@ -14,6 +14,7 @@ from pymq.columns.table import as_table, check_table, pieces
 from pymq.columns.unique_key_arrays import UniqueKeyArrays
 from pymq.protocol.java_hashes import java_hashes
 from pymq.protocol.record_batch import Longs
+from pymq.protocol.records_body import RecordsBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,13 @@ class TableRequest:
 
     Attributes:
         topic: of its messages.
-        body: entries of SEND_BATCH.
+        body: entries of SEND_BATCH, or pre-encoded records.
         rows: their numbers in the table.
         key_hash: of their sharding keys, modulo the topic's queues; ``None``: they have none.
     """
 
     topic: str
-    body: bytes
+    body: bytes | RecordsBody
     rows: Longs
     key_hash: int | None
 
@@ -85,12 +86,13 @@ class TableRequests:
         return [str(name) for name in found]
 
     def parts(
-        self, queue_count: Callable[[str], int]
+        self, queue_count: Callable[[str], int], takes_records: Callable[[str], bool]
     ) -> Iterator[list[TableRequest]]:
         """Yield the requests of one part of the table after the other.
 
         Args:
             queue_count: returns how many queues a topic has, for sharding keys.
+            takes_records: says whether its brokers take pre-encoded records.
 
         Raises:
             LocalProtocolError: a row cannot be sent; the text names it.
@@ -103,7 +105,9 @@ class TableRequests:
                     of_topic = {name: one.take(pa.array(rows)) for name, one in columns.items()}
                 else:
                     rows = np.arange(len(columns["body"]))
-                requests += self._requests(topic, of_topic, rows + first, queue_count)
+                requests += self._requests(
+                    topic, of_topic, rows + first, queue_count(topic), takes_records(topic)
+                )
             yield requests
 
     def _by_topic(self, columns: dict[str, Any]) -> list[tuple[str, Longs | None]]:
@@ -121,11 +125,12 @@ class TableRequests:
         topic: str,
         columns: dict[str, Any],
         rows: Longs,
-        queue_count: Callable[[str], int],
+        queue_count: int,
+        as_records: bool,
     ) -> Iterator[TableRequest]:
         groups: list[tuple[int | None, int, int]] = [(None, 0, len(rows))]
         if "shardingKey" in columns:
-            order, groups = _by_key(columns["shardingKey"], queue_count(topic))
+            order, groups = _by_key(columns["shardingKey"], queue_count)
             columns = {name: one.take(pa.array(order)) for name, one in columns.items()}
             rows = rows[order]
         ids = fixed_width(np.ascontiguousarray(self._ids[rows]))
@@ -136,13 +141,17 @@ class TableRequests:
             message_bytes_max=self._message_bytes_max,
             place=lambda row: f"row {rows[row]}",
         )
-        encoded = messages.entries()
+        encoded = messages.records(topic.encode()) if as_records else messages.entries()
         for key_hash, low, high in groups:
             at = low
             for body in encoded.requests(low, high, bytes_max=self._batch_bytes):
-                assert isinstance(body, memoryview)  # they are no records
-                end = int(np.searchsorted(encoded.start, encoded.start[at] + len(body)))
-                yield TableRequest(topic, bytes(body), rows[at:end], key_hash)
+                if isinstance(body, RecordsBody):
+                    end = at + body.record_count
+                    kept: bytes | RecordsBody = body._replace(body=memoryview(bytes(body.body)))
+                else:
+                    end = int(np.searchsorted(encoded.start, encoded.start[at] + len(body)))
+                    kept = bytes(body)
+                yield TableRequest(topic, kept, rows[at:end], key_hash)
                 at = end
 
 
