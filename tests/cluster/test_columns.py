@@ -80,6 +80,7 @@ WRONG_TABLES: list[tuple[Any, str | None, type[Exception], str]] = [
     ({"body": [b"a"], "tags": ["a||b"]}, "topic", LocalProtocolError, "row 0: tags 'a||b'"),
     ({"body": [b"a"], "tags": ["a\x01"]}, "topic", LocalProtocolError, "separates properties"),
     ({"body": [b"a"], "properties": [{"TAGS": "x"}]}, "topic", LocalProtocolError, "the system"),
+    ({"body": [b"a"], "properties": [{"TIMER_DELAY_MS": "5"}]}, "topic", LocalProtocolError, "one"),
     ({"body": [b"a"], "properties": [{"p": "\x02"}]}, "topic", LocalProtocolError, "separates"),
     ({"body": [b"a" * (5 << 20)]}, "topic", LocalProtocolError, "row 0: message of"),
     ({"body": [b"a"]}, "bad topic", LocalProtocolError, "' '"),

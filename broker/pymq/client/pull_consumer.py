@@ -69,7 +69,7 @@ class PullConsumer(PullOffsets):
             timeout_s: how long to wait for the first one; 0: not at all; ``None``: for ever.
 
         Returns:
-            None, if none came in time, or the consumer was closed meanwhile.
+            An empty list, if none came in time, or the consumer was closed meanwhile.
 
         Raises:
             RemoteProtocolError: the next message cannot be decompressed; the text says where it

@@ -186,8 +186,8 @@ class SimpleConsumer:
             timeout_s: how long to wait for the first one; 0: not at all.
 
         Returns:
-            None, if none came in time. A message that cannot be decompressed is left out, with
-            an error in the log, and comes again.
+            An empty list, if none came in time. A message that cannot be decompressed is left
+            out, with an error in the log, and comes again.
 
         Raises:
             ConfigurationError: an argument is wrong, or a broker has no POP (it is older than 5.0).
@@ -340,10 +340,17 @@ class SimpleConsumer:
             message.topic = popped_topic(record.topic, self._group)
             message.properties[POP_CHECK_POINT] = handle
             if subscription.tags and message.tags not in subscription.tags:
-                await self.ack(message)  # Only the hash of its tag is wanted.
+                await self._ack_unwanted(message)
             else:
                 found.append(message)
         return found
+
+    async def _ack_unwanted(self, message: ReceivedMessage) -> None:
+        """Only the hash of its tag is wanted: have it handed out no more."""
+        try:
+            await self.ack(message)
+        except PymqError as error:
+            _log.debug("a message with another tag comes again: %s", error)
 
     async def _broker(self, topic: str, broker_name: str) -> AsyncChannel:
         route = await self._pool.routes.route(topic)

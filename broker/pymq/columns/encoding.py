@@ -388,7 +388,8 @@ def _check_sizes(
         row = int(sizes.argmax())
         raise LocalProtocolError(
             f"{place(row)}: message of {sizes[row]} B (body {body_bytes[row]} B), "
-            f"expected at most {message_bytes_max} (option maxMessageSize, as the broker's)"
+            f"expected at most {message_bytes_max} (body_bytes_max of a producer, in Spark the "
+            "option maxMessageSize; the broker's maxMessageSize limits it, too)"
         )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from pymq.columns.arrow_arrays import byte_lengths
 from pymq.columns.arrow_package import pa, pc
 from pymq.errors import ConfigurationError, LocalProtocolError
-from pymq.protocol.message import SYSTEM_PROPERTIES
+from pymq.protocol.message import SYSTEM_PROPERTIES, TIMER_DELAY_MS
 
 #: Column -> what ``encoding`` calls it.
 _NAMES = {
@@ -174,10 +174,11 @@ def _check(columns: dict[str, Any], first: int) -> None:
         raise LocalProtocolError(f"column topic is null in some rows from row {first} on")
     if "properties" in columns:
         names = columns["properties"].keys
-        system = pc.is_in(names, pa.array(sorted(SYSTEM_PROPERTIES), pa.string()))
+        refused = sorted({*SYSTEM_PROPERTIES, TIMER_DELAY_MS})
+        system = pc.is_in(names, pa.array(refused, pa.string()))
         if pc.any(system).as_py():
             name = names.filter(system)[0]
             raise LocalProtocolError(
                 f"property {name.as_py()!r} belongs to the system; use the column that sets it, or "
-                "another name"
+                "another name; delayed messages are sent one by one, with send()"
             )
