@@ -19,12 +19,15 @@ PULL_LIMITS = FlowLimits(
     queue_messages_max=65_536,
     queue_bytes_max=4 << 20,
     messages_max=1 << 20,
-    bytes_max=32 << 20,
+    bytes_max=16 << 20,
     span_max=1 << 31,
 )
 
-#: What a pull may bring at least, however many queues there are; RocketMQ's give 256 KiB.
-PULL_BYTES_MIN = 256 << 10
+#: What a pull may bring at least, however many queues there are.
+PULL_BYTES_MIN = 64 << 10
+#: All queues may begin to pull while there is room for one: together they may exceed the limit by
+#: this part of it.
+PULL_PART = 4
 
 
 class PullBuffer(Inbox):
@@ -39,7 +42,7 @@ class PullBuffer(Inbox):
 
     def pull_bytes(self, queue_count: int) -> int:
         """Return how much one pull may bring, when so many queues may pull at the same time."""
-        share = self._limits.bytes_max // max(queue_count, 1)
+        share = self._limits.bytes_max // PULL_PART // max(queue_count, 1)
         return min(max(share, PULL_BYTES_MIN), self._limits.queue_bytes_max)
 
     def room(self, queue: ProcessQueue, part: float = 1.0) -> int:

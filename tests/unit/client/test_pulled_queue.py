@@ -101,7 +101,8 @@ def test_queues_take_turns_and_limits_hold_pulls_back() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queue_count", "expected"), [(0, 4 << 20), (8, 4 << 20), (64, 512 << 10), (5000, 256 << 10)]
+    ("queue_count", "expected"),
+    [(0, 4 << 20), (1, 4 << 20), (8, 512 << 10), (64, 64 << 10), (5000, 64 << 10)],
 )
 def test_a_pull_brings_no_more_than_its_share(queue_count: int, expected: int) -> None:
     assert PullBuffer(PULL_LIMITS).pull_bytes(queue_count) == expected
