@@ -226,6 +226,7 @@ tests() {  # tests ARGUMENTS: those that need no Maven
 interop() {
   make_env
   make_etcd
+  need_docker
   if need_maven && [ -n "${JAVA_HOME:-}" ]; then
     "$python" tests/interop/jars.py --fetch all
   elif [ -n "${CI:-}" ]; then
@@ -269,6 +270,52 @@ package() {
   ls -l "$root/dist"
 }
 
+need_docker() {  # installs engine and debootstrap where that is possible; starts nothing
+  if may_install && ! { command -v dockerd && command -v debootstrap; } >/dev/null; then
+    apt_install docker.io debootstrap || true
+  fi
+}
+
+make_base() {  # imports a Debian with Python as pymq-base, which stays for the next time
+  if docker image inspect pymq-base >/dev/null 2>&1; then
+    return
+  fi
+  command -v debootstrap >/dev/null && [ "$(id -u)" = 0 ] ||
+    die "the base of the image needs root and debootstrap (Debian: apt-get install debootstrap)"
+  say "making the base of the image, a Debian with Python (minutes, once)"
+  local folder
+  folder=$(mktemp -d)
+  trap "rm -rf '$folder'" EXIT
+  debootstrap --variant=minbase --include=python3 stable "$folder/root" >"$folder/log" 2>&1 ||
+    die "debootstrap failed: $(tail -n 3 "$folder/log")"
+  rm -rf "$folder"/root/var/cache/apt/* "$folder"/root/var/lib/apt/lists/* "$folder"/root/usr/share/{doc,man,locale}/*
+  tar -C "$folder/root" -c . | docker import - pymq-base >/dev/null
+  rm -rf "$folder"
+}
+
+image() {  # image [NAME]: builds pymq, or NAME
+  local name=${1:-pymq} folder version
+  make_env
+  need_docker
+  docker info >/dev/null 2>&1 ||
+    die "no Docker engine answers (docker info): start one (Debian, as root: service docker start) or set DOCKER_HOST"
+  make_base
+  version=$(docker run --rm --network none pymq-base python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+  folder=$(mktemp -d)
+  trap "rm -rf '$folder'" EXIT
+  rm -rf build
+  "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$folder" .
+  rm -rf build broker/*.egg-info
+  # Installed here, because a container that is being built may reach no package index.
+  "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: \
+    --python-version "$version" --target "$folder/site" "$(echo "$folder"/*.whl)[broker,cli]"
+  rm -rf "$folder"/*.whl "$folder/site/bin"
+  cp Dockerfile "$folder"
+  docker build --quiet --network none --build-arg BASE=pymq-base --tag "$name" "$folder" \
+    >"$folder/log" 2>&1 || die "$(cat "$folder/log")"
+  say "built image $name, $(($(docker image inspect --format '{{.Size}}' "$name") >> 20)) MiB: docker run -p 9876:9876 -p 10911:10911 $name"
+}
+
 verb=${1:-help}
 shift || true
 case $verb in
@@ -281,6 +328,7 @@ case $verb in
   bench) run "$python" -m tests.bench.run "$@" ;; #: speed and memory of broker and client, beside peers
   bench-spark) bench_spark "$@" ;;          #: speed of the Spark source and sink, beside Kafka's
   lint) lint "$@" ;;                        #: ruff, then mypy
+  image) image "$@" ;;                      #: build the container image pymq; needs a Docker engine
   package) package ;;                       #: build the wheel into dist/ and try it in a fresh environment
   help | -h | --help)                       #: this list
     echo 'usage: ./build.sh VERB [ARGUMENTS FOR ITS TOOL]'

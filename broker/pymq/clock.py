@@ -4,7 +4,7 @@ import time
 
 
 class Clock:
-    """The machine's clock. Tests pass an object with the same two methods instead."""
+    """The machine's clock. Tests pass an object with the same methods instead."""
 
     def wall_ms(self) -> int:
         """Milliseconds since the Unix epoch, as RocketMQ stamps its messages."""
@@ -13,3 +13,10 @@ class Clock:
     def monotonic_s(self) -> float:
         """Seconds from an arbitrary start; never goes back. For deadlines."""
         return time.monotonic()
+
+    def at(self, machine_ms: int) -> int:
+        """Return what ``wall_ms`` was at a time of the machine's clock.
+
+        What others stamp, clients and file systems, has times of the machine.
+        """
+        return machine_ms

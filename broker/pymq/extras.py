@@ -9,6 +9,8 @@ _EXTRAS = {
     "click": "cli",
     "rich": "cli",
     "etcd3gw": "controller",
+    "testcontainers": "containers",
+    "opentelemetry": "otel",
 }
 
 

@@ -6,6 +6,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.cluster.cli_processes import (
@@ -186,3 +187,95 @@ def test_a_controller(tmp_path: Path) -> None:
         status, err = process.stop()
         assert status == 0 and "Traceback" not in err
         assert "no master is replaced" in err and "unknown key" not in err
+
+
+# ---------------------------------------------------------------------------------- for tests
+
+
+def wait_file(path: Path) -> dict[str, Any]:
+    """Return what a ports file says, as soon as there is one: it is never there in part."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+def test_up_in_memory_tells_its_ports_in_a_file_and_keeps_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "ports.json"
+    file.write_text("{}")  # of one that was killed
+    with running("up", "--memory", "--ports-file", file, cwd=tmp_path) as process:
+        while process.line() != "ready; Ctrl-C or SIGTERM stops it":
+            pass
+        facts = wait_file(file)
+        assert facts["pid"] == process.process.pid
+        assert (facts["flush"], facts["durability"]) == ("memory", "no message outlives pymq")
+        root = Path(facts["store"])
+        with BlockingClient(facts["nameServer"]) as client:
+            sent = client.send(Message("t", b"x"))
+            assert client.bounds([sent.queue]) == {sent.queue: (0, 1)}
+        assert (root / "commitlog").is_dir()
+        assert {path.name for path in tmp_path.iterdir()} == {"ports.json"}
+        assert process.stop() == (0, "")
+    assert not file.exists() and not root.exists() and not root.parent.exists()
+
+
+def test_what_a_killed_one_kept_in_memory_is_removed_by_the_next(tmp_path: Path) -> None:
+    with running("up", "--memory", "--ports-file", tmp_path / "1") as process:
+        first = Path(wait_file(tmp_path / "1")["store"])
+        process.kill()
+        assert first.exists()
+    with running("up", "--memory", "--ports-file", tmp_path / "2") as process:
+        wait_file(tmp_path / "2")
+        assert not first.exists()
+        assert process.stop() == (0, "")
+
+
+def test_a_ports_file_of_another_is_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "ports.json"
+    with running("up", "--memory", "--ports-file", file) as process:
+        wait_file(file)
+        file.write_text("another's")
+        assert process.stop() == (0, "")
+    assert file.read_text() == "another's"
+
+
+def test_two_at_a_time_have_ports_and_stores_of_their_own(tmp_path: Path) -> None:
+    with (
+        running("up", "--memory", "--ports-file", tmp_path / "1") as one,
+        running("up", "--memory", "--ports-file", tmp_path / "2") as two,
+    ):
+        facts = [wait_file(tmp_path / name) for name in ("1", "2")]
+        for key in ("nameServer", "broker", "store"):
+            assert facts[0][key] != facts[1][key]
+        assert one.stop() == two.stop() == (0, "")
+
+
+def test_up_on_another_address_says_what_clients_are_told(tmp_path: Path) -> None:
+    arguments = ("--bind", "127.0.0.2", "--advertise", "127.0.0.3")
+    with running("up", "--memory", "--ports-file", tmp_path / "f", *arguments) as process:
+        facts = wait_file(tmp_path / "f")
+        for server in ("nameServer", "broker"):  # what clients are told
+            host, _, port = facts[server].rpartition(":")
+            assert host == "127.0.0.3"
+            socket.create_connection(("127.0.0.2", int(port)), timeout=DEADLINE_S).close()
+        status, err = process.stop()
+        assert status == 0 and "can read, write and delete everything" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--memory", "--store", "s"), "not allowed with argument --memory"),
+        (("--memory", "--ports-file", "none/f"), "--ports-file none/f: No such file or directory"),
+        (("--memory", "--ports-file", "."), "--ports-file"),
+        (("--memory", "--advertise", "localhost"), "expected an IP address"),
+        (("--memory", "--bind", "192.0.2.1"), "cannot listen on 192.0.2.1"),
+    ],
+)
+def test_what_up_cannot_do_for_tests(arguments: tuple[str, ...], text: str, tmp_path: Path) -> None:
+    done = pymq("up", *arguments, "--namesrv-port", "0", "--broker-port", "0", cwd=tmp_path)
+    assert done.returncode == 2
+    assert text in done.stderr and done.stderr.count("\n") <= 2, done.stderr
+    assert not list(tmp_path.iterdir())

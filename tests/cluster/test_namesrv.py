@@ -85,7 +85,9 @@ class Peer:
         assert answer.opaque == opaque
         return answer
 
-    async def register(self, name: str = "broker-a", *topics: str, port: int = 10911) -> None:
+    async def register(
+        self, name: str = "broker-a", *topics: str, port: int = 10911, **fields: object
+    ) -> None:
         table = {topic: TopicConfig(topic=topic) for topic in (name, "TBW102", *topics)}
         body = RegisterBrokerBody(
             topics=TopicTable(version=DataVersion(timestamp_ms=1), topics=table)
@@ -97,9 +99,7 @@ class Peer:
             brokerAddr=f"127.0.0.1:{port}",
             clusterName="C",
             haServerAddr=f"127.0.0.1:{port + 1}",
-            brokerId=0,
-            compressed="false",
-            bodyCrc32=0,
+            **{"brokerId": 0, "compressed": "false", "bodyCrc32": 0, **fields},
         )
         assert answer.code == 0, answer.remark
 

@@ -49,6 +49,7 @@ CALLING_LIBRARIES = {"asyncio", "pyspark", "logging", "ast", "threading"}
 ENTRANCES = {
     *("pymq.cli.__main__", "pymq.cli.main", "pymq.testing.pytest_plugin", "pyspark_pymq"),
     *("pymq.selectors", "pymq.blocking", "pymq.spark", "pymq.testing.faulty_files"),
+    *("pymq.testing.containers", "pymq.otel"),
 }
 
 

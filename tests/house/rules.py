@@ -37,6 +37,7 @@ LAYERS: dict[str, set[str]] = {
     # These show the public names of the others, and nobody leans on them in turn.
     "blocking": {"client"},
     "selectors": {"client"},
+    "otel": {"extras", "protocol", "client"},
     "pymq": {"errors", "clock", "protocol", "client", "selectors", "blocking"},
 }
 EDGES = ("testing", "cli")  # import everything; nothing but they themselves imports them
@@ -49,7 +50,8 @@ FOREIGN: dict[str, set[str]] = {
     "columns": {"numpy", "pyarrow"},
     "store": {"numpy"},
     "broker": {"numpy", "prometheus_client"},
-    "testing": {"pytest"},
+    "testing": {"pytest", "docker", "testcontainers"},
+    "otel": {"opentelemetry"},
     "cli": {"typer", "rich", "click", "uvloop"},
     "pyspark_pymq": {"pyspark", "pyarrow", "numpy", "fastavro"},
 }

@@ -40,7 +40,7 @@ _MASKS: Final = (
     # Of an exception only its own lines: where it was thrown depends on how we call the tools.
     (re.compile(r"^\s+(at .*|\.\.\. \d+ more)\n", re.MULTILINE), ""),
     # Topics of what is still to come here, and of groups that come and go with transactions.
-    (re.compile(r"^.*\brmq_sys_(REVIVE_LOG|SYNC_BROKER_MEMBER|wheel_timer).*\n", re.MULTILINE), ""),
+    (re.compile(r"^.*\brmq_sys_(REVIVE_LOG|wheel_timer).*\n", re.MULTILINE), ""),
     (re.compile(r"^((DefaultCluster +)?RMQ_SYS_TRANS_\w+) .*$", re.MULTILINE), r"\1"),
     # An exception that went through RocketMQ's own hands says so.
     (

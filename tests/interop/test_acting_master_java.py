@@ -23,7 +23,7 @@ from tests.interop.peers import RealBroker, RealNameServer, free_port
 from pymq.client import operations
 from pymq.client.admin import BlockingAdmin
 from pymq.client.blocking import BlockingClient
-from pymq.errors import PymqError
+from pymq.errors import BrokerSystemError, PymqError
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.addresses import split_address
 from pymq.protocol.bodies import BrokerData, MessageQueue
@@ -100,9 +100,10 @@ def check(consumer: JavaPushConsumer, count: int, *, in_order: bool) -> None:
 class Pair:
     """A master and its slave, of ours or official ones."""
 
-    def __init__(self, home: Path, server: str, kinds: tuple[str, str]) -> None:
+    def __init__(self, home: Path, server: str, kinds: tuple[str, str], **more: int) -> None:
         self._home = home
         self._server = server
+        self._more = more
         self.master = self._broker("master", kinds[0], brokerRole="ASYNC_MASTER")
         self.slave = self._broker("slave", kinds[1], brokerRole="SLAVE", brokerId=1)
 
@@ -111,6 +112,7 @@ class Pair:
         store = self._home / name / "store"
         properties = {
             **ACTING,
+            **self._more,
             **more,
             "mappedFileSizeCommitLog": SEGMENT_BYTES,
             "haListenPort": free_port(0),
@@ -199,6 +201,41 @@ def test_consumers_go_on_at_the_slave_and_at_the_master_when_it_is_back(
         check(meanwhile, FIRST + SECOND + THIRD, in_order=False)
         end = log_end(client, pair.master.address)
         eventually(lambda: log_end(client, pair.slave.address) >= end, "the slave follows again")
+
+
+@pytest.mark.parametrize(("server", "slave"), [("pymq", "java"), ("java", "pymq")])
+def test_a_slave_is_told_when_the_lowest_id_changes(
+    server: str, slave: str, tmp_path: Path
+) -> None:
+    """It does not ask for its group in this hour."""
+    require_peers(VERSION)
+    notify = {"supportActingMaster": "true", "notifyMinBrokerIdChanged": "true"}
+    with ExitStack() as stack:
+        if server == "java":
+            name_server = stack.enter_context(RealNameServer(VERSION, **notify)).address
+        else:
+            name_server = stack.enter_context(name_server_process(tmp_path, **notify)).address
+        pair = Pair(tmp_path, name_server, ("pymq", slave), syncBrokerMemberGroupPeriod=3_600_000)
+        stack.enter_context(pair.master)
+        stack.enter_context(pair.slave)
+        client = stack.enter_context(BlockingClient(name_server, timeout_s=20.0))
+        both = {0: pair.master.address, 1: pair.slave.address}
+        eventually(lambda: addresses(client) == both, "both are there")
+        eventually(lambda: _acts(client, pair) is False, "the slave follows")
+        for _ in range(2):
+            pair.master.kill()
+            eventually(lambda: _acts(client, pair), "the slave acts")
+            pair.master.start()
+            eventually(lambda: _acts(client, pair) is False, "the slave does not act any more")
+
+
+def _acts(client: BlockingClient, pair: Pair) -> bool | None:
+    """Return whether the slave does what a master does (isSpecialServiceRunning)."""
+    try:
+        state = BlockingAdmin(client).broker_state(pair.slave.address)
+    except BrokerSystemError:
+        return None  # RocketMQ's have nothing to say in their first second
+    return state["brokerActive"] == "true"
 
 
 def _knows(address: str) -> bool:

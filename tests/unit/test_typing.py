@@ -22,7 +22,7 @@ import pymq
 import pymq.testing
 from pymq import BrokerError, FlowLimits, Message, MessageQueue, ReceivedMessage, SendReceipt
 from pymq import blocking
-from pymq.testing import Cluster
+from pymq.testing import Cluster, LastingFault, wait_until
 from pyspark_pymq import DefaultSource
 
 
@@ -90,6 +90,12 @@ def embedded() -> None:
     with Cluster(flush="sync") as cluster, pymq.BlockingClient(cluster.name_server) as client:
         lags: list[pymq.QueueLag] = pymq.BlockingAdmin(client).group_lag("g")
         print(sum(lag.lag for lag in lags), DefaultSource.name().upper())
+        fault: LastingFault = cluster.broker("broker-a").delay(0.5)
+        fault.end()
+        with cluster.broker().disk_full():
+            print(cluster.namesrv.drop_connections() + (cluster.lag("g") or 0))
+        cluster.clock.advance(1)
+        wait_until(lambda: cluster.messages("T"), timeout_s=1)[0].body.decode()
 
 
 asyncio.run(asynchronous("127.0.0.1:9876"))
@@ -116,6 +122,9 @@ blocking.Consumer("n:1", "g", form_where="earliest")  # E: call-arg
 Producer("n:1", retires=5)  # E: call-arg
 Consumer("n:1")  # E: call-arg
 Cluster(flsh="sync")  # E: call-arg
+Cluster().broker().kil()  # E: attr-defined
+Cluster().namesrv.disk_full()  # E: attr-defined
+Cluster().clock.advance("1 h")  # E: arg-type
 
 
 def with_threads(producer: blocking.Producer, consumer: blocking.Consumer) -> None:

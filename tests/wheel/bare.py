@@ -77,10 +77,36 @@ def test_the_helpers_for_spark_are_there() -> None:
     assert set(pymq.spark.__all__) <= set(dir(pymq.spark))
 
 
-def test_the_fixture_names_what_is_missing(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("fixture", ["pymq_cluster", "pymq_session_cluster"])
+def test_the_fixture_names_what_is_missing(
+    request: pytest.FixtureRequest, fixture: str, pymq_topic: str
+) -> None:
+    assert pymq_topic.startswith("test-")
     with pytest.raises(ModuleNotFoundError) as caught:
-        request.getfixturevalue("pymq_cluster")
+        request.getfixturevalue(fixture)
     assert str(caught.value) == f"the broker needs {INSTALL_BROKER}"
+
+
+def test_the_plugin_has_loaded_nothing_by_itself() -> None:
+    code = "import sys, pymq.testing.pytest_plugin; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name for name in done.stdout.split() if name.partition(".")[0] == "pymq"}
+    assert loaded == {"pymq", "pymq.testing", "pymq.testing.pytest_plugin"}
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"), [("pymq.testing.containers", "containers"), ("pymq.otel", "otel")]
+)
+def test_what_needs_an_extra_names_it(module: str, extra: str) -> None:
+    with pytest.raises(ModuleNotFoundError) as caught:
+        importlib.import_module(module)
+    assert f"pip install 'pymq-rocketmq[{extra}]'" in str(caught.value)
+
+
+def test_waiting_needs_no_extra() -> None:
+    import pymq.testing
+
+    assert pymq.testing.wait_until(lambda: "found") == "found"
 
 
 def test_help_and_version() -> None:
@@ -94,8 +120,8 @@ def test_help_and_version() -> None:
 def test_commands_name_what_is_missing() -> None:
     done = command("topic", "list")
     assert (done.returncode, done.stderr) == (2, f"pymq: pymq topic needs {INSTALL_CLI}\n")
-    for server in ("up", "broker"):
-        done = command(server)
+    for server in (("up",), ("up", "--memory"), ("broker",)):
+        done = command(*server)
         assert (done.returncode, done.stderr) == (2, f"pymq: the broker needs {INSTALL_BROKER}\n")
 
 

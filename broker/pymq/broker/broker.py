@@ -3,6 +3,7 @@
 import ipaddress
 import logging
 import socket
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from pymq.broker.client_ports import ClientPorts
@@ -18,9 +19,10 @@ from pymq.broker.state.filters import FilterTable
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
 from pymq.net.listening import bind
+from pymq.net.server import Server
 from pymq.protocol.addresses import join_address
 from pymq.protocol.record import pack_host
-from pymq.store import StoreConfig
+from pymq.store import Files, StoreConfig
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,11 @@ class Broker:
     reads what is no longer in memory, for ``RecordResponses`` and ``QueryHandlers``. The third has
     one thread that tries the disk, for ``DiskPressure``: when that hangs, all others may wait for
     it.
+
+    Args:
+        config, store_config, replication: its settings.
+        clock: tells the time.
+        files: the operating system, for the store; tests pass one that fails.
     """
 
     def __init__(
@@ -49,6 +56,7 @@ class Broker:
         clock: Clock | None = None,
         *,
         replication: ReplicationConfig | None = None,
+        files: Files | None = None,
     ) -> None:
         self.config = config
         self.replication = replication or ReplicationConfig()
@@ -60,6 +68,7 @@ class Broker:
             )
         self.store_config = store_config
         self._clock = clock or Clock()
+        self._files = files or Files()
         self._clients = ClientTable(self._clock, expiry_s=config.client_expiry_ms / 1000)
         self._ports = ClientPorts(config, self._clients)
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="pymq-write")
@@ -67,6 +76,7 @@ class Broker:
         self._trials = ThreadPoolExecutor(1, thread_name_prefix="pymq-trial")
         self._ha_socket: socket.socket | None = None
         self._run: Run | None = None
+        self._roles: RoleChanges | None = None
         self._is_closed = False
         #: Everything that has to be closed, in reverse order of starting.
         self._duties = Duties()
@@ -105,12 +115,13 @@ class Broker:
             writers=self._writers,
             readers=self._readers,
             trials=self._trials,
+            files=self._files,
             filters=FilterTable(config, self._clock),
             clients=self._clients,
         )
         self._duties.on_close(base.forget_registrations)
         if replication.controller_mode:
-            roles = RoleChanges(
+            self._roles = roles = RoleChanges(
                 base, config, self.store_config, replication, self._ports, self._ha_socket
             )
             self._duties.start(roles)
@@ -185,6 +196,21 @@ class Broker:
     def port(self) -> int:
         """The main port."""
         return self._ports.port
+
+    @property
+    def listeners(self) -> Sequence[Server]:
+        """What listens for clients, once it was started."""
+        return self._ports.listeners
+
+    async def look_again(self) -> None:
+        """Do what is due now: the wall time of the clock has jumped.
+
+        Delayed messages and timers that are due are delivered, each open transaction is looked at,
+        and a pass deletes what is too old.
+        """
+        running = self._run or self._roles
+        if running is not None and not self._is_closed:
+            await running.look_again()
 
     async def close(self) -> None:
         """Unregister, answer waiting clients, flush and close; idempotent.

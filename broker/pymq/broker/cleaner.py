@@ -65,6 +65,11 @@ class Cleaner:
         job = self._retention.begin_watch()
         await self._work.run(job.run, functools.partial(self._retention.finish_watch, job))
 
+    async def look_again(self) -> None:
+        """Look at the disks, and run a pass."""
+        await self._watch()
+        await self.run_pass()
+
     def run_soon(self) -> None:
         """Run a pass now, in addition to the regular ones, unless one is about to begin."""
         if not self._is_requested:

@@ -1,6 +1,7 @@
 """The ports at which clients connect: the main one, and the VIP port below it."""
 
 import logging
+from collections.abc import Sequence
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.run import Run
@@ -36,6 +37,11 @@ class ClientPorts:
         self._run: Run | None = None
         self._is_listening = False
         self.is_over = False
+
+    @property
+    def listeners(self) -> Sequence[Server]:
+        """What listens there, once they are bound."""
+        return tuple(self._servers)
 
     @property
     def port(self) -> int:

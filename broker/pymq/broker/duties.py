@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from pymq.net.tasks import Tasks
 
@@ -19,6 +19,18 @@ class Duty(Protocol):
 
     async def close(self) -> None:
         """Finish what must not be left undone, and stop; idempotent."""
+
+
+@runtime_checkable
+class TimedDuty(Duty, Protocol):
+    """A duty that sleeps until wall time has come to a moment."""
+
+    async def look_again(self) -> None:
+        """Do what is due, or have it done soon: wall time has jumped.
+
+        Raises:
+            StoreError: something could not be done; it is tried again as always.
+        """
 
 
 class Periodic:

@@ -91,6 +91,7 @@ class Flusher:
         #: When the flush in progress began; None: there is none.
         self.begun_s: float | None = None
         self._alarm = Alarm(clock, self._ring, least_s=EXPIRE_INTERVAL_S)
+        self._flushing_queues = asyncio.Lock()
         self._tasks = Tasks("flusher")
 
     def start(self) -> None:
@@ -220,13 +221,26 @@ class Flusher:
             await self.flush_queues()
 
     async def flush_queues(self) -> None:
-        """Flush consume queues and write the checkpoint."""
+        """Flush consume queues and write the checkpoint, after the flush in progress."""
         durability = self._store.durability
-        try:
-            job = durability.begin_queue_flush()
-            await self._work.run(job.run, functools.partial(durability.finish_queue_flush, job))
-        except StoreError as error:
-            self._report("queue flush", error)
+        async with self._flushing_queues:
+            try:
+                job = durability.begin_queue_flush()
+                await self._work.run(job.run, functools.partial(durability.finish_queue_flush, job))
+            except StoreError as error:
+                self._report("queue flush", error)
+
+    async def look_again(self) -> None:
+        """Flush everything: nothing is deleted for its age before."""
+        flushed: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+        def done(reason: str | None) -> None:
+            if not flushed.done():
+                flushed.set_result(reason)
+
+        self.wait_flushed(self._store.log_end, done)
+        await flushed
+        await self.flush_queues()
 
     def _report(self, what: str, error: StoreError) -> None:
         """Log a failure, once for as long as it stays the same."""

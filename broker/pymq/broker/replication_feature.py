@@ -198,6 +198,7 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
             metadata.want()  # nobody can read them yet
 
     core.arrivals.subscribe(look)
+    core.reports.append(lambda: {"brokerActive": str(slave.is_acting).lower()})
     duties: list[Duty] = [slave, metadata, offset_sync]
     acting: Acting | None = None
     preparations = []

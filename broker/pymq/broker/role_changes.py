@@ -102,6 +102,11 @@ class RoleChanges:
             )
         await self._started
 
+    async def look_again(self) -> None:
+        """Do what is due now: wall time has jumped."""
+        if self._run is not None:
+            await self._run.look_again()
+
     # --- what the parts of a run ask
 
     def told(self, request: Command) -> None:

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from pymq.broker.assembly import assemble
 from pymq.broker.config import BrokerConfig
-from pymq.broker.duties import Duties
+from pymq.broker.duties import Duties, TimedDuty
 from pymq.broker.ha.replica_group import ReplicaGroup
 from pymq.broker.parts import Assembly, Site
 from pymq.broker.read_queue import ReadQueue
@@ -24,10 +24,11 @@ from pymq.broker.state.clients import ClientTable
 from pymq.broker.state.filters import FilterTable
 from pymq.broker.table_saving import ANNOUNCE_WAIT_S
 from pymq.clock import Clock
+from pymq.errors import StoreError
 from pymq.net.channel import AsyncChannel
 from pymq.net.server import ServerConnection
 from pymq.protocol.framing import Incoming
-from pymq.store import MessageStore, StoreConfig
+from pymq.store import Files, MessageStore, StoreConfig
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Base:
         store_host: the same, packed: part of every record and message id.
         ha_address: ``host:port`` at which slaves reach it; None: it has no HA port.
         writers, readers, trials: executors for work on the disk; see ``Broker``.
+        files: the operating system, for the store.
         filters: of consumer groups.
         clients: who is connected.
         registered_on: connections to name servers on which the run before was registered.
@@ -57,6 +59,7 @@ class Base:
     writers: ThreadPoolExecutor
     readers: ReadQueue
     trials: ThreadPoolExecutor
+    files: Files
     filters: FilterTable
     clients: ClientTable
     registered_on: list[AsyncChannel] = field(default_factory=list)
@@ -177,6 +180,7 @@ class Run:
             lambda: MessageStore.open(
                 store_config,
                 self._base.clock,
+                files=self._base.files,
                 is_cancelled=lambda: self._is_closed,
                 bit_map_of=filters.bit_map if config.bit_maps else None,
             ),
@@ -210,6 +214,17 @@ class Run:
         assert self._parts is not None
         for listener in self._parts.on_ended:
             listener(connection)
+
+    async def look_again(self) -> None:
+        """Do what is due now: wall time has jumped. What fails is logged, and tried again later."""
+        if self._parts is None or self._is_closed:
+            return
+        for duty in (*self._parts.duties, *self._parts.later_duties):
+            if isinstance(duty, TimedDuty):
+                try:
+                    await duty.look_again()
+                except StoreError as error:
+                    _log.warning("after a jump of time: %s; it is tried again", error)
 
     async def close(self) -> None:
         """Answer waiting clients, flush and close; idempotent.

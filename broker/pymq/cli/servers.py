@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from pymq.cli import logs
 from pymq.cli.exits import EXIT_TEXTS, Exit
@@ -32,6 +32,7 @@ DURABILITY = {
     "sync": "an acknowledged message survives a crash and a power loss",
     "async": "an acknowledged message survives a crash of pymq; a power loss may take the last "
     "moments",
+    "memory": "no message outlives pymq",
 }
 
 
@@ -93,13 +94,29 @@ def _parser(command: str, summary: str) -> argparse.ArgumentParser:
 
 
 def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
         "--store",
         type=Path,
         default=Path(DEFAULT_STORE),
         metavar="DIR",
         help=f"directory of the messages (default: ./{DEFAULT_STORE}), created if necessary",
     )
+    where.add_argument(
+        "--memory", action="store_true", help="keep nothing: for tests, in any language"
+    )
+    parser.add_argument(
+        "--ports-file",
+        type=Path,
+        metavar="FILE",
+        help="write the addresses there, as JSON, when all is ready, and remove it at the end; "
+        "then any free ports are the default",
+    )
+    for name, help_text in (
+        ("--bind", "listen on this address (default: 127.0.0.1)"),
+        ("--advertise", "have clients connect to this IP address (default: that of --bind)"),
+    ):
+        parser.add_argument(name, metavar="HOST", help=help_text)
     for name, default in (
         ("--namesrv-port", DEFAULT_NAMESRV_PORT),
         ("--broker-port", DEFAULT_BROKER_PORT),
@@ -107,13 +124,12 @@ def _add_up_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             name,
             type=_port,
-            default=default,
             metavar="N",
-            help=f"port on 127.0.0.1, 0 for any free one (default: {default})",
+            help=f"port, 0 for any free one (default: {default})",
         )
     parser.add_argument(
         "--flush",
-        choices=tuple(DURABILITY),
+        choices=("sync", "async"),
         default="sync",
         help="acknowledge a message when it is on the disk, or before (default: sync)",
     )
@@ -236,42 +252,64 @@ def _controller(options: argparse.Namespace) -> None:
 def _up(options: argparse.Namespace) -> None:
     from pymq.broker.broker import Broker
     from pymq.broker.config import BrokerConfig
-    from pymq.cli import running
+    from pymq.cli import running, temporary
     from pymq.namesrv.config import NamesrvConfig
     from pymq.namesrv.server import NameServer
+    from pymq.protocol.addresses import join_address
     from pymq.store import FlushMode, StoreConfig
 
-    root = options.store.absolute()
+    by_default = (0, 0) if options.ports_file else (DEFAULT_NAMESRV_PORT, DEFAULT_BROKER_PORT)
+    given = options.namesrv_port, options.broker_port
+    namesrv_port, broker_port = (
+        usual if port is None else port for port, usual in zip(given, by_default, strict=True)
+    )
+    host = options.bind or "127.0.0.1"
+    settings: dict[str, Any] = {
+        "flush_mode": FlushMode(options.flush),
+        "disk_free_enough_bytes": DISK_FREE_ENOUGH_BYTES,
+    }
+    if options.memory:
+        settings = {
+            "segment_bytes": temporary.SEGMENT_BYTES,
+            "disk_free_enough_bytes": temporary.DISK_FREE_ENOUGH_BYTES,
+        }
     running.raise_file_limit()
 
     async def serve() -> None:
         name_server = NameServer(
             NamesrvConfig(
-                port=options.namesrv_port, kv_config_path=root / "namesrv" / "kvConfig.json"
+                host=host, port=namesrv_port, kv_config_path=root / "namesrv" / "kvConfig.json"
             )
         )
         async with _serving(name_server):
             config = BrokerConfig(
-                listen_port=options.broker_port, name_servers=(name_server.address,)
+                bind_address=host,
+                advertised_address=options.advertise,
+                listen_port=broker_port,
+                name_servers=(name_server.address,),
             )
-            store = StoreConfig(
-                root_path=root,
-                flush_mode=FlushMode(options.flush),
-                disk_free_enough_bytes=DISK_FREE_ENOUGH_BYTES,
-            )
+            store = StoreConfig(root_path=root, **settings)
             async with _serving(Broker(config, store)) as broker:
-                _announce(
-                    options.output,
-                    {
-                        "nameServer": name_server.address,
-                        "broker": broker.address,
-                        "brokerName": config.name,
-                        **_store_facts(root, options.flush),
-                    },
-                )
+                facts = {
+                    "nameServer": join_address(options.advertise, name_server.port)
+                    if options.advertise
+                    else name_server.address,
+                    "broker": broker.address,
+                    "brokerName": config.name,
+                    **_store_facts(root, "memory" if options.memory else options.flush),
+                }
+                if ports_file is not None:
+                    stack.callback(ports_file.remove)
+                    ports_file.write(facts)
+                _announce(options.output, facts)
                 await _forever()
 
-    running.run(serve)
+    with contextlib.ExitStack() as stack:
+        ports_file = temporary.PortsFile(options.ports_file) if options.ports_file else None
+        root = options.store.absolute()
+        if options.memory:
+            root = stack.enter_context(temporary.memory_store())
+        running.run(serve)
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {

@@ -33,6 +33,8 @@ class NamesrvConfig:
     enable_topic_list: bool = setting("enableTopicList", default=True, live=True)
     #: Do clients see a slave that acts for its master as the master? They may read there.
     support_acting_master: bool = setting("supportActingMaster", default=False, live=True)
+    #: Are brokers told at once when the lowest id of their group changes? They ask every second.
+    notify_lowest_id: bool = setting("notifyMinBrokerIdChanged", default=False, live=True)
     scan_interval_ms: int = setting("scanNotActiveBrokerInterval", default=5_000)
     #: A broker that is silent for this long is gone, unless it registered with a time of its own.
     broker_expiry_s: float = setting("pymqBrokerExpirySeconds", default=120.0)

@@ -17,6 +17,7 @@ from pymq.clock import Clock
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.kv import ORDER_TOPIC_CONFIG, KVConfig
 from pymq.namesrv.live_settings import LiveSettings
+from pymq.namesrv.lowest_ids import LowestIds
 from pymq.namesrv.routes import Registration, RouteTable
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol import fastjson
@@ -70,12 +71,14 @@ class Handlers:
         settings: LiveSettings,
         routes: RouteTable,
         kv: KVConfig,
+        lowest_ids: LowestIds,
         clock: Clock,
     ) -> None:
         self._config = config
         self._settings = settings
         self._routes = routes
         self._kv = kv
+        self._lowest_ids = lowest_ids
         self._clock = clock
 
     def table(self) -> Mapping[int, Handler]:
@@ -121,23 +124,23 @@ class Handlers:
             body = _registration_body(header, request)
             topics, filter_servers = body.topics, tuple(body.filter_servers)
         timeout_ms = header.heartbeat_timeout_ms
-        master = self._routes.register(
-            Registration(
-                cluster=header.cluster_name,
-                broker_name=header.broker_name,
-                broker_id=header.broker_id,
-                address=header.broker_address,
-                topics=topics,
-                body_digest=digest,
-                ha_address=header.ha_server_address,
-                filter_servers=filter_servers,
-                acting_master=header.enable_acting_master,
-                zone_name=(request.fields or {}).get("__ZONE_NAME"),
-                expiry_s=timeout_ms / 1000 if timeout_ms is not None else None,
-                connection=request.connection,
-            ),
-            self._clock.monotonic_s(),
+        broker = Registration(
+            cluster=header.cluster_name,
+            broker_name=header.broker_name,
+            broker_id=header.broker_id,
+            address=header.broker_address,
+            topics=topics,
+            body_digest=digest,
+            ha_address=header.ha_server_address,
+            filter_servers=filter_servers,
+            acting_master=header.enable_acting_master,
+            zone_name=(request.fields or {}).get("__ZONE_NAME"),
+            expiry_s=timeout_ms / 1000 if timeout_ms is not None else None,
+            connection=request.connection,
         )
+        before = self._routes.broker(broker.broker_name)
+        master = self._routes.register(broker, self._clock.monotonic_s())
+        self._lowest_ids.came(broker, before)
         answer = RegisterBrokerResponse()
         if master is not None:
             answer = RegisterBrokerResponse(
@@ -154,7 +157,10 @@ class Handlers:
 
     def _unregister_broker(self, request: Request) -> Command:
         header = UnregisterBrokerRequest.from_fields(request.fields)
+        known = self._routes.registration_of(header.broker_address)
         self._routes.unregister(broker_name=header.broker_name, address=header.broker_address)
+        if known is not None and known.broker_name == header.broker_name:
+            self._lowest_ids.left([known])
         _log.info("broker %s at %s unregistered", header.broker_name, header.broker_address)
         return request.response(_OK)
 

@@ -30,13 +30,12 @@ from pymq.protocol.bodies import (
     TopicTable,
 )
 from pymq.protocol.codes import Permission
+from pymq.protocol.names import MEMBERS_PREFIX
 
 _log = logging.getLogger(__name__)
 
 MASTER_ID = 0
 _WRITE = int(Permission.WRITE)
-#: Brokers of 5.x ask name servers of 4.x with these topics for the members of their group.
-_MEMBER_TOPICS = "rmq_sys_SYNC_BROKER_MEMBER_"
 _READ_WRITE = int(Permission.READ | Permission.WRITE)
 
 
@@ -299,7 +298,7 @@ class RouteTable:
     def acting_route(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic with slaves that act for their masters in their places."""
         route = self.route(topic)
-        if route is None or topic.startswith(_MEMBER_TOPICS):
+        if route is None or topic.startswith(MEMBERS_PREFIX):
             return route
         is_writable = {one.broker_name: bool(one.perm & _WRITE) for one in route.queues}
         brokers = [

@@ -8,6 +8,7 @@ from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.handlers import Handlers
 from pymq.namesrv.kv import KVConfig
 from pymq.namesrv.live_settings import LiveSettings
+from pymq.namesrv.lowest_ids import LowestIds
 from pymq.namesrv.routes import Registration, RouteTable
 from pymq.net.dispatcher import Dispatcher
 from pymq.net.server import Server, ServerConfig, ServerConnection
@@ -33,10 +34,11 @@ class NameServer:
         self._clock = clock or Clock()
         self._routes = RouteTable(expiry_s=config.broker_expiry_s)
         kv = KVConfig.load(config.kv_config_path)
-        self._dispatcher = Dispatcher(
-            "name server",
-            Handlers(config, LiveSettings(config), self._routes, kv, self._clock).table(),
+        self._lowest_ids = LowestIds(config, self._routes)
+        handlers = Handlers(
+            config, LiveSettings(config), self._routes, kv, self._lowest_ids, self._clock
         )
+        self._dispatcher = Dispatcher("name server", handlers.table())
         self._server = Server(
             ServerConfig(host=config.host, port=config.port, idle_s=config.idle_s),
             self._dispatcher.on_commands,
@@ -48,6 +50,11 @@ class NameServer:
     def port(self) -> int:
         """The port it listens on; known once it has been started."""
         return self._server.port
+
+    @property
+    def listener(self) -> Server:
+        """What listens there."""
+        return self._server
 
     @property
     def address(self) -> str:
@@ -78,6 +85,7 @@ class NameServer:
         await self._tasks.close()
         await self._server.close()
         await self._dispatcher.close()
+        await self._lowest_ids.close()
 
     def expire_brokers(self) -> int:
         """Remove brokers that were silent for too long, with their connections; return how many."""
@@ -86,11 +94,14 @@ class NameServer:
             _log.warning("broker %s was silent for too long: removed", _named(broker))
             if isinstance(broker.connection, ServerConnection):
                 broker.connection.close()
+        self._lowest_ids.left(late)
         return len(late)
 
     def _connection_ended(self, connection: ServerConnection) -> None:
-        for broker in self._routes.connection_ended(connection):
+        gone = self._routes.connection_ended(connection)
+        for broker in gone:
             _log.info("broker %s closed its connection: removed", _named(broker))
+        self._lowest_ids.left(gone)
 
 
 def _named(broker: Registration) -> str:

@@ -317,6 +317,13 @@ class Server:
             return f"silent for {config.idle_s:g} s (idle_s)"
         return None
 
+    def abort_connections(self) -> int:
+        """Close every connection at once, as a network does that fails; return how many."""
+        connections = list(self._connections)
+        for connection in connections:
+            connection.abort()
+        return len(connections)
+
     async def close(self) -> None:
         """Stop listening and close every connection; idempotent."""
         if self._server is not None:

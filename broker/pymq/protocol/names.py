@@ -24,6 +24,8 @@ SYSTEM_PREFIX = "rmq_sys_"
 #: Of light queues, which have no topic of their own.
 LMQ_PREFIX = "%LMQ%"
 REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"
+#: Of topics without messages, whose routes show RocketMQ's brokers the members of a group.
+MEMBERS_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 #: The journal of exactly-once sinks, an extension of pymq.
 SINK_TOPIC = SYSTEM_PREFIX + "PYMQ_SINKS"
 REPLY_SUFFIX = "_REPLY_TOPIC"

@@ -15,14 +15,34 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pymq.testing.cluster import Cluster
+    from pymq.testing.cluster_clock import ClusterClock
+    from pymq.testing.handles import BrokerHandle, LastingFault, NamesrvHandle
+    from pymq.testing.until import wait_until, wait_until_async
 else:
+    from importlib import import_module
+
+    _HOMES = {
+        "Cluster": "cluster",
+        "ClusterClock": "cluster_clock",
+        "BrokerHandle": "handles",
+        "LastingFault": "handles",
+        "NamesrvHandle": "handles",
+        "wait_until": "until",
+        "wait_until_async": "until",
+    }
 
     def __getattr__(name: str) -> object:
-        if name != "Cluster":
+        if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from pymq.testing.cluster import Cluster
-
-        return Cluster
+        return getattr(import_module(f"pymq.testing.{_HOMES[name]}"), name)
 
 
-__all__ = ["Cluster"]
+__all__ = [
+    "BrokerHandle",
+    "Cluster",
+    "ClusterClock",
+    "LastingFault",
+    "NamesrvHandle",
+    "wait_until",
+    "wait_until_async",
+]

@@ -4,10 +4,8 @@ import asyncio
 import atexit
 import dataclasses
 import os
-import shutil
-import tempfile
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -17,17 +15,13 @@ from pymq.broker.config import BrokerConfig
 from pymq.client.home import Process
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ClientMisplaced, ConfigurationError, PymqError
-from pymq.namesrv.config import NamesrvConfig
-from pymq.namesrv.server import NameServer
 from pymq.store import FlushMode
-from pymq.testing.members import (
-    Member,
-    Store,
-    abandon_members,
-    make_members,
-    start_members,
-    stop_members,
-)
+from pymq.testing.cluster_clock import ClusterClock
+from pymq.testing.handles import BrokerHandle, NamesrvHandle
+from pymq.testing.inspection import Inspection
+from pymq.testing.members import Member, Store, make_members, start_members, stop_members
+from pymq.testing.naming import NamesrvMember
+from pymq.testing.scratch import Scratch
 from pymq.testing.waits import wait_in_sync, wait_master
 
 if TYPE_CHECKING:
@@ -39,12 +33,14 @@ _STOP_TIMEOUT_S = 30.0
 NOT_STARTED = "the cluster is not started: use it inside `with`, or between start() and stop()"
 
 
-class Cluster:
+class Cluster(Inspection):
     """One name server and one broker, or more of them, on free loopback ports.
 
-    Use it as a context manager, or call ``start`` and ``stop``. Clients of any language may
-    connect to ``name_server``, also those in children made by ``fork``; but only the process
-    that started the cluster can stop it.
+    Use it in ``with`` or ``async with``, or call ``start`` and ``stop``. It has a thread and an
+    event loop of its own, so that its methods may be called from anywhere; in a coroutine, those
+    that start or stop something keep the loop waiting for some hundredths of a second. Clients of
+    any language may connect to ``name_server``, also those in children made by ``fork``; but only
+    the process that started the cluster can stop it.
 
     With ``replicas``, each group has that many brokers and a master of its own, which a controller
     in this process replaces when it is gone. The ids of the brokers of a group are 1, 2, ...; at
@@ -53,8 +49,8 @@ class Cluster:
 
     Args:
         store: directory of the store, kept when the cluster stops; by default a temporary one
-            that is deleted with it, or at the latest when the process ends. Several brokers have
-            directories of their own in it.
+            that is deleted with it, or when the process ends; if that is killed, by the next one.
+            Several brokers have directories of their own in it.
         brokers: number of brokers that take messages, with names of their own: ``broker-a``,
             ``broker-b``, ...; topics that are created have queues on all of them.
         replicas: number of brokers of each of these names.
@@ -62,7 +58,7 @@ class Cluster:
         broker: settings of every broker, as fields of ``BrokerConfig``.
         replication: their part in replication, as fields of ``ReplicationConfig``.
         store_settings: settings of the stores, as fields of ``StoreConfig``.
-        clock: tells the brokers the time.
+        clock: tells the brokers the time, instead of one that tests can advance.
 
     Raises:
         ConfigurationError: ``flush`` is neither of the two, a number is out of range, or settings
@@ -82,18 +78,22 @@ class Cluster:
         clock: Clock | None = None,
     ) -> None:
         self._is_temporary = store is None
+        self._scratch: Scratch | None = None
         self._root = Path(store) if store is not None else Path()
         if flush not in {mode.value for mode in FlushMode}:
             raise ConfigurationError(f"flush={flush!r}: expected 'async' or 'sync'")
-        self._store = Store(FlushMode(flush), store_settings or {}, clock)
-        self._members = make_members(brokers, replicas, broker or {}, replication or {})
+        self._clock = clock or ClusterClock(self._time_moved)
+        self._store = Store(FlushMode(flush), store_settings or {}, self._clock)
+        self._members = make_members(
+            brokers, replicas, broker or {}, replication or {}, self._clock
+        )
         self._has_controller = replicas > 1
         self._more_name_servers = self._broker_config.name_servers
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         #: Where it runs; a child made by ``fork`` has a copy of all this, but not the thread.
         self._process = Process()
-        self._name_server: NameServer | None = None
+        self._naming: NamesrvMember | None = None
         self._controller: Controller | None = None
 
     # --- life
@@ -110,7 +110,8 @@ class Cluster:
             return self
         self._process = Process()
         if self._is_temporary:
-            self._root = Path(tempfile.mkdtemp(prefix="pymq-"))
+            self._scratch = Scratch()
+            self._root = self._scratch.path / "store"
             # No clean stop by then: Python's executors take no more work.
             atexit.register(self._remove)
         self._loop = asyncio.new_event_loop()
@@ -140,37 +141,8 @@ class Cluster:
                 atexit.unregister(self._remove)
                 self._remove()
 
-    def restart_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
-        """Stop a broker cleanly and start it again on its store and its port.
-
-        Args:
-            name, broker_id: which one, or which ones; see ``start_broker``.
-        """
-        members = self._chosen(name, broker_id)
-        self._run(stop_members(members))
-        self._run(self._open(members))
-
-    def stop_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
-        """Stop a broker cleanly; the name server keeps running.
-
-        Args:
-            name, broker_id: which one, or which ones; see ``start_broker``.
-        """
-        self._run(stop_members(self._chosen(name, broker_id)))
-
-    def kill_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
-        """Stop a broker as if its process was killed, as far as others can see.
-
-        Its connections end, requests stay unanswered, and it takes leave of nobody. Its store is
-        closed cleanly nevertheless: only the end of a process leaves it as a crash does.
-
-        Args:
-            name, broker_id: which one, or which ones; see ``start_broker``.
-        """
-        self._run(abandon_members(self._chosen(name, broker_id)))
-
-    def start_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
-        """Start a broker again on its store and its port; does nothing while it runs.
+    def broker(self, name: str | None = None, broker_id: int | None = None) -> BrokerHandle:
+        """Return a handle of a broker: to stop, kill and restart it, and to have it fail.
 
         Args:
             name: of its group; if it is left out, those of all groups are meant.
@@ -178,10 +150,35 @@ class Cluster:
 
         Raises:
             ConfigurationError: there is no such broker.
-            RequestTimeout: it was not ready after ``members.START_S``: no broker of the group runs
-                that surely has everything, so none may be the master. Start them together.
         """
-        self._run(self._open(self._chosen(name, broker_id)))
+        return BrokerHandle(self._chosen(name, broker_id), self._run, self._open)
+
+    @property
+    def namesrv(self) -> NamesrvHandle:
+        """A handle of the name server, as of a broker.
+
+        Raises:
+            ClientClosed: it was never started.
+        """
+        if self._naming is None:
+            raise ClientClosed(NOT_STARTED)
+        return NamesrvHandle(self._naming, self._run)
+
+    def restart_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
+        """Shorthand for ``broker(name, broker_id).restart()``."""
+        self.broker(name, broker_id).restart()
+
+    def stop_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
+        """Shorthand for ``broker(name, broker_id).stop()``."""
+        self.broker(name, broker_id).stop()
+
+    def kill_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
+        """Shorthand for ``broker(name, broker_id).kill()``."""
+        self.broker(name, broker_id).kill()
+
+    def start_broker(self, name: str | None = None, broker_id: int | None = None) -> None:
+        """Shorthand for ``broker(name, broker_id).start()``."""
+        self.broker(name, broker_id).start()
 
     def __enter__(self) -> Self:
         return self.start()
@@ -189,7 +186,31 @@ class Cluster:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
+    async def __aenter__(self) -> Self:
+        # In a thread, so that what else runs on the caller's loop goes on.
+        starting = asyncio.get_running_loop().run_in_executor(None, self.start)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.wait([starting])
+            self.stop()
+            raise
+
+    async def __aexit__(self, *error: object) -> None:
+        await asyncio.to_thread(self.stop)
+
     # --- what tests need
+
+    @property
+    def clock(self) -> ClusterClock:
+        """The time of the brokers, which can be advanced.
+
+        Raises:
+            ConfigurationError: the cluster was given another clock.
+        """
+        if not isinstance(self._clock, ClusterClock):
+            raise ConfigurationError("the cluster was made with clock=: advance that one")
+        return self._clock
 
     @property
     def name_server(self) -> str:
@@ -198,9 +219,7 @@ class Cluster:
         Raises:
             ClientClosed: it was never started.
         """
-        if self._name_server is None:
-            raise ClientClosed(NOT_STARTED)
-        return self._name_server.address
+        return self.namesrv.address
 
     @property
     def controller(self) -> str:
@@ -250,13 +269,7 @@ class Cluster:
             ConfigurationError: there is no such broker, or there are several.
             ClientClosed: it is stopped.
         """
-        member, *others = self._chosen(name, broker_id)
-        if others:
-            names = ", ".join(f"{one.name}/{one.broker_id}" for one in (member, *others))
-            raise ConfigurationError(f"which broker? {names}")
-        if member.broker is None:
-            raise ClientClosed(f"broker {member.broker_id} of {member.name} is stopped")
-        return member.broker.address
+        return self.broker(name, broker_id).address
 
     def master(self, name: str | None = None) -> int:
         """Return the id of a group's master, once there is one that the name server knows.
@@ -311,9 +324,10 @@ class Cluster:
     # --- on the loop
 
     async def _start(self) -> None:
-        self._name_server = NameServer(NamesrvConfig(port=0))
-        await self._name_server.start()
-        name_servers = (self._name_server.address, *self._more_name_servers)
+        naming = NamesrvMember(self._root / "namesrv" / "kvConfig.json")
+        await naming.start()
+        self._naming = naming
+        name_servers = (naming.address, *self._more_name_servers)
         if self._has_controller:
             await self._start_controller()
         for member in self._members:
@@ -334,18 +348,34 @@ class Cluster:
                 controllers=(self._controller.address,),
             )
 
-    async def _open(self, members: list[Member]) -> None:
+    async def _open(self, members: Sequence[Member]) -> None:
         await start_members(members, self._store, self._root)
 
+    def _check_complete(self) -> None:
+        running = {member.name for member in self._members if member.broker is not None}
+        if silent := [name for name in self.broker_names if name not in running]:
+            raise ClientClosed(f"{', '.join(silent)}: stopped, so nobody knows what is there")
+
+    def _time_moved(self) -> None:
+        """Have all brokers look at the time; a cluster that does not run has none that could."""
+        if self._thread is not None:
+            self._run(self._look_again())
+
+    async def _look_again(self) -> None:
+        running = [member.broker for member in self._members if member.broker is not None]
+        await asyncio.gather(*(broker.look_again() for broker in running))
+
     async def _close(self) -> None:
+        for member in self._members:
+            member.files.is_full = False  # what is tested is over
         controller, self._controller = self._controller, None
         if controller is not None:
             await controller.close()  # first: nobody is to succeed the first master that stops
         try:
             await stop_members(self._members)
         finally:
-            if self._name_server is not None:
-                await self._name_server.close()
+            if self._naming is not None:
+                await self._naming.stop()
 
     def _run(self, work: Coroutine[Any, Any, _T]) -> _T:
         try:
@@ -359,8 +389,8 @@ class Cluster:
         return done.result()
 
     def _remove(self) -> None:
-        if not self._process.is_forked:
-            shutil.rmtree(self._root, ignore_errors=True)
+        if not self._process.is_forked and self._scratch is not None:
+            self._scratch.remove()
 
     def _check_process(self) -> None:
         if self._process.is_forked:

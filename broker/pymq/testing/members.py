@@ -13,6 +13,8 @@ from pymq.broker.replication_config import ReplicationConfig, Role
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError, RequestTimeout
 from pymq.store import FlushMode, StoreConfig
+from pymq.testing.cluster_files import ClusterFiles
+from pymq.testing.latency import Latency
 
 #: Small enough for a quick start wherever the temporary directory is.
 SEGMENT_BYTES = 64 << 20
@@ -32,7 +34,7 @@ class Store:
 
     flush: FlushMode
     settings: dict[str, Any]
-    clock: Clock | None
+    clock: Clock
 
     def config(self, root: Path) -> StoreConfig:
         """Return the settings of one broker's store."""
@@ -53,14 +55,23 @@ class Member:
         config: with the name servers and, after the first start, the port.
         replication: with the controller.
         path: where its store is, below the cluster's directory.
+        files: of its store.
+        latency: of its requests.
         broker: while it runs.
     """
 
     def __init__(
-        self, broker_id: int, path: str, config: BrokerConfig, replication: ReplicationConfig
+        self,
+        broker_id: int,
+        path: str,
+        config: BrokerConfig,
+        replication: ReplicationConfig,
+        files: ClusterFiles,
     ) -> None:
         self.broker_id = broker_id
         self.path = path
+        self.files = files
+        self.latency = Latency()
         self.config = config
         self.replication = replication
         self.broker: Broker | None = None
@@ -85,7 +96,11 @@ class Member:
         if self.broker is not None:
             return
         broker = Broker(
-            self.config, store.config(root / self.path), store.clock, replication=self.replication
+            self.config,
+            store.config(root / self.path),
+            store.clock,
+            replication=self.replication,
+            files=self.files,
         )
         self._starting = broker
         try:
@@ -97,6 +112,7 @@ class Member:
                 "all of the group together"
             ) from error
         self._starting, self.broker = None, broker
+        self.latency.attach(broker.listeners)
         # A restarted broker keeps the port that clients know.
         self.config = dataclasses.replace(self.config, listen_port=broker.port)
 
@@ -129,6 +145,7 @@ def make_members(
     replicas: int,
     broker: dict[str, Any],
     replication: dict[str, Any],
+    clock: Clock,
 ) -> list[Member]:
     """Return the brokers of a cluster, by name and id.
 
@@ -136,6 +153,7 @@ def make_members(
         brokers: groups of brokers.
         replicas: brokers of a group.
         broker, replication: settings of each of them.
+        clock: of the cluster.
 
     Raises:
         ConfigurationError: a number is out of range, or settings that several brokers cannot share.
@@ -148,7 +166,7 @@ def make_members(
             raise ConfigurationError(f"{name}={count}: expected 1..{most}")
     if brokers == replicas == 1:
         config = BrokerConfig(**{"listen_port": 0, **broker})
-        return [Member(0, "", config, ReplicationConfig(**replication))]
+        return [Member(0, "", config, ReplicationConfig(**replication), ClusterFiles(clock))]
     own = {"listen_port", "broker_id"} | ({"name"} if brokers > 1 else set())
     if refused := sorted(own & broker.keys()):
         raise ConfigurationError(
@@ -159,7 +177,8 @@ def make_members(
         name = broker.get("name", f"broker-{chr(ord('a') + number)}")
         config = BrokerConfig(**{**broker, "listen_port": 0, "name": name})
         if replicas == 1:
-            found.append(Member(0, name, config, ReplicationConfig(**replication)))
+            own_replication = ReplicationConfig(**replication)
+            found.append(Member(0, name, config, own_replication, ClusterFiles(clock)))
             continue
         shared = {
             "role": Role.SYNC_MASTER,
@@ -171,7 +190,8 @@ def make_members(
             raise ConfigurationError("replicas=: the cluster has a controller of its own")
         for broker_id in range(1, replicas + 1):
             path = f"{name}/{broker_id}"
-            found.append(Member(broker_id, path, config, ReplicationConfig(**shared)))
+            files = ClusterFiles(clock)
+            found.append(Member(broker_id, path, config, ReplicationConfig(**shared), files))
     return found
 
 

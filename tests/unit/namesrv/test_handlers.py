@@ -14,6 +14,7 @@ from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.handlers import Handlers
 from pymq.namesrv.kv import KVConfig
 from pymq.namesrv.live_settings import LiveSettings
+from pymq.namesrv.lowest_ids import LowestIds
 from pymq.namesrv.routes import RouteTable
 from pymq.net.dispatcher import Dispatcher
 from pymq.protocol import fastjson
@@ -68,6 +69,7 @@ class Server:
             LiveSettings(config),
             self.routes,
             KVConfig.load(kv_path),
+            LowestIds(config, self.routes),
             self.clock,  # type: ignore[arg-type]  # the same two methods
         )
         self.dispatcher = Dispatcher("name server", handlers.table())

@@ -234,13 +234,14 @@ class Schedule:
 
     def take(self, arrivals: Sequence[Arrival]) -> None:
         """Look at what has arrived: the first message of a level ends the wait of its task."""
-        for arrival in arrivals:
-            if (
-                arrival.topic == SCHEDULE_TOPIC
-                and arrival.queue_id < len(self.levels)
-                and self.levels[arrival.queue_id].head_ms is None
-            ):
-                self._woken[arrival.queue_id].set()
+        for queue_id in {one.queue_id for one in arrivals if one.topic == SCHEDULE_TOPIC}:
+            if queue_id < len(self.levels) and self.levels[queue_id].head_ms is None:
+                self._woken[queue_id].set()
+
+    async def look_again(self) -> None:
+        """Have every level look at the time."""
+        for woken in self._woken:
+            woken.set()
 
     async def _serve(self, level: DelayLevel, woken: asyncio.Event) -> None:
         retry_s, said = RETRY_LEAST_S, ""
@@ -318,9 +319,8 @@ class Schedule:
             if level.has_gaps and level.is_delivered(one.offsets[0]):
                 continue
             delivery.pending += 1
-            self._log_writer.append(
-                one.copy, functools.partial(delivery.done, one.offsets), wait=False
-            )
+            done = functools.partial(delivery.done, one.offsets)
+            self._log_writer.append(one.copy, done, wait=False)
         if delivery.pending:
             await delivery.finished
         if delivery.failure is not None:

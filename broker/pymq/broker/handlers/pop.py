@@ -90,7 +90,7 @@ class PopHandlers:
         """POP_MESSAGE (200050)."""
         header = PopRequest.from_fields(request.fields)
         now = self._clock.wall_ms()
-        born = header.born_time or now
+        born = self._clock.at(header.born_time) if header.born_time else now
         if born + header.poll_ms - now < -_LATE_MS:
             remark = f"the broker[{self._broker_name}] pop message is timeout too much"
             return _nothing(request, ResponseCode.POLLING_TIMEOUT, remark, header, 0)

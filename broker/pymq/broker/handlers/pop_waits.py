@@ -49,7 +49,8 @@ class PopWaitHandlers:
         """NOTIFICATION (200054)."""
         header = NotificationRequest.from_fields(request.fields)
         now = self._clock.wall_ms()
-        waits_ms = min((header.born_time or now) + header.poll_ms - now, header.poll_ms)
+        born = self._clock.at(header.born_time) if header.born_time else now
+        waits_ms = min(born + header.poll_ms - now, header.poll_ms)
         return self._notify(request, header, self._clock.monotonic_s() + waits_ms / 1000)
 
     def _notify(self, request: Request, header: NotificationRequest, deadline_s: float) -> Answer:

@@ -97,7 +97,8 @@ class ReplicationHandlers:
         """NOTIFY_MIN_BROKER_ID_CHANGE (905): sooner than this slave would have asked."""
         assert self._acting is not None
         told = LowestIdChange.from_fields(request.fields)
-        if told.broker_id is not None and told.address and told.broker_name == self._config.name:
+        is_ours = told.broker_name in (None, self._config.name)  # RocketMQ's name no group
+        if told.broker_id is not None and told.address and is_ours:
             self._acting.lowest(told.broker_id, told.address, told.ha_address)
         return request.response(ResponseCode.SUCCESS)
 

@@ -212,6 +212,7 @@ class TopicTable:
             (names.BENCHMARK_TOPIC, 1024, _READ_WRITE),
             (config.cluster, 16, cluster_perm),
             (config.name, 1, broker_perm),
+            (names.MEMBERS_PREFIX + config.name, 1, inherit),
             (names.OFFSET_MOVED_TOPIC, 1, _READ_WRITE),
             (names.SCHEDULE_TOPIC, 18, _READ_WRITE),
             (config.cluster + names.REPLY_SUFFIX, 1, _READ_WRITE),

@@ -25,13 +25,7 @@ import numpy as np
 from pymq.broker.disk_executor import DiskExecutor
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.state.timer_metrics import TimerMetrics
-from pymq.broker.timers.delivery import (
-    NEVER_ENQUEUED,
-    Cancelled,
-    Due,
-    Mask,
-    TimerDelivery,
-)
+from pymq.broker.timers.delivery import NEVER_ENQUEUED, Cancelled, Due, Mask, TimerDelivery
 from pymq.clock import Clock
 from pymq.errors import FlushFailed, StoreError
 from pymq.net.tasks import Tasks
@@ -128,6 +122,10 @@ class Timers:
         for arrival in arrivals:
             if arrival.topic == TIMER_TOPIC:
                 self._arrived.set()
+
+    async def look_again(self) -> None:
+        """Have the time looked at: slots may be over."""
+        self._added.set()
 
     async def _enqueue_all(self) -> None:
         while not self._is_stopped.is_set():

@@ -104,6 +104,7 @@ class TransactionChecks:
         self._store_config = store_config
         self._store_host = store_host
         self._tasks = Tasks("transactions")
+        self._one_round = asyncio.Lock()
         self._turns = itertools.count()
         #: Of this round: groups without a producer that could be asked, and how often; those whose
         #: producers do not read.
@@ -127,8 +128,16 @@ class TransactionChecks:
         """Stop; idempotent."""
         await self._tasks.close()
 
+    async def look_again(self) -> None:
+        """Look at every half message now."""
+        await self.round()
+
     async def round(self) -> None:
-        """Look at every half message that was open when this began."""
+        """Look at every half message that was open when this began, after the round in progress."""
+        async with self._one_round:
+            await self._look_at_all()
+
+    async def _look_at_all(self) -> None:
         begun_ms = self._clock.wall_ms()
         table = self._transactions.table
         _, end = self._store.queue_bounds(HALF_TOPIC, QUEUE_ID)
@@ -201,7 +210,7 @@ class TransactionChecks:
         transactions, offset = self._transactions, half.queue_offset
         if not transactions.may_write(offset):
             return True
-        age_ms = self._clock.wall_ms() - half.born_timestamp
+        age_ms = self._age_ms(half)
         is_checked_enough = (check_times(half) or 0) >= self._config.transaction_check_max
         if is_checked_enough or age_ms > self._store_config.reserved_hours * _HOUR_MS:
             self._discard(half)
@@ -215,6 +224,9 @@ class TransactionChecks:
             return True
         self._check(half)
         return True
+
+    def _age_ms(self, half: Record) -> int:
+        return self._clock.wall_ms() - self._clock.at(half.born_timestamp)
 
     def _immunity_ms(self, text: bytes) -> int:
         try:
@@ -246,7 +258,7 @@ class TransactionChecks:
             real_place(half.properties),
             CHECK_MAX_TIME_TOPIC,
             check_times(half) or 0,
-            self._clock.wall_ms() - half.born_timestamp,
+            self._age_ms(half),
         )
         self._transactions.discard(half, discarded_record(half), self._begin_write())
 

@@ -1,0 +1,88 @@
+"""What tests ask a cluster about what it holds."""
+
+from pymq.client.admin import BlockingAdmin
+from pymq.client.blocking import BlockingClient
+from pymq.errors import RouteNotFound
+from pymq.protocol.message import ReceivedMessage
+from pymq.protocol.record import decode_records
+
+
+class Inspection:
+    """Answers of the brokers, asked as any client asks; nobody's offsets change.
+
+    Each call takes milliseconds and needs no event loop, so that it may be used in coroutines, too.
+    """
+
+    @property
+    def name_server(self) -> str:
+        """``host:port`` of the name server."""
+        raise NotImplementedError
+
+    def _check_complete(self) -> None:
+        """Return if all messages can be seen.
+
+        Raises:
+            ClientClosed: a broker is stopped.
+        """
+        raise NotImplementedError
+
+    def topics(self) -> list[str]:
+        """Return the names of all topics, sorted, without those of the system.
+
+        Raises:
+            ClientClosed: a broker is stopped.
+            PymqError: the name server could not be asked.
+        """
+        self._check_complete()
+        with BlockingClient(self.name_server) as client:
+            return BlockingAdmin(client).topics()
+
+    def messages(self, topic: str) -> list[ReceivedMessage]:
+        """Return everything that is stored in a topic, in the order of storing.
+
+        Args:
+            topic: its name; ``%DLQ%group`` has the dead letters of a group, ``%RETRY%group`` what
+                it tried again. Without such a topic there is nothing.
+
+        Raises:
+            ClientClosed: a broker is stopped.
+            PymqError: a broker could not be asked.
+        """
+        self._check_complete()
+        found = []
+        with BlockingClient(self.name_server) as client:
+            try:
+                queues = client.read_queues(topic)
+            except RouteNotFound:
+                return []
+            for queue, (first, end) in client.bounds(queues).items():
+                for chunk in client.pull_range(queue, first, end):
+                    found += [
+                        ReceivedMessage.from_record(record, queue.broker_name)
+                        for record in decode_records(chunk.buffer)
+                    ]
+        # Of one broker, the place in its log tells more than the time.
+        found.sort(key=lambda one: (one.store_timestamp_ms, one.physical_offset))
+        return found
+
+    def lag(self, group: str, topic: str | None = None) -> int | None:
+        """Return how many messages a group has not consumed yet, or not committed.
+
+        Messages that wait for their next attempt are in no topic of the group, so they do not
+        count.
+
+        Args:
+            group: its name.
+            topic: only there; otherwise in all topics that it committed offsets for.
+
+        Returns:
+            None if it has committed nothing there yet.
+
+        Raises:
+            ClientClosed: a broker is stopped.
+            PymqError: a broker could not be asked.
+        """
+        self._check_complete()
+        with BlockingClient(self.name_server) as client:
+            queues = BlockingAdmin(client).group_lag(group, topic)
+        return sum(queue.lag for queue in queues) if queues else None

@@ -1,0 +1,50 @@
+"""The name server of an embedded cluster, which can be stopped and started."""
+
+from pathlib import Path
+
+from pymq.namesrv.config import NamesrvConfig
+from pymq.namesrv.server import NameServer
+from pymq.testing.latency import Latency
+
+
+class NamesrvMember:
+    """The name server, which keeps its port while it is stopped; for one event loop.
+
+    Args:
+        kv_config_path: where it keeps what has to outlive it.
+
+    Attributes:
+        address: ``host:port``; known once it was started.
+        latency: of its requests.
+        server: while it runs.
+    """
+
+    def __init__(self, kv_config_path: Path) -> None:
+        self._kv_config_path = kv_config_path
+        self._port = 0
+        self.address = ""
+        self.latency = Latency()
+        self.server: NameServer | None = None
+
+    async def start(self) -> None:
+        """Start it; does nothing while it runs.
+
+        Raises:
+            PymqError: it cannot be started.
+        """
+        if self.server is not None:
+            return
+        server = NameServer(NamesrvConfig(port=self._port, kv_config_path=self._kv_config_path))
+        try:
+            await server.start()
+        except BaseException:
+            await server.close()
+            raise
+        self.latency.attach([server.listener])
+        self.server, self._port, self.address = server, server.port, server.address
+
+    async def stop(self) -> None:
+        """Stop it; idempotent."""
+        server, self.server = self.server, None
+        if server is not None:
+            await server.close()

@@ -1,0 +1,124 @@
+"""What ``pymq.testing.Cluster`` tells a test, in threads and in coroutines."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+from tests.cluster.running import run
+
+from pymq import Consumer, Message, Producer, ReceivedMessage, blocking
+from pymq.errors import ClientClosed
+from pymq.testing import Cluster, wait_until, wait_until_async
+
+
+def test_messages_topics_and_lag() -> None:
+    with Cluster(brokers=2) as cluster, blocking.Producer(cluster.name_server) as producer:
+        assert (cluster.topics(), cluster.messages("T"), cluster.lag("g")) == ([], [], None)
+        sent = [
+            producer.send(Message("T", b"%d" % number, tags="a", keys=f"k{number}"))
+            for number in range(20)
+        ]
+        found = cluster.messages("T")
+        assert cluster.topics() == ["T"]
+        assert {one.broker_name for one in found} == {"broker-a", "broker-b"}
+        assert sorted(one.message_id for one in found) == sorted(one.message_id for one in sent)
+        times_ms = [one.store_timestamp_ms for one in found]
+        assert times_ms == sorted(times_ms)
+        for name in cluster.broker_names:
+            ours = [int(one.body) for one in found if one.broker_name == name]
+            assert ours == sorted(ours)
+        assert (found[0].tags, found[0].topic) == ("a", "T")
+
+        consumer = blocking.Consumer(cluster.name_server, "g", from_where="earliest")
+        with consumer.subscribe("T"):
+            seen: list[ReceivedMessage] = []
+            consumer.run(seen.append, timeout_s=2.0)
+        assert len(seen) == 20
+        assert (cluster.lag("g"), cluster.lag("g", "T"), cluster.lag("other")) == (0, 0, None)
+        producer.send(Message("T", b"one more"))
+        assert (cluster.lag("g"), cluster.lag("g", "T")) == (1, 1)
+
+
+def test_the_messages_of_a_broker_that_is_down_are_no_silent_gap() -> None:
+    with Cluster() as cluster, blocking.Producer(cluster.name_server) as producer:
+        producer.send(Message("T", b"x"))
+        cluster.broker().kill()
+        asking: list[Callable[[], object]] = [
+            cluster.topics,
+            lambda: cluster.messages("T"),
+            lambda: cluster.lag("g"),
+        ]
+        for ask in asking:
+            with pytest.raises(ClientClosed, match="broker-a: stopped"):
+                ask()
+        cluster.broker().start()
+        assert [one.body for one in cluster.messages("T")] == [b"x"]
+
+
+def test_async_with_leaves_the_loop_running() -> None:
+    async def main() -> None:
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0.005)
+
+        counting = asyncio.ensure_future(count())
+        async with Cluster() as cluster:
+            assert turns > 3, "the loop stood still while the cluster started"
+            consumer = Consumer(cluster.name_server, "g", from_where="earliest")
+            consumer.subscribe("T")
+            async with Producer(cluster.name_server) as producer, consumer:
+                await producer.send(Message("T", b"x"))
+                seen: list[bytes] = []
+
+                async def handle(message: ReceivedMessage) -> None:
+                    seen.append(message.body)
+
+                running = asyncio.ensure_future(consumer.run(handle))
+                assert await wait_until_async(lambda: seen, timeout_s=30) == [b"x"]
+                await wait_until_async(lambda: cluster.lag("g") == 0, timeout_s=30)
+                running.cancel()
+            store = cluster.store
+        assert not store.exists()
+        with pytest.raises(ClientClosed, match="not started"):
+            cluster.broker().restart()
+        counting.cancel()
+
+    run(main())
+
+
+def test_a_start_that_is_cancelled_leaves_nothing() -> None:
+    before = threading.active_count()
+
+    async def main() -> None:
+        cluster = Cluster()
+        starting = asyncio.ensure_future(cluster.__aenter__())
+        await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        assert not cluster.store.exists()
+
+    run(main())
+    wait_until(lambda: threading.active_count() <= before)
+
+
+def test_many_threads_may_ask() -> None:
+    with Cluster() as cluster, blocking.Producer(cluster.name_server) as producer:
+        producer.send(Message("T", b"x"))
+        counts: list[int] = []
+
+        def ask() -> None:
+            counts.append(len(cluster.messages("T")))
+            cluster.broker().drop_connections()
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert set(counts) <= {1} and counts

@@ -1,0 +1,108 @@
+"""A Docker engine: the one that answers here, or one of our own for as long as the tests run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[2]
+#: Keeps the base of images, which takes minutes to make.
+DATA = Path.home() / ".cache" / "pymq" / "docker"
+START_S = 60.0
+BUILD_S = 1200.0
+
+
+class NoEngine(Exception):
+    """There is none, and none can be started; the text says why."""
+
+
+@contextmanager
+def engine() -> Iterator[dict[str, str]]:
+    """Yield the environment in which clients find an engine.
+
+    Raises:
+        NoEngine: there is none.
+    """
+    # Its reaper is an image that would have to be pulled.
+    environment = {"TESTCONTAINERS_RYUK_DISABLED": "true"}
+    if shutil.which("docker") is None:
+        raise NoEngine("no docker command (Debian: apt-get install docker.io)")
+    if answers(environment) is None:
+        yield environment
+        return
+    program = shutil.which("dockerd")
+    if program is None or os.getuid() != 0:
+        raise NoEngine(
+            f"{answers(environment)}; to start one takes root and dockerd (Debian: apt-get "
+            "install docker.io)"
+        )
+    DATA.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pymq-docker-") as name:
+        folder = Path(name)
+        environment["DOCKER_HOST"] = f"unix://{folder}/socket"
+        with (folder / "log").open("wb") as log:
+            process = subprocess.Popen(
+                [
+                    *(program, "--data-root", DATA, "--exec-root", folder / "exec"),
+                    *("--pidfile", folder / "pid", "--host", environment["DOCKER_HOST"]),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            deadline = time.monotonic() + START_S
+            while (why := answers(environment)) is not None:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    lines = (folder / "log").read_text(errors="replace").splitlines()
+                    raise NoEngine(f"dockerd does not start here: {lines[-1:] or why}")
+                time.sleep(0.1)
+            yield environment
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def answers(environment: dict[str, str]) -> str | None:
+    """Return why no engine answers; None: it does."""
+    done = subprocess.run(
+        ["docker", "info", "--format", "{{.ServerVersion}}"],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return None if done.returncode == 0 else (done.stderr or done.stdout).strip()
+
+
+def build_image(name: str, environment: dict[str, str]) -> None:
+    """Make the image of this tree.
+
+    Raises:
+        NoEngine: there is no base for it.
+    """
+    done = subprocess.run(
+        [PROJECT / "build.sh", "image", name],
+        env=os.environ | environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=BUILD_S,
+        check=False,
+    )
+    if "the base of the image needs" in done.stderr:
+        raise NoEngine(done.stderr.strip().splitlines()[-1])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def remove_image(name: str, environment: dict[str, str]) -> None:
+    """Remove an image, but for its base."""
+    command = ["docker", "image", "rm", "--force", name]
+    subprocess.run(command, env=os.environ | environment, capture_output=True, check=True)
