@@ -4,12 +4,12 @@ from typing import Final
 
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.bulk_client import BulkClient
-from pymq.client.preencoded_records import RecordsBody
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import SharedFields
 from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import pack_host
+from pymq.protocol.records_body import RecordsBody
 
 #: In place of the addresses that the broker fills in.
 NOWHERE: Final = pack_host("0.0.0.0", 0)

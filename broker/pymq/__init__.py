@@ -3,7 +3,8 @@
 What applications use, loaded on first access::
 
     from pymq import Consumer, Message, Producer          # asyncio
-    from pymq import blocking                             # Consumer, Producer without asyncio
+    from pymq import PullConsumer, Reader, SimpleConsumer # at one's own pace; columns; POP
+    from pymq import blocking                             # the same without asyncio
     from pymq import selectors                            # which queue a message goes to
     from pymq import allocation                           # which queues a member reads
     from pymq import Admin, BlockingClient                # topics, groups; plain requests
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from pymq.client.administration.offsets import OffsetChange
     from pymq.client.batcher import Batcher
     from pymq.client.blocking import BlockingClient
+    from pymq.client.column_batch import ColumnBatch
+    from pymq.client.column_receipts import ColumnReceipts
     from pymq.client.config import ClientConfig
     from pymq.client.consume_hooks import ConsumeHook, ConsumeOutcome, ConsumeResult
     from pymq.client.consumer import Consumer
@@ -39,11 +42,14 @@ if TYPE_CHECKING:
         TransactionStatus,
     )
     from pymq.client.producer import Producer
+    from pymq.client.pull_consumer import PullConsumer
     from pymq.client.ranges import PullChunk
+    from pymq.client.reader import Reader
     from pymq.client.rebalance_listener import RebalanceListener
     from pymq.client.receipts import SendReceipt
     from pymq.client.requests import Reply
     from pymq.client.routes import Route
+    from pymq.client.simple_consumer import SimpleConsumer
     from pymq.client.transaction import Transaction
     from pymq.clock import Clock
     from pymq.errors import (
@@ -53,6 +59,7 @@ if TYPE_CHECKING:
         BrokerSystemError,
         ClientClosed,
         ClientMisplaced,
+        CommitFailed,
         ConfigurationError,
         ConnectionFailed,
         ConsumerNotOnline,
@@ -78,6 +85,7 @@ if TYPE_CHECKING:
         RequestNotSupported,
         RequestTimeout,
         RouteNotFound,
+        RowsNotSent,
         ServiceNotAvailable,
         StoreBusy,
         StoreClosed,
@@ -116,6 +124,8 @@ else:
         "pymq.client.administration.offsets": "OffsetChange",
         "pymq.client.batcher": "Batcher",
         "pymq.client.blocking": "BlockingClient",
+        "pymq.client.column_batch": "ColumnBatch",
+        "pymq.client.column_receipts": "ColumnReceipts",
         "pymq.client.config": "ClientConfig",
         "pymq.client.consume_hooks": "ConsumeHook ConsumeOutcome ConsumeResult",
         "pymq.client.consumer": "Consumer",
@@ -126,11 +136,14 @@ else:
         "pymq.client.network": "Network",
         "pymq.client.operations": "PullResult PullStatus SendResult SendStatus TransactionStatus",
         "pymq.client.producer": "Producer",
+        "pymq.client.pull_consumer": "PullConsumer",
         "pymq.client.ranges": "PullChunk",
+        "pymq.client.reader": "Reader",
         "pymq.client.rebalance_listener": "RebalanceListener",
         "pymq.client.receipts": "SendReceipt",
         "pymq.client.requests": "Reply",
         "pymq.client.routes": "Route",
+        "pymq.client.simple_consumer": "SimpleConsumer",
         "pymq.client.transaction": "Transaction",
         "pymq.clock": "Clock",
         "pymq.protocol.bodies": (
@@ -170,6 +183,9 @@ __all__ = [
     "ClientMisplaced",
     "Clock",
     "ClusterInfo",
+    "ColumnBatch",
+    "ColumnReceipts",
+    "CommitFailed",
     "Compression",
     "ConfigurationError",
     "ConnectionFailed",
@@ -205,12 +221,14 @@ __all__ = [
     "Producer",
     "ProtocolError",
     "PullChunk",
+    "PullConsumer",
     "PullOffsetMoved",
     "PullResult",
     "PullStatus",
     "PymqError",
     "QueryNotFound",
     "QueueLag",
+    "Reader",
     "RebalanceListener",
     "ReceivedMessage",
     "RemoteProtocolError",
@@ -219,12 +237,14 @@ __all__ = [
     "RequestTimeout",
     "Route",
     "RouteNotFound",
+    "RowsNotSent",
     "SendHook",
     "SendOutcome",
     "SendReceipt",
     "SendResult",
     "SendStatus",
     "ServiceNotAvailable",
+    "SimpleConsumer",
     "StoreBusy",
     "StoreClosed",
     "StoreError",

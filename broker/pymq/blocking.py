@@ -12,6 +12,18 @@ from pymq.client.threaded import Consumer
 from pymq.client.threaded_admin import Admin
 from pymq.client.threaded_batcher import Batcher
 from pymq.client.threaded_producer import Producer
+from pymq.client.threaded_pull_consumer import PullConsumer
+from pymq.client.threaded_reader import Reader
+from pymq.client.threaded_simple_consumer import SimpleConsumer
 from pymq.client.threaded_transaction import Transaction
 
-__all__ = ["Admin", "Batcher", "Consumer", "Producer", "Transaction"]
+__all__ = [
+    "Admin",
+    "Batcher",
+    "Consumer",
+    "Producer",
+    "PullConsumer",
+    "Reader",
+    "SimpleConsumer",
+    "Transaction",
+]

@@ -25,6 +25,8 @@
     ├── ClientMisplaced           used in another process, thread or event loop than its own
     ├── AlreadySettled            a message that was consumed has an outcome already
     ├── NotInHand                 a message is not with its consumer, or not any more
+    ├── CommitFailed              some offsets of a consumer group were not committed
+    ├── RowsNotSent               some rows of a table were not stored, or perhaps not
     ├── RouteNotFound             no name server knows a broker for the topic
     ├── MessageNotFound           no broker has a message with that id or key
     ├── BrokersFailed             some of several brokers did not do or answer what all were asked
@@ -182,6 +184,37 @@ class AlreadySettled(PymqError):
 
 class NotInHand(PymqError):
     """A message is not, or no longer, with the consumer that is to say what became of it."""
+
+
+class CommitFailed(PymqError):
+    """Offsets were not committed; those of other queues may have been.
+
+    Attributes:
+        failed: why, by queue (``MessageQueue``).
+    """
+
+    retriable = True
+    outcome_known = False
+
+    def __init__(self, text: str, failed: "dict[Any, PymqError] | None" = None) -> None:
+        super().__init__(text)
+        self.failed = failed or {}
+
+
+class RowsNotSent(PymqError):
+    """Some rows of a table were not stored, or are not known to be.
+
+    Attributes:
+        receipts: what became of each row (``ColumnReceipts``).
+        failures: why; the first of each request that failed.
+    """
+
+    def __init__(self, text: str, receipts: Any = None, failures: "list[PymqError] | None" = None):
+        super().__init__(text)
+        self.receipts = receipts
+        self.failures = failures or []
+        self.retriable = all(error.retriable for error in self.failures)
+        self.outcome_known = all(error.outcome_known for error in self.failures)
 
 
 class RouteNotFound(PymqError):

@@ -33,9 +33,9 @@ from tests.bench.turns import ROUNDS, to_noop, turns, verdict
 
 from pymq import spark as pymq_spark
 from pymq.client.bulk_client import BulkClient
+from pymq.columns.encoding import Encoded, encode_messages
+from pymq.columns.unique_key_arrays import UniqueKeyArrays
 from pymq.protocol.record_batch import read_columns
-from pyspark_pymq.sink.encode import Encoded, encode_messages
-from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
 from pyspark_pymq.source.columns import USUAL, arrow_schema, default_schema
 from pyspark_pymq.source.decode import record_batches
 

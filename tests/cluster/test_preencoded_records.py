@@ -9,7 +9,6 @@ from tests.cluster.broker_peer import Peer, fields, records, serve
 from tests.preencoded import NOWHERE, lay_out, takes_records
 
 from pymq.client.bulk_client import BulkClient
-from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import BrokerError
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
@@ -18,6 +17,7 @@ from pymq.protocol.command import Command
 from pymq.protocol.headers.send import SendRequest
 from pymq.protocol.message import CLUSTER, REGION, TRACE_ON, encode_properties
 from pymq.protocol.record import decode_records
+from pymq.protocol.records_body import RecordsBody
 
 #: What the broker adds to the properties of each message of a batch.
 ADDED = encode_properties({REGION: "DefaultRegion", TRACE_ON: "true", CLUSTER: "DefaultCluster"})

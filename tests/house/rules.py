@@ -30,8 +30,9 @@ LAYERS: dict[str, set[str]] = {
     "namesrv": {"errors", "clock", "settings", "protocol", "net"},
     "controller": {"errors", "extras", "clock", "settings", "protocol", "net"},
     "broker": {"errors", "extras", "clock", "settings", "protocol", "filter", "store", "net"},
-    "client": {"errors", "clock", "protocol", "filter", "net"},
-    "pyspark_pymq": {"errors", "protocol", "filter", "client"},
+    "columns": {"errors", "protocol"},  # needs numpy and pyarrow: clients import it in functions
+    "client": {"errors", "clock", "protocol", "filter", "net", "columns"},
+    "pyspark_pymq": {"errors", "protocol", "filter", "client", "columns"},
     "spark": {"pyspark_pymq"},
     # These show the public names of the others, and nobody leans on them in turn.
     "blocking": {"client"},
@@ -47,6 +48,7 @@ LAYERS |= {edge: {*LAYERS, *EDGES} for edge in EDGES}
 # where their absence can be survived: in a function or a `try`.
 FOREIGN: dict[str, set[str]] = {
     "protocol": {"numpy"},
+    "columns": {"numpy", "pyarrow"},
     "store": {"numpy"},
     "broker": {"numpy", "prometheus_client"},
     "testing": {"pytest", "docker", "testcontainers"},
@@ -58,6 +60,7 @@ OPTIONAL: dict[str, set[str]] = {
     "controller": {"etcd3gw", "requests"},
     "protocol": {"isal", "lz4", "orjson", "zstandard"},
     "client": {"numpy", "lz4", "zstandard"},
+    "columns": {"pandas", "polars"},
 }
 
 # Layer -> its ranks, from the inside out: a module may import those of its own rank and of ranks
@@ -122,6 +125,7 @@ OUTSIDE_WORLD = {
 # Layer -> standard modules it must never import.
 BANNED_IMPORTS: dict[str, set[str]] = {
     "protocol": OUTSIDE_WORLD,
+    "columns": OUTSIDE_WORLD,
     "filter": OUTSIDE_WORLD,
     "store": {"asyncio", "socket", "ssl", "selectors"},
     "pyspark_pymq": {"asyncio", "concurrent", "multiprocessing", "threading", "_thread"},

@@ -19,12 +19,12 @@ from tests.interop.peers import RealBroker, wait_for_route
 from tests.preencoded import lay_out, takes_records
 
 from pymq.client.bulk_client import BulkClient
-from pymq.client.preencoded_records import RecordsBody
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 from pymq.protocol.record import Record, decode_record, decode_records
 from pymq.protocol.record_crc import RecordCrc, check_record_crc
+from pymq.protocol.records_body import RecordsBody
 
 pytestmark = pytest.mark.interop
 

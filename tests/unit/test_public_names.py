@@ -19,6 +19,9 @@ from pymq.client import (
     threaded_admin,
     threaded_batcher,
     threaded_producer,
+    threaded_pull_consumer,
+    threaded_reader,
+    threaded_simple_consumer,
     threaded_transaction,
 )
 from pymq.client.admin import Admin
@@ -27,6 +30,9 @@ from pymq.client.batcher import Batcher
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
+from pymq.client.pull_consumer import PullConsumer
+from pymq.client.reader import Reader
+from pymq.client.simple_consumer import SimpleConsumer
 from pymq.client.transaction import Transaction
 from pymq.protocol.json_object import JsonObject
 from pymq.protocol.message import Message, ReceivedMessage
@@ -35,7 +41,8 @@ from pymq.protocol.message import Message, ReceivedMessage
 ADMIN_PARTS = (topics.Topics, groups.Groups, offsets.Offsets, messages.Messages, brokers.Brokers)
 
 FACES = (
-    *(Producer, Batcher, Transaction, Consumer),
+    *(Producer, Batcher, Transaction, Consumer, PullConsumer, Reader),
+    *(SimpleConsumer, blocking.SimpleConsumer, blocking.PullConsumer, blocking.Reader),
     *(blocking.Producer, blocking.Batcher, blocking.Transaction, blocking.Consumer),
     *(BlockingClient, Admin, blocking.Admin),
     # Of ``Admin``; its ``replicas`` and ``sinks`` are for tools that know more than names.
@@ -44,6 +51,18 @@ FACES = (
 #: Takes a stored record, which ``pymq.protocol.record`` makes of what a pull returned.
 OF_RECORDS = "ReceivedMessage.from_record"
 
+#: Of pull consumers.
+PULL = {
+    *("group", "client_id", "assignment", "start", "close", "subscribe", "unsubscribe", "assign"),
+    *("queues", "poll", "batches", "pause", "resume", "seek", "position", "commit", "committed"),
+    *("begin_offsets", "end_offsets", "offsets_for_time"),
+}
+
+#: Of simple consumers.
+SIMPLE = {
+    *("group", "client_id", "start", "close", "subscribe", "unsubscribe"),
+    *("receive", "ack", "change_invisible"),
+}
 #: What programs may call and read of each exported class, besides fields of dataclasses and members
 #: of enumerations. Whatever else an instance has begins with an underscore.
 SURFACE = {
@@ -66,6 +85,13 @@ SURFACE = {
         *("committed_offset", "commit_offset", "pull", "pull_range", "send", "send_batch"),
     },
     "Clock": {"wall_ms", "monotonic_s", "at"},
+    "ColumnBatch": {
+        *("queue", "first", "next_offset", "names", "to_arrow", "to_pandas", "to_polars"),
+    },
+    "ColumnReceipts": {
+        *("message_id", "status", "broker_name", "queue_id", "queue_offset", "is_stored"),
+        "to_arrow",
+    },
     "ConsumeHook": {"before", "after"},
     "Consumer": {
         *("group", "client_id", "assignment", "backlog_count", "pause", "resume", "paused"),
@@ -75,18 +101,22 @@ SURFACE = {
     "Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush", "wait_room"),
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
+        "send_columns",
     },
+    "PullConsumer": PULL,
     "QueueLag": {"lag"},
     "RebalanceListener": {"assigned", "revoked", "lost"},
     "ReceivedMessage": {
         *("tags", "keys", "message_id", "offset_message_id", "transaction_id"),
         *("born_host", "store_host", "from_record", "ack", "retry", "reject"),
     },
+    "Reader": {"start", "close", "queues", "read"},
     "Reply": {"tags"},
     "Route": {"address", "read_address", "masters", "only"},
     "SendHook": {"before", "after"},
     "SendReceipt": {"durability_unknown"},
     "SendResult": {"durability_unknown", "offset_message_ids"},
+    "SimpleConsumer": SIMPLE,
     "Subscription": {"of_tags"},
     "blocking.Batcher": {"unanswered_count", "close", "flush", "send", "send_nowait"},
     "blocking.Consumer": {
@@ -96,9 +126,13 @@ SURFACE = {
     },
     "Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
     "blocking.Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
+    "blocking.PullConsumer": PULL,
+    "blocking.SimpleConsumer": SIMPLE,
+    "blocking.Reader": {"start", "close", "queues", "read"},
     "blocking.Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush"),
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
+        "send_columns",
     },
 }
 
@@ -220,12 +254,18 @@ def test_checkers_are_told_what_is_there() -> None:
 
 def test_the_blocking_clients_have_a_public_home() -> None:
     assert pymq.blocking is blocking
-    assert blocking.__all__ == ["Admin", "Batcher", "Consumer", "Producer", "Transaction"]
+    assert blocking.__all__ == [
+        *("Admin", "Batcher", "Consumer", "Producer", "PullConsumer", "Reader"),
+        *("SimpleConsumer", "Transaction"),
+    ]
     assert blocking.Admin is threaded_admin.Admin
     assert blocking.Batcher is threaded_batcher.Batcher
     assert blocking.Transaction is threaded_transaction.Transaction
     assert blocking.Consumer is threaded.Consumer
     assert blocking.Producer is threaded_producer.Producer
+    assert blocking.SimpleConsumer is threaded_simple_consumer.SimpleConsumer
+    assert blocking.Reader is threaded_reader.Reader
+    assert blocking.PullConsumer is threaded_pull_consumer.PullConsumer
 
 
 def test_the_helpers_for_spark() -> None:

@@ -60,6 +60,18 @@ def with_threads(name_server: str) -> None:
         result: SendReceipt = producer.send(Message("T", b"x"))
         queue: MessageQueue = result.queue
         producer.send_nowait(Message("T", b"x"), queue=queue).result().queue_offset.bit_length()
+    with blocking.PullConsumer(name_server, "g").subscribe("T") as puller:
+        polled: list[ReceivedMessage] = puller.poll(8, timeout_s=1.0)
+        offset: int = puller.seek(queue, "first") + puller.end_offsets()[queue]
+        puller.commit({queue: offset})
+        columns: list[pymq.ColumnBatch] = list(puller.batches(timeout_s=0.5))
+        handle_several(polled).bit_length() + len(columns)
+    with blocking.SimpleConsumer(name_server, "g").subscribe("T") as popper:
+        for popped in popper.receive(8, 30.0):
+            popper.ack(popped)
+    with blocking.Reader(name_server) as reader:
+        rows: int = sum(len(batch) for batch in reader.read("T", start=datetime.now()))
+        rows.bit_length()
     consumer = blocking.Consumer(name_server, "g", from_where="earliest", limits=FlowLimits())
     with consumer.subscribe("T"):
         for message in consumer:

@@ -57,6 +57,13 @@ def test_the_client_works_without_extras() -> None:
         pymq.BlockingClient("127.0.0.1:1").write_queues("T")
 
 
+def test_columns_name_what_to_install() -> None:
+    import pymq
+
+    with pytest.raises(pymq.ConfigurationError, match=r"pip install 'pymq-rocketmq\[columns\]'"):
+        importlib.import_module("pymq.columns")
+
+
 def test_spark_would_find_the_connector() -> None:
     assert "pyspark_pymq" in {module.name for module in pkgutil.iter_modules()}
     importlib.import_module("pyspark_pymq")

@@ -31,7 +31,7 @@ from pymq.client.batch_targets import (
 from pymq.client.blocking_pool import BlockingPool, advertised, timed_out
 from pymq.client.delayed_sends import DelayedMessage
 from pymq.client.operations import PreparedMessage, Send, SendResult, may_send_elsewhere
-from pymq.client.preencoded_records import BrokerKind, RecordsBody, as_batch
+from pymq.client.preencoded_records import BrokerKind, as_batch
 from pymq.client.routes import Route
 from pymq.errors import (
     BrokerError,
@@ -46,6 +46,7 @@ from pymq.errors import (
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.command import Command
+from pymq.protocol.records_body import RecordsBody
 
 _log = logging.getLogger(__name__)
 

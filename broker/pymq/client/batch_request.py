@@ -5,9 +5,9 @@ from typing import Any
 
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.operations import PreparedMessage, SendStatus
-from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import DurabilityUnknown, PymqError
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.records_body import RecordsBody
 
 #: A SEND_BATCH body, or records that need less of the broker, or one message, which may be
 #: compressed as a batch may not.

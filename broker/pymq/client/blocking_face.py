@@ -6,9 +6,12 @@ What a client offers is written once, in its asyncio form. A blocking face takes
         flush = blocking(_producer.Producer.flush)
 """
 
+import contextlib
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from pymq.errors import ClientClosed
 
 C = TypeVar("C", covariant=True)
 P = ParamSpec("P")
@@ -24,6 +27,12 @@ class Face(Protocol[C]):
     def _call(self, work: Coroutine[Any, Any, R]) -> R: ...
 
 
+class LoopFace(Face[C], Protocol[C]):
+    """What methods that are no coroutines need: a way to call them in the client's loop."""
+
+    def _in_loop(self, function: Callable[[], R]) -> R: ...
+
+
 def blocking(
     method: Callable[Concatenate[C, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[Face[C], P], R]:
@@ -34,6 +43,47 @@ def blocking(
         return face._call(method(face._client, *args, **kwargs))
 
     return call
+
+
+def in_loop(
+    method: Callable[Concatenate[C, P], R],
+) -> Callable[Concatenate[LoopFace[C], P], R]:
+    """Return a method that calls a plain one of the asyncio client, in its loop once it runs."""
+
+    @functools.wraps(method)
+    def call(face: LoopFace[C], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return face._in_loop(functools.partial(method, face._client, *args, **kwargs))
+
+    return call
+
+
+def iterated(
+    method: Callable[Concatenate[C, P], AsyncIterator[R]],
+) -> Callable[Concatenate[LoopFace[C], P], Iterator[R]]:
+    """Return a method that waits for what an asynchronous iterator of the client yields."""
+
+    @functools.wraps(method)
+    def call(face: LoopFace[C], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
+        found = face._in_loop(functools.partial(method, face._client, *args, **kwargs))
+        return _iterate(face, found)
+
+    return call
+
+
+def _iterate(face: LoopFace[Any], found: AsyncIterator[R]) -> Iterator[R]:
+    async def following() -> tuple[R] | None:
+        try:
+            return (await anext(found),)
+        except StopAsyncIteration:
+            return None
+
+    try:
+        while item := face._call(following()):
+            yield item[0]
+    finally:
+        if isinstance(found, AsyncGenerator):
+            with contextlib.suppress(ClientClosed):  # Then it is closed as well.
+                face._call(found.aclose())
 
 
 def constructor(

@@ -16,11 +16,12 @@ from pymq.client.delayed_sends import DelayedMessage, DelayedSend
 from pymq.client.fitting_ranges import FittingAnswer, ask_fitting
 from pymq.client.many_requests import ask_many
 from pymq.client.operations import Operation, PreparedMessage, Send, SendResult
-from pymq.client.preencoded_records import RecordsBody, send_records
+from pymq.client.preencoded_records import send_records
 from pymq.client.queue_bounds import BoundsAnswer, ask_bounds
 from pymq.client.staging import Stage, StagedResult
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.records_body import RecordsBody
 from pymq.protocol.sink_bodies import StagedRun
 
 T = TypeVar("T")

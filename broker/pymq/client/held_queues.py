@@ -182,13 +182,8 @@ class HeldQueues:
         if self._is_closing or not granted:
             return not queues
         for queue in sorted(granted):
-            reader = self.readers[queue] = QueueReader(
-                queue,
-                self._reader_parts,
-                subscription=subscription,
-                start=start_in(queue),
-                left_at=self._left_at.get(queue),
-            )
+            reader = self._new_reader(queue, subscription, start_in(queue))
+            self.readers[queue] = reader
             if self._all_paused:
                 reader.pause()
         await self._listener.assigned(granted)
@@ -197,6 +192,17 @@ class HeldQueues:
                 work = self._read(self.readers[queue])
                 self._reading[queue] = self._pool.spawn(f"read {queue}", work)
         return len(granted) == len(queues)
+
+    def _new_reader(
+        self, queue: MessageQueue, subscription: Subscription, start: StartPolicy
+    ) -> QueueReader:
+        return QueueReader(
+            queue,
+            self._reader_parts,
+            subscription=subscription,
+            start=start,
+            left_at=self._left_at.get(queue),
+        )
 
     async def _read(self, reader: QueueReader) -> None:
         queue = reader.queue

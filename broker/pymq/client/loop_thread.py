@@ -156,6 +156,12 @@ class Threaded(Generic[C]):
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return self._running(work).call(work)
 
+    def _in_loop(self, function: Callable[[], T]) -> T:
+        """Call a function in the loop; before that runs, and when it has ended, here."""
+        if self._thread is None:
+            return function()
+        return self._call(soon(function))
+
     def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         return self._running(work).begin(work)
 

@@ -13,21 +13,7 @@ from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.record import decode_records
-
-
-class RecordsBody(NamedTuple):
-    """Pre-encoded records for one queue.
-
-    Attributes:
-        body: V1 records with IPv4 hosts, back to back; zeros in what only a broker knows. Must
-            not change until the send is answered.
-        sizes: what each takes, packed (``protocol.preencoded_records.pack_sizes``).
-        record_count: how many.
-    """
-
-    body: memoryview
-    sizes: bytes
-    record_count: int
+from pymq.protocol.records_body import RecordsBody
 
 
 def as_batch(records: RecordsBody) -> bytes:

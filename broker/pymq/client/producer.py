@@ -14,14 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 from pymq.client import send_encoding
+from pymq.client.column_sends import ColumnSends
 from pymq.client.config import parse_name_servers
 from pymq.client.hooks import SendHook
 from pymq.client.network import PLAIN, Network
-from pymq.client.operations import (
-    BODY_BYTES_MAX,
-    DEFAULT_QUEUE_COUNT,
-    check_send_topic,
-)
+from pymq.client.operations import BODY_BYTES_MAX, DEFAULT_QUEUE_COUNT, check_send_topic
 from pymq.client.placement import QueueSelector, placement
 from pymq.client.producer_config import (
     DEADLINE_S,
@@ -45,7 +42,7 @@ from pymq.protocol.names import DEFAULT_PRODUCER_GROUP
 _log = logging.getLogger(__name__)
 
 
-class Producer:
+class Producer(ColumnSends):
     """Sends messages, with route discovery, retries and back-pressure. For one event loop.
 
     ::
@@ -137,6 +134,7 @@ class Producer:
         self._transactions = parts.transactions
         self._check_topics = tuple(check_topics)
         self._batchers: weakref.WeakSet[Gatherer] = weakref.WeakSet()
+        self._takers = weakref.WeakKeyDictionary()
         self._forget_end: Callable[[], object] | None = None
 
     # --- life

@@ -47,6 +47,11 @@ class SendMaker:
         # Bodies below this go out as they are.
         self._plain_bytes = largest if compressed is None else min(largest, compressed)
 
+    @property
+    def is_observed(self) -> bool:
+        """Is there anybody who is told of every message?"""
+        return self._observer is not None
+
     def limit_s(self, deadline_s: float | None) -> float:
         """Return how long a send may take."""
         if deadline_s is None:

@@ -9,7 +9,7 @@ from json.encoder import encode_basestring
 
 from pymq.errors import LocalProtocolError
 from pymq.protocol.bodies import MessageQueue
-from pymq.protocol.codes import MQ_VERSION, RequestCode
+from pymq.protocol.codes import MQ_VERSION, SEND_RECORDS, RequestCode
 from pymq.protocol.framing import frame_prefix
 from pymq.protocol.names import DEFAULT_TOPIC
 
@@ -39,7 +39,7 @@ class SendTemplate:
         self.description = f"a message to topic {queue.topic!r}"
         self._formats = {
             code: _header_format(code, group, queue, default_topic_queue_count)
-            for code in (SEND, SEND_BATCH, SEND_REPLY)
+            for code in (SEND, SEND_BATCH, SEND_REPLY, SEND_RECORDS)
         }
 
     def head(
@@ -59,7 +59,7 @@ class SendTemplate:
         Args:
             opaque: number of the request.
             body_bytes: length of the body that will follow.
-            properties: the message's, as a JSON text with its quotes.
+            properties: the message's, as a JSON text with its quotes; more fields may follow it.
             sys_flag: how the body is compressed.
             born_ms: when the message was made.
             flag: the user's number.
@@ -91,10 +91,11 @@ def _header_format(
         encode_basestring(text).replace("%", "%%")
         for text in (group, queue.topic, DEFAULT_TOPIC, queue.broker_name)
     )
+    is_batch = "true" if code in (SEND_BATCH, SEND_RECORDS) else "false"
     return (
         f'{{"code":{code},"extFields":{{"a":{a},"b":{b},"c":{c},'
         f'"d":"{default_queue_count}","e":"{queue.queue_id}","f":"%d","g":"%d","h":"%d","i":%s,'
-        f'"j":"0","k":"false","m":"{"true" if code == SEND_BATCH else "false"}","n":{n}}},'
+        f'"j":"0","k":"false","m":"{is_batch}","n":{n}}},'
         '"flag":%d,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON",'
         f'"version":{MQ_VERSION}}}'
     )

@@ -4,11 +4,11 @@ import base64
 from dataclasses import dataclass
 
 from pymq.client.operations import Send, SendResult, SendStatus
-from pymq.client.preencoded_records import RecordsBody
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.codes import PART_FIELD, RECORD_SIZES_FIELD, ResponseCode, SinkRequest
 from pymq.protocol.command import Command
 from pymq.protocol.headers.sinks import StageResponse
+from pymq.protocol.records_body import RecordsBody
 from pymq.protocol.sink_bodies import StagedRun
 
 

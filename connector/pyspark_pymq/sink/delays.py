@@ -13,13 +13,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pymq.columns.encoding import DELAY_COLUMNS, DELAY_KIND
 from pymq.errors import LocalProtocolError
 from pyspark_pymq.option_positions import MILLISECONDS_MIN
 
-#: Columns that delay a row: of a level, from 1; of a time, ms since the epoch.
-DELAY_COLUMNS = ("delayLevel", "deliverTimestamp")
-#: A column that is made of them: how a row is delayed.
-DELAY_KIND = "delay"
 #: Kinds: a level is its own one.
 AT_ONCE, AT_TIME = 0, 1 << 31
 _US_PER_MS = 1000

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pymq.columns.arrow_arrays import contents
 from pymq.protocol.hashes import crc32
 from pymq.protocol.record_batch import spans
-from pyspark_pymq.binary_arrays import contents
 
 _SUM_MASK = (1 << 64) - 1
 

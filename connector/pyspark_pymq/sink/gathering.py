@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from pymq.client.batch_request import Batch
 from pymq.client.batch_targets import BatchTarget
-from pymq.client.preencoded_records import RecordsBody
+from pymq.columns.encoding import Encoded
 from pymq.errors import ConfigurationError
 from pymq.protocol.preencoded_records import pack_sizes
+from pymq.protocol.records_body import RecordsBody
 from pymq.protocol.sink_decisions import RUNS_MAX
-from pyspark_pymq.sink.encode import Encoded
 
 #: What one task gathers of all its queues. If these are many, a run is about so much by their
 #: number.

@@ -19,10 +19,10 @@ import pyarrow.compute as pc
 
 from pymq.client.blocking_pool import PASSING
 from pymq.client.bulk_client import BulkClient
+from pymq.columns.arrow_arrays import contents
 from pymq.errors import RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.java_hashes import java_hashes
-from pyspark_pymq.binary_arrays import contents
 from pyspark_pymq.format_options import check_target
 from pyspark_pymq.retrying import Retries
 

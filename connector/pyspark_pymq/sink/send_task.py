@@ -15,6 +15,14 @@ from pymq.client.batch_pipeline import BatchPipeline
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.bulk_client import BulkClient
 from pymq.client.delayed_sends import DelayedMessage
+from pymq.columns.encoding import (
+    DELAY_COLUMNS,
+    DELAY_KIND,
+    Encoded,
+    Messages,
+    encode_messages,
+)
+from pymq.columns.unique_key_arrays import UniqueKeyArrays
 from pymq.errors import LocalProtocolError
 from pymq.protocol.sink_bodies import StagedRun
 from pymq.protocol.sink_decisions import StagedRuns
@@ -23,18 +31,14 @@ from pyspark_pymq.format_options import check_target
 from pyspark_pymq.sink.delays import (
     AT_ONCE,
     AT_TIME,
-    DELAY_COLUMNS,
-    DELAY_KIND,
     add_delays,
     as_ms,
     told,
 )
 from pyspark_pymq.sink.digest import Digest
-from pyspark_pymq.sink.encode import Encoded, Messages, encode_messages
 from pyspark_pymq.sink.gathering import Gathering, check_runs
 from pyspark_pymq.sink.keyed_queues import KeyedQueues
 from pyspark_pymq.sink.options import SinkOptions
-from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
 
 #: Ten thousand rows of a usual size, as Spark hands them over, are one request.
 REQUEST_BYTES_MAX = 3 << 20

@@ -31,6 +31,7 @@ import numpy.typing as npt
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import PreparedMessage
+from pymq.columns.record_rows import RecordRows
 from pymq.errors import MessageIllegal, PymqError, RemoteProtocolError
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.codes import COMPRESSION_MASK, MessageFlag
@@ -50,7 +51,6 @@ from pymq.protocol.message import (
 )
 from pyspark_pymq.format_options import FAIL, NULL, SIDE_TOPIC
 from pyspark_pymq.offsets import named
-from pyspark_pymq.source.record_rows import RecordRows
 
 LOG = logging.getLogger(__name__)
 

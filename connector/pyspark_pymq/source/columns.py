@@ -24,9 +24,9 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as spark
 
+from pymq.columns.record_rows import RecordRows
 from pymq.errors import ConfigurationError
 from pyspark_pymq.option_values import like
-from pyspark_pymq.source.record_rows import RecordRows
 from pyspark_pymq.values.formats import BODIES, STRING, ValueFormat
 from pyspark_pymq.values.json_rows import check_json_type
 from pyspark_pymq.values.spark_types import arrow_type, as_nullable, misfit

@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, StructType
 
+from pymq.columns.arrow_arrays import cuts
+from pymq.columns.compressed_bodies import Rows, Unpacked, unpacked
+from pymq.columns.record_rows import RecordRows
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.record_batch import RecordColumns
-from pyspark_pymq.binary_arrays import cuts
 from pyspark_pymq.source.bad_records import BadRecords
 from pyspark_pymq.source.columns import BODY_COLUMNS, COLUMNS
-from pyspark_pymq.source.compressed_bodies import Rows, Unpacked, unpacked
-from pyspark_pymq.source.record_rows import RecordRows
 from pyspark_pymq.values.formats import Decoder, ValueFormat
 from pyspark_pymq.values.spark_types import arrow_type
 

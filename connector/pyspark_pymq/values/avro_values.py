@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as spark
 
+from pymq.columns.arrow_arrays import contents
 from pymq.errors import ConfigurationError, LocalProtocolError
-from pyspark_pymq.binary_arrays import contents
 from pyspark_pymq.values.avro_types import Plan, plan_of
 from pyspark_pymq.values.decoded import Decoded, Place
 from pyspark_pymq.values.nested_arrays import python_values, rebuilt

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 from pyspark.sql import types as spark
 
-from pyspark_pymq.binary_arrays import contents
+from pymq.columns.arrow_arrays import contents
 from pyspark_pymq.values import json_rows
 from pyspark_pymq.values.decoded import Decoded
 from pyspark_pymq.values.json_rows import (

@@ -8,7 +8,17 @@ import typing
 import pytest
 
 from pymq import blocking
-from pymq.client import admin, batcher, consumer, producer, threaded_admin, transaction
+from pymq.client import (
+    admin,
+    batcher,
+    consumer,
+    producer,
+    pull_consumer,
+    reader,
+    simple_consumer,
+    threaded_admin,
+    transaction,
+)
 from pymq.client.administration import (
     brokers,
     groups,
@@ -26,6 +36,9 @@ PAIRS = {
     "Producer": (producer.Producer, blocking.Producer),
     "Batcher": (batcher.Batcher, blocking.Batcher),
     "Consumer": (consumer.Consumer, blocking.Consumer),
+    "PullConsumer": (pull_consumer.PullConsumer, blocking.PullConsumer),
+    "Reader": (reader.Reader, blocking.Reader),
+    "SimpleConsumer": (simple_consumer.SimpleConsumer, blocking.SimpleConsumer),
     "Transaction": (transaction.Transaction, blocking.Transaction),
     "Admin": (admin.Admin, blocking.Admin),
     "Topics": (topics.Topics, threaded_admin.Topics),

@@ -8,7 +8,6 @@ from typing import Any
 from pymq.client.batch_targets import BatchTarget, QueueChooser, fitting
 from pymq.client.fitting_ranges import FittingAnswer
 from pymq.client.operations import Operation, PreparedMessage, PullResult, PullStatus
-from pymq.client.preencoded_records import RecordsBody
 from pymq.client.queue_bounds import BoundsAnswer
 from pymq.client.routes import Route
 from pymq.errors import (
@@ -36,6 +35,7 @@ from pymq.protocol.record import (
     record_size,
     topic_field,
 )
+from pymq.protocol.records_body import RecordsBody
 
 BORN_HOST = pack_host("10.0.0.1", 50000)
 STORE_HOST = pack_host("10.0.0.2", 10911)

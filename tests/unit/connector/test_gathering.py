@@ -7,12 +7,12 @@ import pytest
 
 from pymq.client.batch_request import Batch
 from pymq.client.batch_targets import BatchTarget
-from pymq.client.preencoded_records import RecordsBody
+from pymq.columns.encoding import Encoded
 from pymq.errors import ConfigurationError
 from pymq.protocol.preencoded_records import unpack_sizes
+from pymq.protocol.records_body import RecordsBody
 from pymq.protocol.sink_decisions import RUNS_MAX
 from pyspark_pymq.sink import gathering
-from pyspark_pymq.sink.encode import Encoded
 from pyspark_pymq.sink.gathering import Gathering, check_runs
 
 RECORD_BYTES = 100

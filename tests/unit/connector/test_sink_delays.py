@@ -14,13 +14,14 @@ from tests.unit.connector.test_sink_values import NO_TOPIC, OPTIONS, queue, stor
 from pymq.client.batch_targets import BatchTarget
 from pymq.client.delayed_sends import DelayedMessage, DelayedSend
 from pymq.client.operations import PreparedMessage, Send
-from pymq.client.preencoded_records import BrokerKind, RecordsBody
+from pymq.client.preencoded_records import BrokerKind
 from pymq.client.staging import Stage
 from pymq.errors import ConfigurationError, LocalProtocolError, NoPermission
 from pymq.protocol.codes import MQ_VERSION, MQ_VERSION_TIMERS, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import decode_records
+from pymq.protocol.records_body import RecordsBody
 from pymq.protocol.sink_bodies import StagedRun
 from pyspark_pymq.sink.delays import as_ms
 from pyspark_pymq.sink.send_task import SendTask

@@ -53,6 +53,7 @@ from pymq.client.operations.offsets import (
     update_offset,
 )
 from pymq.client.operations.operation import Operation
+from pymq.client.operations.pops import Pop, acknowledge, change_invisible, wait_popped
 from pymq.client.operations.pulls import Pull, PullResult, PullStatus
 from pymq.client.operations.queries import QUERY_COUNT_MAX, query_messages, view_message
 from pymq.client.operations.ranges import fitting_ranges
@@ -91,6 +92,7 @@ __all__ = [
     "BODY_BYTES_MAX",
     "DEFAULT_QUEUE_COUNT",
     "Operation",
+    "Pop",
     "PreparedMessage",
     "Pull",
     "PullResult",
@@ -101,9 +103,11 @@ __all__ = [
     "SendStatus",
     "SinkState",
     "TransactionStatus",
+    "acknowledge",
     "broker_config",
     "broker_state",
     "bury",
+    "change_invisible",
     "check_send_topic",
     "clean_expired_queues",
     "cluster_info",
@@ -155,4 +159,5 @@ __all__ = [
     "update_offset",
     "update_topic",
     "view_message",
+    "wait_popped",
 ]

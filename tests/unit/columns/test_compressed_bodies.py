@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.unit.connector.fake import record
 
+from pymq.columns.compressed_bodies import Rows, unpacked
 from pymq.protocol.record_batch import read_columns
-from pyspark_pymq.source.compressed_bodies import Rows, unpacked
 
 
 class Counted:

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
+
+from pymq.columns.arrow_package import pa, pc
 
 Bytes = npt.NDArray[np.uint8]
 Longs = npt.NDArray[np.int64]
@@ -101,7 +101,8 @@ def byte_lengths(column: pa.Array) -> npt.NDArray[np.int64]:
     found = pc.binary_length(column)
     if column.null_count:
         found = pc.fill_null(found, 0)
-    return found.to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths: Longs = found.to_numpy(zero_copy_only=False).astype(np.int64)
+    return lengths
 
 
 def repeated(row: bytes, count: int) -> Bytes:

@@ -1,6 +1,6 @@
 """Message ids for a column of rows."""
 
-from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
+from pymq.columns.unique_key_arrays import UniqueKeyArrays
 
 
 def test_ids_are_counted_up_and_never_go_back() -> None:

@@ -12,8 +12,7 @@ import numpy as np
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.compression import decompress
-from pymq.protocol.record_batch import RecordColumns
-from pyspark_pymq.binary_arrays import Longs
+from pymq.protocol.record_batch import Longs, RecordColumns
 
 Rows = slice | Longs
 

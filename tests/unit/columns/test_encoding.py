@@ -5,14 +5,14 @@ import random
 import pyarrow as pa
 import pytest
 
-from pymq.client.preencoded_records import RecordsBody
+from pymq.columns.encoding import Encoded, Messages, encode_messages
+from pymq.columns.unique_key_arrays import UniqueKeyArrays
 from pymq.errors import LocalProtocolError
 from pymq.protocol.batch_body import decode_batch
 from pymq.protocol.message import decode_properties
 from pymq.protocol.preencoded_records import unpack_sizes
 from pymq.protocol.record import Record, decode_records
-from pyspark_pymq.sink.encode import Encoded, Messages, encode_messages
-from pyspark_pymq.sink.unique_keys import UniqueKeyArrays
+from pymq.protocol.records_body import RecordsBody
 
 MAP = pa.map_(pa.string(), pa.string())
 

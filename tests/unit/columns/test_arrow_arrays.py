@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from pyspark_pymq.binary_arrays import as_text, cut_out, cuts
+from pymq.columns.arrow_arrays import as_text, cut_out, cuts
 
 
 def test_cut_out() -> None:

@@ -18,11 +18,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from pymq.client.batch_request import Batch
-from pymq.client.preencoded_records import RecordsBody
+from pymq.columns.arrow_arrays import Bytes, byte_lengths, contents, cuts, fixed_width, repeated
+from pymq.columns.arrow_package import pa, pc
+from pymq.columns.unique_key_arrays import NAME_END, VALUE_END, UniqueKeyArrays
 from pymq.errors import LocalProtocolError
 from pymq.protocol.batch_body import BATCH_HEAD, BATCH_OVERHEAD_BYTES
 from pymq.protocol.message import (
@@ -38,16 +37,12 @@ from pymq.protocol.message import (
 )
 from pymq.protocol.preencoded_records import pack_sizes
 from pymq.protocol.record import HEAD_BYTES, MAGIC_V1, OVERHEAD_BYTES, PROPERTIES_BYTES_MAX
-from pyspark_pymq.binary_arrays import (
-    Bytes,
-    byte_lengths,
-    contents,
-    cuts,
-    fixed_width,
-    repeated,
-)
-from pyspark_pymq.sink.delays import DELAY_COLUMNS, DELAY_KIND
-from pyspark_pymq.sink.unique_keys import NAME_END, VALUE_END, UniqueKeyArrays
+from pymq.protocol.records_body import RecordsBody
+
+#: Columns that delay a row: of a level, from 1; of a time, ms since the epoch.
+DELAY_COLUMNS = ("delayLevel", "deliverTimestamp")
+#: A column that is made of them: how a row is delayed.
+DELAY_KIND = "delay"
 
 #: Properties that make a message of a batch something a batch cannot carry.
 _NOT_IN_BATCHES = {
@@ -86,7 +81,9 @@ class Encoded:
     start: npt.NDArray[np.int64]
     are_records: bool = False
 
-    def requests(self, first: int, end: int, *, bytes_max: int) -> Iterator[Batch]:
+    def requests(
+        self, first: int, end: int, *, bytes_max: int
+    ) -> Iterator[memoryview | RecordsBody]:
         """Yield messages ``first..end`` as bodies of at most ``bytes_max`` bytes.
 
         The bodies are views on this object's memory.
@@ -391,7 +388,8 @@ def _check_sizes(
         row = int(sizes.argmax())
         raise LocalProtocolError(
             f"{place(row)}: message of {sizes[row]} B (body {body_bytes[row]} B), "
-            f"expected at most {message_bytes_max} (option maxMessageSize, as the broker's)"
+            f"expected at most {message_bytes_max} (body_bytes_max of a producer, in Spark the "
+            "option maxMessageSize; the broker's maxMessageSize limits it, too)"
         )
 
 

@@ -1,10 +1,10 @@
 """Client message ids, made by the thousand."""
 
 import numpy as np
-import pyarrow as pa
 
+from pymq.columns.arrow_arrays import Bytes, fixed_width, repeated
+from pymq.columns.arrow_package import pa
 from pymq.protocol.message import UNIQUE_KEY
-from pyspark_pymq.binary_arrays import fixed_width, repeated
 
 #: A message's properties are ``name 0x01 value 0x02`` repeated.
 NAME_END = b"\x01"
@@ -26,8 +26,8 @@ class UniqueKeyArrays:
     """
 
     def __init__(self, *, address: bytes, pid: int, salt: bytes) -> None:
-        prefix = (address + (pid & 0xFFFF).to_bytes(2, "big") + salt).hex().upper()
-        self._before = UNIQUE_KEY.encode() + NAME_END + prefix.encode()
+        self._prefix = (address + (pid & 0xFFFF).to_bytes(2, "big") + salt).hex().upper().encode()
+        self._before = UNIQUE_KEY.encode() + NAME_END + self._prefix
         self._next = 0
 
     def take(self, count: int, *, month_ms: int, before: bytes = b"") -> pa.Array:
@@ -38,11 +38,17 @@ class UniqueKeyArrays:
             month_ms: milliseconds since the month began, local time.
             before: what each of them begins with.
         """
+        return fixed_width(self._table(count, month_ms, before + self._before, VALUE_END))
+
+    def ids(self, count: int, *, month_ms: int) -> Bytes:
+        """Return new ids, one in each row of a matrix of bytes; arguments as ``take``."""
+        return self._table(count, month_ms, self._prefix, b"")
+
+    def _table(self, count: int, month_ms: int, before: bytes, behind: bytes) -> Bytes:
         first = max(self._next, month_ms << 16)
         self._next = first + count
         numbers = np.arange(first, first + count, dtype=np.uint64).astype(">u8")
-        before += self._before
         digits = _HEX[numbers.view(np.uint8).reshape(count, 8)[:, 2:]].view(np.uint8)
-        table = repeated(before + bytes(_DIGITS) + VALUE_END, count)
+        table = repeated(before + bytes(_DIGITS) + behind, count)
         table[:, len(before) : len(before) + _DIGITS] = digits
-        return fixed_width(table)
+        return table

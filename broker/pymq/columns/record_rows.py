@@ -1,6 +1,6 @@
 """Some rows of one decoded buffer, as Arrow arrays.
 
-Fields are cut out of the received bytes by ``binary_arrays``. Exceptions (compressed bodies,
+Fields are cut out of the received bytes by ``arrow_arrays``. Exceptions (compressed bodies,
 malformed properties or UTF-8, hosts of two sizes) are handled for the rows concerned and cost the
 others nothing.
 """
@@ -11,24 +11,23 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from pymq.columns.arrow_arrays import as_text, contents, cut_out, cut_out_pairs
+from pymq.columns.arrow_package import pa, pc
+from pymq.columns.compressed_bodies import Rows
 from pymq.protocol.addresses import join_address
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MessageFlag
 from pymq.protocol.property_index import PropertyIndex
 from pymq.protocol.record import offset_message_id, unpack_host
 from pymq.protocol.record_batch import RecordColumns
-from pyspark_pymq.binary_arrays import as_text, contents, cut_out, cut_out_pairs
-from pyspark_pymq.source.compressed_bodies import Rows
-from pyspark_pymq.values.json_rows import TIME_MAX_US, TIME_MIN_US
 
 #: Of the two columns that are not a single number or string.
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
-_TIME_MIN_MS, _TIME_MAX_MS = TIME_MIN_US // 1000, TIME_MAX_US // 1000
+#: The years 1 to 9999.
+_TIME_MIN_MS, _TIME_MAX_MS = -62_135_596_800_000, 253_402_300_799_999
 _BORN_IPV6 = int(MessageFlag.BORN_HOST_IPV6)
 _STORE_IPV6 = int(MessageFlag.STORE_HOST_IPV6)
 
@@ -58,7 +57,8 @@ class RecordRows:
 
     def field(self, name: str) -> npt.NDArray[Any]:
         """Return one of the fields of ``RecordColumns`` for these rows."""
-        return getattr(self.records, name)[self.rows]
+        found: npt.NDArray[Any] = getattr(self.records, name)[self.rows]
+        return found
 
     @cached_property
     def properties(self) -> PropertyIndex:
@@ -125,8 +125,8 @@ class RecordRows:
     def times(self, name: str) -> pa.Array:
         """Return a field of milliseconds as a column of timestamps.
 
-        What is not of the years 1 to 9999 is null: a producer may say anything, and Spark shows no
-        other years.
+        What is not of the years 1 to 9999 is null: a producer may say anything, and few programs
+        show other years.
         """
         times_ms = self.field(name)
         known = (times_ms >= _TIME_MIN_MS) & (times_ms <= _TIME_MAX_MS)

@@ -1,0 +1,184 @@
+"""Tables of messages to send: what users give becomes the columns that ``encoding`` takes."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from pymq.columns.arrow_arrays import byte_lengths
+from pymq.columns.arrow_package import pa, pc
+from pymq.errors import ConfigurationError, LocalProtocolError
+from pymq.protocol.message import SYSTEM_PROPERTIES, TIMER_DELAY_MS
+
+#: Column -> what ``encoding`` calls it.
+_NAMES = {
+    "topic": "topic",
+    "body": "body",
+    "tags": "tags",
+    "keys": "keys",
+    "sharding_key": "shardingKey",
+    "properties": "properties",
+    "flag": "flag",
+}
+_MAP = pa.map_(pa.string(), pa.string())
+#: Rows, and about as many bytes, that are encoded at a time.
+ROWS_MAX = 65_536
+BYTES_MAX = 32 << 20
+
+
+def as_table(table: Any) -> Any:  # of packages that have no types
+    """Return what a user gives as an Arrow table.
+
+    Args:
+        table: an Arrow table or record batch, a pandas or Polars DataFrame, or a mapping of names
+            to columns: lists, numpy arrays, Arrow arrays.
+
+    Raises:
+        ConfigurationError: it is nothing of these, or a column's values do not fit together.
+    """
+    try:
+        if isinstance(table, pa.Table):
+            return table
+        if isinstance(table, pa.RecordBatch):
+            return pa.Table.from_batches([table])
+        if isinstance(table, Mapping):
+            return pa.table({name: _as_array(name, values) for name, values in table.items()})
+        if hasattr(table, "to_arrow"):  # Polars
+            return table.to_arrow()
+        if hasattr(table, "columns") and hasattr(table, "iloc"):
+            return pa.Table.from_pandas(table, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"this is no table of messages: {error}") from error
+    raise ConfigurationError(
+        f"{type(table).__name__}: expected an Arrow table or record batch, a pandas or Polars "
+        "DataFrame, or a dict of columns, such as {'body': [b'...'], 'tags': ['a']}"
+    )
+
+
+def _as_array(name: object, values: Any) -> Any:
+    if name == "properties" and isinstance(values, list | tuple):
+        items = [None if value is None else list(value.items()) for value in values]
+        return pa.array(items, _MAP)
+    return values
+
+
+def check_table(table: Any, topic: str | None) -> None:
+    """Check the names and types of the columns.
+
+    Raises:
+        ConfigurationError: a column is unknown, has another type, or one is missing.
+    """
+    known = ", ".join(_NAMES)
+    for field in table.schema:
+        if field.name not in _NAMES:
+            raise ConfigurationError(
+                f"there is no column {field.name!r:.80} of messages to send, expected some of "
+                f"{known}; select those that are to be sent"
+            )
+        if not _fits(field.name, field.type):
+            raise ConfigurationError(
+                f"column {field.name} is {field.type}, expected {_EXPECTED[field.name]}"
+            )
+    if "body" not in table.schema.names:
+        raise ConfigurationError(f"column body is missing; columns are {known}")
+    if (topic is None) is ("topic" not in table.schema.names):
+        raise ConfigurationError(
+            "the topic is missing: add a column topic, or the argument topic"
+            if topic is None
+            else "there are both a column topic and the argument topic, expected one of them"
+        )
+
+
+_EXPECTED = {
+    **dict.fromkeys(("topic", "tags", "sharding_key"), "strings"),
+    "body": "binary values or strings",
+    "keys": "strings, or lists of strings",
+    "properties": "a map of strings to strings",
+    "flag": "whole numbers of 32 bits",
+}
+
+
+def _is_text(kind: Any) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    is_view = getattr(types, "is_string_view", lambda _: False)
+    return types.is_string(kind) or types.is_large_string(kind) or is_view(kind)
+
+
+def _fits(name: str, kind: Any) -> bool:
+    types = pa.types
+    if types.is_null(kind):
+        return True  # What must not be null is refused row by row.
+    if name == "flag":
+        return types.is_integer(kind)
+    if name == "properties":
+        return types.is_map(kind) and _is_text(kind.key_type) and _is_text(kind.item_type)
+    if _is_text(kind):
+        return True
+    if name == "keys":
+        return (types.is_list(kind) or types.is_large_list(kind)) and _is_text(kind.value_type)
+    is_view = getattr(types, "is_binary_view", lambda _: False)
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind) or is_view(kind)
+    return name == "body" and (is_binary or types.is_fixed_size_binary(kind))
+
+
+def pieces(table: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (number of its first row, columns) of parts of a checked table, as ``encoding`` wants.
+
+    Raises:
+        LocalProtocolError: a row cannot be a message; the text names it.
+    """
+    first = 0
+    rows = max(1, min(ROWS_MAX, BYTES_MAX * len(table) // max(table.nbytes, 1)))
+    while first < len(table):
+        part = table.slice(first, rows).combine_chunks()
+        columns = {_NAMES[name]: _column(name, part.column(name)) for name in part.schema.names}
+        columns = {name: column for name, column in columns.items() if column is not None}
+        _check(columns, first)
+        yield first, columns
+        first += rows
+
+
+def _column(name: str, chunked: Any) -> Any:
+    if pa.types.is_null(chunked.type) and name not in ("body", "topic"):
+        return None
+    if name == "keys" and (
+        pa.types.is_list(chunked.type) or pa.types.is_large_list(chunked.type)
+    ):
+        lists = chunked.cast(pa.list_(pa.string()))
+        chunked = pc.binary_join(lists, " ")
+    kinds = {"properties": _MAP, "flag": pa.int32()}
+    try:
+        cast = chunked.cast(kinds.get(name, pa.binary()))
+    except pa.ArrowInvalid as error:
+        raise LocalProtocolError(f"column {name}: {error}") from error
+    return cast.combine_chunks() if isinstance(cast, pa.ChunkedArray) else cast
+
+
+def _check(columns: dict[str, Any], first: int) -> None:
+    empty = np.flatnonzero(byte_lengths(columns["body"]) == 0)
+    if len(empty):
+        raise LocalProtocolError(
+            f"row {first + int(empty[0])}: body is null or empty, and a message needs one"
+        )
+    if "tags" in columns:
+        several = pc.fill_null(pc.match_substring(columns["tags"], "||"), False)
+        if pc.any(several).as_py():
+            row = int(np.flatnonzero(several.to_numpy(zero_copy_only=False))[0])
+            raise LocalProtocolError(
+                f"row {first + row}: tags {columns['tags'][row].as_py().decode()!r:.80}: a message "
+                "has one tag, '||' joins those that a consumer wants"
+            )
+    if "topic" in columns and columns["topic"].null_count:
+        raise LocalProtocolError(f"column topic is null in some rows from row {first} on")
+    if "properties" in columns:
+        names = columns["properties"].keys
+        refused = sorted({*SYSTEM_PROPERTIES, TIMER_DELAY_MS})
+        system = pc.is_in(names, pa.array(refused, pa.string()))
+        if pc.any(system).as_py():
+            name = names.filter(system)[0]
+            raise LocalProtocolError(
+                f"property {name.as_py()!r} belongs to the system; use the column that sets it, or "
+                "another name; delayed messages are sent one by one, with send()"
+            )

@@ -1,0 +1,249 @@
+"""The pull consumer over loopback: scenarios, restarts of brokers, two brokers, wrong arguments."""
+
+import asyncio
+import logging
+import random
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from tests.administration import admin_of
+from tests.cluster import pulling
+from tests.cluster.pulling import EACH, fill, in_order, poll_count
+from tests.cluster.running import run
+from tests.cluster.scenarios import QUEUE_COUNT, wait_until
+from tests.spark.two_brokers import TwoBrokers, numbers
+
+from pymq import (
+    BlockingClient,
+    ClientClosed,
+    ConfigurationError,
+    FlowLimits,
+    Message,
+    MessageQueue,
+    PullConsumer,
+    blocking,
+)
+from pymq.testing.cluster import Cluster
+
+
+@pytest.fixture
+def topic(pymq_cluster: Cluster) -> str:
+    with BlockingClient(pymq_cluster.name_server) as client:
+        admin_of(client).topics.create("topic", queue_count=QUEUE_COUNT)
+    return "topic"
+
+
+@pytest.mark.parametrize("scenario", pulling.ALL, ids=lambda scenario: scenario.__name__)
+def test_scenario(
+    scenario: Callable[[str, str], Awaitable[None]], pymq_cluster: Cluster, topic: str
+) -> None:
+    run(scenario(pymq_cluster.name_server, topic))
+
+
+def test_a_restart_of_the_broker_is_survived(pymq_cluster: Cluster, topic: str) -> None:
+    async def test() -> None:
+        name_server = pymq_cluster.name_server
+        queues = await fill(name_server, topic)
+        consumer = PullConsumer(name_server, "g", from_where="earliest").assign(queues)
+        async with consumer:
+            got = await poll_count(consumer, 3)
+            await asyncio.to_thread(pymq_cluster.restart_broker)
+            await fill(name_server, topic, first=EACH)
+            got += await poll_count(consumer, 2 * QUEUE_COUNT * EACH - len(got))
+            in_order(got)
+            await consumer.commit()
+            assert await consumer.committed() == dict.fromkeys(queues, 2 * EACH)
+
+    run(test())
+
+
+def test_seeks_under_load_lose_and_repeat_nothing(pymq_cluster: Cluster, topic: str) -> None:
+    async def test() -> None:
+        name_server = pymq_cluster.name_server
+        queues = await fill(name_server, topic)
+        limits = FlowLimits(queue_messages_max=3, messages_max=8)  # pulls go on all the time
+        consumer = PullConsumer(name_server, "g", from_where="earliest", limits=limits)
+        chance = random.Random(seed := random.randrange(1 << 30))
+        print(f"seed {seed}")
+        async with consumer.assign(queues):
+            expected = dict.fromkeys((queue.queue_id for queue in queues), 0)
+            for _ in range(300):
+                if chance.random() < 0.3:
+                    queue = chance.choice(queues)
+                    expected[queue.queue_id] = offset = chance.randrange(EACH + 1)
+                    assert await consumer.seek(queue, offset) == offset
+                for one in await consumer.poll(chance.randrange(1, 5), 0.002):
+                    assert one.queue_offset == expected[one.queue_id]
+                    expected[one.queue_id] += 1
+            while sum(expected.values()) < QUEUE_COUNT * EACH:
+                for one in await consumer.poll(5, 5):
+                    assert one.queue_offset == expected[one.queue_id]
+                    expected[one.queue_id] += 1
+            assert await consumer.poll(1, 0.1) == []
+            assert consumer._buffer.message_count == consumer._buffer.message_bytes == 0
+
+    run(test())
+
+
+def test_a_queue_that_was_made_again_is_told_once_and_read_from_its_beginning(
+    pymq_cluster: Cluster, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        name_server = pymq_cluster.name_server
+        queues = (await fill(name_server, topic))[:1]
+        consumer = PullConsumer(name_server, "g", from_where="earliest").assign(queues)
+        async with consumer:
+            await poll_count(consumer, EACH)
+            with BlockingClient(name_server) as client:
+                admin = admin_of(client)
+                admin.topics.delete(topic)
+                admin.topics.create(topic, queue_count=QUEUE_COUNT)
+                for n in range(3):
+                    client.send(Message(topic, b"new-%d" % n), queues[0])
+            got = await poll_count(consumer, 3)
+            assert [one.body for one in got] == [b"new-0", b"new-1", b"new-2"]
+
+    with caplog.at_level(logging.WARNING):
+        run(test())
+    told = [one for one in caplog.messages if "reading goes on at offset 0, instead of" in one]
+    assert len(told) == 1, caplog.messages
+    assert "deleted and created again" in told[0]
+
+
+@pytest.fixture
+def two_brokers(tmp_path: Path) -> "TwoBrokers":
+    return TwoBrokers(tmp_path, expiry_s=2)
+
+
+@pytest.mark.parametrize("trouble", ["killed", "frozen"])
+@pytest.mark.parametrize("way", ["assigned", "subscribed"])
+def test_the_queues_of_the_other_broker_go_on(
+    two_brokers: TwoBrokers, way: str, trouble: str
+) -> None:
+    async def test(bed: TwoBrokers) -> None:
+        bed.create_topic("T")
+        queues = bed.queues("T")
+        consumer = PullConsumer(bed.name_server, "g", from_where="earliest", timeout_s=2)
+        got: list[tuple[str, int, int, bytes]] = []
+
+        async def poll() -> None:
+            for one in await consumer.poll(50, 0.2):
+                got.append((one.broker_name, one.queue_id, one.queue_offset, one.body))
+
+        def count(name: str) -> int:
+            return sum(one[0] == name for one in got)
+
+        _ = consumer.assign(queues) if way == "assigned" else consumer.subscribe("T")
+        async with consumer:
+            with bed.load("T") as load:
+                while count("broker-a") < 20 or count("broker-b") < 20:
+                    await poll()
+                if trouble == "killed":
+                    await asyncio.to_thread(bed.kill, "broker-b")
+                else:
+                    bed.freeze("broker-b")
+                before = count("broker-a")
+                async with asyncio.timeout(60):
+                    while count("broker-a") < before + 50:
+                        await poll()
+                if trouble == "killed":
+                    await asyncio.to_thread(bed.start, "broker-b")
+                else:
+                    bed.thaw("broker-b")
+                before = count("broker-b")
+                async with asyncio.timeout(60):
+                    while count("broker-b") < before + 50:
+                        await poll()
+                await asyncio.to_thread(load.wait_acknowledged, 20)
+            stored = set(map(tuple, bed.stored("T")))
+            async with asyncio.timeout(60):
+                while len(set(got)) < len(stored):
+                    await poll()
+            await consumer.commit()
+        assert set(got) == stored
+        if way == "assigned":  # Otherwise what was not committed of the broker comes again.
+            assert len(got) == len(set(got)), "a message came twice without a reason"
+        assert set(map(tuple, bed.acknowledged("T"))) <= stored
+
+    with two_brokers as bed:
+        run(test(bed))
+
+
+def test_closing_commits_although_a_broker_is_frozen(two_brokers: TwoBrokers) -> None:
+    async def test(bed: TwoBrokers) -> None:
+        bed.create_topic("T", queue_count=1)
+        bed.send("T", numbers(20))
+        consumer = PullConsumer(bed.name_server, "g", from_where="earliest", timeout_s=2)
+        queues = bed.queues("T")
+        async with consumer.assign(queues):
+            await poll_count(consumer, 20)
+            bed.freeze("broker-b")
+        bed.thaw("broker-b")
+        with bed.client() as client:
+            assert client.committed_offset("g", queues[0]) == 10
+
+    with two_brokers as bed:
+        run(test(bed))
+
+
+def test_the_blocking_face(pymq_cluster: Cluster, topic: str) -> None:
+    name_server = pymq_cluster.name_server
+    run(_fill(name_server, topic))
+    consumer = blocking.PullConsumer(name_server, "g", from_where="earliest").subscribe(topic)
+    with consumer:
+        got = []
+        for message in consumer:
+            got.append(message)
+            if len(got) == 5:
+                break
+        while len(got) < QUEUE_COUNT * EACH:
+            got += consumer.poll(8, 1)
+        in_order(got)
+        one = consumer.assignment[0]
+        assert consumer.position(one) == EACH == consumer.end_offsets([one])[one]
+        assert consumer.seek(one, 2) == 2
+        threads: list[bytes] = []
+        thread = threading.Thread(
+            target=lambda: threads.extend(one.body for one in consumer.poll(1, 30))
+        )
+        thread.start()
+        thread.join()
+        assert threads == [b"0-2"]
+    with BlockingClient(name_server) as client:
+        assert client.committed_offset("g", one) == 3
+    with pytest.raises(ClientClosed):
+        consumer.poll()
+
+
+async def _fill(name_server: str, topic: str) -> None:
+    await fill(name_server, topic)
+
+
+def test_wrong_use_is_refused_with_a_reason(pymq_cluster: Cluster, topic: str) -> None:
+    async def test() -> None:
+        name_server = pymq_cluster.name_server
+        with pytest.raises(ConfigurationError, match="subscribe.*assign"):
+            await PullConsumer(name_server, "g").start()
+        consumer = PullConsumer(name_server, "g").subscribe(topic)
+        with pytest.raises(ConfigurationError, match="either subscribes"):
+            consumer.assign([])
+        with pytest.raises(ClientClosed):
+            await consumer.poll()
+        async with consumer:
+            await wait_until(lambda: len(consumer.assignment) == QUEUE_COUNT, "its queues")
+            for arguments in ((0,), (1, -1.0), (1, "x")):
+                with pytest.raises(ConfigurationError, match="expected"):
+                    await consumer.poll(*arguments)  # type: ignore[arg-type]
+            with pytest.raises(ConfigurationError, match="expected an offset"):
+                await consumer.seek(consumer.assignment[0], "end")
+            with pytest.raises(ConfigurationError, match="several MessageQueue"):
+                consumer.pause(consumer.assignment[0])  # type: ignore[arg-type]
+            polling = asyncio.ensure_future(consumer.poll(1, None))
+            await asyncio.sleep(0)
+        assert await polling == []
+        with pytest.raises(ClientClosed):
+            await consumer.commit({MessageQueue(topic, "broker-a", 0): 1})
+
+    run(test())

@@ -1,0 +1,36 @@
+"""Every snippet of docs/pull.md runs as it is written."""
+
+import asyncio
+
+import pytest
+from tests.administration import admin_of
+from tests.readme import NAME_SERVER, Block, blocks
+
+from pymq import BlockingClient, Message
+from pymq.testing.cluster import Cluster
+
+SNIPPETS = [block for block in blocks("docs/pull.md") if block.language == "python"]
+COUNT = 12
+
+
+@pytest.mark.parametrize("snippet", SNIPPETS, ids=lambda block: f"line-{block.line}")
+def test_snippet(snippet: Block, pymq_cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with BlockingClient(pymq_cluster.name_server) as client:
+        admin_of(client).topics.create("orders", queue_count=4)
+        for n in range(COUNT):
+            client.send(Message("orders", b"%d" % n, tags="paid", keys=f"k{n}"))
+    names: dict[str, object] = {}
+    exec(snippet.text.replace(NAME_SERVER, pymq_cluster.name_server), names)
+    main = names.get("main")
+    if main is not None:
+        asyncio.run(main())  # type: ignore[operator]
+    else:
+        assert names["rows"] == COUNT and names["messages"]
+    if "print(" in snippet.text:
+        assert capsys.readouterr().out
+
+
+def test_all_of_them_are_run() -> None:
+    assert len(SNIPPETS) == 7
+    for name in ("PullConsumer", "Reader", "SimpleConsumer", "send_columns", "batches"):
+        assert any(name in block.text for block in SNIPPETS), name
