@@ -29,9 +29,9 @@ def acting_pair(tmp_path: Path) -> Iterator[Pair]:
         slave_replication={**ACTING, **LATE},
         slave_read=False,
     ) as pair:
-        pair.admin.create_topic("T", queue_count=1)
-        pair.admin.create_group("g")
-        pair.admin.create_group("reader")
+        pair.admin.topics.create("T", queue_count=1)
+        pair.admin.groups.create("g")
+        pair.admin.groups.create("reader")
         send(pair, [b"%d" % number for number in range(10)])
         pair.wait_equal()
         for code, fields in (

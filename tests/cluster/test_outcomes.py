@@ -142,7 +142,7 @@ def test_a_rejected_message_waits_for_its_broker(
                 await wait_until(lambda: "stays here: it becomes a dead" in caplog.text, "said")
                 assert consumer.backlog_count == 1
                 perm = int(Permission.READ | Permission.WRITE)
-                await asyncio.to_thread(admin.create_topic, "%RETRY%g", queue_count=1, perm=perm)
+                await asyncio.to_thread(admin.topics.create, "%RETRY%g", queue_count=1, perm=perm)
                 await wait_until(lambda: not consumer.backlog_count, "it is a dead letter")
             await running
             (letter,) = await dead_letters(pymq_cluster.name_server, "g", 1)

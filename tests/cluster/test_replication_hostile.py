@@ -103,7 +103,7 @@ def test_the_slave_comes_in_during_a_flood_and_is_the_one_who_confirms(
     monkeypatch.setattr("pymq.broker.ha.slave.REFUSED_RETRY_S", 0.1)
     rules = {"role": Role.SYNC_MASTER, "slave_timeout_ms": 500, **SECRET}
     with pair_of(tmp_path, replication=rules, slave_replication=SECRET) as pair:
-        pair.admin.create_topic("T", queue_count=1)
+        pair.admin.topics.create("T", queue_count=1)
         stop = threading.Event()
         attackers = [
             threading.Thread(target=attack, args=(pair, stop, random.Random(seed + n)))

@@ -71,7 +71,7 @@ def end(script: str, name_server: str = "") -> str:
 
 def test_a_cluster_leaves_nothing_behind_when_the_program_ends() -> None:
     store = Path(end(CLUSTER))
-    assert store.name.startswith("pymq-") and not store.exists()
+    assert store.parent.name.startswith("pymq-") and not store.exists()
 
 
 @pytest.mark.parametrize("program", [f"{SEND}send()", SEND_IN_CHILD], ids=["main", "child"])

@@ -207,7 +207,6 @@ RULES = [
     _unknown_is_refused,
     _epochs_are_not_compared,
     _one_is_enough,
-    _masters_go_on_after_a_restart,
     _slaves_join_wherever_they_are,
     _changes_are_made_when_they_are_asked_for,
     _slaves_confirm_what_is_not_flushed,
@@ -219,6 +218,7 @@ RULES = [
 
 #: The same, once in thousands of schedules.
 RARE_RULES = [
+    _masters_go_on_after_a_restart,
     _errors_of_the_store_are_refusals,
     _cut_epochs_stay,
     _what_was_said_before_a_restart_counts,

@@ -3,6 +3,7 @@
 Help and usage errors do not use rich, because importing it takes time.
 """
 
+import copy
 import os
 import sys
 from collections.abc import Callable
@@ -43,17 +44,6 @@ class _Commands(typer.core.TyperGroup):
             raise typer.Exit(Exit.INTERRUPTED) from error
 
 
-_TOP = typer.Typer(
-    cls=_Commands,
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=_EPILOG,
-)
-
-
 def run(arguments: list[str]) -> int:
     """Run one command and return its exit status."""
     # Only what is asked for is imported and prepared, because that takes time; the names and
@@ -77,7 +67,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@_TOP.callback()
 def _top(
     version: Annotated[
         bool,
@@ -169,8 +158,18 @@ def application(words: list[str] | None) -> typer.Typer:
         words: the command, and the verb after it; ``None``: all work.
     """
     wanted, verb = (*(words or ()), None, None)[:2]
+    top = typer.Typer(
+        cls=_Commands,
+        add_completion=False,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=_EPILOG,
+    )
+    top.callback()(_top)
     for name, summary in SERVERS.items():
-        _TOP.command(
+        top.command(
             name,
             help=summary,
             add_help_option=False,
@@ -178,17 +177,19 @@ def application(words: list[str] | None) -> typer.Typer:
         )(_server(name))
     for name, summary in _COMMANDS.items():
         if words is not None and wanted != name:
-            _TOP.command(name, help=summary)(_unprepared)
+            top.command(name, help=summary)(_unprepared)
             continue
         command = _load(name)
         if isinstance(command, typer.Typer):
             only = [one for one in command.registered_commands if verb == _name_of(one)]
-            command.registered_commands = only or command.registered_commands
-            _TOP.add_typer(command, name=name, help=summary)
+            if only:  # in a copy: this may not be the last command of the process
+                command = copy.copy(command)
+                command.registered_commands = only
+            top.add_typer(command, name=name, help=summary)
         else:
             needs = name not in ("doctor", "completion")
-            _TOP.command(name, short_help=summary, no_args_is_help=needs)(command)
-    return _TOP
+            top.command(name, short_help=summary, no_args_is_help=needs)(command)
+    return top
 
 
 def _name_of(command: CommandInfo) -> str | None:
