@@ -1,0 +1,55 @@
+"""The program of ``docs/client.md`` runs as it is written, and its tables name what there is."""
+
+import re
+
+import pytest
+from tests.readme import NAME_SERVER, PROJECT, blocks
+
+import pymq
+from pymq import Admin, Consumer, Message, Network, Producer, PullConsumer
+from pymq.testing import Cluster
+
+PAGE = PROJECT / "docs" / "client.md"
+#: What code in the tables belongs to: ``x.name`` and ``X(name=...)``.
+OWNERS = {
+    "producer": Producer,
+    "message": pymq.ReceivedMessage,
+    "Producer": Producer,
+    "Consumer": Consumer,
+    "PullConsumer": PullConsumer,
+    "Message": Message,
+    "Network": Network,
+    "Batcher": pymq.Batcher,
+    "selectors": pymq.selectors,
+    "Admin": Admin,
+}
+
+
+def test_the_program(pymq_cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    (program,) = (block for block in blocks("docs/client.md") if block.language == "python")
+    text = program.text.replace(NAME_SERVER, pymq_cluster.name_server)
+    exec(compile(text, PAGE.name, "exec"), {})
+    printed = capsys.readouterr().out
+    assert "SEND_OK" in printed
+    assert "paid ['order-17'] b'3 apples'" in printed
+    assert pymq_cluster.lag("bookkeeping", "shop") == 0
+
+
+def test_what_the_tables_name_is_there() -> None:
+    rows = [line.split(" | ")[-1] for line in PAGE.read_text().splitlines() if line[:2] == "| "]
+    code = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
+    named = [found for text in code for found in re.findall(r"\b(\w+)\.(\w+)", text)]
+    arguments = [
+        (owner, name)
+        for text in code
+        for owner, inside in re.findall(r"\b([A-Z]\w+)\(([^()]*)\)", text)
+        for name in re.findall(r"(\w+)=", inside)
+    ]
+    checked = 0
+    for owner, name in (*named, *arguments):
+        if owner in OWNERS:
+            known = OWNERS[owner]
+            there = {*dir(known), *getattr(known.__init__, "__annotations__", ())}
+            assert name in there, f"{owner}: {name}"
+            checked += 1
+    assert checked > 20
