@@ -1,6 +1,7 @@
 """Messages with a delivery time of their own."""
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,11 +10,18 @@ from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
 from pymq import Batcher, BlockingClient, Consumer, Message, Producer
-from pymq.errors import ConfigurationError, LocalProtocolError
+from pymq.errors import (
+    BrokerError,
+    ConfigurationError,
+    LocalProtocolError,
+    NoPermission,
+    RouteNotFound,
+)
 from pymq.net.server import ServerConnection
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
-from pymq.testing import Cluster
+from pymq.protocol.recall_handles import RecallHandle
+from pymq.testing import Cluster, wait_until
 
 
 def test_it_is_delivered_when_it_should_be_and_not_before() -> None:
@@ -82,3 +90,49 @@ def test_a_broker_that_would_ignore_the_time_does_not_get_the_message() -> None:
             assert len(broker.sent) == 1 and producer.in_flight_count == 0
 
     run(test())
+
+
+def test_a_recalled_message_is_not_delivered() -> None:
+    """Also when its broker has been started again; what cannot be recalled says why."""
+
+    async def test(cluster: Cluster) -> None:
+        async with Producer(cluster.name_server) as producer:
+            kept, gone = [
+                await producer.send(Message("T", body, delay_s=600)) for body in (b"kept", b"gone")
+            ]
+            assert await producer.recall(gone) == gone.message_id
+            now = await producer.send(Message("T", b"now"))
+            with pytest.raises(LocalProtocolError, match="has no recall_handle: only a message"):
+                await producer.recall(now)
+            with pytest.raises(LocalProtocolError, match="'nonsense' is no recall handle"):
+                await producer.recall("nonsense")
+            assert kept.recall_handle is not None
+            with pytest.raises(RouteNotFound, match="topic 'Other'"):
+                await producer.recall(kept.recall_handle, topic="Other")
+            handle = RecallHandle.decode(kept.recall_handle)
+            elsewhere = replace(handle, broker_name="broker-z").encode()
+            with pytest.raises(RouteNotFound, match="no master of broker 'broker-z'"):
+                await producer.recall(elsewhere)
+            past = replace(handle, time="1").encode()
+            with pytest.raises(BrokerError):
+                await producer.recall(past)
+        cluster.broker("broker-a").restart()
+        cluster.clock.advance(700)
+        wait_until(lambda: len(cluster.messages("T")) >= 2, timeout_s=30)
+        cluster.clock.advance(100)
+        assert sorted(one.body for one in cluster.messages("T")) == [b"kept", b"now"]
+
+    with Cluster(broker={"recall_messages": True}) as cluster:
+        run(test(cluster))
+
+
+def test_a_broker_that_recalls_nothing_says_how_it_would() -> None:
+    async def test(cluster: Cluster) -> None:
+        async with Producer(cluster.name_server) as producer:
+            receipt = await producer.send(Message("T", b"x", delay_s=600))
+            assert receipt.recall_handle is not None
+            with pytest.raises(NoPermission, match="with recallMessageEnable=true"):
+                await producer.recall(receipt)
+
+    with Cluster() as cluster:
+        run(test(cluster))

@@ -49,6 +49,7 @@ def name_server() -> Iterator[str]:
             transactionCheckInterval=1000,
             transactionOpBatchInterval=100,
             traceTopicEnable="true",
+            recallMessageEnable="true",
         )
         stack.enter_context(broker)
         yield server.address
@@ -198,3 +199,24 @@ def test_official_tools_read_our_trace(
         name_server, "queryMsgTraceById", "-i", message_id, "-t", TRACE_TOPIC
     )
     assert "Pub" in shown and "traced" in shown and "success" in shown, shown
+
+
+def test_a_message_is_recalled(name_server: str, topic: str) -> None:
+    """What is recalled never comes; what is sent later, and due later, does."""
+
+    async def work() -> list[bytes]:
+        async with Producer(name_server) as producer, Producer(name_server) as other:
+            receipts = [
+                await producer.send(Message(topic, body, delay_s=delay_s))
+                for body, delay_s in ((b"recalled", 6), (b"from its handle", 6), (b"stays", 7))
+            ]
+            assert await producer.recall(receipts[0]) == receipts[0].message_id
+            handle = receipts[1].recall_handle
+            assert handle is not None
+            assert await other.recall(handle) == receipts[1].message_id
+        (message,) = await consume(name_server, topic, 1)
+        with BlockingClient(name_server) as client:
+            ends = client.bounds(client.read_queues(topic)).values()
+        return [message.body] * sum(end - first for first, end in ends)
+
+    assert asyncio.run(work()) == [b"stays"]

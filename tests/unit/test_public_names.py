@@ -101,7 +101,7 @@ SURFACE = {
     "Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush", "wait_room"),
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
-        "send_columns",
+        *("send_columns", "recall"),
     },
     "PullConsumer": PULL,
     "QueueLag": {"lag"},
@@ -132,7 +132,7 @@ SURFACE = {
     "blocking.Producer": {
         *("client_id", "in_flight_count", "start", "close", "queues", "flush"),
         *("send", "send_nowait", "send_one_way", "send_batch", "request", "reply"),
-        "send_columns",
+        *("send_columns", "recall"),
     },
 }
 

@@ -28,6 +28,7 @@ from pymq.client.producer_config import (
     ProducerConfig,
 )
 from pymq.client.producer_parts import Gatherer, ProducerParts
+from pymq.client.recalls import Recalls
 from pymq.client.receipts import SendReceipt
 from pymq.client.requests import Reply, reply_message
 from pymq.client.transactions import TransactionCheck
@@ -42,7 +43,7 @@ from pymq.protocol.names import DEFAULT_PRODUCER_GROUP
 _log = logging.getLogger(__name__)
 
 
-class Producer(ColumnSends):
+class Producer(ColumnSends, Recalls):
     """Sends messages, with route discovery, retries and back-pressure. For one event loop.
 
     ::

@@ -66,6 +66,7 @@ class Producer(Threaded[_producer.Producer]):
     send = blocking(_Asyncio.send)
     send_one_way = blocking(_Asyncio.send_one_way)
     send_columns = blocking(_Asyncio.send_columns)
+    recall = blocking(_Asyncio.recall)
     flush = blocking(_Asyncio.flush)
     queues = blocking(_Asyncio.queues)
     request = blocking(_Asyncio.request)

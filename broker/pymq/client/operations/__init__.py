@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from pymq.client.operations.pops import Pop, acknowledge, change_invisible, wait_popped
     from pymq.client.operations.queries import QUERY_COUNT_MAX, query_messages, view_message
     from pymq.client.operations.ranges import fitting_ranges
+    from pymq.client.operations.recalls import recall_message
     from pymq.client.operations.replication import (
         broker_config,
         controller_metadata,
@@ -107,6 +108,7 @@ else:
         "pops": "Pop acknowledge change_invisible wait_popped",
         "queries": "QUERY_COUNT_MAX query_messages view_message",
         "ranges": "fitting_ranges",
+        "recalls": "recall_message",
         "replication": (
             "broker_config controller_metadata designate_master epoch_cache "
             "replica_table replication_status"
@@ -176,6 +178,7 @@ __all__ = [
     "query_messages",
     "query_offset",
     "read_send",
+    "recall_message",
     "replica_table",
     "replication_status",
     "reset_members",
