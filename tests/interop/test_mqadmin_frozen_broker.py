@@ -41,6 +41,8 @@ FROZEN = (
     "resetOffsetByTime -g billing -t orders -s -1",
     "deleteTopic -c DefaultCluster -t orders",
 )
+#: However long it takes here, name servers do not forget the frozen one.
+HOUR_S = 3600
 #: A name server's address, and what freezes the second broker.
 Pair: TypeAlias = tuple[str, Callable[[], None]]
 
@@ -48,7 +50,7 @@ Pair: TypeAlias = tuple[str, Callable[[], None]]
 @contextmanager
 def real_pair() -> Iterator[Pair]:
     with (
-        RealNameServer(NEW) as name_server,
+        RealNameServer(NEW, scanNotActiveBrokerInterval=HOUR_S * 1000) as name_server,
         RealBroker(NEW, [name_server.address]),
         RealBroker(NEW, [name_server.address], brokerName="broker-b") as second,
     ):
@@ -57,7 +59,7 @@ def real_pair() -> Iterator[Pair]:
 
 @contextmanager
 def our_pair(home: Path) -> Iterator[Pair]:
-    with TwoBrokers(home) as bed:
+    with TwoBrokers(home, expiry_s=HOUR_S) as bed:
         yield bed.name_server, partial(bed.freeze, "broker-b")
 
 
