@@ -286,10 +286,10 @@ make_base() {  # imports a Debian with Python as pymq-base, which stays for the 
   local folder
   folder=$(mktemp -d)
   trap "rm -rf '$folder'" EXIT
-  debootstrap --variant=minbase --include=python3 stable "$folder/root" >"$folder/log" 2>&1 ||
+  debootstrap --variant=minbase --include=python3 stable "$folder/debian" >"$folder/log" 2>&1 ||
     die "debootstrap failed: $(tail -n 3 "$folder/log")"
-  rm -rf "$folder"/root/var/cache/apt/* "$folder"/root/var/lib/apt/lists/* "$folder"/root/usr/share/{doc,man,locale}/*
-  tar -C "$folder/root" -c . | docker import - pymq-base >/dev/null
+  rm -rf "$folder"/debian/var/{cache/apt,lib/apt/lists}/* "$folder"/debian/usr/share/{doc,man,locale}/*
+  tar -C "$folder/debian" -c . | docker import - pymq-base >/dev/null
   rm -rf "$folder"
 }
 

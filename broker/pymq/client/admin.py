@@ -24,8 +24,7 @@ class Admin:
 
         async with Admin("127.0.0.1:9876") as admin:
             await admin.topics.create("flights", queue_count=16)
-            for change in await admin.offsets.reset("billing", "flights", "earliest", dry_run=True):
-                print(change)
+            changes = await admin.offsets.reset("billing", "flights", "earliest", dry_run=True)
 
     What is done on several brokers is done on all of them at the same time. If some did not do it,
     BrokersFailed says of each what happened there.

@@ -13,8 +13,7 @@ class Reader(Threaded[_reader.Reader]):
     ::
 
         with Reader("127.0.0.1:9876") as reader:
-            for batch in reader.read("orders"):
-                print(batch.to_pandas())
+            frames = [batch.to_pandas() for batch in reader.read("orders")]
     """
 
     @constructor(_reader.Reader)

@@ -97,8 +97,8 @@ class Offsets:
 
         ::
 
-            for change in await admin.offsets.reset("billing", "orders", "earliest", dry_run=True):
-                print(change.queue, change.before, change.after)
+            changes = await admin.offsets.reset("billing", "orders", "earliest", dry_run=True)
+            moved = {change.queue: (change.before, change.after) for change in changes}
 
         Args:
             group: its name.
