@@ -1,7 +1,8 @@
-"""Hosts of a network that exists for one test: namespaces on a bridge, whose links can be cut.
+"""Hosts of a network that exists for one test: namespaces on a switch, whose links can be cut.
 
 Nothing of it reaches beyond this machine, and whatever ends the test run also removes it
-(``afterwards``).
+(``afterwards``). The switch, a bridge, has a namespace of its own: where Docker has run, this
+machine's packet filter also sees what its own bridges forward, and drops it.
 
 One direction between two hosts is cut by giving the one a wrong hardware address for the other:
 what it sends is dropped without a word, and everything else arrives, as when a switch fails. That
@@ -28,6 +29,7 @@ from tests.crash.servers import Place
 #: Of 198.18.0.0/15, which is for measuring and led nowhere else, one /24 is taken.
 _NETWORKS: Final = [f"198.{second}.{third}" for second in (18, 19) for third in range(1, 255)]
 _PREFIX: Final = "pymq"
+_SWITCH: Final = "switch"
 _NOWHERE: Final = "02:00:00:00:00:01"
 _TIMEOUT_S: Final = 30.0
 
@@ -50,6 +52,7 @@ class Network:
     """
 
     def __init__(self, names: Sequence[str]) -> None:
+        # 15 characters at most, as it names a link: up to seven of them of a process id.
         self._id = f"{_PREFIX}{os.getpid()}-{random.SystemRandom().randrange(1 << 12):03x}"
         self._names = list(names)
         self._numbers = {name: number for number, name in enumerate(names, 2)}
@@ -76,24 +79,31 @@ class Network:
         self._afterwards.__exit__()
 
     def _make(self) -> None:
-        bridge = self._bridge
-        _ip(f"link add {bridge} type bridge")
-        self._afterwards.do("ip", "link", "del", bridge)
-        _ip(f"link set {bridge} addrgenmode none")
-        _ip(f"addr add {self._base}.1/24 dev {bridge}")
-        _ip(f"link set {bridge} address {_hardware(1)} up")
+        switch = self._add_space(_SWITCH)
+        _ip("link add bridge type bridge", switch)
+        _ip("link set bridge addrgenmode none up", switch)
+        _ip(f"link add {self._id} type veth peer name here netns {switch}")
+        self._connect(self._id, 1, None, "here")
         for name in self._names:
-            space, port, number = self._space(name), self._port(name), self._numbers[name]
-            _ip(f"netns add {space}")
-            self._afterwards.do("ip", "netns", "del", space)
-            _ip(f"link add {port} type veth peer name eth0 netns {space}")
-            _ip(f"link set {port} addrgenmode none master {bridge} up")
-            _ip("link set lo up", space)
-            _ip(f"link set eth0 addrgenmode none address {_hardware(number)}", space)
-            _ip(f"addr add {self._base}.{number}/24 dev eth0", space)
-            _ip("link set eth0 up", space)
+            space, port = self._add_space(name), self._port(name)
+            _ip(f"link add eth0 netns {space} type veth peer name {port} netns {switch}")
+            self._connect("eth0", self._numbers[name], space, port)
         for name in self._names:
             self._know(name, self._names)
+
+    def _add_space(self, name: str) -> str:
+        space = self._space(name)
+        _ip(f"netns add {space}")
+        self._afterwards.do("ip", "netns", "del", space)
+        _ip("link set lo up", space)
+        return space
+
+    def _connect(self, device: str, number: int, space: str | None, port: str) -> None:
+        """Give a host its address, and have the other end of its cable be a port of the switch."""
+        _ip(f"link set {port} addrgenmode none master bridge up", self._space(_SWITCH))
+        _ip(f"link set {device} addrgenmode none address {_hardware(number)}", space)
+        _ip(f"addr add {self._base}.{number}/24 dev {device}", space)
+        _ip(f"link set {device} up", space)
 
     def place(self, name: str) -> Place:
         """Return where programs run that are to be on a host."""
@@ -124,12 +134,12 @@ class Network:
     def unplug(self, name: str) -> None:
         """Pull a host's cable, until ``mend``."""
         self._unplugged.add(name)
-        _ip(f"link set {self._port(name)} down")
+        _ip(f"link set {self._port(name)} down", self._space(_SWITCH))
 
     def mend(self) -> None:
         """Have everything arrive again."""
         for name in self._unplugged:
-            _ip(f"link set {self._port(name)} up")
+            _ip(f"link set {self._port(name)} up", self._space(_SWITCH))
         self._unplugged.clear()
         cut, self._cut = self._cut, set()
         for sender, receiver in cut:
@@ -137,16 +147,11 @@ class Network:
 
     # --- names, and what a host knows of others
 
-    @property
-    def _bridge(self) -> str:
-        # 15 characters at most: up to seven of a process id, and three that are random.
-        return self._id.replace("-", "b")
-
     def _space(self, name: str) -> str:
         return f"{self._id}-{name}"
 
     def _port(self, name: str) -> str:
-        return f"{self._id.replace('-', 'p')[4:]}{self._numbers[name]:02x}"
+        return f"port{self._numbers[name]}"
 
     def _know(self, name: str, others: Iterable[str]) -> None:
         """Tell a host the hardware addresses of others, or wrong ones if that direction is cut."""
@@ -199,14 +204,9 @@ def _remove_left_over() -> None:
         if _is_left_over(name):
             with suppress(OSError):  # another run does the same
                 _ip(f"netns del {name}")
-    for link in json.loads(_ip("-json link show type bridge") or "[]"):
-        name = link.get("ifname", "")
-        if _is_left_over(name):
-            with suppress(OSError):
-                _ip(f"link del {name}")
 
 
 def _is_left_over(name: str) -> bool:
-    digits = name.removeprefix(_PREFIX).replace("b", "-").partition("-")[0]
+    digits = name.removeprefix(_PREFIX).partition("-")[0]
     is_ours = name.startswith(_PREFIX) and digits.isdigit()
     return is_ours and not Path(f"/proc/{digits}").exists()

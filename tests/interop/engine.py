@@ -52,6 +52,8 @@ def engine() -> Iterator[dict[str, str]]:
                 [
                     *(program, "--data-root", DATA, "--exec-root", folder / "exec"),
                     *("--pidfile", folder / "pid", "--host", environment["DOCKER_HOST"]),
+                    # It would leave behind rules that drop what this machine forwards.
+                    *("--iptables=false", "--ip6tables=false", "--ip-forward=false"),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
