@@ -92,9 +92,7 @@ def test_what_fails_too_often_is_a_dead_letter_and_an_alarm(
         async with quick_cluster() as cluster:
             await send(cluster, "bad", "good")
             dead = f"%DLQ%{GROUP}"
-            await bed.consume_until(
-                cluster, lambda: dead in cluster.topics() and cluster.messages(dead)
-            )
+            await bed.consume_until(cluster, lambda: cluster.messages(dead))
             assert [message.keys for message in cluster.messages(dead)] == [["bad"]]
             assert await bed.rows() == [("bad", "dead", FAILURES_MAX + 1), ("good", "done", 0)]
 
@@ -111,9 +109,7 @@ def test_what_is_no_message_of_ours_is_a_dead_letter_at_once(tmp_path: Path) -> 
         async with quick_cluster() as cluster:
             await send(cluster, "x", body=b'{"orderId": 7, "more": true}')
             dead = f"%DLQ%{GROUP}"
-            await bed.consume_until(
-                cluster, lambda: dead in cluster.topics() and cluster.messages(dead)
-            )
+            await bed.consume_until(cluster, lambda: cluster.messages(dead))
             assert await bed.rows() == []
 
     asyncio.run(main())

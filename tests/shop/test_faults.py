@@ -112,6 +112,8 @@ NEVER_STORED = [("vanishes", "confirm.stored.before_commit", action) for action 
 async def pass_time(shop: Shop, steps: list[str], action: str) -> Report:
     """Let all orders that are not paid time out, with faults at these steps; then settle."""
     await shop.settle_outboxes()  # else a message that times an order out is sent only later
+    if action == "kill":
+        await shop.restart()  # a broker asks about transactions when its time passes, and only then
     await asyncio.to_thread(shop.cluster.clock.advance, shop.settings.unpaid_s + 60)
     await meet(shop, steps, action)
     if action == "kill":

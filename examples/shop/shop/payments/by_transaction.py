@@ -79,17 +79,24 @@ class TransactionWay:
             await transaction.begin()
         except PymqError as error:
             raise Unavailable(f"the half message was not stored: {error}") from error
-        await self._faults.reach("callback.half")
-        paying = await self._mark(transaction, pay_id)
-        await self._faults.reach("callback.after_commit")
         try:
-            if paying is Paying.NOW:
-                await transaction.commit()
-            else:
-                await transaction.rollback()
-        except PymqError as error:  # the broker will ask
-            _log.warning("payment %s: %s", pay_id, error)
+            await self._faults.reach("callback.half")
+            paying = await self._mark(transaction, pay_id)
+            await self._faults.reach("callback.after_commit")
+        except Refused:
+            await self._end(transaction, is_committed=False)
+            raise
+        except BaseException:  # perhaps it is marked, perhaps not: the table says it when asked
+            await transaction.leave_open()
+            raise
+        await self._end(transaction, is_committed=paying is Paying.NOW)
         return paying
+
+    async def _end(self, transaction: Transaction, *, is_committed: bool) -> None:
+        try:
+            await (transaction.commit() if is_committed else transaction.rollback())
+        except PymqError as error:  # the broker will ask
+            _log.warning("transaction of message %s: %s", transaction.message_id, error)
 
     async def _mark(self, transaction: Transaction, pay_id: str) -> Paying:
         def work(session: Session) -> Paying:
@@ -106,11 +113,7 @@ class TransactionWay:
                 self._faults.point("callback.before_commit")
             return paying
 
-        try:
-            return await self._database.transaction(work)
-        except Refused:
-            await transaction.rollback()
-            raise
+        return await self._database.transaction(work)
 
     def _look(self, session: Session, pay_id: str) -> tuple[Payment, Paying | None]:
         payment = rows.found(session, pay_id)
