@@ -12,7 +12,12 @@ from shop.story.__main__ import lines
 from shop.story.tale import Plan, tell
 
 QUICK = replace(
-    Settings(), unpaid_s=8.0, stale_s=9.0, lease_s=3.0, call_deadline_s=6.0, sqlite_sync="normal"
+    Settings(),
+    unpaid_s=10.0,
+    stale_s=9.0,
+    lease_s=4.0,
+    call_deadline_s=8.0,
+    sqlite_sync="normal",
 )
 
 
@@ -25,6 +30,7 @@ def test_500_orders_with_kills(tmp_path: Path, seed: int) -> None:
         late_rate=0.01,
         seed=seed,
         settings=replace(QUICK, pay_by=pay_by),
+        at_once=20,
     )
     outcome = asyncio.run(tell(plan, tmp_path))
     print(f"PAY_BY={pay_by}", *lines(plan, outcome), sep="\n")

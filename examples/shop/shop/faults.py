@@ -48,7 +48,7 @@ class Faults:
         plan: MutableMapping[str, str] | str = "",
         *,
         process: bool = True,
-        late_s: float = 2.0,
+        late_s: float = 3.0,
         late_rate: float = 0.0,
         seed: int | None = None,
     ) -> None:

@@ -59,8 +59,8 @@ class Settings:
     stale_s: float = 30.0
     lease_s: float = 30.0
     retry_s: float = 1.0
-    call_timeout_s: float = 1.0
-    call_deadline_s: float = 8.0
+    call_timeout_s: float = 2.0
+    call_deadline_s: float = 10.0
     relay_s: float = 0.05
     close_s: float = 5.0
     sqlite_sync: str = "full"

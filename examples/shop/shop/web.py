@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 CONNECTIONS_MAX = 200
+#: Messages that a group handles at a time; they share the database with the service's callers.
+CONCURRENCY = 4
 #: Tries of a message. Our own table says when it is enough, and what is not counted.
 TRIES_MAX = 1_000
 
@@ -54,7 +56,7 @@ def create_app(
     """
     faults = faults or Faults(settings.faults, late_rate=settings.late_rate)
     http = http or httpx.AsyncClient(
-        limits=httpx.Limits(max_connections=CONNECTIONS_MAX), trust_env=False
+        limits=httpx.Limits(max_connections=CONNECTIONS_MAX), timeout=None, trust_env=False
     )
     database = Database(settings.database_of(definition.name), sqlite_sync=settings.sqlite_sync)
     peers = {
@@ -116,7 +118,7 @@ async def consume(settings: Settings, consumer: IdempotentConsumer) -> None:
         close_timeout_s=settings.close_s,
     )
     async with member.subscribe(reaction.topic, reaction.tag):
-        await member.run(consumer.handle)
+        await member.run(consumer.handle, concurrency=CONCURRENCY)
 
 
 def _add_common(app: FastAPI, database: Database, consumed: type[Any]) -> None:

@@ -26,8 +26,11 @@ from shop.topics import (
     OrderTimedOut,
     Paid,
 )
+from shop.turns import Turns
 
 LIST_COUNT = 50
+CONFIRMS_AT_ONCE = 16
+TURN_S = 5.0
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -53,6 +56,7 @@ def build(context: Context) -> Parts:
     settings, database, faults = context.settings, context.database, context.faults
     shipping = Shipping(settings.shipping_fee, settings.free_from)
     confirmation = Confirmation(database, context.peers, shipping, settings.unpaid_s, faults)
+    turns = Turns(CONFIRMS_AT_ONCE, TURN_S)
     cancellation = Cancellation(database, context.peers["payments"], settings.stale_s)
 
     @router.post("/order/confirm")
@@ -62,7 +66,8 @@ def build(context: Context) -> Parts:
         """Confirm an order; with the same Idempotency-Key, the same order."""
         if idempotency_key is not None and not _KEY.fullmatch(idempotency_key):
             raise Refused(422, "Idempotency-Key", idempotency_key, f"a match of {_KEY.pattern}")
-        return OrderModel.model_validate(await confirmation.confirm(request, idempotency_key))
+        async with turns.turn():
+            return OrderModel.model_validate(await confirmation.confirm(request, idempotency_key))
 
     @router.get("/order/{order_id}")
     async def one(order_id: PathId) -> OrderModel:

@@ -17,7 +17,7 @@ from shop.story.tale import BROKERS, Outcome, Plan, tell
 
 #: In a story nobody waits half an hour.
 UNPAID_S = 15.0
-STALE_S = 10.0
+STALE_S = 12.0
 LEASE_S = 5.0
 ORDERS_PER_KILL = 50
 
@@ -35,6 +35,7 @@ def lines(plan: Plan, outcome: Outcome) -> list[str]:
     states = ", ".join(f"{count} {name}" for name, count in outcome.report.orders.items())
     kills = ", ".join(f"{name} {count}" for name, count in sorted(outcome.kills.items())) or "none"
     rate = plan.orders / outcome.placed_s
+    cpu = ", ".join(f"{name} {used:.1f}" for name, used in outcome.cpu_s.items() if used >= 0.1)
     return [
         f"seed         {plan.seed}",
         f"customers    {plan.orders} orders: {counts}",
@@ -42,6 +43,7 @@ def lines(plan: Plan, outcome: Outcome) -> list[str]:
         f"killed       {kills}",
         f"late         {plan.late_rate:.0%} of the answers, after the call took effect",
         f"speed        {rate:.1f} orders/s with {plan.at_once} customers at once",
+        *([f"cpu          {cpu} s"] if not plan.kills else []),
         f"confirm      median {percentile_ms(score.confirms_s, 0.5):.0f} ms, "
         f"p99 {percentile_ms(score.confirms_s, 0.99):.0f} ms (first attempts)",
         f"callback     median {percentile_ms(platform.callbacks_s, 0.5):.0f} ms, "

@@ -75,6 +75,18 @@ class Member:
         """Was it started, and has not ended?"""
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def cpu_s(self) -> float:
+        """Processor time that it has taken since its last start; 0 where nobody can tell."""
+        if self._process is None:
+            return 0.0
+        try:
+            # pid (name) state ...; a name may contain anything
+            fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     async def kill(self) -> None:
         """End it with SIGKILL, at once."""
         await self._end(signal.SIGKILL, STOP_S)

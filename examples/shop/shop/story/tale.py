@@ -56,6 +56,7 @@ class Outcome:
         score: of the customers.
         platform: and of whom they paid.
         kills: how often each process was killed.
+        cpu_s: processor time of each process, while customers were there; without faults only.
         placed_s: how long the customers were at it.
         settled_s: how long it took after them until the audit was green and no order open.
     """
@@ -64,6 +65,7 @@ class Outcome:
     score: Score
     platform: Platform
     kills: dict[str, int]
+    cpu_s: dict[str, float]
     placed_s: float
     settled_s: float
 
@@ -75,6 +77,12 @@ class Outcome:
             found.append(f"{open_orders} orders are neither paid nor cancelled")
         found += [f"the platform could not tell about payment {one}" for one in self.platform.lost]
         return found
+
+
+def client(plan: Plan) -> httpx.AsyncClient:
+    """Return what customers and platform send requests with; they limit the time themselves."""
+    limits = httpx.Limits(max_connections=8 * plan.at_once)
+    return httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)
 
 
 async def tell(plan: Plan, folder: Path) -> Outcome:
@@ -89,8 +97,7 @@ async def tell(plan: Plan, folder: Path) -> Outcome:
     """
     settings = replace(plan.settings, late_rate=plan.late_rate)
     town = Town(folder, settings, plan.brokers, page=plan.on_page is not None)
-    limits = httpx.Limits(max_connections=4 * plan.at_once)
-    async with town.running(), httpx.AsyncClient(limits=limits, trust_env=False) as http:
+    async with town.running(), client(plan) as http:
         if plan.on_page is not None:
             plan.on_page(town.page_url)
         settings = town.settings
@@ -100,16 +107,20 @@ async def tell(plan: Plan, folder: Path) -> Outcome:
         customers = Customers(http, settings, platform, random.Random(plan.seed))
         await customers.load(plan.orders)
         havoc = Havoc(town, random.Random(plan.seed + 2))
+        before = town.cpu_s()
         begin = time.monotonic()
         breaking = asyncio.create_task(havoc.wreak(plan.kills))
         try:
             await customers.place(plan.orders, plan.at_once)
             placed_s = time.monotonic() - begin
+            cpu_s = {name: after - before[name] for name, after in town.cpu_s().items()}
         finally:
             havoc.end()
             await breaking
         report, settled_s = await settle(settings)
-    return Outcome(report, customers.score, platform, dict(havoc.kills), placed_s, settled_s)
+    return Outcome(
+        report, customers.score, platform, dict(havoc.kills), cpu_s, placed_s, settled_s
+    )
 
 
 async def settle(settings: Settings, timeout_s: float = SETTLE_S) -> tuple[Report, float]:

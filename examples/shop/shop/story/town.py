@@ -99,6 +99,10 @@ class Town:
             await asyncio.gather(*(one.stop() for one in services))
             await asyncio.gather(*(one.stop() for one in self.members.values()))
 
+    def cpu_s(self) -> dict[str, float]:
+        """Return the processor time that each process has taken so far, in seconds."""
+        return {name: member.cpu_s for name, member in self.members.items()}
+
     @staticmethod
     def _is_of_cluster(member: Member) -> bool:
         return member.name.startswith(("namesrv", "broker-"))
