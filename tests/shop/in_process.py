@@ -69,7 +69,7 @@ class Wires(httpx.AsyncBaseTransport):
     def __init__(self) -> None:
         self.apps: dict[str, FastAPI] = {}
         self.refuse: Callable[[httpx.Request], bool] = lambda request: False
-        self._tasks: set[asyncio.Task[httpx.Response]] = set()
+        self._tasks: dict[asyncio.Task[httpx.Response], str] = {}  # by the host's name
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if self.refuse(request):
@@ -80,13 +80,18 @@ class Wires(httpx.AsyncBaseTransport):
             raise httpx.ConnectError(f"{request.url.host} is down", request=request)
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
         task = asyncio.create_task(transport.handle_async_request(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        self._tasks[task] = request.url.host
+        task.add_done_callback(self._tasks.pop)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():  # not who waits for it
+                raise httpx.ReadError("the process has ended", request=request) from None
+            raise
 
-    async def end(self) -> None:
-        """End the requests that are never answered."""
-        tasks = list(self._tasks)
+    async def end(self, host: str) -> None:
+        """End the requests that a process has not answered, as its end does."""
+        tasks = [task for task, where in self._tasks.items() if where == host]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -143,6 +148,7 @@ class Shop:
     async def stop(self, name: str) -> None:
         """Stop it; requests that it has not answered end."""
         self.wires.apps.pop(name, None)
+        await self.wires.end(name)
         await self._running.pop(name).aclose()
 
     async def restart(self, *names: str) -> None:
@@ -159,7 +165,6 @@ class Shop:
                 await self.start(name)
             yield self
         finally:
-            await self.wires.end()
             for name in list(self._running):
                 await self.stop(name)
             await self.http.aclose()

@@ -93,6 +93,8 @@ async def meet(shop: Shop, steps: list[str], action: str) -> None:
     shop.faults.met.clear()
     if action == "kill" and any(step.startswith("relay.") for step in steps):
         await shop.restart("relay-orders", "relay-payments")
+    elif action == "kill" and any(step.startswith("confirm.") for step in steps):
+        await shop.restart("orders")
 
 
 def ends(folder: Path) -> dict[str, list[tuple[int, int]]]:
