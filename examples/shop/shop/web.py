@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 PAUSE_S = 1.0
 CONNECTIONS_MAX = 200
+#: Idle connections: httpx looks at each of them for each request.
+KEPT_COUNT = 16
 #: Messages that a group handles at a time; they share the database with the service's callers.
 CONCURRENCY = 4
 #: Tries of a message. Our own table says when it is enough, and what is not counted.
@@ -56,7 +58,7 @@ def create_app(
     """
     faults = faults or Faults(settings.faults, late_rate=settings.late_rate)
     http = http or httpx.AsyncClient(
-        limits=httpx.Limits(max_connections=CONNECTIONS_MAX), timeout=None, trust_env=False
+        limits=httpx.Limits(CONNECTIONS_MAX, KEPT_COUNT), timeout=None, trust_env=False
     )
     database = Database(settings.database_of(definition.name), sqlite_sync=settings.sqlite_sync)
     peers = {
