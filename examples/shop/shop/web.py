@@ -58,7 +58,11 @@ def create_app(
     """
     faults = faults or Faults(settings.faults, late_rate=settings.late_rate)
     http = http or httpx.AsyncClient(
-        limits=httpx.Limits(CONNECTIONS_MAX, KEPT_COUNT), timeout=None, trust_env=False
+        limits=httpx.Limits(
+            max_connections=CONNECTIONS_MAX, max_keepalive_connections=KEPT_COUNT
+        ),
+        timeout=None,
+        trust_env=False,
     )
     database = Database(settings.database_of(definition.name), sqlite_sync=settings.sqlite_sync)
     peers = {
