@@ -139,9 +139,14 @@ class Desk:
         }
 
 
-def create_page(settings: Settings) -> FastAPI:
-    """Return the application of the page."""
-    http = httpx.AsyncClient(trust_env=False)
+def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) -> FastAPI:
+    """Return the application of the page.
+
+    Args:
+        settings: of the shop.
+        http: reaches the services; closed at the end. By default over the network.
+    """
+    http = http or httpx.AsyncClient(timeout=None, trust_env=False)
     peers = {
         name: Peer(
             http, name, url.split(","), settings.call_deadline_s, settings.call_deadline_s
