@@ -8,7 +8,7 @@ call that was not answered with 2xx until it is, and gives the money back when t
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,18 +28,18 @@ class Platform:
 
     Attributes:
         http: reaches the shop.
-        url: of the service *payments*.
+        urls: of the service *payments*, one for each instance.
         secret: shared with it.
         dice: decides how often, and when.
         delay_s: longest time between payment and a call.
         deadline_s: after which a call is given up.
         callbacks_s: how long each successful attempt took.
         refunded: payments whose money was given back.
-        lost: calls that were given up.
+        lost: calls that were given up, or refused, and why.
     """
 
     http: httpx.AsyncClient
-    url: str
+    urls: Sequence[str]
     secret: str
     dice: random.Random
     delay_s: float = 0.3
@@ -74,15 +74,17 @@ class Platform:
                     self.refunded.add(payment["payId"])
                 return
             if answer is not None and answer.is_client_error:
-                raise RuntimeError(f"the shop refuses {body}: {answer.status_code} {answer.text}")
+                self.lost.append(f"{payment['payId']}: {answer.status_code} {answer.text}")
+                return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
-        self.lost.append(payment["payId"])
+        self.lost.append(f"{payment['payId']}: no answer for {self.deadline_s:g} s")
 
     async def _attempt(self, body: dict[str, Any]) -> httpx.Response | None:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await self.http.post(f"{self.url}/pay/callbackPayment", json=body)
+                url = self.dice.choice(self.urls)
+                return await self.http.post(f"{url}/pay/callbackPayment", json=body)
         except (httpx.TransportError, TimeoutError):
             return None
 

@@ -153,8 +153,8 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
         )
         for name, url in settings.urls.items()
     }
-    url = settings.urls["payments"].split(",")[0]
-    platform = Platform(http, url, settings.secret, random.Random())
+    payments = settings.urls["payments"].split(",")
+    platform = Platform(http, payments, settings.secret, random.Random())
     desk = Desk(peers, platform, settings)
     watcher = Watcher(settings.broker)
     templates = Jinja2Templates(TEMPLATES)

@@ -63,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--calm", action="store_true", help="no faults at all: for the speed")
     parser.add_argument("--at-once", type=int, default=50, help="customers at a time")
     parser.add_argument("--brokers", type=int, default=BROKERS, help="0: use --broker")
+    parser.add_argument("--instances", type=int, default=1, help="of each service")
     parser.add_argument("--pay-by", choices=PAY_WAYS, default="outbox")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
     parser.add_argument("--folder", type=Path, help="keep logs and databases there")
@@ -84,6 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ),
         at_once=given.at_once,
         brokers=given.brokers,
+        instances=given.instances,
         on_page=lambda url: print(f"page: {url}", flush=True),
     )
     print(f"seed {plan.seed}: {plan.orders} orders, {plan.kills} kills", flush=True)
@@ -92,8 +94,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         outcome = asyncio.run(tell(plan, folder.resolve()))
     except StoryFailed as error:
-        print(f"shop: {error}", file=sys.stderr)
+        print(f"shop: {error}\nlogs and databases: {folder}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print(f"interrupted; every process was ended. Logs and databases: {folder}")
+        return 130
     print("\n".join(lines(plan, outcome)))
     for problem in outcome.problems:
         print(f"WRONG        {problem}")

@@ -17,6 +17,7 @@ import httpx
 from shop.money import text
 from shop.platform import Platform
 from shop.settings import Settings
+from shop.story.processes import StoryFailed
 
 GOODS_COUNT = 20
 USERS_COUNT = 50
@@ -70,7 +71,7 @@ class Customers:
     ) -> None:
         self.score = Score()
         self._http = http
-        self._urls = settings.urls
+        self._urls = {name: urls.split(",") for name, urls in settings.urls.items()}
         self._settings = settings
         self._platform = platform
         self._dice = dice
@@ -106,7 +107,7 @@ class Customers:
             ("users", "users", users),
             ("coupons", "coupons", coupons),
         ):
-            answer = await self._post(f"{self._urls[service]}/{name}", {name: rows})
+            answer = await self._post(service, f"/{name}", {name: rows})
             answer.raise_for_status()
 
     async def place(self, orders: int, at_once: int = USERS_COUNT) -> None:
@@ -189,7 +190,7 @@ class Customers:
         key = f"{self._prefix}-{number}{suffix}"
         begin = time.monotonic()
         answer = await self._post(
-            f"{self._urls['orders']}/order/confirm", request, {"Idempotency-Key": key}
+            "orders", "/order/confirm", request, {"Idempotency-Key": key}
         )
         if answer.extensions.get("attempts") == 1:
             self.score.confirms_s.append(time.monotonic() - begin)
@@ -210,13 +211,11 @@ class Customers:
         end = self._throw(ENDS)
         self.score.counts[end] += 1
         if end == "cancel":
-            answer = await self._post(
-                f"{self._urls['orders']}/order/{order['orderId']}/cancel", {}
-            )
+            answer = await self._post("orders", f"/order/{order['orderId']}/cancel", {})
             self._expect(answer, 200)
         elif end == "pay":
             answer = await self._post(
-                f"{self._urls['payments']}/pay/createPayment", {"orderId": order["orderId"]}
+                "payments", "/pay/createPayment", {"orderId": order["orderId"]}
             )
             if answer.status_code == 409:  # it took too long, or an answer was lost
                 self.score.counts["came too late to pay"] += 1
@@ -233,14 +232,19 @@ class Customers:
             )
 
     async def _post(
-        self, url: str, body: dict[str, Any], headers: dict[str, str] | None = None
+        self,
+        service: str,
+        path: str,
+        body: dict[str, Any],
+        headers: dict[str, str] | None = None,
     ) -> httpx.Response:
-        """Send a request until it is answered with anything but 503."""
+        """Send a request, to any instance, until it is answered with anything but 503."""
         deadline = time.monotonic() + DEADLINE_S
         pause_s = PAUSE_S
         attempts = 0
         while True:
             attempts += 1
+            url = self._dice.choice(self._urls[service]) + path
             try:
                 async with asyncio.timeout(ATTEMPT_S):
                     answer = await self._http.post(url, json=body, headers=headers)
@@ -254,7 +258,7 @@ class Customers:
                 if answer.status_code != 503:
                     self.score.failures.append(f"{url}: {failure}")
             if time.monotonic() >= deadline:
-                raise RuntimeError(f"{url} did not answer for {DEADLINE_S:g} s, at last {failure}")
+                raise StoryFailed(f"{url} did not answer for {DEADLINE_S:g} s, at last {failure}")
             await asyncio.sleep(pause_s * (0.5 + self._dice.random()))
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 

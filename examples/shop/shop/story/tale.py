@@ -34,6 +34,7 @@ class Plan:
         settings: of the services.
         at_once: how many customers there are.
         brokers: how many to start; 0: there is a cluster.
+        instances: of each service.
         on_page: called with the address of the page when it runs; ``None``: there is none.
     """
 
@@ -44,6 +45,7 @@ class Plan:
     settings: Settings
     at_once: int = USERS_COUNT
     brokers: int = BROKERS
+    instances: int = 1
     on_page: Callable[[str], None] | None = None
 
 
@@ -96,14 +98,14 @@ async def tell(plan: Plan, folder: Path) -> Outcome:
         StoryFailed: a process does not start.
     """
     settings = replace(plan.settings, late_rate=plan.late_rate)
-    town = Town(folder, settings, plan.brokers, page=plan.on_page is not None)
+    has_page = plan.on_page is not None
+    town = Town(folder, settings, plan.brokers, page=has_page, instances=plan.instances)
     async with town.running(), client(plan) as http:
         if plan.on_page is not None:
             plan.on_page(town.page_url)
         settings = town.settings
-        platform = Platform(
-            http, settings.urls["payments"], settings.secret, random.Random(plan.seed + 1)
-        )
+        urls = settings.urls["payments"].split(",")
+        platform = Platform(http, urls, settings.secret, random.Random(plan.seed + 1))
         customers = Customers(http, settings, platform, random.Random(plan.seed))
         await customers.load(plan.orders)
         havoc = Havoc(town, random.Random(plan.seed + 2))

@@ -29,28 +29,41 @@ class Town:
             unless it is given.
         brokers: how many to start; 0: ``settings.broker`` is a cluster that is there.
         page: whether the page runs, too.
+        instances: of each service.
     """
 
     def __init__(
-        self, folder: Path, settings: Settings, brokers: int, *, page: bool = False
+        self,
+        folder: Path,
+        settings: Settings,
+        brokers: int,
+        *,
+        page: bool = False,
+        instances: int = 1,
     ) -> None:
         self._folder = folder
         self._brokers = brokers
-        ports = free_ports(2 + brokers + len(DEFINITIONS))
+        ports = free_ports(2 + brokers + instances * len(DEFINITIONS))
         name_server = f"127.0.0.1:{ports[0]}"
-        service_ports = dict(zip(DEFINITIONS, ports[2 + brokers :], strict=True))
+        own_ports = iter(ports[2 + brokers :])
+        service_ports = {name: [next(own_ports) for _ in range(instances)] for name in DEFINITIONS}
         if settings.database == Settings().database:
             settings = replace(settings, database=f"sqlite:///{folder}/{{service}}.db")
         self.settings = replace(
             settings,
             broker=name_server if brokers else settings.broker,
-            urls={name: f"http://127.0.0.1:{port}" for name, port in service_ports.items()},
+            urls={
+                name: ",".join(f"http://127.0.0.1:{port}" for port in several)
+                for name, several in service_ports.items()
+            },
         )
         self.members: dict[str, Member] = {}
         if brokers:
             self._add_cluster(ports[0], ports[2 : 2 + brokers])
-        for name, port in service_ports.items():
-            self._add(name, ["-m", f"shop.{name}", "--port", str(port)], port)
+        for service, several in service_ports.items():
+            for number, port in enumerate(several):
+                name = service if number == 0 else f"{service}-{number + 1}"
+                self._add(name, ["-m", f"shop.{service}", "--port", str(port)], port)
         self._add("relay", ["-m", "shop.relay"], None)
         self.page_url = f"http://127.0.0.1:{ports[1]}"
         if page:
