@@ -6,7 +6,7 @@ It also is the payment platform: who pays here has it called back several times,
 import asyncio
 import random
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -184,7 +184,12 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
         told = {"told": desk.told, "messages": list(watcher.messages)}
         return templates.TemplateResponse(request, "shop.html", figures | told)
 
-    async def do(doing: Any) -> Response:
+    _add_forms(app, desk)
+    return app
+
+
+def _add_forms(app: FastAPI, desk: Desk) -> None:
+    async def do(doing: Awaitable[str]) -> Response:
         try:
             desk.told = await doing
         except Refused as error:
@@ -210,5 +215,3 @@ def create_page(settings: Settings, *, http: httpx.AsyncClient | None = None) ->
     @app.post("/cancel")
     async def cancel(order_id: Annotated[Id, Form()]) -> Response:
         return await do(desk.cancel(order_id))
-
-    return app
