@@ -8,6 +8,7 @@ from tests.interop.java_admin import JavaAdmin
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.jvm import JavaClient
 
+from pymq import Message, Network, ReceivedMessage, blocking
 from pymq.client.bulk_client import BulkClient
 from pymq.errors import PymqError
 from pymq.testing import Cluster
@@ -64,3 +65,82 @@ def test_messages_retries_and_dead_letters_of_a_namespace(
             assert time.monotonic() < deadline, "nothing became a dead letter"
             time.sleep(0.1)
     assert message_count(cluster, f"%RETRY%{space}%{group}-failing") == 1
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_both_sides_share_a_namespace(
+    version: str, cluster: Cluster, java_client: Callable[[str], JavaClient]
+) -> None:
+    """Topic, group, retries and dead letters are the same, whoever sends and whoever fails."""
+    client, name_server = java_client(version), cluster.name_server
+    space = f"shared{version[0]}"
+    network = Network(namespace=space)
+    with blocking.Producer(name_server, group="makers", network=network) as ours:
+        ours.send(Message("orders", b"of pymq", tags="t", keys="k"))
+        with JavaPushConsumer(client, "readers", name_server, "orders", Namespace=space) as theirs:
+            (message,) = theirs.wait_count(1)
+            assert (message.topic, message.body, message.tags) == ("orders", b"of pymq", "t")
+    with JavaProducer(client, "makers", name_server, Namespace=space) as producer:
+        producer.send("orders", b"of java")
+    # The group goes on where its Java member was, and its failures come again to a Java member.
+    failed: list[tuple[str, bytes]] = []
+
+    def fail(message: ReceivedMessage) -> None:
+        failed.append((message.topic, message.body))
+        raise ValueError("for the other member")
+
+    consumer = blocking.Consumer(name_server, "readers", network=network).subscribe("orders")
+    with consumer:
+        consumer.run(fail, timeout_s=1)
+        assert consumer.client_id
+    assert failed[0] == ("orders", b"of java")
+    assert b"of pymq" not in {body for _, body in failed}
+    with JavaPushConsumer(client, "readers", name_server, "orders", Namespace=space) as theirs:
+        assert [one.topic for one in theirs.wait_count(1)] == ["orders"]
+    assert message_count(cluster, f"{space}%orders") == 2
+    assert message_count(cluster, f"%RETRY%{space}%readers") >= 1
+    rejecting = blocking.Consumer(
+        name_server, "rejecting", from_where="earliest", network=network
+    ).subscribe("orders")
+    with rejecting:
+        rejecting.run(lambda message: message.reject("not wanted"), timeout_s=1)
+    with JavaPushConsumer(
+        client, "undertakers", name_server, "%DLQ%rejecting", Namespace=space
+    ) as theirs:
+        dead = theirs.wait_count(2)
+    assert {one.body for one in dead} == {b"of pymq", b"of java"}
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_members_of_a_namespace_divide_the_queues_alike(
+    orderly: bool, cluster: Cluster, java_client: Callable[[str], JavaClient]
+) -> None:
+    client, name_server, network = java_client("5.3.3"), cluster.name_server, Network(namespace="d")
+    topic, group = f"divided-{orderly}".lower(), f"dividers-{orderly}".lower()
+    with blocking.Admin(name_server, network=network) as admin:
+        admin.topics.create(topic, queue_count=8)
+    ours: list[bytes] = []
+    consumer = blocking.Consumer(
+        name_server, group, from_where="earliest", orderly=orderly, network=network
+    ).subscribe(topic)
+    with (
+        consumer,
+        JavaPushConsumer(
+            client,
+            group,
+            name_server,
+            topic,
+            Namespace="d",
+            listener="orderly" if orderly else "concurrent",
+        ) as theirs,
+        blocking.Producer(name_server, network=network) as producer,
+    ):
+        deadline = time.monotonic() + DEADLINE_S
+        while (count := [one.topic for one in consumer.assignment].count(topic)) != 4:
+            assert time.monotonic() < deadline, f"{count} of 8 queues are ours"
+            time.sleep(0.1)
+        for number, queue in enumerate(producer.queues(topic) * 4):
+            producer.send(Message(topic, b"%d" % number), queue=queue)
+        consumer.run(lambda message: ours.append(message.body), timeout_s=3)
+        found = ours + [message.body for message in theirs.wait_count(16)]
+    assert sorted(map(int, found)) == list(range(32))

@@ -11,6 +11,7 @@ from pymq.client.consumer_config import MAX_RECONSUME_TIMES, ConsumerConfig
 from pymq.client.held_queues import HeldQueues
 from pymq.client.inbox import Inbox
 from pymq.client.local_offsets import FLUSH_S, LocalOffsets
+from pymq.client.namespaces import wrapped_queue
 from pymq.client.ordered_inbox import OrderedInbox
 from pymq.client.ordered_outcomes import OrderedOutcomes
 from pymq.client.ordered_retry import OrderedFailures
@@ -163,7 +164,7 @@ class ConsumerParts:
 
     def _offsets(self, queue: MessageQueue) -> QueueOffsets:
         if self._local_offsets is not None:
-            return self._local_offsets.of(queue)
+            return self._local_offsets.of(wrapped_queue(self._config.network, queue))
         return BrokerOffsets(self._config.group, queue, self.pool)
 
     def _may_deliver(self, queue: MessageQueue) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.addresses import join_address, split_address
+from pymq.protocol.namespaces import check_namespace, unwrap, wrap
 
 #: The port of RocketMQ's VIP channel is this much below the broker's.
 VIP_PORT_BELOW = 2
@@ -29,12 +30,16 @@ class Network:
             look-up (``unitName``).
         instance_name: part of the client's id instead of process id and time (``instanceName``).
             Members of a group need different ones.
+        namespace: in which topics and groups are, so that several tenants of a cluster can use
+            the same names (``setNamespace``): ``orders`` of namespace ``shop`` is ``shop%orders``
+            to brokers. Names of the system are the same in all. ``BlockingClient`` has none.
     """
 
     broker_address_map: Mapping[str, str] = field(default_factory=dict)
     vip_channel: bool = False
     unit_name: str | None = None
     instance_name: str | None = None
+    namespace: str | None = None
 
     def __post_init__(self) -> None:
         pairs = self.broker_address_map
@@ -54,6 +59,8 @@ class Network:
                 raise ConfigurationError(
                     f"{name}={value!r:.80}: expected a name without spaces and any of @ / ? &"
                 )
+        if self.namespace is not None:
+            check_namespace(self.namespace)
 
     def reached(self, address: str) -> str:
         """Return where to connect to for an address that a broker advertises."""
@@ -72,6 +79,14 @@ class Network:
             return address
         host, port = split_address(address)
         return join_address(host, port - VIP_PORT_BELOW)
+
+    def wrap(self, name: str) -> str:
+        """Return what brokers call a topic or group."""
+        return wrap(self.namespace, name) if self.namespace else name
+
+    def unwrap(self, name: str) -> str:
+        """Return what a topic or group that brokers call so is called in the namespace."""
+        return unwrap(self.namespace, name) if self.namespace else name
 
     def client_id(self, host: str, instance: str) -> str:
         """Return who we are to brokers (RocketMQ buildMQClientId).

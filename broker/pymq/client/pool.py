@@ -24,6 +24,7 @@ from pymq.client.live_routes import LiveRoutes
 from pymq.client.loop_watch import WATCH_S, LoopWatch
 from pymq.client.name_server_lookup import LOOKUP_S
 from pymq.client.name_servers import NameServers
+from pymq.client.namespaces import Namespaced
 from pymq.client.network import PLAIN, Network
 from pymq.client.routes import MASTER_ID
 from pymq.client.shared_work import SharedWork
@@ -85,6 +86,7 @@ class ClientPool:
         network: Network = PLAIN,
     ) -> None:
         self.network = network
+        self._names = None if network.namespace is None else Namespaced(network)
         self.timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self.clock = clock or Clock()
@@ -311,6 +313,7 @@ class ClientPool:
                 self._connect_timeout_s,
                 on_request=self._dispatch,
                 on_ended=self._ended,
+                on_leave=None if self._names is None else self._names.leave,
                 reached=self.network.reached(address),
             )
         except PymqError as error:
@@ -339,6 +342,8 @@ class ClientPool:
     def _dispatch(self, channel: AsyncChannel, request: Command) -> None:
         handler = self._on_request.get(request.code)
         if handler is not None:
+            if self._names is not None:
+                self._names.enter(request)
             handler(channel, request)
         else:
             remark = f" request type {request.code} not supported"
@@ -362,7 +367,8 @@ class ClientPool:
         answer = await channel.request(
             operation.request, timeout_s or self.timeout_s, description=operation.description
         )
-        return operation.result(answer, peer=channel.address)
+        result = operation.result(answer, peer=channel.address)
+        return result if self._names is None else self._names.result(result)
 
     async def ask_name_servers(self, make: Callable[[], operations.Operation[T]]) -> T:
         """Return the answer of the first name server that gives one.

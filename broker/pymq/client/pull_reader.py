@@ -120,7 +120,7 @@ class PullReader(QueueReader):
     # --- pulls
 
     def _begin(self, offset: int) -> None:
-        self.process_queue = PulledQueue(self.queue, offset)
+        self.process_queue = PulledQueue(self.queue, offset, self._pool.network)
         self.process_queue.is_paused = self.is_paused
 
     async def _wait_room(self, process_queue: ProcessQueue) -> int:

@@ -332,7 +332,9 @@ class QueueReader:
             record.sys_flag &= ~MessageFlag.COMPRESSED
             message = ReceivedMessage.from_record(record, self.queue.broker_name)
             undecodable.add(message.queue_offset)
-        message.topic = visible_topic(message.topic, message.properties)
+        message.topic = self._pool.network.unwrap(
+            visible_topic(message.topic, message.properties)
+        )
         return message
 
     async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:

@@ -138,7 +138,7 @@ class Transactions:
             where,
             deadline_s,
             kind=HalfSend,
-            system={TRANSACTION_PREPARED: "true", PRODUCER_GROUP: group},
+            system={TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._pool.network.wrap(group)},
             sys_flag=_PREPARED,
         )
         self._open.add(send.message_id)
@@ -215,6 +215,7 @@ class Transactions:
             header = CheckTransactionRequest.from_fields(request.fields)
             record = decode_record(request.body)
             message = ReceivedMessage.from_record(record, header.broker_name)
+            message.topic = self._pool.network.unwrap(message.topic)
         except (ProtocolError, StoreError, ConfigurationError) as error:
             self._said.warn(
                 "malformed", "%s asked about a transaction with %s", channel.peer, error

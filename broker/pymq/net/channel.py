@@ -20,6 +20,8 @@ _RESPONSE = int(CommandFlag.RESPONSE)
 
 #: Handles a request that the server sent over our connection.
 OnRequest = Callable[["AsyncChannel", Command], None]
+#: Changes a request just before it is encoded; it must be idempotent.
+OnLeave = Callable[[Command], None]
 
 
 class AsyncChannel(AskingWire):
@@ -29,6 +31,7 @@ class AsyncChannel(AskingWire):
         address: ``host:port``, for error messages.
         on_request: gets the server's own requests; without it they are logged and dropped.
         on_ended: called once when the connection is gone, after its requests have failed.
+        on_leave: gets each request that goes out as a ``Command``, before it is encoded.
         pending_max: most requests in flight at a time.
         frame_bytes_max: largest frame accepted.
     """
@@ -43,6 +46,7 @@ class AsyncChannel(AskingWire):
         *,
         on_request: OnRequest | None = None,
         on_ended: Callable[["AsyncChannel"], None] | None = None,
+        on_leave: OnLeave | None = None,
         pending_max: int = PENDING_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
@@ -53,6 +57,7 @@ class AsyncChannel(AskingWire):
         self.address = self.peer = address
         self._on_request = on_request
         self._on_ended = on_ended
+        self._on_leave = on_leave
 
     @staticmethod
     async def connect(
@@ -61,6 +66,7 @@ class AsyncChannel(AskingWire):
         *,
         on_request: OnRequest | None = None,
         on_ended: Callable[["AsyncChannel"], None] | None = None,
+        on_leave: OnLeave | None = None,
         pending_max: int = PENDING_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         reached: str | None = None,
@@ -70,7 +76,7 @@ class AsyncChannel(AskingWire):
         Args:
             address: ``host:port``, by which the peer is known.
             timeout_s: for the connection to be made.
-            on_request, on_ended, pending_max, frame_bytes_max: see the class.
+            on_request, on_ended, on_leave, pending_max, frame_bytes_max: see the class.
             reached: where to connect to instead of ``address``.
 
         Raises:
@@ -83,6 +89,7 @@ class AsyncChannel(AskingWire):
             address,
             on_request=on_request,
             on_ended=on_ended,
+            on_leave=on_leave,
             pending_max=pending_max,
             frame_bytes_max=frame_bytes_max,
         )
@@ -108,6 +115,11 @@ class AsyncChannel(AskingWire):
         """Answer a request from the server, unless it is one-way."""
         if not request.is_one_way and self.is_open:
             self._send_command(response)
+
+    def _send_command(self, command: Command) -> None:
+        if self._on_leave is not None and not command.flag & _RESPONSE:
+            self._on_leave(command)
+        super()._send_command(command)
 
     # --- answers
 
