@@ -1,5 +1,8 @@
 """How brokers are reached when not at the addresses that they advertise, and who we say we are."""
 
+import itertools
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -9,6 +12,8 @@ from pymq.protocol.namespaces import check_namespace, unwrap, wrap
 
 #: The port of RocketMQ's VIP channel is this much below the broker's.
 VIP_PORT_BELOW = 2
+
+_client_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,15 +93,24 @@ class Network:
         """Return what a topic or group that brokers call so is called in the namespace."""
         return unwrap(self.namespace, name) if self.namespace else name
 
-    def client_id(self, host: str, instance: str) -> str:
+    def client_id(
+        self, host: str, instance: str | None = None, *, is_renewed: bool = False
+    ) -> str:
         """Return who we are to brokers (RocketMQ buildMQClientId).
 
         Args:
             host: our address.
-            instance: what tells this client from others, unless it was given a name.
+            instance: what tells this client from others, unless this network has a name for it;
+                ``None``: the process and the time.
+            is_renewed: a client of the parent process has the name, too.
         """
         unit = "" if self.unit_name is None else f"@{self.unit_name}"
-        return f"{host}@{self.instance_name or instance}{unit}"
+        name = self.instance_name or instance
+        if name is None:
+            name = f"{os.getpid()}#{time.time_ns()}{next(_client_numbers)}"
+        elif is_renewed:
+            name = f"{name}-{os.getpid()}"
+        return f"{host}@{name}{unit}"
 
 
 def _checked_pair(advertised: object, reached: object) -> tuple[str, str]:

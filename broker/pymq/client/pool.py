@@ -9,7 +9,6 @@
 
 import asyncio
 import ipaddress
-import itertools
 import logging
 import os
 import secrets
@@ -43,8 +42,6 @@ KEYS_CHECK_S = 1.0
 CLOSE_S = 1.0
 
 _log = logging.getLogger(__name__)
-
-_client_numbers = itertools.count()
 
 #: Gets a request of a server, and the connection that it came over.
 OnRequest = Callable[[AsyncChannel, Command], None]
@@ -107,6 +104,8 @@ class ClientPool:
             clock=self.clock,
         )
         self._instance_name = instance_name
+        #: Takes the place of a client of the parent process, in a child made by ``fork``.
+        self.is_renewed = False
         self._client_id = ""
         self.heartbeats = Heartbeats(
             self,
@@ -144,7 +143,7 @@ class ClientPool:
             self.home.check()
             return
         self._open = True
-        self.home = Home()
+        self.home = Home(self._leave_to_parent)
         self.loop = self.home.loop
         try:
             await self._name_servers.look_up()
@@ -155,9 +154,9 @@ class ClientPool:
                 opened.close()
             raise
         address = ipaddress.ip_address((channel.local_host or "127.0.0.1").partition("%")[0])
-        number = next(_client_numbers)
-        instance = f"{os.getpid()}#{time.time_ns()}{number}"
-        self._client_id = self.network.client_id(str(address), self._instance_name or instance)
+        self._client_id = self.network.client_id(
+            str(address), self._instance_name, is_renewed=self.is_renewed
+        )
         self._unique_keys = UniqueKeys(
             address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
         )
@@ -190,6 +189,11 @@ class ClientPool:
                 await self._tasks.close()
             finally:
                 await self._close_channels()
+
+    def _leave_to_parent(self) -> None:
+        """Give up our copies of the connections, in a child made by ``fork``."""
+        for channel in list(self._channels.values()):
+            channel.leave_to_parent()
 
     async def _close_channels(self) -> None:
         """Send what is pending and close; cut off whoever does not take it.

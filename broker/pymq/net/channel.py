@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import cast
 
@@ -120,6 +121,21 @@ class AsyncChannel(AskingWire):
         if self._on_leave is not None and not command.flag & _RESPONSE:
             self._on_leave(command)
         super()._send_command(command)
+
+    def leave_to_parent(self) -> None:
+        """Give up our copy of the connection, in a child made by ``fork``; the parent's stays.
+
+        Its descriptor leads nowhere from then on. It is not closed: its number would be used again,
+        while the loop of the parent, of which this process has a copy, takes it for its own.
+        """
+        found = None if self._transport is None else self._transport.get_extra_info("socket")
+        if found is None or (number := found.fileno()) < 0:
+            return
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        try:
+            os.dup2(nowhere, number, inheritable=False)
+        finally:
+            os.close(nowhere)
 
     # --- answers
 
