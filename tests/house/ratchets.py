@@ -45,11 +45,15 @@ QUIET_DECORATORS = {
     *("final", "lru_cache", "overload", "override", "property", "setter", "staticmethod"),
 }
 #: Libraries that call what is defined in classes that inherit from theirs.
-CALLING_LIBRARIES = {"asyncio", "pyspark", "logging", "ast", "threading"}
+CALLING_LIBRARIES = {
+    *("asyncio", "pyspark", "logging", "ast", "threading", "faststream", "kombu"),
+}
 #: Files that are run or found by others: by the interpreter, by pytest, by Spark, by installers.
 ENTRANCES = {
     *("pymq.cli.__main__", "pymq.cli.main", "pymq.testing.pytest_plugin", "pyspark_pymq"),
     *("pymq.allocation", "pymq.selectors", "pymq.blocking", "pymq.spark", "pymq.otel"),
+    *("pymq.integrations.faststream", "pymq.integrations.kombu"),
+    "pymq.integrations.structured_logging",
     *("pymq.testing.containers", "pymq.testing.faulty_files"),
 }
 
