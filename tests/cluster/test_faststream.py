@@ -1,4 +1,4 @@
-"""The FastStream broker: handlers, retries, dead letters, requests, routers; a broker that restarts."""
+"""The FastStream broker: handlers, retries, dead letters, requests; a broker that restarts."""
 
 import asyncio
 from collections import Counter
@@ -10,19 +10,19 @@ from tests.cluster.scenarios import wait_until
 
 pytest.importorskip("faststream")
 
-from faststream import AckPolicy, FastStream  # noqa: E402
-from faststream.exceptions import RejectMessage  # noqa: E402
-from faststream.specification import AsyncAPI  # noqa: E402
-from pydantic import BaseModel  # noqa: E402
+from faststream import AckPolicy, FastStream
+from faststream.exceptions import RejectMessage
+from faststream.specification import AsyncAPI
+from pydantic import BaseModel
 
-from pymq import Consumer, Message, Network, Producer, ReceivedMessage  # noqa: E402
-from pymq.integrations.faststream import (  # noqa: E402
+from pymq import Consumer, Message, Network, Producer, ReceivedMessage
+from pymq.integrations.faststream import (
     CurrentMessage,
     RocketBroker,
     RocketResponse,
     RocketRouter,
 )
-from pymq.testing import Cluster  # noqa: E402
+from pymq.testing import Cluster
 
 
 class Order(BaseModel):
@@ -225,7 +225,8 @@ def test_messages_of_others_are_understood(cluster: Cluster) -> None:
         await wait_until(lambda: got, "it came")
         assert got == [({"n": 1}, receipt.message_id)]
         await broker.publish({"n": 2}, "plain", tags="a", sharding_key="k")
-        consumer = Consumer(cluster.name_server, "plainly", from_where="earliest").subscribe("plain")
+        consumer = Consumer(cluster.name_server, "plainly", from_where="earliest")
+        consumer.subscribe("plain")
         async with consumer:
             message: ReceivedMessage = await anext(aiter(consumer))
         assert (message.body, message.tags) == (b'{"n":2}', "a")

@@ -27,7 +27,8 @@ def until(condition: Callable[[], object], what: str | Callable[[], str]) -> Non
     deadline_s = time.monotonic() + LIMIT_S
     while not condition():
         if time.monotonic() > deadline_s:
-            raise AssertionError(f"not within {LIMIT_S:g} s: {what if isinstance(what, str) else what()}")
+            text = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {LIMIT_S:g} s: {text}")
         time.sleep(0.02)
 
 

@@ -327,7 +327,7 @@ class RocketBroker(_Endpoints, BrokerUsecase[Any, Producer, Any]):
             **fields,
         )
 
-    async def publish(  # type: ignore[override]
+    async def publish(
         self,
         message: Any = None,
         topic: str = "",

@@ -264,13 +264,13 @@ class Transport(virtual.Transport):
     """The transport of ``pymq://host:port``."""
 
     Channel = Channel
-    default_port = PORT
+    default_port: Any = PORT
     #: A look for a message waits by itself.
     polling_interval = 0.0
     driver_type = "pymq"
     driver_name = "pymq"
-    connection_errors = (*virtual.Transport.connection_errors, PymqError)
-    channel_errors = (*virtual.Transport.channel_errors, ConfigurationError, ClientMisplaced)
+    connection_errors: Any = (*virtual.Transport.connection_errors, PymqError)
+    channel_errors: Any = (*virtual.Transport.channel_errors, ConfigurationError, ClientMisplaced)
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
