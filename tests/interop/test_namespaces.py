@@ -1,9 +1,12 @@
 """Official clients with a namespace: a prefix of topics and groups that brokers know nothing of."""
 
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.interop.conftest import RealCluster
 from tests.interop.java_admin import JavaAdmin
 from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.jvm import JavaClient
@@ -138,3 +141,55 @@ def test_members_of_a_namespace_divide_the_queues_alike(
         consumer.run(lambda message: ours.append(message.body), timeout_s=3)
         found = ours + [message.body for message in theirs.wait_count(16)]
     assert sorted(map(int, found)) == list(range(32))
+
+
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3"])
+def test_both_sides_share_a_namespace_of_an_official_broker(
+    version: str,
+    real_cluster: Callable[[str], RealCluster],
+    java_client: Callable[[str], JavaClient],
+) -> None:
+    """What pymq's brokers and clients might only agree on with each other: locks, retries, pops."""
+    name_server, client = real_cluster(version).name_server.address, java_client(version)
+    space = f"official{uuid.uuid4().hex[:6]}"
+    network = Network(namespace=space)
+    with blocking.Admin(name_server, network=network) as admin:
+        admin.topics.create("orders", queue_count=2)
+        for group in ("theirs", "ours", "inorder", "poppers"):
+            admin.groups.create(group)
+    with blocking.Producer(name_server, group="makers", network=network) as producer:
+        for number in range(4):
+            receipt = producer.send(Message("orders", b"%d" % number, keys="k"))
+            assert receipt.queue.topic == "orders"
+    with JavaPushConsumer(client, "theirs", name_server, "orders", Namespace=space) as theirs:
+        assert {one.topic for one in theirs.wait_count(4)} == {"orders"}
+    with JavaProducer(client, "makers", name_server, Namespace=space) as maker:
+        maker.send("orders", b"4")
+    for group, orderly in (("ours", False), ("inorder", True)):
+        consumer = blocking.Consumer(
+            name_server, group, from_where="earliest", orderly=orderly, network=network
+        ).subscribe("orders")
+        with consumer:
+            found = [consumer.receive(DEADLINE_S) for _ in range(5)]
+            assert {(one.topic, one.body) for one in found if one} == {
+                ("orders", b"%d" % number) for number in range(5)
+            }
+    if version < "5":
+        return
+    popper = blocking.SimpleConsumer(
+        name_server, "poppers", from_where="earliest", network=network
+    ).subscribe("orders")
+    counts: Counter[bytes] = Counter()
+    with popper:
+        deadline = time.monotonic() + DEADLINE_S
+        while counts[b"0"] < 2 or len(counts) < 5:
+            assert time.monotonic() < deadline, counts
+            for message in popper.receive(8, 10.0, timeout_s=1):
+                assert message.topic == "orders"
+                counts[message.body] += 1
+                if message.body == b"0" and counts[b"0"] == 1:
+                    popper.change_invisible(message, 1.0)  # It comes again, from the retry topic.
+                else:
+                    popper.ack(message)
+        assert not popper.receive(8, 10.0, timeout_s=12)
+    assert counts == Counter({b"0": 2, b"1": 1, b"2": 1, b"3": 1, b"4": 1})
