@@ -31,7 +31,6 @@ UNUSED: dict[str, str] = {
     "pymq.client.bulk_client.BulkClient.send_batches": "how tests and benchmarks fill queues",
     "pymq.filter.bloom.BloomFilter.is_hit": "how tests read bit maps of RocketMQ",
     "pymq.protocol.batch_body.decode_batch": _PEERS,
-    "pymq.protocol.outcomes.Settled.reject": "what users call on a ReceivedMessage",
     "pymq.protocol.registration_body.RegisterBrokerBody.encode_compressed": _PEERS,
     "pymq.store.retention.deleted_segments.DeletedSegments.held_count": "what tests look at",
     "pymq.testing.faulty_files.FaultyFiles": _DISKS,
@@ -189,7 +188,8 @@ def foreign_classes(root: Path) -> frozenset[str]:
             known = aliases(module)
             for node in ast.walk(module.tree):
                 if isinstance(node, ast.ClassDef):
-                    first = {dotted(base).partition(".")[0] for base in node.bases}
+                    bases = (b.value if isinstance(b, ast.Subscript) else b for b in node.bases)
+                    first = {dotted(base).partition(".")[0] for base in bases}
                     sources = {known.get(name, name).partition(".")[0] for name in first}
                     if sources & CALLING_LIBRARIES or first & found:
                         found.add(node.name)

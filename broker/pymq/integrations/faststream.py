@@ -319,13 +319,8 @@ class RocketBroker(_Endpoints, BrokerUsecase[Any, Producer, Any]):
         return True
 
     def _command(self, body: Any, topic: str, kind: PublishType, **fields: Any) -> RocketCommand:
-        return RocketCommand(
-            body,
-            publish_type=kind,
-            destination=topic,
-            correlation_id=fields.pop("correlation_id", None) or self.config.id_generator(),
-            **fields,
-        )
+        fields["correlation_id"] = fields.get("correlation_id") or self.config.id_generator()
+        return RocketCommand(body, publish_type=kind, destination=topic, **fields)
 
     async def publish(
         self,
@@ -393,13 +388,8 @@ class RocketBroker(_Endpoints, BrokerUsecase[Any, Producer, Any]):
             RequestTimeout: no answer came within ``timeout`` seconds.
             PymqError: as for ``publish``.
         """
+        fields = {"headers": headers, "correlation_id": correlation_id, "options": options}
         command = self._command(
-            message,
-            topic,
-            PublishType.REQUEST,
-            headers=headers,
-            correlation_id=correlation_id,
-            timeout_s=timeout,
-            options=options,
+            message, topic, PublishType.REQUEST, timeout_s=timeout, **fields
         )
         return await self._basic_request(command, producer=self._producer)
