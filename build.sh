@@ -54,7 +54,7 @@ find_python() {
 
 made_from() {  # the folder and the interpreter, then the files that decide what is installed
   echo "$root $(readlink -f "$python" || true)"
-  sha256sum setup.cfg pyproject.toml
+  sha256sum setup.cfg pyproject.toml examples/shop/pyproject.toml
 }
 
 make_venv() {
@@ -73,11 +73,11 @@ make_venv() {
   # "compat" writes a plain .pth; the default puts an import hook in its place, which costs every
   # start and hides pyspark_pymq from Spark, which lists the modules in the folders of sys.path.
   "$python" -m pip install --quiet --disable-pip-version-check \
-    --config-settings editable_mode=compat --editable '.[all,dev]' >&2
-  # It names one root only; this one names both.
-  printf '%s\n' "$root/broker" "$root/connector" \
+    --config-settings editable_mode=compat --editable '.[all,dev]' --editable examples/shop >&2
+  # It names one root only; this one names all.
+  printf '%s\n' "$root/broker" "$root/connector" "$root/examples/shop" \
     > "$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/pymq-roots.pth"
-  rm -rf build broker/*.egg-info
+  rm -rf build {broker,examples/shop}/*.egg-info examples/shop/build
   "$python" -c 'import sys; sys.exit(not set(sys.argv[1:]) <= set(sys.path))' \
     "$root/broker" "$root/connector" || die ".venv does not see broker/ and connector/: remove .venv and try again"
   made_from > "$stamp"
@@ -145,6 +145,8 @@ demo() {
   need_java "the demo"
   exec "$python" examples/flights/demo.py "$@"
 }
+
+shop() { run "$python" -m shop.story "$@"; }
 
 bench_spark() {  # bench_spark [ceiling|kafka [ARGUMENTS]]: both without arguments
   make_env
@@ -365,6 +367,7 @@ shift || true
 case $verb in
   env) make_env ;;                          #: make .venv with everything installed; a Java for Spark
   demo) demo "$@" ;;                        #: the flights of New York through broker and Spark, checked
+  shop) shop "$@" ;;                        #: a shop of six services, 1,000 orders, faults, and an audit
   test) tests "$@" ;;                       #: all tests that need no Maven
   interop) interop "$@" ;;                  #: tests against the official Java clients and brokers
   pythons) pythons "$@" ;;                  #: tests in newer Pythons, those of newer Debians; needs root

@@ -95,6 +95,46 @@ def test_a_message_is_there_when_its_block_is_left(pymq_cluster: Cluster) -> Non
     run(test())
 
 
+@pytest.mark.parametrize("is_raised", [True, False])
+def test_who_does_not_know_leaves_it_open(checking: Cluster, is_raised: bool) -> None:
+    """The producer lives on, and yet its check is asked; a broker is killed meanwhile."""
+    asked: list[str] = []
+
+    def check(message: ReceivedMessage) -> TransactionStatus:
+        asked.append(message.message_id)
+        return COMMIT
+
+    async def test() -> None:
+        async with Producer(checking.name_server, group="pg", check_transaction=check) as producer:
+            try:
+                async with Transaction(producer, Message("T", b"x")) as transaction:
+                    await transaction.leave_open()
+                    await transaction.leave_open()  # idempotent
+                    with pytest.raises(LocalProtocolError, match="which was left open"):
+                        await transaction.commit()
+                    if is_raised:
+                        raise TimeoutError("no answer of the database")
+            except TimeoutError:
+                assert is_raised
+            assert transaction.status is UNKNOWN
+            broker = checking.broker(transaction.receipt.queue.broker_name)
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+            while not asked:  # a producer comes back to a broker when it sends
+                await producer.send(Message("U", b"again"))
+                await asyncio.sleep(0.05)
+            assert await wait_delivered(checking, 1) == [b"x"]
+            assert set(asked) == {transaction.message_id}
+            async with Transaction(producer, Message("T", b"y")) as ended:
+                await ended.commit()
+                with pytest.raises(LocalProtocolError, match="told COMMIT before"):
+                    await ended.leave_open()
+            with pytest.raises(ClientClosed, match="not begun"):
+                await Transaction(producer, Message("T", b"z")).leave_open()
+
+    run(test())
+
+
 def test_what_a_transaction_needs_is_named(pymq_cluster: Cluster) -> None:
     with pytest.raises(ConfigurationError, match="give group= a name of its own"):
         Producer("127.0.0.1:1", check_transaction=never)

@@ -124,8 +124,10 @@ SURFACE = {
         *("start", "close", "subscribe", "unsubscribe", "run", "commit", "commit_nowait"),
         *("receive", "messages", "acknowledge"),
     },
-    "Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
-    "blocking.Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback"},
+    "Transaction": {"receipt", "message_id", "status", "begin", "commit", "rollback", "leave_open"},
+    "blocking.Transaction": {
+        *("receipt", "message_id", "status", "begin", "commit", "rollback", "leave_open"),
+    },
     "blocking.PullConsumer": PULL,
     "blocking.SimpleConsumer": SIMPLE,
     "blocking.Reader": {"start", "close", "queues", "read"},

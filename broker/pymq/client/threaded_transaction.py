@@ -67,6 +67,7 @@ class Transaction:
 
     commit = blocking(_Asyncio.commit)
     rollback = blocking(_Asyncio.rollback)
+    leave_open = blocking(_Asyncio.leave_open)
     _leave = blocking(_Asyncio.__aexit__)
 
     def begin(self) -> Self:

@@ -24,7 +24,8 @@ class Transaction:
             await database.book(transaction.message_id)
 
     Leaving the block commits. An ``Exception`` rolls back. Anything else that ends it, such as a
-    cancellation, leaves open what became of the local transaction: the broker will ask.
+    cancellation, leaves open what became of the local transaction: the broker will ask. So does
+    ``leave_open``, for who does not know.
 
     Args:
         producer: with a ``group`` of its own and ``check_transaction``.
@@ -51,6 +52,7 @@ class Transaction:
         self._deadline_s = deadline_s
         self._receipt: SendReceipt | None = None
         self._status = TransactionStatus.UNKNOWN
+        self._is_left_open = False
 
     @property
     def receipt(self) -> SendReceipt:
@@ -101,8 +103,32 @@ class Transaction:
         """Have the message dropped. Raises what ``commit`` does."""
         await self._end(TransactionStatus.ROLLBACK)
 
+    async def leave_open(self) -> None:
+        """Let ``check_transaction`` say what became of it, when the broker asks.
+
+        For who does not know it: the database was told to commit, and has not answered. Without
+        this, checks are answered ``UNKNOWN`` for as long as the producer lives. Idempotent.
+
+        Raises:
+            ClientClosed: the transaction has not begun.
+            LocalProtocolError: it was ended already.
+        """
+        receipt = self.receipt
+        if self._status is not TransactionStatus.UNKNOWN:
+            raise LocalProtocolError(
+                f"leave_open of the transaction of message {receipt.message_id}, whose broker was "
+                f"told {self._status.name} before"
+            )
+        self._is_left_open = True
+        self._transactions.forget(receipt)
+
     async def _end(self, status: TransactionStatus) -> None:
         receipt = self.receipt
+        if self._is_left_open:
+            raise LocalProtocolError(
+                f"{status.name} of the transaction of message {receipt.message_id}, which was left "
+                "open: the broker asks what became of it (check_transaction)"
+            )
         if self._status is not TransactionStatus.UNKNOWN:
             if self._status is status:
                 return
@@ -117,7 +143,7 @@ class Transaction:
         return await self.begin()
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._status is not TransactionStatus.UNKNOWN:
+        if self._status is not TransactionStatus.UNKNOWN or self._is_left_open:
             return
         if kind is None:
             await self.commit()

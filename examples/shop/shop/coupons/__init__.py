@@ -1,0 +1,1 @@
+"""The service *coupons*: what takes something off the price of one order."""

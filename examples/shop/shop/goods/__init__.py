@@ -1,0 +1,1 @@
+"""The service *goods*: what there is, and how much of it."""

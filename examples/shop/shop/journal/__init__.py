@@ -1,0 +1,1 @@
+"""The service *journal*: one entry for each payment."""

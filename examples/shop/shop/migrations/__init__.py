@@ -1,0 +1,1 @@
+"""Migrations of all services; each has its own line of revisions."""

@@ -1,0 +1,49 @@
+"""Columns of tables that several services have, as the first revisions create them."""
+
+from sqlalchemy import BigInteger, Column, Integer, String, Text
+from sqlalchemy.schema import SchemaItem
+
+ROW_ID = BigInteger().with_variant(Integer(), "sqlite")
+ID = String(64)
+
+
+def step_columns() -> list[SchemaItem]:
+    """Return those of ``..._step``."""
+    return [
+        Column("order_id", ID, primary_key=True),
+        Column("state", String(8), nullable=False),
+        Column("changed_ms", BigInteger, nullable=False),
+        Column("version", Integer, nullable=False),
+    ]
+
+
+def consumed_columns() -> list[SchemaItem]:
+    """Return those of ``..._consumed``."""
+    return [
+        Column("group_name", ID, primary_key=True),
+        Column("msg_tag", ID, primary_key=True),
+        Column("msg_key", ID, primary_key=True),
+        Column("msg_id", ID, nullable=False),
+        Column("state", String(12), nullable=False),
+        Column("failures", Integer, nullable=False),
+        Column("owner", ID, nullable=False),
+        Column("lease_ms", BigInteger, nullable=False),
+        Column("error", Text, nullable=False),
+        Column("version", Integer, nullable=False),
+    ]
+
+
+def outbox_columns() -> list[SchemaItem]:
+    """Return those of ``..._outbox``."""
+    return [
+        Column("id", ROW_ID, primary_key=True, autoincrement=True),
+        Column("group_name", ID, nullable=False),
+        Column("msg_topic", String(127), nullable=False),
+        Column("msg_tag", ID, nullable=False),
+        Column("msg_key", ID, nullable=False),
+        Column("msg_body", Text, nullable=False),
+        Column("msg_status", Integer, nullable=False),
+        Column("deliver_ms", BigInteger, nullable=False),
+        Column("claimed_ms", BigInteger, nullable=False),
+        Column("create_time", BigInteger, nullable=False),
+    ]

@@ -1,0 +1,1 @@
+"""The service *payments*, the front where customers pay and the payment platform calls."""

@@ -1,0 +1,115 @@
+"""``python -m shop.story``: tells the story, and ends with status 1 if the audit finds anything."""
+
+import argparse
+import asyncio
+import logging
+import random
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shop.settings import PAY_WAYS, from_arguments
+from shop.story.processes import StoryFailed
+from shop.story.tale import BROKERS, Outcome, Plan, tell
+
+#: In a story nobody waits half an hour.
+UNPAID_S = 15.0
+STALE_S = 12.0
+LEASE_S = 5.0
+ORDERS_PER_KILL = 50
+
+
+def percentile_ms(times_s: list[float], share: float) -> float:
+    """Return the time that this share of them is not above, in milliseconds."""
+    ordered = sorted(times_s)
+    return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
+
+
+def lines(plan: Plan, outcome: Outcome) -> list[str]:
+    """Return what is printed at the end."""
+    score, platform = outcome.score, outcome.platform
+    counts = ", ".join(f"{count} {name}" for name, count in sorted(score.counts.items()))
+    states = ", ".join(f"{count} {name}" for name, count in outcome.report.orders.items())
+    kills = ", ".join(f"{name} {count}" for name, count in sorted(outcome.kills.items())) or "none"
+    rate = plan.orders / outcome.placed_s
+    cpu = ", ".join(f"{name} {used:.1f}" for name, used in outcome.cpu_s.items() if used >= 0.1)
+    return [
+        f"seed         {plan.seed}",
+        f"customers    {plan.orders} orders: {counts}",
+        f"orders       {states}; settled {outcome.settled_s:.1f} s after the last customer",
+        f"killed       {kills}",
+        f"late         {plan.late_rate:.0%} of the answers, after the call took effect",
+        f"speed        {rate:.1f} orders/s with {plan.at_once} customers at once",
+        *([f"cpu          {cpu} s"] if not plan.kills else []),
+        f"confirm      median {percentile_ms(score.confirms_s, 0.5):.0f} ms, "
+        f"p99 {percentile_ms(score.confirms_s, 0.99):.0f} ms (first attempts)",
+        f"callback     median {percentile_ms(platform.callbacks_s, 0.5):.0f} ms, "
+        f"p99 {percentile_ms(platform.callbacks_s, 0.99):.0f} ms "
+        f"({len(platform.callbacks_s)} calls, {len(platform.refunded)} payments refunded)",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Tell a story, print how it ended, and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m shop.story", description=__doc__)
+    parser.add_argument("--orders", type=int, default=1_000)
+    parser.add_argument(
+        "--kills", type=int, help=f"processes killed (default: one for {ORDERS_PER_KILL} orders)"
+    )
+    parser.add_argument("--late-rate", type=float, default=0.02, help="answers lost, 0 to 1")
+    parser.add_argument("--calm", action="store_true", help="no faults at all: for the speed")
+    parser.add_argument("--at-once", type=int, default=50, help="customers at a time")
+    parser.add_argument("--brokers", type=int, default=BROKERS, help="0: use --broker")
+    parser.add_argument("--instances", type=int, default=1, help="of each service")
+    parser.add_argument("--pay-by", choices=PAY_WAYS, default="outbox")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
+    parser.add_argument("--folder", type=Path, help="keep logs and databases there")
+    settings, given = from_arguments(parser, arguments)
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    kills = given.orders // ORDERS_PER_KILL if given.kills is None else given.kills
+    plan = Plan(
+        orders=given.orders,
+        kills=0 if given.calm else kills,
+        late_rate=0.0 if given.calm else given.late_rate,
+        seed=given.seed,
+        settings=replace(
+            settings,
+            unpaid_s=UNPAID_S,
+            stale_s=STALE_S,
+            lease_s=LEASE_S,
+            pay_by=given.pay_by,
+        ),
+        at_once=given.at_once,
+        brokers=given.brokers,
+        instances=given.instances,
+        on_page=lambda url: print(f"page: {url}", flush=True),
+    )
+    print(f"seed {plan.seed}: {plan.orders} orders, {plan.kills} kills", flush=True)
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="pymq-shop-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        outcome = asyncio.run(tell(plan, folder.resolve()))
+    except StoryFailed as error:
+        print(f"shop: {error}\nlogs and databases: {folder}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"interrupted; every process was ended. Logs and databases: {folder}")
+        return 130
+    print("\n".join(lines(plan, outcome)))
+    for problem in outcome.problems:
+        print(f"WRONG        {problem}")
+    if outcome.problems:
+        print(f"audit        FAILED; logs and databases: {folder}")
+        return 1
+    print("audit        green")
+    if given.folder is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

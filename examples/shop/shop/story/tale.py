@@ -1,0 +1,137 @@
+"""One story from its beginning to its audit."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import httpx
+
+from shop.audit import Report, audit
+from shop.platform import Platform
+from shop.settings import Settings
+from shop.story.customers import USERS_COUNT, Customers, Score
+from shop.story.havoc import Havoc
+from shop.story.town import Town
+
+SETTLE_S = 120.0
+POLL_S = 0.5
+#: Two brokers, so that messages can be sent while one is away.
+BROKERS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What happens in a story.
+
+    Attributes:
+        orders: how many.
+        kills: how many processes are killed meanwhile.
+        late_rate: share of calls whose answer is lost after they took effect.
+        seed: of all dice.
+        settings: of the services.
+        at_once: how many customers there are.
+        brokers: how many to start; 0: there is a cluster.
+        instances: of each service.
+        on_page: called with the address of the page when it runs; ``None``: there is none.
+    """
+
+    orders: int
+    kills: int
+    late_rate: float
+    seed: int
+    settings: Settings
+    at_once: int = USERS_COUNT
+    brokers: int = BROKERS
+    instances: int = 1
+    on_page: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a story ended.
+
+    Attributes:
+        report: of the audit.
+        score: of the customers.
+        platform: and of whom they paid.
+        kills: how often each process was killed.
+        cpu_s: processor time of each process, while customers were there; without faults only.
+        placed_s: how long the customers were at it.
+        settled_s: how long it took after them until the audit was green and no order open.
+    """
+
+    report: Report
+    score: Score
+    platform: Platform
+    kills: dict[str, int]
+    cpu_s: dict[str, float]
+    placed_s: float
+    settled_s: float
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong; empty when all is well."""
+        found = [*map(str, self.report.findings), *self.score.failures]
+        if open_orders := self.report.orders.get("confirmed"):
+            found.append(f"{open_orders} orders are neither paid nor cancelled")
+        found += [f"the platform could not tell about payment {one}" for one in self.platform.lost]
+        return found
+
+
+def client(plan: Plan) -> httpx.AsyncClient:
+    """Return what customers and platform send requests with; they limit the time themselves."""
+    limits = httpx.Limits(max_connections=8 * plan.at_once)
+    return httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)
+
+
+async def tell(plan: Plan, folder: Path) -> Outcome:
+    """Tell a story.
+
+    Args:
+        plan: what happens.
+        folder: for logs, databases and stores; absolute.
+
+    Raises:
+        StoryFailed: a process does not start.
+    """
+    settings = replace(plan.settings, late_rate=plan.late_rate)
+    has_page = plan.on_page is not None
+    town = Town(folder, settings, plan.brokers, page=has_page, instances=plan.instances)
+    async with town.running(), client(plan) as http:
+        if plan.on_page is not None:
+            plan.on_page(town.page_url)
+        settings = town.settings
+        urls = settings.urls["payments"].split(",")
+        platform = Platform(http, urls, settings.secret, random.Random(plan.seed + 1))
+        customers = Customers(http, settings, platform, random.Random(plan.seed))
+        await customers.load(plan.orders)
+        havoc = Havoc(town, random.Random(plan.seed + 2))
+        before = town.cpu_s()
+        begin = time.monotonic()
+        breaking = asyncio.create_task(havoc.wreak(plan.kills))
+        try:
+            await customers.place(plan.orders, plan.at_once)
+            placed_s = time.monotonic() - begin
+            cpu_s = {name: after - before[name] for name, after in town.cpu_s().items()}
+        finally:
+            havoc.end()
+            await breaking
+        report, settled_s = await settle(settings)
+    return Outcome(
+        report, customers.score, platform, dict(havoc.kills), cpu_s, placed_s, settled_s
+    )
+
+
+async def settle(settings: Settings, timeout_s: float = SETTLE_S) -> tuple[Report, float]:
+    """Wait until the audit is green and no order is open; return the last report, and how long."""
+    begin = time.monotonic()
+    while True:
+        report = await asyncio.to_thread(audit, settings)
+        settled_s = time.monotonic() - begin
+        is_over = not report.findings and not report.orders.get("confirmed")
+        if is_over or settled_s > timeout_s:
+            return report, settled_s
+        await asyncio.sleep(POLL_S)

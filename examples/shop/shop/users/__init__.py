@@ -1,0 +1,1 @@
+"""The service *users*: balance and points."""
