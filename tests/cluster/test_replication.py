@@ -59,16 +59,20 @@ class Pair:
         replication: dict[str, Any] | None = None,
         slave_replication: dict[str, Any] | None = None,
         slave_read: bool = True,
+        broker: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.roots = {"master": root / "master", "slave": root / "slave"}
         store = {"segment_bytes": SEGMENT_BYTES, **settings.pop("store_settings", {})}
         common: dict[str, Any] = {"store_settings": store, **settings}
-        self.master = Cluster(self.roots["master"], replication=replication, **common)
+        self.master = Cluster(
+            self.roots["master"], replication=replication, broker=broker, **common
+        )
         stack.enter_context(self.master)
         self.slave = Cluster(
             self.roots["slave"],
             broker={
+                **(broker or {}),
                 "broker_id": 1,
                 "slave_read": slave_read,
                 "name_servers": (self.master.name_server,),

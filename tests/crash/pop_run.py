@@ -244,7 +244,7 @@ class PopRun:
 
     async def revive(self) -> None:
         """Revive what is due, shorten the journal, and answer requests that waited long enough."""
-        await self.settle(self.in_flight._revive())
+        await self.settle(self.in_flight.revive())
         self.in_flight._journal.shorten()
         for duty in self.feature.duties[1:]:
             duty._step()  # type: ignore[attr-defined]  # Periodic

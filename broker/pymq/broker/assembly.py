@@ -20,6 +20,7 @@ from pymq.broker.ha.in_sync import InSync, in_sync_of
 from pymq.broker.ha.offset_followers import offset_followers_of
 from pymq.broker.ha.progress import Replicas, progress_of
 from pymq.broker.ha.slave import slave_of
+from pymq.broker.ha.takeovers import Takeovers
 from pymq.broker.handlers.cleaning import CleaningHandlers
 from pymq.broker.handlers.clients import ClientHandlers
 from pymq.broker.handlers.group_progress import GroupProgressHandlers
@@ -182,6 +183,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         followers=followers,
         offset_followers=offset_followers,
         in_sync=in_sync,
+        takeovers=Takeovers(),
         slave=slave_of(
             site.replication,
             store.replication,

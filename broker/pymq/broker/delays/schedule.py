@@ -17,7 +17,7 @@ from typing import Any
 
 from pymq.broker.delays.due_messages import DueMessages
 from pymq.broker.delays.level import DelayLevel
-from pymq.broker.log_writer import LogWriter, Outcome, WaitFlushed
+from pymq.broker.log_writer import Appends, Outcome, WaitFlushed
 from pymq.broker.put_answer import is_never_stored
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.clock import Clock
@@ -165,7 +165,7 @@ class Schedule:
         self,
         store: MessageStore,
         due_messages: DueMessages,
-        log_writer: LogWriter,
+        log_writer: Appends,
         clock: Clock,
         offsets: DelayOffsets,
         *,

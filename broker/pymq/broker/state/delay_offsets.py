@@ -4,7 +4,6 @@ Source: RocketMQ ScheduleMessageService (offsetTable, dataVersion), DelayOffsetS
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from pymq.clock import Clock
 from pymq.protocol import fastjson
@@ -56,17 +55,21 @@ class DelayOffsets:
         return is_new
 
     def take_back(self, table: DelayOffsetTable) -> bool:
-        """Have the offsets of a slave that may have acted for us; return whether any is new."""
-        told = table.version or DataVersion()
-        ours = self._version
-        if (ours.state_version, ours.counter, ours.timestamp_ms) > (
-            told.state_version,
-            told.counter,
-            told.timestamp_ms,
-        ):
-            return False
-        # A slave without delayed messages says nothing of any level.
-        return self.take_over(replace(table, offsets=self._offsets | table.offsets))
+        """Have the offsets of a slave that may have acted for us; return whether any is new.
+
+        Both logs are the same, so the higher one is true of each level, whatever the versions say:
+        they change once in ``VERSION_STEP`` deliveries only.
+        """
+        highest = self._offsets | {
+            level: max(offset, self._offsets.get(level, 0))
+            for level, offset in table.offsets.items()
+        }
+        version = max(table.version or DataVersion(), self._version, key=_rank)
+        return self.take_over(DelayOffsetTable(offsets=highest, version=version))
+
+    def acted(self) -> None:
+        """Have a RocketMQ master that comes back take over what was delivered for it here."""
+        self._version = self._version.next(self._clock.wall_ms())
 
     def table(self) -> DelayOffsetTable:
         """Return all of it."""
@@ -91,3 +94,8 @@ class DelayOffsets:
         table = DelayOffsetTable.from_json(value)
         self._offsets |= table.offsets
         self._version = table.version or self._version
+
+
+def _rank(version: DataVersion) -> tuple[int, int, int]:
+    """Return what RocketMQ compares versions by."""
+    return version.state_version, version.counter, version.timestamp_ms
