@@ -132,6 +132,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         topics=tables.topics.body,
         on_order_topics=tables.topics.order,
         acting_expiry_ms=site.replication.not_active_ms if site.replication.acting_master else None,
+        is_alone=site.group is None,
     )
     flusher = _make_flusher(site)
     followers = Followers(tables.versions)

@@ -26,8 +26,9 @@ from pymq.broker.handlers.replication import MetadataHandlers, ReplicationHandle
 from pymq.broker.handlers.timers import FollowedTimerHandlers
 from pymq.broker.parts import Core, Feature, Site, Tables
 from pymq.broker.state.delay_offsets import DelayOffsets
-from pymq.errors import StoreError
+from pymq.errors import ConfigurationError, StoreError
 from pymq.net.dispatcher import Handler
+from pymq.protocol.addresses import join_address, split_address
 from pymq.protocol.admin_bodies import ReplicationStatus
 from pymq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable, GroupTable
 from pymq.protocol.codes import RequestCode
@@ -93,7 +94,8 @@ def _serve_slaves(site: Site, tables: Tables, core: Core) -> Feature:
     handlers = {
         **_handlers(site, status),
         **MetadataHandlers(
-            site.store, core.followers, tables.topics.ids, core.offset_followers
+            *(site.store, core.followers, tables.topics.ids, core.offset_followers),
+            site.clock,
         ).table(),
     }
     preparations = []
@@ -177,6 +179,12 @@ def _take_progress(core: Core, slaves: list[SlaveConnection]) -> None:
 
 def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feature:
     config = site.replication
+    if config.master_address in _own_addresses(site):
+        raise ConfigurationError(
+            f"haMasterAddress={config.master_address}: this is the address of this slave itself; "
+            "give that of its master's HA port (its brokerIP2 and haListenPort), or leave it to "
+            "the name servers"
+        )
     if not site.config.name_servers and site.group is None:
         _log.warning(
             "this slave copies no topics, groups and offsets%s: it does not know where its master "
@@ -205,6 +213,7 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         version=tables.versions,
         take_ids=tables.topics.ids.take_over,
         on_deleted=offset_sync.begin_again,
+        clock=site.clock,
         broker_id=site.config.broker_id,
         interval_s=config.metadata_interval_ms / 1000,
     )
@@ -251,6 +260,12 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         **FollowedTimerHandlers(site.store.replication.timers.told, site.writers).table(),
     }
     return Feature(handlers=handlers, duties=duties, preparations=preparations)
+
+
+def _own_addresses(site: Site) -> set[str]:
+    host, _ = split_address(site.address)
+    ha_port = site.replication.listen_port
+    return {site.address} | ({join_address(host, ha_port)} if ha_port else set())
 
 
 class _FollowedTables:

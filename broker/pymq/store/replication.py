@@ -91,6 +91,10 @@ class Replication:
         segments = self._log.segments
         return segments[-1].first if len(segments) else self._log.end
 
+    def file_first(self, end: int) -> int:
+        """Return the physical offset at which the file with the byte before some end begins."""
+        return max(end - 1, 0) // self._config.segment_bytes * self._config.segment_bytes
+
     def part(self, physical_offset: int, bytes_max: int) -> memoryview:
         """Return bytes of the log from an offset on, as a view on the map of one file.
 

@@ -12,6 +12,7 @@ from pymq.broker.ha.followers import Followers
 from pymq.broker.ha.offset_followers import OffsetFollowers
 from pymq.broker.ha.replica_group import ReplicaGroup
 from pymq.broker.state.topic_ids import TopicIds
+from pymq.clock import Clock
 from pymq.errors import refusal
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.admin_bodies import ReplicationStatus
@@ -143,7 +144,9 @@ class MetadataHandlers:
         followers: Followers,
         ids: TopicIds,
         offset_followers: OffsetFollowers,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._store = store
         self._followers = followers
         self._ids = ids
@@ -161,7 +164,7 @@ class MetadataHandlers:
         told = MetadataRequest.from_fields(request.fields)
         wait_s = min(max(told.wait_ms, 0), METADATA_WAIT_MAX_MS) / 1000
         version = await self._followers.wait_other(told.broker_id, told.version, wait_s)
-        fields = MetadataResponse(version=version).to_fields()
+        fields = MetadataResponse(version=version, time_ms=self._clock.wall_ms()).to_fields()
         body = self._ids.body() if version != told.version else b""
         return request.response(ResponseCode.SUCCESS, fields=fields, body=body)
 
