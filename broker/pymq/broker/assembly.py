@@ -83,6 +83,7 @@ def assemble(site: Site) -> Assembly:
     makers = MASTER_FEATURES if core.slave is None else SLAVE_FEATURES
     features = [make(site, tables, core) for make in makers]
     core.saving.load()
+    tables.topics.ids.log_lost()
     if site.group is not None and site.group.term.is_master:
         tables.topics.begin_term(site.group.term.number)
     tables.topics.adopt(site.store.queues())
@@ -112,8 +113,10 @@ def _all(lists: Iterable[Sequence[_Item]]) -> list[_Item]:
 def _make_tables(site: Site) -> Tables:
     config, clock = site.config, site.clock
     has_light = site.store_config.light_queues
+    topics = TopicTable(config, clock, has_light_queues=has_light)
+    topics.ids.log_end = lambda: site.store.log_end
     return Tables(
-        topics=TopicTable(config, clock, has_light_queues=has_light),
+        topics=topics,
         groups=GroupTable(config, clock, has_light_queues=has_light),
         offsets=OffsetTable(clock),
         locks=QueueLocks(clock),

@@ -211,7 +211,6 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         GoneTopics(tables.topics, tables.offsets, core.deletions, site.store),
         site.writers,
         version=tables.versions,
-        take_ids=tables.topics.ids.take_over,
         on_deleted=offset_sync.begin_again,
         clock=site.clock,
         broker_id=site.config.broker_id,

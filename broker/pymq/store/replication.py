@@ -153,6 +153,11 @@ class Replication:
         self._rest_bytes = self._needed_bytes = self._padding_bytes = 0
         return self._log.end
 
+    def has_queues_before(self, topic: str, physical_end: int) -> bool:
+        """Return whether some queue of a topic has messages, all before a physical offset."""
+        queues = self._queues.of_topic(topic)
+        return any(one.end_offset and one.physical_end <= physical_end for one in queues)
+
     def queues_end_before(self, topic: str, physical_end: int) -> bool:
         """Return whether no message of a topic is behind a physical offset."""
         queues = self._queues.of_topic(topic)

@@ -71,7 +71,6 @@ class MetadataSync:
         gone: the topics.
         executor: for work on the disk.
         version: names the topics and groups that this slave has.
-        take_ids: takes over the ids of the master's topics.
         on_deleted: called when topics may have been deleted here.
         clock: of this slave.
         broker_id: of this slave.
@@ -87,14 +86,12 @@ class MetadataSync:
         executor: Executor,
         *,
         version: Callable[[], str],
-        take_ids: Callable[[bytes], None],
         on_deleted: Callable[[], None],
         clock: Clock,
         broker_id: int,
         interval_s: float,
     ) -> None:
         self._version = version
-        self._take_ids = take_ids
         self._on_deleted = on_deleted
         self._clock = clock
         self._broker_id = broker_id
@@ -113,6 +110,7 @@ class MetadataSync:
 
     def start(self) -> None:
         """Begin."""
+        self._gone.look()
         self._tasks.start("following", self._run())
         self._tasks.start("changes", self._await_changes())
 
@@ -183,7 +181,7 @@ class MetadataSync:
             self._compare_clocks(master, told.time_ms)
         if told.version == version:
             return 0.0
-        self._take_ids(bytes(answer.body))
+        self._gone.take_ids(bytes(answer.body))
         self._asked.clear()
         self.want()
         await happens(self._asked, REQUEST_TIMEOUT_S)

@@ -13,7 +13,6 @@ from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.replication import HaInfo
 
-
 KINDS: dict[int, bytes] = {
     RequestCode.GET_ALL_CONSUMER_OFFSET: b"offsets",
     RequestCode.GET_ALL_DELAY_OFFSET: b"delays",
