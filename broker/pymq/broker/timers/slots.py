@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pymq.broker.timers.delivery import Cancelled, Due, Mask
-from pymq.store import TimerUnits, WaitingTimers
+from pymq.store import TimerMagic, TimerUnits, WaitingTimers
 
 
 @dataclass(slots=True)
@@ -54,6 +54,6 @@ class Slot:
             physical_offsets[rows],
             self.due.record_bytes[rows],
             np.array(times, np.int64),
-            np.zeros(len(times), np.bool_),
+            self.units["magic"][rows] & TimerMagic.DELETE != 0,
             self.units["topic_hash"][rows].astype(np.int32),
         )
