@@ -12,6 +12,9 @@ from typing import TypeAlias
 from tests.bench.serving import Serving, serving_broker, serving_names
 from tests.interop.peers import RealBroker, RealNameServer, free_port
 
+from pymq import blocking
+from pymq.errors import BrokerError
+
 _HEAP = ("-Xms1g", "-Xmx1g", "-XX:MaxDirectMemorySize=1g")
 
 Broker: TypeAlias = Serving | RealBroker
@@ -42,12 +45,14 @@ class Pair:
         name: for the figures.
         name_server: ``host:port``.
         master: runs all the time.
+        admin: asks both.
         slave: None while it is stopped.
     """
 
     name: str
     name_server: str
     master: Broker
+    admin: blocking.Admin
     slave: Broker | None = None
     _stack: ExitStack = field(default_factory=ExitStack)
 
@@ -61,6 +66,18 @@ class Pair:
         """Stop the slave cleanly."""
         self.slave = None
         self._stack.close()
+
+    def position(self, broker: Broker) -> tuple[int, int]:
+        """Return where a broker's log ends, and how many bytes of it are in no queue yet."""
+        try:
+            state = self.admin.brokers.state(address_of(broker))
+        except BrokerError:  # RocketMQ, for a moment while its log begins a file
+            return 0, 0
+        return int(state["commitLogMaxOffset"]), max(0, int(state["dispatchBehindBytes"]))
+
+    def master_end(self) -> int:
+        """Return where the master's log ends."""
+        return self.position(self.master)[0]
 
     def _slave(self) -> AbstractContextManager[Broker]:
         store = store_of(self.master).parent / "slave"
@@ -97,7 +114,9 @@ def our_pair(directory: Path, role: str) -> Iterator[Pair]:
         name_server = stack.enter_context(serving_names(directory))
         settings: Settings = {"brokerName": "broker-a", "brokerRole": role, "inSyncReplicas": 2}
         master = serving_broker(directory / "master", name_server, "async", **settings)
-        pair = Pair("pymq", name_server, stack.enter_context(master))
+        broker = stack.enter_context(master)
+        admin = stack.enter_context(blocking.Admin(name_server))
+        pair = Pair("pymq", name_server, broker, admin)
         stack.callback(pair.stop_slave)
         pair.start_slave()
         yield pair
@@ -118,7 +137,9 @@ def official_pair(directory: Path, version: str, role: str) -> Iterator[Pair]:
         store = directory / "master"
         # Up to 5.3.3 a SYNC_MASTER waits for nobody by default.
         master = _official(version, name_server, store, role, inSyncReplicas=2)
-        pair = Pair(f"RocketMQ {version}", name_server, stack.enter_context(master))
+        broker = stack.enter_context(master)
+        admin = stack.enter_context(blocking.Admin(name_server))
+        pair = Pair(f"RocketMQ {version}", name_server, broker, admin)
         stack.callback(pair.stop_slave)
         pair.start_slave()
         yield pair

@@ -18,16 +18,12 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.administration import admin_of
 from tests.bench import load, machine
 from tests.bench.bursts import Bursts
 from tests.bench.java_load import JavaLoad
 from tests.bench.log_lag import LagSampler, percentile_ms
 from tests.bench.pairs import Pair, address_of, cpu_s, official_pair, our_pair, store_of
 from tests.interop.jars import JarsUnavailable, class_path, why_unavailable
-
-from pymq.client.blocking import BlockingClient
-from pymq.errors import BrokerError
 
 VERSION = "5.3.3"
 QUEUE_COUNT = 4
@@ -250,7 +246,7 @@ def _lag(client: JavaLoad, pairs: Sequence[Pair], scale: float) -> None:
                 _wait_followed(pair)
                 assert pair.slave is not None
                 stores = store_of(pair.master), store_of(pair.slave)
-                with LagSampler(*stores, _log_end(address_of(pair.master))) as sampler:
+                with LagSampler(*stores, pair.master_end()) as sampler:
                     rate = _send(client, pair, size, MEASURED_S * scale)["per_second"]
                 found = [percentile_ms(sampler.lags_s, percent) for percent in (50, 99)]
                 lags[pair.name].append((*found, percentile_ms(sampler.late_s, 99), rate))
@@ -292,12 +288,12 @@ def _one_catch_up(pair: Pair, size: int, total: float) -> Round:
     """
     _wait_followed(pair)
     pair.stop_slave()
-    begun = _log_end(address_of(pair.master))
+    begun = pair.master_end()
     count = max(1, int(total / (size + RECORD_BYTES)) // FILL_BATCH // FILL_SENDERS)
     load.batch_sends(
         pair.name_server, f"log-{size}", size, count * FILL_SENDERS, FILL_BATCH, FILL_SENDERS
     )
-    end = _log_end(address_of(pair.master))
+    end = pair.master_end()
     record_count = (count * FILL_SENDERS + WARM_UP_BATCHES) * FILL_BATCH
     slave = pair.start_slave()
     deadline_s = time.monotonic() + TIMEOUT_S
@@ -305,7 +301,7 @@ def _one_catch_up(pair: Pair, size: int, total: float) -> Round:
     while True:
         assert time.monotonic() < deadline_s, f"the slave does not get to {end}"
         now_s = time.perf_counter()
-        at, behind = _position(address_of(slave))
+        at, behind = pair.position(slave)
         if first is None and at > begun:
             first = now_s, at, cpu_s(pair.master.pid), cpu_s(slave.pid)
         if first is not None and at >= end and not behind:
@@ -321,25 +317,11 @@ def _one_catch_up(pair: Pair, size: int, total: float) -> Round:
     }
 
 
-def _position(address: str) -> tuple[int, int]:
-    """Return where a broker's log ends, and how many bytes of it are in no queue yet."""
-    with BlockingClient(address) as client:
-        try:
-            state = admin_of(client).brokers.state(address)
-        except BrokerError:  # RocketMQ, for a moment while its log begins a file
-            return 0, 0
-    return int(state["commitLogMaxOffset"]), max(0, int(state["dispatchBehindBytes"]))
-
-
-def _log_end(address: str) -> int:
-    return _position(address)[0]
-
-
 def _wait_followed(pair: Pair) -> None:
     """Wait until the slave has everything."""
     assert pair.slave is not None
-    end = _log_end(address_of(pair.master))
+    end = pair.master_end()
     deadline_s = time.monotonic() + TIMEOUT_S
-    while _log_end(address_of(pair.slave)) < end:
+    while pair.position(pair.slave)[0] < end:
         assert time.monotonic() < deadline_s, f"the slave does not get to {end}"
         time.sleep(POLL_S)

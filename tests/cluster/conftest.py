@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 from tests.administration import admin_of
+from tests.cluster.scenarios import QUEUE_COUNT
 
+from pymq import BlockingClient
 from pymq.client.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.testing import Cluster
@@ -19,6 +21,14 @@ def pymq_cluster() -> Iterator[Cluster]:
     """A cluster for one test, whose delays are all short."""
     with Cluster(store_settings={"delay_levels_ms": (RETRY_MS,) * 18}) as running:
         yield running
+
+
+@pytest.fixture
+def topic(pymq_cluster: Cluster) -> str:
+    """A topic of that cluster, for a scenario."""
+    with BlockingClient(pymq_cluster.name_server) as made:
+        admin_of(made).topics.create("topic", queue_count=QUEUE_COUNT)
+    return "topic"
 
 
 @pytest.fixture

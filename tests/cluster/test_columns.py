@@ -11,11 +11,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
-from tests.administration import admin_of
 from tests.bench import columns
 from tests.cluster import column_scenarios
 from tests.cluster.running import run
-from tests.cluster.scenarios import QUEUE_COUNT
 from tests.readme import PROJECT
 from tests.spark.two_brokers import TwoBrokers, numbers
 
@@ -30,13 +28,6 @@ from pymq import (
     blocking,
 )
 from pymq.testing.cluster import Cluster
-
-
-@pytest.fixture
-def topic(pymq_cluster: Cluster) -> str:
-    with BlockingClient(pymq_cluster.name_server) as client:
-        admin_of(client).topics.create("topic", queue_count=QUEUE_COUNT)
-    return "topic"
 
 
 @pytest.mark.parametrize("scenario", column_scenarios.ALL, ids=lambda one: one.__name__)

@@ -28,13 +28,6 @@ from pymq import (
 from pymq.testing.cluster import Cluster
 
 
-@pytest.fixture
-def topic(pymq_cluster: Cluster) -> str:
-    with BlockingClient(pymq_cluster.name_server) as client:
-        admin_of(client).topics.create("topic", queue_count=QUEUE_COUNT)
-    return "topic"
-
-
 @pytest.mark.parametrize("scenario", pulling.ALL, ids=lambda scenario: scenario.__name__)
 def test_scenario(
     scenario: Callable[[str, str], Awaitable[None]], pymq_cluster: Cluster, topic: str

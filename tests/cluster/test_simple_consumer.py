@@ -8,15 +8,12 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tests.administration import admin_of
 from tests.cluster import popping
 from tests.cluster.popping import fill
 from tests.cluster.running import run
-from tests.cluster.scenarios import QUEUE_COUNT
 from tests.spark.two_brokers import TwoBrokers, numbers
 
 from pymq import (
-    BlockingClient,
     ConfigurationError,
     PymqError,
     RouteNotFound,
@@ -24,13 +21,6 @@ from pymq import (
     blocking,
 )
 from pymq.testing.cluster import Cluster
-
-
-@pytest.fixture
-def topic(pymq_cluster: Cluster) -> str:
-    with BlockingClient(pymq_cluster.name_server) as client:
-        admin_of(client).topics.create("topic", queue_count=QUEUE_COUNT)
-    return "topic"
 
 
 @pytest.mark.parametrize("scenario", popping.ALL, ids=lambda one: one.__name__)

@@ -63,4 +63,5 @@ def test_where_queues_begin_is_told(
     text = (tmp_path / "log").read_text()
     found = [one for one in text.splitlines() if " of subscribe=L: " in one]
     assert len(found) == len(told), text
-    assert all(re.match(line + pattern, one) for pattern, one in zip(told, found)), text
+    pairs = zip(told, found, strict=True)
+    assert all(re.match(line + pattern, one) for pattern, one in pairs), text

@@ -23,7 +23,8 @@ from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
 from pymq.protocol.names import TRACE_TOPIC
-from pymq.settings import keys_of, live_keys, take_over, to_properties, with_changes
+from pymq.setting_changes import check_changes
+from pymq.settings import live_keys, take_over, to_properties, with_changes
 from pymq.store import StoreConfig
 
 _log = logging.getLogger(__name__)
@@ -97,7 +98,13 @@ class LiveSettings:
         Raises:
             BrokerError: it is not allowed, a key cannot be changed, or a value is wrong.
         """
-        self._check(changes)
+        check_changes(
+            changes,
+            *_ON_CLASSES,
+            component="broker",
+            is_allowed=self._is_allowed,
+            black_list=_BLACK_LIST,
+        )
         try:
             changed = [with_changes(one, changes, source=_SOURCE) for one in self._configs]
         except ConfigurationError as error:
@@ -113,24 +120,6 @@ class LiveSettings:
             _log.info("%s: %s instead of %s from now on", key, after[key], before[key])
         if different:
             self.on_change(different)
-
-    def _check(self, keys: Iterable[str]) -> None:
-        if _BLACK_LIST.intersection(keys):
-            raise refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-        if not self._is_allowed:
-            raise refusal(
-                ResponseCode.NO_PERMISSION,
-                "the configuration of this broker is fixed while it runs "
-                "(pymqAllowConfigUpdate=false)",
-            )
-        live, known = live_keys(*_ON_CLASSES), keys_of(*_ON_CLASSES)
-        for key in keys:
-            if key not in live:
-                what = "is fixed while the broker runs" if key in known else "has no effect here"
-                raise refusal(
-                    ResponseCode.NO_PERMISSION,
-                    f"{key} {what}; what can be changed: {', '.join(sorted(live))}",
-                )
 
     def _take_over(self, changed: Iterable[Any]) -> None:
         for one, other in zip(self._configs, changed, strict=True):

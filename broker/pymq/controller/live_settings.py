@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from pymq.controller.config import ControllerConfig
 from pymq.errors import ConfigurationError, refusal
 from pymq.protocol.codes import ResponseCode
-from pymq.settings import live_keys, take_over, to_properties, with_changes
+from pymq.setting_changes import check_changes
+from pymq.settings import take_over, to_properties, with_changes
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +41,13 @@ class LiveSettings:
         Raises:
             BrokerError: it is not allowed, a key cannot be changed, or a value is wrong.
         """
-        self._check(changes)
+        check_changes(
+            changes,
+            ControllerConfig,
+            component="controller",
+            is_allowed=self._config.allow_config_update,
+            black_list=_BLACK_LIST,
+        )
         try:
             changed = with_changes(self._config, changes, source="request")
         except ConfigurationError as error:
@@ -48,20 +55,3 @@ class LiveSettings:
         take_over(self._config, changed)
         for key, value in sorted(changes.items()):
             _log.warning("%s=%s from now on, until the next start", key, value)
-
-    def _check(self, changes: Mapping[str, str]) -> None:
-        if _BLACK_LIST.intersection(changes):
-            raise refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-        if not self._config.allow_config_update:
-            raise refusal(
-                ResponseCode.NO_PERMISSION,
-                "the configuration of this controller is fixed while it runs "
-                "(pymqAllowConfigUpdate=false)",
-            )
-        live = live_keys(ControllerConfig)
-        if fixed := sorted(changes.keys() - live):
-            raise refusal(
-                ResponseCode.NO_PERMISSION,
-                f"cannot change {', '.join(fixed)} while running; "
-                f"changeable: {', '.join(sorted(live))}",
-            )

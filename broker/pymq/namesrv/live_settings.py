@@ -23,6 +23,7 @@ from pymq.protocol import fastjson
 from pymq.protocol.codes import ResponseCode
 from pymq.protocol.headers.codec import wire
 from pymq.protocol.json_object import JsonObject
+from pymq.setting_changes import check_changes
 from pymq.settings import live_keys, take_over, to_properties, with_changes
 
 _log = logging.getLogger(__name__)
@@ -66,7 +67,13 @@ class LiveSettings:
             BrokerError: it is not allowed, a key cannot be changed, a value is wrong, or the file
                 cannot be written.
         """
-        self._check(changes)
+        check_changes(
+            changes,
+            NamesrvConfig,
+            component="name server",
+            is_allowed=self._config.allow_config_update,
+            black_list=_BLACK_LIST,
+        )
         try:
             changed = with_changes(self._config, changes, source="request")
         except ConfigurationError as error:
@@ -84,23 +91,6 @@ class LiveSettings:
         lasting = "" if self._path else ", until the next start: there is no kvConfigPath"
         for key, value in sorted(changes.items()):
             _log.info("%s=%s from now on%s", key, value, lasting)
-
-    def _check(self, changes: Mapping[str, str]) -> None:
-        if _BLACK_LIST.intersection(changes):
-            raise refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
-        if not self._config.allow_config_update:
-            raise refusal(
-                ResponseCode.NO_PERMISSION,
-                "the configuration of this name server is fixed while it runs "
-                "(pymqAllowConfigUpdate=false)",
-            )
-        live = live_keys(NamesrvConfig)
-        if fixed := sorted(changes.keys() - live):
-            raise refusal(
-                ResponseCode.NO_PERMISSION,
-                f"cannot change {', '.join(fixed)} while running; "
-                f"changeable: {', '.join(sorted(live))}",
-            )
 
     def _restore(self, path: Path) -> None:
         try:

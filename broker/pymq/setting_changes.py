@@ -1,0 +1,48 @@
+"""Which settings administrators may change while a component runs.
+
+Source: RocketMQ UPDATE_BROKER_CONFIG, UPDATE_NAMESRV_CONFIG, UPDATE_CONTROLLER_CONFIG.
+"""
+
+from collections.abc import Collection, Iterable
+
+from pymq.errors import refusal
+from pymq.protocol.codes import ResponseCode
+from pymq.settings import keys_of, live_keys
+
+
+def check_changes(
+    keys: Iterable[str],
+    *config_classes: type,
+    component: str,
+    is_allowed: bool,
+    black_list: Collection[str],
+) -> None:
+    """Accept changes of settings.
+
+    Args:
+        keys: whose values are to change.
+        config_classes: what the component has for its configuration.
+        component: what it is called, for error messages.
+        is_allowed: whether anything may be changed (``pymqAllowConfigUpdate``).
+        black_list: keys that RocketMQ lets nobody change (configBlackList).
+
+    Raises:
+        BrokerError: changes are not allowed, or not of one of these keys.
+    """
+    keys = sorted(keys)
+    if not set(black_list).isdisjoint(keys):
+        raise refusal(ResponseCode.NO_PERMISSION, "Can not update config in black list.")
+    if not is_allowed:
+        raise refusal(
+            ResponseCode.NO_PERMISSION,
+            f"the configuration of this {component} is fixed while it runs "
+            "(pymqAllowConfigUpdate=false)",
+        )
+    live, known = live_keys(*config_classes), keys_of(*config_classes)
+    for key in keys:
+        if key not in live:
+            what = f"is fixed while the {component} runs" if key in known else "has no effect here"
+            raise refusal(
+                ResponseCode.NO_PERMISSION,
+                f"{key} {what}; what can be changed: {', '.join(sorted(live))}",
+            )
