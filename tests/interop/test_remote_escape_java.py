@@ -6,6 +6,7 @@ the master is back, what was delivered there is not delivered again, and the res
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -23,6 +24,7 @@ from tests.interop.test_acting_master_java import (
     log_end,
 )
 
+from pymq import ReceivedMessage, SimpleConsumer, TransactionStatus, blocking
 from pymq.client.blocking import BlockingClient
 from pymq.errors import PymqError
 from pymq.net.blocking import BlockingChannel
@@ -50,8 +52,9 @@ ESCAPING: dict[str, str | int] = {
 class Group:
     """A master and perhaps a slave, of ours or official ones."""
 
-    def __init__(self, home: Path, server: str, kind: str, name: str) -> None:
+    def __init__(self, home: Path, server: str, kind: str, name: str, **more: str | int) -> None:
         self._home, self._server, self._kind, self._name = home, server, kind, name
+        self._more = more
         self.master = self._broker("master", brokerRole="ASYNC_MASTER")
 
     def slave(self) -> ServerProcess | RealBroker:
@@ -61,7 +64,11 @@ class Group:
         home = self._home / f"{self._name} {role}"
         home.mkdir()
         properties = {
-            **ESCAPING, **more, "brokerName": self._name, "haListenPort": free_port(0)
+            **ESCAPING,
+            **self._more,
+            **more,
+            "brokerName": self._name,
+            "haListenPort": free_port(0),
         }
         if self._kind == "java":
             return RealBroker(VERSION, [self._server], store_dir=home / "store", **properties)
@@ -153,3 +160,66 @@ def test_what_is_due_is_stored_elsewhere(kind: str, other: str, tmp_path: Path) 
         assert found.keys() == sent["meanwhile"] | sent["later"]
         if kind == "pymq":
             assert set(found.values()) == {1}, {one: n for one, n in found.items() if n > 1}
+
+
+def test_transactions_and_popped_messages_go_to_an_official_group(tmp_path: Path) -> None:
+    """Its broker asks the producer, and has the retry topic popped."""
+    require_peers(VERSION)
+    quick = {"transactionTimeOut": 1_000, "transactionCheckInterval": 1_000}
+    asked: Counter[bytes] = Counter()
+
+    def check(message: ReceivedMessage) -> TransactionStatus:
+        asked[message.body] += 1
+        return TransactionStatus.COMMIT
+
+    with ExitStack() as stack:
+        enter = stack.enter_context
+        server = enter(name_server_process(tmp_path, supportActingMaster="true")).address
+        pair = Group(tmp_path, server, "pymq", NAMES[0], **quick)
+        there = Group(tmp_path, server, "java", NAMES[1], **quick)
+        for one in (pair.master, there.master):
+            enter(one)
+        client = enter(BlockingClient(server, timeout_s=10.0))
+        admin_of(client).topics.create(TOPIC, queue_count=QUEUES)
+        admin_of(client).groups.create("popper")
+        slave = enter(pair.slave())
+        popped = {b"popped %d" % number for number in range(10)}
+        opened = {b"open %d" % number for number in range(10)}
+        for number, body in enumerate(sorted(popped)):
+            put(pair.master.address, body, "", number % QUEUES)
+        got = asyncio.run(pop(server, 10, 6.0))
+        assert got == Counter(dict.fromkeys(popped, 1))
+        for number, body in enumerate(sorted(opened)):
+            properties = f"TRAN_MSG\x01true\x02UNIQ_KEY\x01K{number}\x02PGROUP\x01tx\x02"
+            put(pair.master.address, body, properties, number % QUEUES)
+        end = log_end(client, pair.master.address)
+        eventually(lambda: log_end(client, slave.address) >= end, "the slave has the log")
+        time.sleep(1.0)
+
+        pair.master.kill()
+        enter(
+            blocking.Producer(server, group="tx", check_transaction=check, check_topics=[TOPIC])
+        )
+        eventually(lambda: opened <= bodies(client, NAMES[1]).keys(), "transactions are committed")
+        assert asyncio.run(pop(server, 10, 120.0, only=popped)) == got
+        pair.master.start()
+        time.sleep(8.0)  # for checks and revivals of what the slave has dealt with
+        assert asked.keys() == opened
+        assert bodies(client, NAMES[1]) == Counter(dict.fromkeys(opened, 1))
+        assert bodies(client, NAMES[0]) == Counter(dict.fromkeys(popped, 1))
+
+
+async def pop(
+    server: str, count: int, invisible_s: float, only: set[bytes] | None = None
+) -> Counter[bytes]:
+    """Receive so many messages, and acknowledge none of them, but all others."""
+    got: Counter[bytes] = Counter()
+    consumer = SimpleConsumer(server, "popper", from_where="earliest")
+    async with consumer.subscribe(TOPIC), asyncio.timeout(60):
+        while got.total() < count:
+            for message in await consumer.receive(32, invisible_s, timeout_s=2):
+                if only is None or message.body in only:
+                    got[message.body] += 1
+                else:
+                    await consumer.ack(message)
+    return got
