@@ -78,7 +78,7 @@ class Traffic:
     def _send(self) -> None:
         number, last_s = 0, time.monotonic()
         config = ClientConfig(name_servers=(self._name_server,), route_age_s=ROUTE_S)
-        with BlockingClient(config=config) as client:
+        with BlockingClient(self._name_server, config=config) as client:
             while not self._end.is_set():
                 body = b"%d" % number
                 number += 1
