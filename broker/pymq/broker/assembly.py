@@ -189,10 +189,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         in_sync=in_sync,
         takeovers=Takeovers(),
         slave=slave_of(
-            site.replication,
-            store.replication,
-            wait_flushed,
-            clock,
+            *(site.replication, store.replication, wait_flushed, clock),
             registration.announce,
             site.group,
         ),

@@ -45,70 +45,95 @@ def make_escaping(
     config, clock, store = site.config, site.clock, site.store
     brokers = OtherBrokers(config.name, config.cluster, config.name_servers, clock)
     writer = RemoteWriter(brokers, f"InnerProducerGroup_{config.name}_{config.broker_id}")
+    errands = _Errands(site, tables, core, writer, delays, save_delays)
+    return Escaping(
+        slave,
+        [
+            DelayedMessages(errands.schedule, writer, delays),
+            TimerMessages(store, clock, errands.timers, core.flusher, site.writers),
+            HalfMessages(
+                *(store, RecordReading(store, core.responses), clock, errands.open_transactions),
+                writer,
+                tables.offsets,
+                timeout_ms=config.transaction_timeout_ms,
+            ),
+            PoppedMessages(errands.in_flight, writer),
+        ],
+        writer,
+    )
 
-    def make_schedule() -> Schedule:
+
+class _Errands:
+    """Makes what does each errand; for each time that the slave acts."""
+
+    def __init__(
+        self,
+        site: Site,
+        tables: Tables,
+        core: Core,
+        writer: RemoteWriter,
+        delays: DelayOffsets,
+        save_delays: Callable[[], None],
+    ) -> None:
+        self._site, self._tables, self._core = site, tables, core
+        self._writer = writer
+        self._delays = delays
+        self._save_delays = save_delays
+
+    def schedule(self) -> Schedule:
+        """Return what delivers messages of delay levels."""
+        site, core = self._site, self._core
         return Schedule(
-            store,
+            site.store,
             DueMessages(site.store_config, site.store_host, one_by_one=True),
-            writer,
-            clock,
-            delays,
+            self._writer,
+            site.clock,
+            self._delays,
             levels_ms=site.store_config.delay_levels_ms,
             wait_in_memory=core.responses.wait_in_memory,
             wait_entries=core.responses.wait_entries,
             wait_flushed=core.flusher.wait_flushed,
-            save_soon=save_delays,
-            save_interval_s=config.delay_flush_interval_ms / 1000,
+            save_soon=self._save_delays,
+            save_interval_s=site.config.delay_flush_interval_ms / 1000,
         )
 
-    def make_timers(files: TimerStore) -> Timers:
+    def timers(self, files: TimerStore) -> Timers:
+        """Return what delivers timer messages."""
+        site = self._site
         return Timers(
             files,
-            writer,
-            clock,
-            lambda: store.dispatch.store_timestamp,
-            TimerMetrics(clock),
+            self._writer,
+            site.clock,
+            lambda: site.store.dispatch.store_timestamp,
+            TimerMetrics(site.clock),
             TimerSettings(
                 precision_ms=site.store_config.timer_precision_ms,
-                flush_interval_ms=config.timer_flush_interval_ms,
+                flush_interval_ms=site.config.timer_flush_interval_ms,
                 keeps_rounds=True,
             ),
             readers=site.readers,
             writers=site.writers,
         )
 
-    def make_popped() -> InFlight:
-        in_flight, _ = make_in_flight(
-            *(site, tables, core.responses, PopProgress(tables.offsets)),
-            RemoteRevivals(writer),
-            creates_topics=False,
-        )
-        return in_flight
-
-    def find_open() -> OpenTransactions:
+    def open_transactions(self) -> OpenTransactions:
+        """Return which half messages are open."""
         half_cursor, op_cursor = (
-            tables.offsets.find(TRANSACTION_GROUP, topic, QUEUE_ID)
+            self._tables.offsets.find(TRANSACTION_GROUP, topic, QUEUE_ID)
             for topic in (HALF_TOPIC, HALF_OP_TOPIC)
         )
-        found = find_transactions(store, half_cursor, op_cursor, _places)
+        found = find_transactions(self._site.store, half_cursor, op_cursor, _places)
         for offset, _ in found.unrecorded:
             found.transactions.restore([offset], None)
         return found.transactions
 
-    return Escaping(
-        slave,
-        [
-            DelayedMessages(make_schedule, writer, delays),
-            TimerMessages(store, clock, make_timers, core.flusher, site.writers),
-            HalfMessages(
-                *(store, RecordReading(store, core.responses), clock, find_open, writer),
-                tables.offsets,
-                timeout_ms=config.transaction_timeout_ms,
-            ),
-            PoppedMessages(make_popped, writer),
-        ],
-        writer,
-    )
+    def in_flight(self) -> InFlight:
+        """Return what is popped and not acknowledged."""
+        in_flight, _ = make_in_flight(
+            *(self._site, self._tables, self._core.responses, PopProgress(self._tables.offsets)),
+            RemoteRevivals(self._writer),
+            creates_topics=False,
+        )
+        return in_flight
 
 
 def _places(half: Record) -> list[QueueKey]:

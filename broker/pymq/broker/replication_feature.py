@@ -3,7 +3,8 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 from pymq.broker.duties import Duty
 from pymq.broker.escape_feature import make_escaping
@@ -178,19 +179,8 @@ def _take_progress(core: Core, slaves: list[SlaveConnection]) -> None:
 
 
 def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feature:
+    _check_master(site)
     config = site.replication
-    if config.master_address in _own_addresses(site):
-        raise ConfigurationError(
-            f"haMasterAddress={config.master_address}: this is the address of this slave itself; "
-            "give that of its master's HA port (its brokerIP2 and haListenPort), or leave it to "
-            "the name servers"
-        )
-    if not site.config.name_servers and site.group is None:
-        _log.warning(
-            "this slave copies no topics, groups and offsets%s: it does not know where its master "
-            "is, give it a name server (namesrvAddr)",
-            "" if config.master_address else ", and no messages",
-        )
 
     def kept_end() -> int:
         # Before the master has heard from it, the log may have an end that is not the master's.
@@ -198,10 +188,7 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
 
     followed = _FollowedTables(site, tables, core)
     offset_sync = OffsetSync(
-        tables.offsets,
-        followed.take_delays,
-        site.store.replication.timers.hear,
-        kept_end,
+        *(tables.offsets, followed.take_delays, site.store.replication.timers.hear, kept_end),
         broker_id=site.config.broker_id,
     )
     metadata = MetadataSync(
@@ -224,12 +211,12 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
     core.arrivals.subscribe(look)
     core.reports.append(lambda: {"brokerActive": str(slave.is_acting).lower()})
     duties: list[Duty] = [slave, metadata, offset_sync, followed]
-    acting: Acting | None = None
-    preparations = []
     escaping = None
     if config.remote_escape:
         escaping = make_escaping(site, tables, core, slave, followed.delays, followed.save_delays)
         duties.append(escaping)
+    acting: Acting | None = None
+    preparations: list[Callable[[], Coroutine[Any, Any, None]]] = []
     if site.group is None:
 
         def follow(address: str | None, ha_address: str | None) -> None:
@@ -259,6 +246,27 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         **FollowedTimerHandlers(site.store.replication.timers.told, site.writers).table(),
     }
     return Feature(handlers=handlers, duties=duties, preparations=preparations)
+
+
+def _check_master(site: Site) -> None:
+    """Look whether a slave can find its master.
+
+    Raises:
+        ConfigurationError: it would follow itself.
+    """
+    config = site.replication
+    if config.master_address in _own_addresses(site):
+        raise ConfigurationError(
+            f"haMasterAddress={config.master_address}: this is the address of this slave itself; "
+            "give that of its master's HA port (its brokerIP2 and haListenPort), or leave it to "
+            "the name servers"
+        )
+    if not site.config.name_servers and site.group is None:
+        _log.warning(
+            "this slave copies no topics, groups and offsets%s: it does not know where its master "
+            "is, give it a name server (namesrvAddr)",
+            "" if config.master_address else ", and no messages",
+        )
 
 
 def _own_addresses(site: Site) -> set[str]:
