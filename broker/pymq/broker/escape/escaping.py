@@ -105,7 +105,10 @@ class Escaping:
         running, self._running = self._running, None
         if running is not None:
             await running.aclose()
-            _log.info("nothing is sent to other groups any more")
+            _log.info(
+                "nothing is sent to other groups any more; %d messages were since the start",
+                self._writer.sent_count,
+            )
 
     async def pause(self) -> None:
         """Return when nothing is delivered any more: a master is about to be online."""

@@ -53,6 +53,9 @@ class RemoteWriter:
     Args:
         brokers: say where.
         name: the sender's group, for messages that name none.
+
+    Attributes:
+        sent_count: messages that others have stored.
     """
 
     def __init__(self, brokers: OtherBrokers, name: str) -> None:

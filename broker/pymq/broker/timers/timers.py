@@ -136,10 +136,11 @@ class Timers:
             read_ms: it has delivered what is due before this time,
             physical_end: of the messages before this physical offset.
         """
-        has_acted = read_ms > self._timers.read_ms
-        if has_acted:
+        known = self._delivery.elsewhere
+        is_ahead = read_ms > (self._timers.read_ms if known is None else known.read_ms)
+        if is_ahead:  # of several slaves, the one that has come furthest counts
             self._delivery.elsewhere = Elsewhere(read_ms, physical_end)
-        return has_acted
+        return is_ahead
 
     def take(self, arrivals: Sequence[Arrival]) -> None:
         """Look at what has arrived: messages of the timer topic are read."""
