@@ -20,6 +20,7 @@ from tests.unit.store.stores import HOST, FakeClock, config
 from pymq.broker.arrivals import Arrivals
 from pymq.broker.config import BrokerConfig
 from pymq.broker.deletions import Deletions
+from pymq.broker.ha.takeovers import Takeovers
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.parts import Core, Site, Tables
 from pymq.broker.pop.in_flight import InFlight
@@ -178,6 +179,7 @@ class PopRun:
             responses=RecordResponses(self.store, executor=_Here(), memory_bytes=6000),
             statistics=BrokerStatistics(self.config.cluster, 0),
             deletions=Deletions(),
+            takeovers=Takeovers(),
         )
         self.feature = make_pop(site, tables, cast(Core, core))
         self.dispatcher = Dispatcher("test", self.feature.handlers)
