@@ -187,6 +187,49 @@ spark_matrix() {
   [ -z "$failed" ] || die "failed with Spark$failed"
 }
 
+pythons() {  # pythons [ARGUMENTS]: of pytest; tests/unit and tests/cluster without any
+  make_env
+  [ "$(id -u)" = 0 ] || die "pythons needs root, for chroot"
+  command -v debootstrap >/dev/null || { may_install && apt_install debootstrap; } ||
+    die "pythons needs debootstrap (Debian: apt-get install debootstrap)"
+  [ $# -gt 0 ] || set -- -q tests/unit tests/cluster
+  local release failed=
+  for release in ${PYMQ_DEBIAN_RELEASES:-trixie sid}; do
+    in_debian "$release" "$@" || failed+=" $release"
+  done
+  [ -z "$failed" ] || die "failed with the Python of Debian$failed"
+}
+
+in_debian() {  # in_debian RELEASE ARGUMENTS: pytest in that release, whose Python is another one
+  local release=$1 folder=$root/.matrix/debian-$1 version
+  shift
+  if [ ! -f "$folder/ready" ]; then
+    say "unpacking Debian $release into .matrix/debian-$release"
+    rm -rf "$folder"
+    mkdir -p "$folder"
+    debootstrap --variant=minbase --include=python3,iproute2,procps "$release" "$folder/root" >"$folder/log" 2>&1 ||
+      { say "debootstrap failed: $(tail -n 3 "$folder/log")"; return 1; }
+    version=$(chroot "$folder/root" python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    say "installing what tests need for Python $version"
+    # From here, as the release may have no pip that reaches an index.
+    rm -rf build
+    "$python" -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir "$folder" . || return 1
+    rm -rf build broker/*.egg-info
+    # Spark comes as its source only, which is in Python.
+    "$python" -m pip install --quiet --disable-pip-version-check --only-binary :all: --python-version "$version" \
+      --target "$folder/root/site" "$(echo "$folder"/*.whl)[broker,cli,columns,compression,controller,otel]" \
+      pytest pytest-xdist hypothesis opentelemetry-sdk ruff mypy 'pandas<3' fastavro &&
+      "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/root/site" pyspark py4j || return 1
+    mkdir -p "$folder/root/house"
+    touch "$folder/ready"
+  fi
+  # Mounts of a namespace of its own: they go with it.
+  unshare --mount bash -c 'mount --rbind "$1" "$2/house" && mount --rbind /proc "$2/proc" && mount --rbind /dev "$2/dev" &&
+    exec chroot "$2" env -C /house PATH=/site/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+      PYTHONPATH=/house/broker:/house/connector:/site PYTHONDONTWRITEBYTECODE=1 python3 -m pytest "${@:3}"' \
+    bash "$root" "$folder/root" "${shared[@]}" -p no:cacheprovider "$@"
+}
+
 need_maven() {  # installs it where that is possible; false when there is none
   if ! command -v mvn >/dev/null && may_install; then
     apt_install maven || true
@@ -323,6 +366,7 @@ case $verb in
   demo) demo "$@" ;;                        #: the flights of New York through broker and Spark, checked
   test) tests "$@" ;;                       #: all tests that need no Maven
   interop) interop "$@" ;;                  #: tests against the official Java clients and brokers
+  pythons) pythons "$@" ;;                  #: tests in newer Pythons, those of newer Debians; needs root
   spark-matrix) spark_matrix "$@" ;;        #: tests of the connector in each Spark from 4.0 on
   crash) crash "$@" ;;                      #: kill and break things for longer than `test` does
   bench) run "$python" -m tests.bench.run "$@" ;; #: speed and memory of broker and client, beside peers

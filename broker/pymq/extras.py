@@ -11,6 +11,8 @@ _EXTRAS = {
     "etcd3gw": "controller",
     "testcontainers": "containers",
     "opentelemetry": "otel",
+    "faststream": "faststream",
+    "kombu": "kombu",
 }
 
 

@@ -8,8 +8,6 @@ import pytest
 from tests.cluster.children import in_child
 from tests.cluster.scenarios import wait_until
 
-from pymq import blocking
-from pymq.client import threaded
 from pymq.client.blocking import BlockingClient
 from pymq.client.consumer import Consumer
 from pymq.client.producer import Producer
@@ -167,35 +165,6 @@ def test_a_loop_that_forks_delivers_to_the_parent_alone(pymq_cluster: Cluster) -
             await anext(messages)
 
     asyncio.run(test())
-
-
-def test_clients_with_a_thread_are_refused_after_a_fork(pymq_cluster: Cluster) -> None:
-    message = Message("T", b"wrong")
-    with (
-        blocking.Producer(pymq_cluster.name_server) as producer,
-        threaded.Consumer(pymq_cluster.name_server, "g", from_where="earliest").subscribe(
-            "T"
-        ) as consumer,
-    ):
-        producer.send_batch([Message("T", b"first")] * 10)
-        assert consumer.receive(DEADLINE_S) is not None
-        uses: list[Callable[[], object]] = [
-            lambda: producer.send(message),
-            lambda: producer.send_nowait(message),
-            lambda: producer.start(),
-            lambda: consumer.receive(1),
-            lambda: next(iter(consumer)),
-            lambda: consumer.assignment,
-            lambda: consumer.subscribe("U"),
-        ]
-        for use in uses:
-            answer = in_child(lambda use=use: repr(use()))  # type: ignore[misc]
-            assert answer.startswith("ClientMisplaced: the client was started in process"), answer
-        for client in (producer, consumer):
-            assert in_child(client.close) is None
-        producer.send(Message("T", b"second"))
-        for _ in range(10):
-            assert consumer.receive(DEADLINE_S) is not None
 
 
 def test_a_blocking_client_has_connections_and_ids_of_its_own_in_each_process(

@@ -8,6 +8,7 @@ import pytest
 from tests.administration import admin_of
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
+from tests.cluster.scenarios import wait_until
 
 from pymq import (
     Batcher,
@@ -122,18 +123,25 @@ def test_the_trace_tells_of_every_message() -> None:
                 single = await producer.send(Message("T", large, tags="a", keys=["k1", "k2"]))
                 batch = await producer.send_batch([Message("T", b"2"), Message("T", b"3")])
                 delayed = await producer.send(Message("T", b"4", delay_level=2))
-                async with Transaction(producer, Message("T", b"5")) as transaction:
+                last = Message("T", b"5", tags="t", keys="k3")
+                async with Transaction(producer, last) as transaction:
                     half = transaction.receipt
             consumer = Consumer(cluster.name_server, "g", from_where="earliest")
             async with consumer.subscribe(TRACE_TOPIC):
                 trace = await asyncio.wait_for(anext(aiter(consumer)), 30)
             assert set(trace.keys) == {
-                *("k1", "k2", single.message_id, half.message_id, delayed.message_id),
+                *("k1", "k2", "k3", single.message_id, half.message_id, delayed.message_id),
                 *(receipt.message_id for receipt in batch),
             }
             text = trace.body.decode()
             assert text.endswith("\x02")
             lines = [line.split("\x01") for line in text[:-1].split("\x02")]
+            (end,) = [line for line in lines if line[0] == "EndTransaction"]
+            assert end[2:] == [
+                *("DefaultRegion", "pg", "T", half.message_id, "t", "k3", cluster.broker_address),
+                *("2", half.message_id, "COMMIT_MESSAGE", "false"),
+            ]
+            lines.remove(end)
             assert len(lines) == 5 and {len(line) for line in lines} == {14}
             by_id = {line[5]: line for line in lines}
             line = by_id[single.message_id]
@@ -144,6 +152,43 @@ def test_the_trace_tells_of_every_message() -> None:
             assert line[11:] == ["0", single.offset_message_id, "true"]
             assert by_id[batch[1].message_id][12] == batch[1].offset_message_id
             assert (by_id[half.message_id][11], by_id[delayed.message_id][11]) == ("1", "3")
+
+        run(test())
+
+
+def test_the_trace_tells_how_transactions_ended() -> None:
+    """Those that the producer ends, and those that brokers ask about; of two brokers."""
+    answers = [TransactionStatus.UNKNOWN, TransactionStatus.COMMIT]
+
+    def check(message: ReceivedMessage) -> TransactionStatus:
+        return answers.pop(0)
+
+    with Cluster(brokers=2, broker={"trace_topic": True}) as cluster:
+
+        async def test() -> None:
+            producer = Producer(
+                cluster.name_server, group="pg", trace_topic=TRACE_TOPIC, check_transaction=check
+            )
+            async with producer:
+                with pytest.raises(KeyError):
+                    async with Transaction(producer, Message("T", b"1")) as back:
+                        raise KeyError
+                with pytest.raises(asyncio.CancelledError):
+                    async with Transaction(producer, Message("T", b"2", keys="k")) as asked:
+                        raise asyncio.CancelledError
+                await asyncio.to_thread(cluster.clock.advance, 70)
+                await wait_until(lambda: len(answers) == 1, "it was asked")
+                await asyncio.to_thread(cluster.clock.advance, 70)
+                await wait_until(lambda: not answers, "it was asked again")
+            text = "".join(one.body.decode() for one in cluster.messages(TRACE_TOPIC))
+            lines = [line.split("\x01") for line in text[:-1].split("\x02")]
+            ends = [line for line in lines if line[0] == "EndTransaction"]
+            assert [(line[5], line[7], *line[11:]) for line in ends] == [
+                (back.message_id, "", "ROLLBACK_MESSAGE", "false"),
+                (asked.message_id, "k", "UNKNOW", "true"),
+                (asked.message_id, "k", "COMMIT_MESSAGE", "true"),
+            ]
+            assert {line[8] for line in ends} <= {cluster.address(n) for n in cluster.broker_names}
 
         run(test())
 

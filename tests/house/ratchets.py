@@ -31,7 +31,6 @@ UNUSED: dict[str, str] = {
     "pymq.client.bulk_client.BulkClient.send_batches": "how tests and benchmarks fill queues",
     "pymq.filter.bloom.BloomFilter.is_hit": "how tests read bit maps of RocketMQ",
     "pymq.protocol.batch_body.decode_batch": _PEERS,
-    "pymq.protocol.outcomes.Settled.reject": "what users call on a ReceivedMessage",
     "pymq.protocol.registration_body.RegisterBrokerBody.encode_compressed": _PEERS,
     "pymq.store.retention.deleted_segments.DeletedSegments.held_count": "what tests look at",
     "pymq.testing.faulty_files.FaultyFiles": _DISKS,
@@ -45,11 +44,15 @@ QUIET_DECORATORS = {
     *("final", "lru_cache", "overload", "override", "property", "setter", "staticmethod"),
 }
 #: Libraries that call what is defined in classes that inherit from theirs.
-CALLING_LIBRARIES = {"asyncio", "pyspark", "logging", "ast", "threading"}
+CALLING_LIBRARIES = {
+    *("asyncio", "pyspark", "logging", "ast", "threading", "faststream", "kombu"),
+}
 #: Files that are run or found by others: by the interpreter, by pytest, by Spark, by installers.
 ENTRANCES = {
     *("pymq.cli.__main__", "pymq.cli.main", "pymq.testing.pytest_plugin", "pyspark_pymq"),
     *("pymq.allocation", "pymq.selectors", "pymq.blocking", "pymq.spark", "pymq.otel"),
+    *("pymq.integrations.faststream", "pymq.integrations.kombu"),
+    "pymq.integrations.structured_logging",
     *("pymq.testing.containers", "pymq.testing.faulty_files"),
 }
 
@@ -185,7 +188,8 @@ def foreign_classes(root: Path) -> frozenset[str]:
             known = aliases(module)
             for node in ast.walk(module.tree):
                 if isinstance(node, ast.ClassDef):
-                    first = {dotted(base).partition(".")[0] for base in node.bases}
+                    bases = (b.value if isinstance(b, ast.Subscript) else b for b in node.bases)
+                    first = {dotted(base).partition(".")[0] for base in bases}
                     sources = {known.get(name, name).partition(".")[0] for name in first}
                     if sources & CALLING_LIBRARIES or first & found:
                         found.add(node.name)

@@ -42,6 +42,7 @@ LAYERS: dict[str, set[str]] = {
     "selectors": {"client"},
     "allocation": {"client"},
     "otel": {"extras", "protocol", "client"},
+    "integrations": {"errors", "extras", "protocol", "client", "blocking", "pymq"},
     "pymq": {"errors", "clock", "protocol", "client", "allocation", "selectors", "blocking"},
 }
 EDGES = ("testing", "cli")  # import everything; nothing but they themselves imports them
@@ -56,6 +57,7 @@ FOREIGN: dict[str, set[str]] = {
     "broker": {"numpy", "prometheus_client"},
     "testing": {"pytest", "docker", "testcontainers"},
     "otel": {"opentelemetry"},
+    "integrations": {"anyio", "fast_depends", "faststream", "kombu"},
     "cli": {"typer", "rich", "click", "uvloop"},
     "pyspark_pymq": {"pyspark", "pyarrow", "numpy", "fastavro"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 from tests.interop.conftest import RealCluster
 from tests.interop.java_client import JavaPushConsumer
 from tests.interop.jvm import JavaClient
+from tests.interop.mqadmin import Mqadmin
 
 from pymq import blocking
 from pymq.errors import GroupNotExist, MessageNotFound, RouteNotFound
@@ -134,6 +136,50 @@ def test_java_members_go_where_a_reset_sends_them(
         changes = admin.offsets.reset(group, topic, "earliest", wait_s=DEADLINE_S)
         assert [one.after for one in changes] == [0, 0]
         assert len(consumer.wait_count(8)) == 8
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_members_of_ours_go_where_a_reset_sends_them(
+    cluster: RealCluster,
+    admin: blocking.Admin,
+    topic: str,
+    orderly: bool,
+    java_client: Callable[[str], JavaClient],
+) -> None:
+    """By our API and by mqadmin: brokers of 4.9 leave it to the members, 5.3.3 does it itself."""
+    group, name_server = f"group-{uuid.uuid4().hex[:12]}", cluster.name_server.address
+    queue = MessageQueue(topic, cluster.broker.name, 0)
+    got: list[bytes] = []
+
+    def is_committed() -> bool:
+        lags = {one.queue: one.lag for one in admin.offsets.lag(group, topic)}
+        return lags.get(queue) == 0
+
+    send(cluster, admin, topic, 10)
+    consumer = blocking.Consumer(name_server, group, from_where="earliest", orderly=orderly)
+    with consumer.subscribe(topic):
+        running = threading.Thread(
+            target=lambda: consumer.run(lambda message: got.append(message.body))
+        )
+        running.start()
+        eventually(lambda: len(got) == 10, "all came")
+        eventually(is_committed, "committed")
+        changes = admin.offsets.reset(group, topic, "earliest", wait_s=DEADLINE_S)
+        assert {one.after for one in changes} == {0}
+        eventually(lambda: len(got) == 20, "all came again")
+        eventually(is_committed, "committed")
+        shown = Mqadmin(java_client(cluster.broker.version)).run(
+            name_server, "resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", "-f", "true"
+        )
+        assert topic in shown, shown
+        eventually(lambda: len(got) == 30, "all came once more")
+        eventually(is_committed, "committed")
+        with blocking.Producer(name_server) as producer:
+            producer.send(Message(topic, b"new"), queue=queue)
+        eventually(lambda: len(got) == 31, "what is new came once")
+        consumer.close()
+        running.join(DEADLINE_S)
+    assert got.count(b"new") == 1 and got.count(b"3") == 3
 
 
 def test_messages(cluster: RealCluster, admin: blocking.Admin, topic: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -199,6 +200,57 @@ def test_official_tools_read_our_trace(
         name_server, "queryMsgTraceById", "-i", message_id, "-t", TRACE_TOPIC
     )
     assert "Pub" in shown and "traced" in shown and "success" in shown, shown
+
+
+def test_the_java_client_reads_how_our_transactions_ended(
+    name_server: str, topic: str, java_client: Callable[[str], JavaClient]
+) -> None:
+    """By the broker's check, too: it asks what became of the one that was left open."""
+    decode = java_client(VERSION).jvm.org.apache.rocketmq.client.trace.TraceDataEncoder
+    found: dict[str, set[tuple[str, ...]]] = {}
+
+    async def work() -> list[str]:
+        producer = Producer(
+            name_server,
+            group=f"ended-{topic}",
+            trace_topic=TRACE_TOPIC,
+            check_transaction=lambda _: TransactionStatus.COMMIT,
+        )
+        reader = Consumer(name_server, f"traces-{topic}").subscribe(TRACE_TOPIC)
+        async with reader, producer:
+            while not any(one.topic == TRACE_TOPIC for one in reader.assignment):
+                await asyncio.sleep(0.05)
+            ids = []
+            for number, error in enumerate((None, KeyError, asyncio.CancelledError)):
+                message = Message(topic, b"%d" % number, tags="t", keys="k")
+                with contextlib.suppress(KeyError, asyncio.CancelledError):
+                    async with Transaction(producer, message) as transaction:
+                        ids.append(transaction.message_id)
+                        if error is not None:
+                            raise error
+            async with asyncio.timeout(60):
+                async for trace in reader:
+                    for context in decode.decoderFromTraceDataString(trace.body.decode()):
+                        bean = context.getTraceBeans().get(0)
+                        if str(context.getTraceType()) == "EndTransaction":
+                            found.setdefault(bean.getMsgId(), set()).add(
+                                (
+                                    context.getGroupName(),
+                                    bean.getTopic(),
+                                    bean.getKeys(),
+                                    str(bean.getTransactionState()),
+                                    str(bean.isFromTransactionCheck()),
+                                )
+                            )
+                    if all(one in found for one in ids):
+                        break
+        return ids
+
+    committed, back, asked = asyncio.run(work())
+    common = (f"ended-{topic}", topic, "k")
+    assert found[committed] == {(*common, "COMMIT_MESSAGE", "False")}
+    assert found[back] == {(*common, "ROLLBACK_MESSAGE", "False")}
+    assert found[asked] == {(*common, "COMMIT_MESSAGE", "True")}
 
 
 def test_a_message_is_recalled(name_server: str, topic: str) -> None:

@@ -77,7 +77,7 @@ SURFACE = {
         *("start", "close", "cluster"),
         *("topics", "groups", "offsets", "messages", "brokers", "replicas", "sinks"),
     },
-    "Network": {"reached", "send_address", "client_id"},
+    "Network": {"reached", "send_address", "client_id", "wrap", "unwrap"},
     "OffsetChange": {"moved"},
     "BlockingClient": {
         *("name_servers", "close", "cluster_info", "route", "known_routes", "forget_route"),

@@ -95,7 +95,12 @@ def test_the_plugin_has_loaded_nothing_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "extra"), [("pymq.testing.containers", "containers"), ("pymq.otel", "otel")]
+    ("module", "extra"), [
+        ("pymq.testing.containers", "containers"),
+        ("pymq.otel", "otel"),
+        ("pymq.integrations.faststream", "faststream"),
+        ("pymq.integrations.kombu", "kombu"),
+    ],
 )
 def test_what_needs_an_extra_names_it(module: str, extra: str) -> None:
     with pytest.raises(ModuleNotFoundError) as caught:

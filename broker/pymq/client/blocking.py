@@ -25,6 +25,7 @@ from pymq.client.blocking_pool import PASSING, BlockingPool, advertised
 from pymq.client.blocking_sender import BlockingSender
 from pymq.client.config import ClientConfig, parse_name_servers
 from pymq.client.message_ids import MessageIds
+from pymq.client.namespaces import refuse_namespace
 from pymq.client.network import PLAIN, Network
 from pymq.client.operations import Operation, PreparedMessage, Pull, PullResult, SendResult
 from pymq.client.queue_bounds import ask_bounds
@@ -88,7 +89,7 @@ class BlockingClient:
                 asked before these are old, or turn out wrong.
 
         Raises:
-            ConfigurationError: an argument is wrong.
+            ConfigurationError: an argument is wrong, or ``network`` has a namespace.
         """
         servers = parse_name_servers(name_servers)
         if config is None:
@@ -102,6 +103,7 @@ class BlockingClient:
                 network=network,
             )
         self._config = replace(config, name_servers=servers)
+        refuse_namespace(self._config.network)
         self._pool = BlockingPool(self._config, routes)
         self._message_ids = MessageIds()
         self._clock = Clock()

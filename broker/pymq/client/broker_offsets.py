@@ -58,7 +58,8 @@ class BrokerOffsets:
         """Ask the broker."""
         channel = await self._pool.read_channel(self._queue)
         offset = await self._pool.ask(channel, operations.query_offset(self._group, self._queue))
-        if offset is not None:
+        # Of a group that has committed nothing brokers say 0, too; a reset needs what they keep.
+        if offset:
             self._note(offset)
         return offset
 

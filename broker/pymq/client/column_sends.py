@@ -169,6 +169,8 @@ class ColumnSends:
     async def _take_records(self, templates: list[SendTemplate]) -> bool:
         """Say whether all brokers that answer take pre-encoded records; who is asked once."""
         pool = self._parts.pool
+        if pool.network.namespace is not None:
+            return False  # They hold the topic, and would have to be encoded otherwise.
         answers: set[bool] = set()
         for name, template in {one.queue.broker_name: one for one in templates}.items():
             if template.address is None:

@@ -114,4 +114,4 @@ class ConsumerConfig(ClientConfig):
     def offsets_path(self, client_id: str) -> Path:
         """Return where a broadcasting member keeps its offsets."""
         root = default_directory() if self.local_offsets_dir is None else self.local_offsets_dir
-        return Path(root).expanduser() / client_id / self.group / FILE_NAME
+        return Path(root).expanduser() / client_id / self.network.wrap(self.group) / FILE_NAME

@@ -1,5 +1,6 @@
 """What a consumer is made of, and how its parts know each other."""
 
+import logging
 from collections.abc import Sequence
 
 from pymq.client.broadcast_retry import DroppedFailures
@@ -11,6 +12,7 @@ from pymq.client.consumer_config import MAX_RECONSUME_TIMES, ConsumerConfig
 from pymq.client.held_queues import HeldQueues
 from pymq.client.inbox import Inbox
 from pymq.client.local_offsets import FLUSH_S, LocalOffsets
+from pymq.client.namespaces import wrapped_queue
 from pymq.client.ordered_inbox import OrderedInbox
 from pymq.client.ordered_outcomes import OrderedOutcomes
 from pymq.client.ordered_retry import OrderedFailures
@@ -23,10 +25,15 @@ from pymq.client.rebalance_listener import ListenerCalls
 from pymq.client.retry import FailedMessages
 from pymq.client.thread_inbox import ThreadInbox
 from pymq.clock import Clock
+from pymq.errors import RemoteProtocolError
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.bodies import ConsumerData, ConsumeType, MessageQueue, Subscription
+from pymq.protocol.client_bodies import OffsetReset
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
+from pymq.protocol.headers.offsets import ResetOffsetRequest
+
+_log = logging.getLogger(__name__)
 
 
 class ConsumerParts:
@@ -73,7 +80,10 @@ class ConsumerParts:
             connect_timeout_s=connect_s(config),
             route_age_s=config.route_age_s,
             consumers=self._consumer_data,
-            on_request={RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed},
+            on_request={
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+                RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._group_reset,
+            },
             on_route=self._route_changed,
             instance_name=config.instance_name,
             network=config.network,
@@ -163,7 +173,7 @@ class ConsumerParts:
 
     def _offsets(self, queue: MessageQueue) -> QueueOffsets:
         if self._local_offsets is not None:
-            return self._local_offsets.of(queue)
+            return self._local_offsets.of(wrapped_queue(self._config.network, queue))
         return BrokerOffsets(self._config.group, queue, self.pool)
 
     def _may_deliver(self, queue: MessageQueue) -> bool:
@@ -185,6 +195,23 @@ class ConsumerParts:
     def _members_changed(self, _: AsyncChannel, request: Command) -> None:
         if (request.fields or {}).get("consumerGroup") == self._config.group:
             self.rebalance.wake()
+
+    def _group_reset(self, channel: AsyncChannel, request: Command) -> None:
+        """A broker that keeps nothing of a reset itself tells all members to go on elsewhere."""
+        try:
+            header = ResetOffsetRequest.from_fields(request.fields)
+            offsets = OffsetReset.decode(request.body).offsets
+        except RemoteProtocolError as error:
+            _log.warning("%s resets a group with %s; nothing is done", channel.peer, error)
+            return
+        if header.group == self._config.group:
+            unwrap = self.pool.network.unwrap
+            self.held.reset(
+                {
+                    MessageQueue(unwrap(queue.topic), queue.broker_name, queue.queue_id): offset
+                    for queue, offset in offsets.items()
+                }
+            )
 
     def _route_changed(self, topic: str) -> None:
         self.rebalance.wake()

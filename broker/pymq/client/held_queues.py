@@ -12,7 +12,7 @@ In order, a queue that waits for its handler is *leaving*: it is neither read no
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,9 +20,10 @@ from pymq.client.broker_offsets import QueueOffsets
 from pymq.client.inbox import Delivery, Inbox
 from pymq.client.pool import ClientPool
 from pymq.client.queue_locks import QueueLocks
-from pymq.client.queue_reader import QueueReader, ReaderParts, say_unread
+from pymq.client.queue_reader import QueueReader, ReaderParts
 from pymq.client.rebalance_listener import ListenerCalls
 from pymq.client.start_policy import StartPolicy
+from pymq.client.unread import say_unread
 from pymq.errors import ConfigurationError, PymqError
 from pymq.net.said_once import SaidOnce
 from pymq.protocol.bodies import MessageQueue, Subscription
@@ -159,6 +160,12 @@ class HeldQueues:
                     f"{queue!r:.200} is not a queue of this member at the moment; see `assignment`"
                 )
         return [self.readers[queue] for queue in wanted]
+
+    def reset(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on elsewhere in queues, as far as they are ours: their group was reset."""
+        for queue, offset in offsets.items():
+            if queue in self.readers:
+                self.readers[queue].reset(offset)
 
     # --- take
 

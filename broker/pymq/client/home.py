@@ -3,26 +3,44 @@
 A child made by ``fork`` has copies of its parent's sockets and of the counter of its message ids:
 both processes would read each other's answers and give one id to two messages. In a second event
 loop a client of asyncio would wait for ever, or fail because the first one is closed.
+
+The copies of the sockets are given up as soon as the child exists, whether or not it uses the
+client: brokers would otherwise not see when the parent is gone.
 """
 
 import asyncio
 import os
 import threading
 import weakref
+from collections.abc import Callable
 
 from pymq.errors import ClientMisplaced
 
 
 class Process:
-    """The process in which something was made. A child has a copy, which knows that it is one."""
+    """The process in which something was made. A child has a copy, which knows that it is one.
 
-    __slots__ = ("__weakref__", "is_forked", "pid")
+    Args:
+        on_fork: a method that is called in each child, before anything else runs there. It must
+            not wait for anybody: there are no other threads, and whatever they held stays locked.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("__weakref__", "_on_fork", "is_forked", "pid")
+
+    def __init__(self, on_fork: Callable[[], None] | None = None) -> None:
         self.pid = os.getpid()
+        # Weak, so that its owner is not kept until the garbage collector comes.
+        self._on_fork = None if on_fork is None else weakref.WeakMethod(on_fork)
         #: Is this the copy in a child? A flag: to ask the system costs more, and for each message.
         self.is_forked = False
         _processes.add(self)
+
+    def forked(self) -> None:
+        """Note that this is the copy in a child."""
+        self.is_forked = True
+        on_fork = None if self._on_fork is None else self._on_fork()
+        if on_fork is not None:
+            on_fork()
 
     def check_process(self) -> None:
         """Accept a call from the process itself.
@@ -44,7 +62,7 @@ _processes: weakref.WeakSet[Process] = weakref.WeakSet()
 
 def _mark_forked() -> None:
     for process in list(_processes):
-        process.is_forked = True
+        process.forked()
 
 
 os.register_at_fork(after_in_child=_mark_forked)
@@ -53,14 +71,17 @@ os.register_at_fork(after_in_child=_mark_forked)
 class Home(Process):
     """The process, thread and event loop of a client of asyncio: it is of use nowhere else.
 
+    Args:
+        on_fork: as for ``Process``.
+
     Raises:
         RuntimeError: no event loop is running.
     """
 
     __slots__ = ("_thread", "loop")
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, on_fork: Callable[[], None] | None = None) -> None:
+        super().__init__(on_fork)
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
 

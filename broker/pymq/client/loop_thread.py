@@ -6,12 +6,13 @@ import concurrent.futures
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from pymq.client.home import Process
+from pymq.client.pool import ClientPool
 from pymq.errors import ClientClosed, PymqError
 
-C = TypeVar("C")
+C = TypeVar("C", bound="Client")
 T = TypeVar("T")
 
 
@@ -109,21 +110,51 @@ class LoopThread:
         self._thread.join()
 
 
+class Client(Protocol):
+    """What is common to the clients of asyncio."""
+
+    _pool: ClientPool
+
+    async def start(self) -> Any: ...
+
+
 class Threaded(Generic[C]):
     """A client of asyncio whose loop runs in a thread while it is open.
 
     One that is still open when the process ends is closed then: the thread would just stop, and
     what it had not sent or committed would be lost without a word.
 
+    In a child made by ``fork`` one that was open makes itself another client when it is first used,
+    with connections, ids and a thread of its own. What the parent has begun stays with the parent.
+
     Args:
-        client: the client of asyncio.
+        make: returns a client of asyncio, in each process another one.
     """
 
-    def __init__(self, client: C) -> None:
-        self._client = client
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._made = make()
         self._thread: LoopThread | None = None
-        self._starting = threading.Lock()
+        self._name = ""
         self._forget_end: Callable[[], object] = _nothing
+        #: What else makes a client, by what it is about: subscriptions.
+        self._settings: dict[object, Callable[[C], object]] = {}
+        self._starting = threading.Lock()
+        self._process = Process(self._forked)
+
+    def _forked(self) -> None:
+        self._starting = threading.Lock()  # one that a thread of the parent holds stays locked
+
+    @property
+    def _client(self) -> C:
+        """The client of this process."""
+        if self._process.is_forked:
+            self._renew()
+        return self._made
+
+    @property
+    def _is_open(self) -> bool:
+        return self._thread is not None
 
     def close(self) -> None:
         """Close it, with a limit in time; idempotent."""
@@ -132,32 +163,62 @@ class Threaded(Generic[C]):
     def _start(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
         with self._starting:
             if self._thread is not None:
-                self._check_open()
                 return
-            thread = LoopThread(name)
-            try:
-                thread.call(start())
-            except BaseException:
-                thread.close()
-                raise
-            self._thread = thread
-            self._forget_end = _at_end(self.close)
+            self._name = name
+            self._run(self._made, start)
 
-    def _stop(self, close: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    def _run(self, client: C, start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        thread = LoopThread(self._name)
+        try:
+            thread.call(start())
+        except BaseException:
+            thread.close()
+            raise
+        self._made, self._thread = client, thread
+        self._forget_end = _at_end(self.close)
+
+    def _renew(self) -> None:
+        """Take the place of the copy of the parent's client."""
+        with self._starting:
+            if not self._process.is_forked:
+                return  # Another thread was quicker.
+            if self._thread is not None:
+                client = self._make()
+                client._pool.is_renewed = True
+                for setting in self._settings.values():
+                    setting(client)
+                # Kept: what it would do when it is collected concerns the parent's loop.
+                _of_parents.append((self._made, self._thread))
+                self._forget_end()
+                self._run(client, client.start)
+            self._process = Process(self._forked)
+            self._renewed()
+
+    def _renewed(self) -> None:
+        """Make again what belongs to a process, before the client is used in this one."""
+
+    def _stop(self, close: Callable[[C], Coroutine[Any, Any, Any]]) -> None:
         forget_end, self._forget_end = self._forget_end, _nothing
         forget_end()
         thread, self._thread = self._thread, None
         if thread is not None and not thread.process.is_forked:
             try:
-                thread.call(close())
+                thread.call(close(self._made))
             finally:
                 thread.close()
+
+    def _set(self, about: object, setting: Callable[[C], object]) -> None:
+        """Change what the client is told to do, also in children made by ``fork``."""
+        self._in_loop(lambda: setting(self._made))
+        self._settings[about] = setting
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return self._running(work).call(work)
 
     def _in_loop(self, function: Callable[[], T]) -> T:
         """Call a function in the loop; before that runs, and when it has ended, here."""
+        if self._process.is_forked:
+            self._renew()
         if self._thread is None:
             return function()
         return self._call(soon(function))
@@ -179,11 +240,15 @@ class Threaded(Generic[C]):
         self._check_open().check_caller()
 
     def _check_open(self) -> LoopThread:
+        if self._process.is_forked:
+            self._renew()
         if self._thread is None:
             raise ClientClosed("the client is not open: use it inside `with`")
-        if self._thread.process.is_forked:
-            self._thread.process.check_process()
         return self._thread
+
+
+#: Clients of the parent process and their threads, of which this one has copies.
+_of_parents: list[object] = []
 
 
 def _nothing() -> None:

@@ -1,13 +1,19 @@
 """How brokers are reached when not at the addresses that they advertise, and who we say we are."""
 
+import itertools
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.addresses import join_address, split_address
+from pymq.protocol.namespaces import check_namespace, unwrap, wrap
 
 #: The port of RocketMQ's VIP channel is this much below the broker's.
 VIP_PORT_BELOW = 2
+
+_client_numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +35,16 @@ class Network:
             look-up (``unitName``).
         instance_name: part of the client's id instead of process id and time (``instanceName``).
             Members of a group need different ones.
+        namespace: in which topics and groups are, so that several tenants of a cluster can use
+            the same names (``setNamespace``): ``orders`` of namespace ``shop`` is ``shop%orders``
+            to brokers. Names of the system are the same in all. ``BlockingClient`` has none.
     """
 
     broker_address_map: Mapping[str, str] = field(default_factory=dict)
     vip_channel: bool = False
     unit_name: str | None = None
     instance_name: str | None = None
+    namespace: str | None = None
 
     def __post_init__(self) -> None:
         pairs = self.broker_address_map
@@ -54,6 +64,8 @@ class Network:
                 raise ConfigurationError(
                     f"{name}={value!r:.80}: expected a name without spaces and any of @ / ? &"
                 )
+        if self.namespace is not None:
+            check_namespace(self.namespace)
 
     def reached(self, address: str) -> str:
         """Return where to connect to for an address that a broker advertises."""
@@ -73,15 +85,32 @@ class Network:
         host, port = split_address(address)
         return join_address(host, port - VIP_PORT_BELOW)
 
-    def client_id(self, host: str, instance: str) -> str:
+    def wrap(self, name: str) -> str:
+        """Return what brokers call a topic or group."""
+        return wrap(self.namespace, name) if self.namespace else name
+
+    def unwrap(self, name: str) -> str:
+        """Return what a topic or group that brokers call so is called in the namespace."""
+        return unwrap(self.namespace, name) if self.namespace else name
+
+    def client_id(
+        self, host: str, instance: str | None = None, *, is_renewed: bool = False
+    ) -> str:
         """Return who we are to brokers (RocketMQ buildMQClientId).
 
         Args:
             host: our address.
-            instance: what tells this client from others, unless it was given a name.
+            instance: what tells this client from others, unless this network has a name for it;
+                ``None``: the process and the time.
+            is_renewed: a client of the parent process has the name, too.
         """
         unit = "" if self.unit_name is None else f"@{self.unit_name}"
-        return f"{host}@{self.instance_name or instance}{unit}"
+        name = self.instance_name or instance
+        if name is None:
+            name = f"{os.getpid()}#{time.time_ns()}{next(_client_numbers)}"
+        elif is_renewed:
+            name = f"{name}-{os.getpid()}"
+        return f"{host}@{name}{unit}"
 
 
 def _checked_pair(advertised: object, reached: object) -> tuple[str, str]:

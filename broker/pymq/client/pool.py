@@ -9,7 +9,6 @@
 
 import asyncio
 import ipaddress
-import itertools
 import logging
 import os
 import secrets
@@ -24,6 +23,7 @@ from pymq.client.live_routes import LiveRoutes
 from pymq.client.loop_watch import WATCH_S, LoopWatch
 from pymq.client.name_server_lookup import LOOKUP_S
 from pymq.client.name_servers import NameServers
+from pymq.client.namespaces import Namespaced
 from pymq.client.network import PLAIN, Network
 from pymq.client.routes import MASTER_ID
 from pymq.client.shared_work import SharedWork
@@ -42,8 +42,6 @@ KEYS_CHECK_S = 1.0
 CLOSE_S = 1.0
 
 _log = logging.getLogger(__name__)
-
-_client_numbers = itertools.count()
 
 #: Gets a request of a server, and the connection that it came over.
 OnRequest = Callable[[AsyncChannel, Command], None]
@@ -85,6 +83,7 @@ class ClientPool:
         network: Network = PLAIN,
     ) -> None:
         self.network = network
+        self._names = None if network.namespace is None else Namespaced(network)
         self.timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
         self.clock = clock or Clock()
@@ -105,6 +104,8 @@ class ClientPool:
             clock=self.clock,
         )
         self._instance_name = instance_name
+        #: Takes the place of a client of the parent process, in a child made by ``fork``.
+        self.is_renewed = False
         self._client_id = ""
         self.heartbeats = Heartbeats(
             self,
@@ -142,7 +143,7 @@ class ClientPool:
             self.home.check()
             return
         self._open = True
-        self.home = Home()
+        self.home = Home(self._leave_to_parent)
         self.loop = self.home.loop
         try:
             await self._name_servers.look_up()
@@ -153,9 +154,9 @@ class ClientPool:
                 opened.close()
             raise
         address = ipaddress.ip_address((channel.local_host or "127.0.0.1").partition("%")[0])
-        number = next(_client_numbers)
-        instance = f"{os.getpid()}#{time.time_ns()}{number}"
-        self._client_id = self.network.client_id(str(address), self._instance_name or instance)
+        self._client_id = self.network.client_id(
+            str(address), self._instance_name, is_renewed=self.is_renewed
+        )
         self._unique_keys = UniqueKeys(
             address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
         )
@@ -188,6 +189,11 @@ class ClientPool:
                 await self._tasks.close()
             finally:
                 await self._close_channels()
+
+    def _leave_to_parent(self) -> None:
+        """Give up our copies of the connections, in a child made by ``fork``."""
+        for channel in list(self._channels.values()):
+            channel.leave_to_parent()
 
     async def _close_channels(self) -> None:
         """Send what is pending and close; cut off whoever does not take it.
@@ -311,6 +317,7 @@ class ClientPool:
                 self._connect_timeout_s,
                 on_request=self._dispatch,
                 on_ended=self._ended,
+                on_leave=None if self._names is None else self._names.leave,
                 reached=self.network.reached(address),
             )
         except PymqError as error:
@@ -339,6 +346,8 @@ class ClientPool:
     def _dispatch(self, channel: AsyncChannel, request: Command) -> None:
         handler = self._on_request.get(request.code)
         if handler is not None:
+            if self._names is not None:
+                self._names.enter(request)
             handler(channel, request)
         else:
             remark = f" request type {request.code} not supported"
@@ -362,7 +371,8 @@ class ClientPool:
         answer = await channel.request(
             operation.request, timeout_s or self.timeout_s, description=operation.description
         )
-        return operation.result(answer, peer=channel.address)
+        result = operation.result(answer, peer=channel.address)
+        return result if self._names is None else self._names.result(result)
 
     async def ask_name_servers(self, make: Callable[[], operations.Operation[T]]) -> T:
         """Return the answer of the first name server that gives one.

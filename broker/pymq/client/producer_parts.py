@@ -77,12 +77,24 @@ class ProducerParts:
         self.tracer: Tracer | None = None
         if trace_topic is not None:
             untraced = SendMaker(self.pool, self.sender, config, clock)
-            self.tracer = Tracer(self.pool, self.sender, untraced, trace_topic)
+            self.tracer = Tracer(
+                self.pool,
+                self.sender,
+                untraced,
+                trace_topic,
+                group=config.producer_group,
+                clock=clock,
+            )
             hooks = (*hooks, self.tracer)
         observer = SendObserver(hooks, config.producer_group, clock) if hooks else None
         self.maker = SendMaker(self.pool, self.sender, config, clock, observer)
         self.transactions = Transactions(
-            self.pool, self.sender, self.maker, config, check_transaction
+            self.pool,
+            self.sender,
+            self.maker,
+            config,
+            check_transaction,
+            on_end=None if self.tracer is None else self.tracer.ended,
         )
         self.requests = Requests(self.pool, self.sender, self.maker)
 

@@ -50,7 +50,6 @@ class PullReader(QueueReader):
         self._begin_at = begin_at
         self._on_begin = on_begin
         self._queue_count = queue_count
-        self._step_scope: asyncio.Timeout | None = None
 
     @property
     def pulled(self) -> PulledQueue | None:
@@ -89,8 +88,7 @@ class PullReader(QueueReader):
         if self.process_queue is not None:
             self._buffer.drop(self.process_queue)
             self._begin(offset)
-        if self._step_scope is not None and not self._step_scope.expired():
-            self._step_scope.reschedule(asyncio.get_running_loop().time())
+        self._interrupt()
 
     # --- commits
 
@@ -120,7 +118,7 @@ class PullReader(QueueReader):
     # --- pulls
 
     def _begin(self, offset: int) -> None:
-        self.process_queue = PulledQueue(self.queue, offset)
+        self.process_queue = PulledQueue(self.queue, offset, self._pool.network)
         self.process_queue.is_paused = self.is_paused
 
     async def _wait_room(self, process_queue: ProcessQueue) -> int:

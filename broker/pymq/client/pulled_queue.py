@@ -12,6 +12,7 @@ Messages are decoded when they are taken; whoever wants columns takes whole chun
 
 from collections import deque
 
+from pymq.client.network import PLAIN, Network
 from pymq.client.process_queue import ProcessQueue
 from pymq.client.ranges import PullChunk, records_before
 from pymq.client.retry import visible_topic
@@ -31,11 +32,13 @@ class PulledQueue(ProcessQueue):
     """
 
     __slots__ = (
-        *("_chunks", "_count", "_records"),
+        *("_chunks", "_count", "_network", "_records"),
         *("consumed_offset", "position", "tags"),
     )
 
-    def __init__(self, queue: MessageQueue, next_offset: int) -> None:
+    def __init__(
+        self, queue: MessageQueue, next_offset: int, network: Network = PLAIN
+    ) -> None:
         super().__init__(queue, next_offset)
         self.position = self.consumed_offset = next_offset
         self.tags: frozenset[str] = frozenset()
@@ -43,6 +46,7 @@ class PulledQueue(ProcessQueue):
         #: Of the first chunk, what is not taken yet; ``None``: it is not decoded.
         self._records: deque[Record] | None = None
         self._count = 0
+        self._network = network
 
     @property
     def message_count(self) -> int:
@@ -136,7 +140,7 @@ class PulledQueue(ProcessQueue):
                 f"offset {record.queue_offset} cannot be read: {error}. The position stays before "
                 f"it; seek(queue, {record.queue_offset + 1}) passes it over"
             ) from error
-        message.topic = visible_topic(message.topic, message.properties)
+        message.topic = self._network.unwrap(visible_topic(message.topic, message.properties))
         return message
 
 

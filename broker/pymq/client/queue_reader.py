@@ -14,6 +14,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
@@ -26,14 +27,12 @@ from pymq.client.process_queue import ProcessQueue
 from pymq.client.retry import visible_topic
 from pymq.client.routes import MASTER_ID
 from pymq.client.start_policy import StartPolicy
+from pymq.client.unread import AWAY, say_unread
 from pymq.errors import (
     BrokerError,
     ConfigurationError,
-    ConnectionFailed,
     PymqError,
     RemoteProtocolError,
-    RequestTimeout,
-    RouteNotFound,
     TopicNotExist,
 )
 from pymq.net.said_once import SaidOnce
@@ -56,46 +55,13 @@ FLOW_CONTROL = 215
 #: message holds back others that were handled, and when it is only slow.
 HELD_BACK_S = 10.0
 SLOW_S = 60.0
+#: For so long the offset that a reset has committed stays as it is.
+RESET_SEEN_S = 1.5
 #: Pause when a message needs a package that is not installed.
 MISSING_PACKAGE_PAUSE_S = 5.0
 #: Most messages and bytes of one pull; RocketMQ brokers give 32 and 256 KiB.
 PULL_COUNT_MAX = 1024
 PULL_BYTES = 4 << 20
-
-#: The broker is away, or seems so: all its queues fail for one reason.
-AWAY = (ConnectionFailed, RequestTimeout, RouteNotFound)
-
-
-def say_unread(
-    troubles: SaidOnce, group: str, queue: MessageQueue, error: PymqError
-) -> Hashable:
-    """Say why a queue cannot be read, once for all queues of a broker that is away.
-
-    Returns:
-        The cause, for ``troubles.over``.
-    """
-    cause: Hashable
-    if isinstance(error, AWAY):
-        cause = queue.broker_name
-        troubles.warn(
-            cause,
-            "group %r cannot read the queues of broker %r, trying again: %s",
-            group,
-            queue.broker_name,
-            error,
-        )
-    else:
-        cause = (queue, type(error), getattr(error, "code", None))
-        troubles.warn(
-            cause,
-            "group %r, topic %r: queue %d of broker %r cannot be read, trying again: %s",
-            group,
-            queue.topic,
-            queue.queue_id,
-            queue.broker_name,
-            error,
-        )
-    return cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +125,10 @@ class QueueReader:
         self._last_trouble: Hashable | None = None
         #: The message that kept the queue from pulling, as it was logged.
         self._held_offset: int | None = None
+        self._step_scope: asyncio.Timeout | None = None
+        #: Where to go on, as the broker has said.
+        self._reset_to: int | None = None
+        self._quiet_until_s = 0.0
 
     async def run(self) -> None:
         """Read until cancelled.
@@ -169,9 +139,40 @@ class QueueReader:
         self._begin(await self._first_offset())
         while True:
             assert self.process_queue is not None
-            pause_s = await self._step(self.process_queue)
-            if pause_s:
-                await asyncio.sleep(pause_s)
+            try:
+                async with asyncio.timeout(None) as self._step_scope:
+                    pause_s = await self._step(self.process_queue)
+                    if pause_s:
+                        await asyncio.sleep(pause_s)
+            except TimeoutError:
+                pass  # It is to go on elsewhere.
+            finally:
+                self._step_scope = None
+            if self._reset_to is not None:
+                await self._carry_out_reset(self._reset_to)
+
+    def reset(self, offset: int) -> None:
+        """Go on at another offset, as soon as no handler is at work in order, and commit that."""
+        self._reset_to = offset
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """End the step that is under way."""
+        if self._step_scope is not None and not self._step_scope.expired():
+            self._step_scope.reschedule(asyncio.get_running_loop().time())
+
+    async def _carry_out_reset(self, offset: int) -> None:
+        assert self.process_queue is not None
+        try:
+            await self._go_on(self.process_queue, offset, "the offset of its group was reset")
+        except PymqError as error:  # That is not committed: once more.
+            self._failed(error)
+            await asyncio.sleep(FAILURE_PAUSE_S)
+        else:
+            # Whoever has reset the group looks whether that was committed.
+            self._quiet_until_s = time.monotonic() + RESET_SEEN_S
+            if self._reset_to == offset:
+                self._reset_to = None
 
     def _begin(self, offset: int) -> None:
         self.process_queue = ProcessQueue(self.queue, offset)
@@ -204,7 +205,7 @@ class QueueReader:
 
     def commit_nowait(self) -> None:
         """Commit without waiting, if there is something new, or now and then."""
-        if self.process_queue is not None:
+        if self.process_queue is not None and time.monotonic() >= self._quiet_until_s:
             self.offsets.commit_nowait(self.process_queue.commit_offset)
 
     async def commit(self) -> None:
@@ -332,7 +333,9 @@ class QueueReader:
             record.sys_flag &= ~MessageFlag.COMPRESSED
             message = ReceivedMessage.from_record(record, self.queue.broker_name)
             undecodable.add(message.queue_offset)
-        message.topic = visible_topic(message.topic, message.properties)
+        message.topic = self._pool.network.unwrap(
+            visible_topic(message.topic, message.properties)
+        )
         return message
 
     async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:
@@ -355,11 +358,15 @@ class QueueReader:
                 channel = await self._pool.read_channel(self.queue)
                 unread = operations.offset_by_time(self.queue, self._newest_ms + 1)
                 offset = min(offset, await self._pool.ask(channel, unread))
+        await self._go_on(process_queue, offset, why)
+
+    async def _go_on(self, process_queue: ProcessQueue, offset: int, why: str) -> None:
+        """Drop what is here, and begin at another offset."""
         _log.warning(
             "%s: reading goes on at offset %d, instead of %d: %s",
             self._named,
             offset,
-            wanted,
+            process_queue.next_offset,
             why,
         )
         await self._inbox.wait_idle(process_queue)

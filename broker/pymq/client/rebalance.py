@@ -18,6 +18,7 @@ from collections.abc import Collection, Mapping
 from pymq.client.allocation import Allocation, averagely, name_of, own_share
 from pymq.client.group_members import GroupMembers
 from pymq.client.held_queues import HeldQueues
+from pymq.client.namespaces import wrapped_queue
 from pymq.client.pool import ClientPool
 from pymq.client.routes import Route
 from pymq.client.start_policy import StartPolicy
@@ -152,7 +153,11 @@ class Rebalance:
         members_by_channel[channel] = frozenset(members)
         own_id = self._pool.client_id
         try:
-            ours = own_share(self._allocation, route.read_queues, members, own_id)
+            # As brokers call them: members of the Java client go by that, too.
+            network = self._pool.network
+            queues = {wrapped_queue(network, queue): queue for queue in route.read_queues}
+            found = own_share(self._allocation, queues, members, own_id)
+            ours = {queues[queue] for queue in found}
         except ConfigurationError as error:
             self._troubles.warn(
                 ("division", topic), "group %r, topic %r: %s", self._group, topic, error

@@ -50,7 +50,7 @@ class Recalls:
             raise LocalProtocolError(
                 f"{text!r:.200} is no recall handle: take recall_handle of a SendReceipt"
             ) from error
-        pool, topic = self._parts.pool, topic or handle.topic
+        pool, topic = self._parts.pool, topic or self._parts.pool.network.unwrap(handle.topic)
         route = await pool.routes.route(topic)
         address = route.address(handle.broker_name)
         channel = await pool.broker_channel(topic, handle.broker_name, address)

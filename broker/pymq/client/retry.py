@@ -187,7 +187,12 @@ class FailedMessages:
         channel = await self._pool.read_channel(delivery.process_queue.queue)
         if outcome is not None and outcome.reason is not None:
             try:
-                burial = operations.bury(message, group=self._group, reason=outcome.reason)
+                burial = operations.bury(
+                    message,
+                    group=self._group,
+                    reason=outcome.reason,
+                    stored_topic=self._pool.network.wrap(message.topic),
+                )
                 await self._pool.ask(channel, burial)
                 return
             except (BrokerError, LocalProtocolError) as error:

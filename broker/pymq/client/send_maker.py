@@ -13,7 +13,7 @@ from pymq.client.producer_config import ProducerConfig
 from pymq.client.send_attempt import BatchSend, MessageSend, TimerSend
 from pymq.client.sender import Sender
 from pymq.clock import Clock
-from pymq.protocol.message import SHARDING_KEY, WAIT, Message
+from pymq.protocol.message import INSTANCE_ID, SHARDING_KEY, WAIT, Message
 
 M = TypeVar("M", bound=MessageSend)
 
@@ -42,6 +42,7 @@ class SendMaker:
         self._config = config
         self._clock = clock
         self._observer = observer
+        self._has_own = not config.wait_stored or config.network.namespace is not None
         largest = config.body_bytes_max + 1
         compressed = config.compress_bytes_min
         # Bodies below this go out as they are.
@@ -94,7 +95,7 @@ class SendMaker:
             sys_flag |= compressed
         if message.flag != 0:
             send_encoding.check_flag(message.flag)
-        if where is not None or not self._config.wait_stored:
+        if where is not None or self._has_own:
             system = self._with_own(system, where)
         properties = send_encoding.properties_json(message, key, system=system)
         loop = self._pool.loop
@@ -129,6 +130,8 @@ class SendMaker:
             own[SHARDING_KEY] = where.sharding_key
         if not self._config.wait_stored:
             own[WAIT] = "false"
+        if self._pool.network.namespace is not None:
+            own[INSTANCE_ID] = self._pool.network.namespace
         return own
 
     def prepare_batches(

@@ -12,6 +12,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import MQ_VERSION, SEND_RECORDS, RequestCode
 from pymq.protocol.framing import frame_prefix
 from pymq.protocol.names import DEFAULT_TOPIC
+from pymq.protocol.namespaces import wrap
 
 #: Requests whose headers differ in nothing but this code.
 SEND = int(RequestCode.SEND_MESSAGE_V2)
@@ -31,6 +32,7 @@ class SendTemplate:
         *,
         group: str,
         default_topic_queue_count: int,
+        namespace: str | None = None,
     ) -> None:
         self.queue = queue
         #: The master's address; ``None`` while it is away.
@@ -38,7 +40,13 @@ class SendTemplate:
         #: Of a send, for error messages.
         self.description = f"a message to topic {queue.topic!r}"
         self._formats = {
-            code: _header_format(code, group, queue, default_topic_queue_count)
+            code: _header_format(
+                code,
+                wrap(namespace, group),
+                wrap(namespace, queue.topic),
+                queue,
+                default_topic_queue_count,
+            )
             for code in (SEND, SEND_BATCH, SEND_REPLY, SEND_RECORDS)
         }
 
@@ -85,11 +93,11 @@ class SendTemplate:
 
 
 def _header_format(
-    code: int, group: str, queue: MessageQueue, default_queue_count: int
+    code: int, group: str, topic: str, queue: MessageQueue, default_queue_count: int
 ) -> str:
     a, b, c, n = (
         encode_basestring(text).replace("%", "%%")
-        for text in (group, queue.topic, DEFAULT_TOPIC, queue.broker_name)
+        for text in (group, topic, DEFAULT_TOPIC, queue.broker_name)
     )
     is_batch = "true" if code in (SEND_BATCH, SEND_RECORDS) else "false"
     return (

@@ -291,6 +291,7 @@ class Sender:
                 masters.get(queue.broker_name),
                 group=self._config.producer_group,
                 default_topic_queue_count=self._config.default_queue_count,
+                namespace=network.namespace,
             )
             for queue in route.write_queues
         ]

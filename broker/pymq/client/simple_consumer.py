@@ -247,7 +247,7 @@ class SimpleConsumer:
         handle = _handle(message)
         channel = await self._channel(message)
         await self._pool.ask(
-            channel, operations.acknowledge(self._group, message.topic, handle)
+            channel, operations.acknowledge(*self._stored_names(message), handle)
         )
 
     async def change_invisible(self, message: ReceivedMessage, invisible_s: float) -> None:
@@ -260,9 +260,13 @@ class SimpleConsumer:
         handle = _handle(message)
         channel = await self._channel(message)
         operation = operations.change_invisible(
-            self._group, message.topic, handle, round(invisible_s * 1000)
+            *self._stored_names(message), handle, round(invisible_s * 1000)
         )
         message.properties[POP_CHECK_POINT] = await self._pool.ask(channel, operation)
+
+    def _stored_names(self, message: ReceivedMessage) -> tuple[str, str]:
+        """Return what brokers call the group and the topic, of which names of topics are made."""
+        return self._pool.network.wrap(self._group), self._pool.network.wrap(message.topic)
 
     # --- brokers
 
@@ -342,7 +346,7 @@ class SimpleConsumer:
                     error,
                 )
                 continue
-            message.topic = popped_topic(record.topic, self._group)
+            message.topic = self._pool.network.unwrap(popped_topic(record.topic, self._group))
             message.properties[POP_CHECK_POINT] = handle
             if subscription.tags and message.tags not in subscription.tags:
                 await self._ack_unwanted(message)

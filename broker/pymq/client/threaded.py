@@ -6,7 +6,6 @@ client that is still open when the process ends is closed then.
 """
 
 import asyncio
-import functools
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from typing import Any, Self, overload
@@ -17,7 +16,7 @@ from pymq.client.consumer import CONCURRENCY
 from pymq.client.inbox import Delivery
 from pymq.client.loop_thread import Threaded, soon
 from pymq.client.rebalance_listener import InThreads
-from pymq.client.thread_inbox import Held
+from pymq.client.thread_inbox import Held, ThreadInbox
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
 
@@ -45,33 +44,27 @@ class Consumer(Threaded[_consumer.Consumer]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if kwargs.get("rebalance_listener") is not None:
             kwargs["rebalance_listener"] = InThreads(kwargs["rebalance_listener"])
-        super().__init__(_consumer.Consumer(*args, **kwargs))
-        self._inbox = self._client._thread_inbox
+        super().__init__(lambda: _consumer.Consumer(*args, **kwargs))
+
+    @property
+    def _inbox(self) -> ThreadInbox:
+        return self._client._thread_inbox
 
     # --- subscriptions
 
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Self:
         """See the asyncio Consumer."""
-        subscribe = functools.partial(self._client.subscribe, topic, tags, sql=sql)
-        if self._thread is None:
-            subscribe()
-        else:
-            self._thread.call(soon(subscribe))
+        self._set(topic, lambda client: client.subscribe(topic, tags, sql=sql))
         return self
 
     def unsubscribe(self, topic: str) -> None:
         """See the asyncio Consumer."""
-        if self._thread is None:
-            self._client.unsubscribe(topic)
-        else:
-            self._thread.call(soon(self._client.unsubscribe, topic))
+        self._set(topic, lambda client: client.unsubscribe(topic))
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours at the moment."""
-        if self._thread is None:
-            return []
-        return self._thread.call(soon(lambda: self._client.assignment))
+        return self._in_loop(lambda: self._made.assignment) if self._is_open else []
 
     def pause(self, queues: Iterable[MessageQueue] | None = None) -> None:
         """See the asyncio Consumer. Threads keep what they have taken."""
@@ -84,9 +77,7 @@ class Consumer(Threaded[_consumer.Consumer]):
     @property
     def paused(self) -> list[MessageQueue]:
         """The queues of ours that are paused."""
-        if self._thread is None:
-            return []
-        return self._thread.call(soon(lambda: self._client.paused))
+        return self._in_loop(lambda: self._made.paused) if self._is_open else []
 
     @property
     def client_id(self) -> str:
@@ -110,7 +101,7 @@ class Consumer(Threaded[_consumer.Consumer]):
 
         A plain handler that calls it waits ``close_timeout_s`` for itself; end ``run`` elsewhere.
         """
-        self._stop(self._client.close)
+        self._stop(lambda client: client.close())
 
     def __enter__(self) -> Self:
         return self.start()
@@ -142,7 +133,8 @@ class Consumer(Threaded[_consumer.Consumer]):
 
     def acknowledge(self) -> None:
         """What this thread has taken was handled. Moving on to the next message does it, too."""
-        self._finish(self._inbox.held)
+        if not self._process.is_forked:  # Otherwise the parent has it.
+            self._finish(self._inbox.held)
 
     commit = blocking(_consumer.Consumer.commit)
 
@@ -183,6 +175,7 @@ class Consumer(Threaded[_consumer.Consumer]):
         So they are here, and not in the thread that calls this. Ctrl-C ends it; handlers at work
         finish, see ``close``.
         """
+        self._check_open()
         work = self._client.run(
             handler,  # type: ignore[arg-type]  # of messages or lists, as batch_size says
             concurrency=concurrency,

@@ -1,6 +1,6 @@
 """The blocking face of Admin, for scripts and threads."""
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, Self, TypeVar
 
 from pymq.client import admin as _admin
@@ -23,9 +23,13 @@ T = TypeVar("T")
 class _Part(Generic[C]):
     """A part of the asyncio Admin, and the face whose loop runs its coroutines."""
 
-    def __init__(self, client: C, face: "Admin") -> None:
-        self._client = client
+    def __init__(self, face: "Admin", part: Callable[[_admin.Admin], C]) -> None:
         self._face = face
+        self._part = part
+
+    @property
+    def _client(self) -> C:
+        return self._part(self._face._client)
 
     def _call(self, work: Coroutine[Any, Any, T]) -> T:
         return self._face._call(work)
@@ -111,15 +115,14 @@ class Admin(Threaded[_admin.Admin]):
 
     @constructor(_admin.Admin)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        client = _admin.Admin(*args, **kwargs)
-        super().__init__(client)
-        self.topics = Topics(client.topics, self)
-        self.groups = Groups(client.groups, self)
-        self.offsets = Offsets(client.offsets, self)
-        self.messages = Messages(client.messages, self)
-        self.brokers = Brokers(client.brokers, self)
-        self.replicas = Replicas(client.replicas, self)
-        self.sinks = Sinks(client.sinks, self)
+        super().__init__(lambda: _admin.Admin(*args, **kwargs))
+        self.topics = Topics(self, lambda admin: admin.topics)
+        self.groups = Groups(self, lambda admin: admin.groups)
+        self.offsets = Offsets(self, lambda admin: admin.offsets)
+        self.messages = Messages(self, lambda admin: admin.messages)
+        self.brokers = Brokers(self, lambda admin: admin.brokers)
+        self.replicas = Replicas(self, lambda admin: admin.replicas)
+        self.sinks = Sinks(self, lambda admin: admin.sinks)
 
     def start(self) -> Self:
         """See the asyncio Admin."""
@@ -128,7 +131,7 @@ class Admin(Threaded[_admin.Admin]):
 
     def close(self) -> None:
         """See the asyncio Admin."""
-        self._stop(self._client.close)
+        self._stop(lambda client: client.close())
 
     def __enter__(self) -> Self:
         return self.start()

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeAlias
 
 from pymq.client import batcher as _batcher
 from pymq.client.placement import QueueSelector
+from pymq.client.producer import Producer as _Asyncio
 from pymq.client.receipts import SendReceipt
 from pymq.client.thread_window import ThreadWindow
 from pymq.client.threaded_producer import Producer
@@ -38,19 +39,36 @@ class Batcher:
         unanswered_max: int = _batcher.UNANSWERED_MAX,
     ) -> None:
         self._face = producer
-        self._client = client = _batcher.Batcher(
-            producer._client,
+        self._make = functools.partial(
+            _batcher.Batcher,
             linger_s=linger_s,
             count_max=count_max,
             bytes_max=bytes_max,
             unanswered_max=unanswered_max,
         )
-        client._unlimited()
+        self._unanswered_max = unanswered_max
         self._limit_s = producer._client._config.deadline_s
-        self._room = ThreadWindow(unanswered_max, producer._client._config.in_flight_bytes_max)
+        self._begin(producer._client)
+
+    def _begin(self, producer: _Asyncio) -> None:
+        """Gather for a producer; in a child made by ``fork`` it is another one than before."""
+        self._producer = producer
+        self._made = made = self._make(producer)
+        made._unlimited()
+        self._room = ThreadWindow(self._unanswered_max, producer._config.in_flight_bytes_max)
         self._lock = threading.Lock()
         # Handed over together: to wake the loop for each message would cost more than to send it.
         self._handed: list[tuple[Message, dict[str, Any], _Future]] = []
+
+    def _check_process(self) -> None:
+        producer = self._face._client
+        if producer is not self._producer:
+            self._begin(producer)
+
+    @property
+    def _client(self) -> _batcher.Batcher:
+        self._check_process()
+        return self._made
 
     def __enter__(self) -> Self:
         return self
@@ -60,11 +78,11 @@ class Batcher:
 
     def close(self) -> None:
         """See the asyncio Batcher."""
-        self._face._call(self._close())
+        self._face._call(self._close(self._client))
 
-    async def _close(self) -> None:
+    async def _close(self, client: _batcher.Batcher) -> None:
         self._take()
-        await self._client.close()
+        await client.close()
 
     @property
     def unanswered_count(self) -> int:
@@ -101,9 +119,11 @@ class Batcher:
         self._face._check_caller()
         body = message.body if isinstance(message, Message) else b""
         size = len(body) if isinstance(body, bytes | bytearray) else 0
-        self._room.wait_begin(size, self._limit_s, self._face._check_open)
+        self._check_process()
+        room = self._room
+        room.wait_begin(size, self._limit_s, self._face._check_open)
         future: _Future = concurrent.futures.Future()
-        future.add_done_callback(lambda _: self._room.end(size))
+        future.add_done_callback(lambda _: room.end(size))
         where = {"queue": queue, "selector": selector, "sharding_key": sharding_key}
         with self._lock:
             is_first = not self._handed
@@ -118,11 +138,11 @@ class Batcher:
 
     def flush(self) -> None:
         """See the asyncio Batcher."""
-        self._face._call(self._flush())
+        self._face._call(self._flush(self._client))
 
-    async def _flush(self) -> None:
+    async def _flush(self, client: _batcher.Batcher) -> None:
         self._take()
-        await self._client.flush()
+        await client.flush()
 
     def _swap(self) -> list[tuple[Message, dict[str, Any], _Future]]:
         with self._lock:
@@ -135,7 +155,7 @@ class Batcher:
             if not future.set_running_or_notify_cancel():
                 continue
             try:
-                inner = self._client.send_nowait(message, **where)
+                inner = self._made.send_nowait(message, **where)
             except Exception as error:  # of a hook, for instance: it is for who sent the message
                 future.set_exception(error)
             else:

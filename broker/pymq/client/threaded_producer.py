@@ -29,9 +29,12 @@ class Producer(Threaded[_producer.Producer]):
 
     @constructor(_producer.Producer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(_producer.Producer(*args, **kwargs))
-        config = self._client._config
-        self._limit_s = config.deadline_s
+        super().__init__(lambda: _producer.Producer(*args, **kwargs))
+        self._limit_s = self._made._config.deadline_s
+        self._renewed()
+
+    def _renewed(self) -> None:
+        config = self._made._config
         self._room = ThreadWindow(config.in_flight_max, config.in_flight_bytes_max)
 
     # --- life
@@ -43,7 +46,7 @@ class Producer(Threaded[_producer.Producer]):
 
     def close(self, timeout_s: float = 10.0) -> None:
         """See the asyncio Producer."""
-        self._stop(lambda: self._client.close(timeout_s))
+        self._stop(lambda client: client.close(timeout_s))
 
     def __enter__(self) -> Self:
         return self.start()
@@ -93,7 +96,8 @@ class Producer(Threaded[_producer.Producer]):
         body = message.body if isinstance(message, Message) else b""
         size = len(body) if isinstance(body, bytes | bytearray) else 0
         limit_s = self._limit_s if deadline_s is None else deadline_s
-        waited_s = self._room.wait_begin(size, limit_s, self._check_open)
+        room = self._room
+        waited_s = room.wait_begin(size, limit_s, self._check_open)
         if waited_s:
             deadline_s = max(limit_s - waited_s, MOMENT_S)
         try:
@@ -107,9 +111,9 @@ class Producer(Threaded[_producer.Producer]):
                 )
             )
         except BaseException:
-            self._room.end(size)
+            room.end(size)
             raise
-        future.add_done_callback(lambda _: self._room.end(size))
+        future.add_done_callback(lambda _: room.end(size))
         return future
 
     def send_batch(

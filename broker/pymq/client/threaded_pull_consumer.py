@@ -29,23 +29,27 @@ class PullConsumer(Threaded[_pull_consumer.PullConsumer]):
 
     @constructor(_pull_consumer.PullConsumer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(_pull_consumer.PullConsumer(*args, **kwargs))
+        super().__init__(lambda: _pull_consumer.PullConsumer(*args, **kwargs))
 
     # --- which queues
 
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Self:
         """See the asyncio PullConsumer."""
-        self._in_loop(lambda: self._client.subscribe(topic, tags, sql=sql))
+        self._set(topic, lambda client: client.subscribe(topic, tags, sql=sql))
         return self
 
     def assign(
         self, queues: Iterable[MessageQueue], tags: str = "*", *, sql: str | None = None
     ) -> Self:
         """See the asyncio PullConsumer."""
-        self._in_loop(lambda: self._client.assign(queues, tags, sql=sql))
+        wanted = list(queues)
+        self._set(None, lambda client: client.assign(wanted, tags, sql=sql))
         return self
 
-    unsubscribe = in_loop(_Asyncio.unsubscribe)
+    def unsubscribe(self, topic: str) -> None:
+        """See the asyncio PullConsumer."""
+        self._set(topic, lambda client: client.unsubscribe(topic))
+
     queues = blocking(_Asyncio.queues)
     pause = in_loop(_Asyncio.pause)
     resume = in_loop(_Asyncio.resume)
@@ -58,7 +62,7 @@ class PullConsumer(Threaded[_pull_consumer.PullConsumer]):
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that are ours at the moment."""
-        return self._in_loop(lambda: self._client.assignment)
+        return self._in_loop(lambda: self._made.assignment)
 
     @property
     def client_id(self) -> str:
@@ -74,14 +78,14 @@ class PullConsumer(Threaded[_pull_consumer.PullConsumer]):
 
     def close(self) -> None:
         """See the asyncio PullConsumer."""
-        self._stop(self._client.close)
+        self._stop(lambda client: client.close())
 
     def __enter__(self) -> Self:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None and self._thread is not None:
-            self._in_loop(self._client._consume_polled)
+        if kind is None and self._is_open and not self._process.is_forked:
+            self._in_loop(self._made._consume_polled)
         self.close()
 
     # --- messages and offsets

@@ -18,7 +18,7 @@ class Reader(Threaded[_reader.Reader]):
 
     @constructor(_reader.Reader)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(_reader.Reader(*args, **kwargs))
+        super().__init__(lambda: _reader.Reader(*args, **kwargs))
 
     def start(self) -> Self:
         """See the asyncio Reader."""
@@ -27,7 +27,7 @@ class Reader(Threaded[_reader.Reader]):
 
     def close(self) -> None:
         """See the asyncio Reader."""
-        self._stop(self._client.close)
+        self._stop(lambda client: client.close())
 
     def __enter__(self) -> Self:
         return self.start()

@@ -3,7 +3,7 @@
 from typing import Any, Self
 
 from pymq.client import simple_consumer as _simple_consumer
-from pymq.client.blocking_face import blocking, constructor, in_loop
+from pymq.client.blocking_face import blocking, constructor
 from pymq.client.loop_thread import Threaded
 
 _Asyncio = _simple_consumer.SimpleConsumer
@@ -22,14 +22,16 @@ class SimpleConsumer(Threaded[_simple_consumer.SimpleConsumer]):
 
     @constructor(_simple_consumer.SimpleConsumer)
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(_simple_consumer.SimpleConsumer(*args, **kwargs))
+        super().__init__(lambda: _simple_consumer.SimpleConsumer(*args, **kwargs))
 
     def subscribe(self, topic: str, tags: str = "*", *, sql: str | None = None) -> Self:
         """See the asyncio SimpleConsumer."""
-        self._in_loop(lambda: self._client.subscribe(topic, tags, sql=sql))
+        self._set(topic, lambda client: client.subscribe(topic, tags, sql=sql))
         return self
 
-    unsubscribe = in_loop(_Asyncio.unsubscribe)
+    def unsubscribe(self, topic: str) -> None:
+        """See the asyncio SimpleConsumer."""
+        self._set(topic, lambda client: client.unsubscribe(topic))
 
     @property
     def group(self) -> str:
@@ -48,7 +50,7 @@ class SimpleConsumer(Threaded[_simple_consumer.SimpleConsumer]):
 
     def close(self) -> None:
         """See the asyncio SimpleConsumer."""
-        self._stop(self._client.close)
+        self._stop(lambda client: client.close())
 
     def __enter__(self) -> Self:
         return self.start()

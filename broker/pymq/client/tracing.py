@@ -5,21 +5,34 @@ One line for each message, fields as in ``trace_writer``::
     Pub  time  region  group  topic  message-id  tags  keys  store-host  body-bytes  cost-ms
          kind  offset-message-id  success
 
-``kind`` is 0 for an ordinary message, 1 for a half message, 3 for a delayed one.
+    EndTransaction  time  region  group  topic  message-id  tags  keys  broker  kind
+                    transaction-id  state  from-check
 
-Source: RocketMQ TraceDataEncoder, SendMessageTraceHookImpl.
+``kind`` is 0 for an ordinary message, 1 for a half message, 2 for the end of a transaction, 3 for a
+delayed message. A transaction has its message's id.
+
+Source: RocketMQ TraceDataEncoder, SendMessageTraceHookImpl, EndTransactionTraceHookImpl.
 """
 
 from pymq.client.hooks import SendHook, SendOutcome
+from pymq.client.operations import TransactionStatus
 from pymq.client.pool import ClientPool
 from pymq.client.receipts import SendReceipt
 from pymq.client.send_maker import SendMaker
 from pymq.client.sender import Sender
 from pymq.client.trace_writer import TraceWriter, joined
+from pymq.client.transactions import TransactionEnd
+from pymq.clock import Clock
 from pymq.protocol.headers.send import REGION
 from pymq.protocol.message import Message
 
-_NORMAL, _HALF, _DELAYED = 0, 1, 3
+_NORMAL, _HALF, _END, _DELAYED = 0, 1, 2, 3
+#: LocalTransactionState.
+_STATES = {
+    TransactionStatus.COMMIT: "COMMIT_MESSAGE",
+    TransactionStatus.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionStatus.UNKNOWN: "UNKNOW",
+}
 
 
 class Tracer(SendHook):
@@ -29,9 +42,22 @@ class Tracer(SendHook):
         pool, sender: of the producer.
         maker: makes sends that are not traced themselves.
         topic: where to.
+        group: of the producer.
+        clock: for timestamps.
     """
 
-    def __init__(self, pool: ClientPool, sender: Sender, maker: SendMaker, topic: str) -> None:
+    def __init__(
+        self,
+        pool: ClientPool,
+        sender: Sender,
+        maker: SendMaker,
+        topic: str,
+        *,
+        group: str,
+        clock: Clock,
+    ) -> None:
+        self._group = group
+        self._clock = clock
         self._writer = TraceWriter(pool, sender, maker, topic)
 
     def after(self, outcome: SendOutcome) -> None:
@@ -45,6 +71,26 @@ class Tracer(SendHook):
             found = [receipt.message_id, *(keys.split() if isinstance(keys, str) else keys)]
             lines.append((trace_line(outcome, message, receipt, cost_ms), found))
         self._writer.add(lines)
+
+    def ended(self, end: TransactionEnd) -> None:
+        """Write down what a broker was told of a transaction."""
+        message_id = end.message_id
+        line = joined(
+            "EndTransaction",
+            str(self._clock.wall_ms()),
+            REGION,
+            self._group,
+            end.topic,
+            message_id,
+            end.tags or "",
+            " ".join(end.keys),
+            end.broker_address,
+            str(_END),
+            message_id,
+            _STATES[end.status],
+            "true" if end.is_checked else "false",
+        )
+        self._writer.add([(line, [message_id, *end.keys])])
 
     def flush(self) -> None:
         """Send what waits."""

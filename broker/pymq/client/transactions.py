@@ -17,6 +17,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from pymq.client.operations import TransactionStatus, end_transaction
@@ -63,6 +64,26 @@ CHECKS_MAX = 100
 _PREPARED = int(MessageFlag.TRANSACTION_PREPARED)
 
 
+@dataclass(slots=True)
+class TransactionEnd:
+    """What a broker was told of a transaction.
+
+    Attributes:
+        status: that.
+        topic, message_id, tags, keys: of its message.
+        broker_address: ``host:port`` of the broker.
+        is_checked: had it asked?
+    """
+
+    status: TransactionStatus
+    topic: str
+    message_id: str
+    tags: str | None
+    keys: list[str]
+    broker_address: str
+    is_checked: bool
+
+
 class HalfSend(MessageSend):
     """The send of a half message."""
 
@@ -78,6 +99,7 @@ class Transactions:
     Args:
         pool, sender, maker, config: of the producer.
         check: says what became of a transaction that the broker asks about.
+        on_end: told of what the broker is told; ``None``: nobody is.
     """
 
     def __init__(
@@ -87,6 +109,8 @@ class Transactions:
         maker: SendMaker,
         config: ProducerConfig,
         check: TransactionCheck | None,
+        *,
+        on_end: Callable[[TransactionEnd], None] | None = None,
     ) -> None:
         if check is not None and not callable(check):
             raise ConfigurationError(f"check_transaction={check!r:.80}: expected a function")
@@ -100,8 +124,9 @@ class Transactions:
         self._maker = maker
         self._config = config
         self._check = check
-        #: Message ids of transactions that this producer has not ended.
-        self._open: set[str] = set()
+        self._on_end = on_end
+        #: Message id -> message, of transactions that this producer has not ended.
+        self._open: dict[str, Message] = {}
         self._checks = 0
         self._said = SaidOnce(_log)
 
@@ -138,14 +163,14 @@ class Transactions:
             where,
             deadline_s,
             kind=HalfSend,
-            system={TRANSACTION_PREPARED: "true", PRODUCER_GROUP: group},
+            system={TRANSACTION_PREPARED: "true", PRODUCER_GROUP: self._pool.network.wrap(group)},
             sys_flag=_PREPARED,
         )
-        self._open.add(send.message_id)
+        self._open[send.message_id] = message
         try:
             receipt = await self._sender.begin(send)
         except BaseException:
-            self._open.discard(send.message_id)
+            self._open.pop(send.message_id, None)
             raise
         if receipt.durability_unknown:
             await self.end(receipt, TransactionStatus.ROLLBACK)
@@ -161,7 +186,7 @@ class Transactions:
         Raises:
             PymqError: it may not have heard it; then it will ask.
         """
-        self._open.discard(receipt.message_id)
+        message = self._open.pop(receipt.message_id, None)
         assert receipt.offset_message_id is not None
         _, physical = parse_offset_message_id(receipt.offset_message_id)
         loop, config = self._pool.loop, self._config
@@ -180,6 +205,7 @@ class Transactions:
             try:
                 channel = await self._channel(receipt)
                 await self._pool.ask(channel, operation)
+                self._ended(status, receipt.message_id, message, channel)
                 return
             except PymqError as error:
                 failures += 1
@@ -195,7 +221,26 @@ class Transactions:
 
     def forget(self, receipt: SendReceipt) -> None:
         """Let the check say what became of a transaction."""
-        self._open.discard(receipt.message_id)
+        self._open.pop(receipt.message_id, None)
+
+    def _ended(
+        self,
+        status: TransactionStatus,
+        message_id: str,
+        message: Message | ReceivedMessage | None,
+        channel: AsyncChannel,
+        *,
+        is_checked: bool = False,
+    ) -> None:
+        if self._on_end is not None and message is not None:
+            keys = message.keys or ()
+            found = keys.split() if isinstance(keys, str) else list(keys)
+            address = channel.address
+            self._on_end(
+                TransactionEnd(
+                    status, message.topic, message_id, message.tags, found, address, is_checked
+                )
+            )
 
     async def _channel(self, receipt: SendReceipt) -> AsyncChannel:
         queue = receipt.queue
@@ -215,6 +260,7 @@ class Transactions:
             header = CheckTransactionRequest.from_fields(request.fields)
             record = decode_record(request.body)
             message = ReceivedMessage.from_record(record, header.broker_name)
+            message.topic = self._pool.network.unwrap(message.topic)
         except (ProtocolError, StoreError, ConfigurationError) as error:
             self._said.warn(
                 "malformed", "%s asked about a transaction with %s", channel.peer, error
@@ -292,3 +338,5 @@ class Transactions:
             channel.send_one_way(operation.request)
         except PymqError as error:
             _log.debug("%s will ask again: %s", channel.peer, error)
+        else:
+            self._ended(status, message.message_id, message, channel, is_checked=True)

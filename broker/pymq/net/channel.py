@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable
 from typing import cast
 
@@ -20,6 +21,8 @@ _RESPONSE = int(CommandFlag.RESPONSE)
 
 #: Handles a request that the server sent over our connection.
 OnRequest = Callable[["AsyncChannel", Command], None]
+#: Changes a request just before it is encoded; it must be idempotent.
+OnLeave = Callable[[Command], None]
 
 
 class AsyncChannel(AskingWire):
@@ -29,6 +32,7 @@ class AsyncChannel(AskingWire):
         address: ``host:port``, for error messages.
         on_request: gets the server's own requests; without it they are logged and dropped.
         on_ended: called once when the connection is gone, after its requests have failed.
+        on_leave: gets each request that goes out as a ``Command``, before it is encoded.
         pending_max: most requests in flight at a time.
         frame_bytes_max: largest frame accepted.
     """
@@ -43,6 +47,7 @@ class AsyncChannel(AskingWire):
         *,
         on_request: OnRequest | None = None,
         on_ended: Callable[["AsyncChannel"], None] | None = None,
+        on_leave: OnLeave | None = None,
         pending_max: int = PENDING_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
     ) -> None:
@@ -53,6 +58,7 @@ class AsyncChannel(AskingWire):
         self.address = self.peer = address
         self._on_request = on_request
         self._on_ended = on_ended
+        self._on_leave = on_leave
 
     @staticmethod
     async def connect(
@@ -61,6 +67,7 @@ class AsyncChannel(AskingWire):
         *,
         on_request: OnRequest | None = None,
         on_ended: Callable[["AsyncChannel"], None] | None = None,
+        on_leave: OnLeave | None = None,
         pending_max: int = PENDING_MAX,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         reached: str | None = None,
@@ -70,7 +77,7 @@ class AsyncChannel(AskingWire):
         Args:
             address: ``host:port``, by which the peer is known.
             timeout_s: for the connection to be made.
-            on_request, on_ended, pending_max, frame_bytes_max: see the class.
+            on_request, on_ended, on_leave, pending_max, frame_bytes_max: see the class.
             reached: where to connect to instead of ``address``.
 
         Raises:
@@ -83,6 +90,7 @@ class AsyncChannel(AskingWire):
             address,
             on_request=on_request,
             on_ended=on_ended,
+            on_leave=on_leave,
             pending_max=pending_max,
             frame_bytes_max=frame_bytes_max,
         )
@@ -108,6 +116,26 @@ class AsyncChannel(AskingWire):
         """Answer a request from the server, unless it is one-way."""
         if not request.is_one_way and self.is_open:
             self._send_command(response)
+
+    def _send_command(self, command: Command) -> None:
+        if self._on_leave is not None and not command.flag & _RESPONSE:
+            self._on_leave(command)
+        super()._send_command(command)
+
+    def leave_to_parent(self) -> None:
+        """Give up our copy of the connection, in a child made by ``fork``; the parent's stays.
+
+        Its descriptor leads nowhere from then on. It is not closed: its number would be used again,
+        while the loop of the parent, of which this process has a copy, takes it for its own.
+        """
+        found = None if self._transport is None else self._transport.get_extra_info("socket")
+        if found is None or (number := found.fileno()) < 0:
+            return
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        try:
+            os.dup2(nowhere, number, inheritable=False)
+        finally:
+            os.close(nowhere)
 
     # --- answers
 

@@ -48,6 +48,8 @@ TIMER_DELAY_S = "TIMER_DELAY_SEC"
 TIMER_DELAY_MS = "TIMER_DELAY_MS"
 TIMER_DELIVERY_MS = "TIMER_DELIVER_MS"
 INNER_COUNT = "INNER_NUM"
+#: The namespace that a message was sent in.
+INSTANCE_ID = "INSTANCE_ID"
 POP_CHECK_POINT = "POP_CK"
 #: Why a consumer of pymq has rejected a message; RocketMQ has no name for it.
 DEAD_LETTER_REASON = "DLQ_REASON"

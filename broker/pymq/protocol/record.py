@@ -152,7 +152,7 @@ def parse_offset_message_id(text: str) -> tuple[bytes, int]:
 
 def host_flags(born_host: bytes, store_host: bytes) -> int:
     """Return the system-flag bits that say which hosts are IPv6."""
-    return (len(born_host) == 20 and _BORN_V6) | (len(store_host) == 20 and _STORE_V6)
+    return (len(born_host) == 20) * _BORN_V6 | (len(store_host) == 20) * _STORE_V6
 
 
 def topic_field(topic: bytes) -> bytes:

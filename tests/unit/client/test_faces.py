@@ -66,7 +66,7 @@ OTHER_ARGUMENTS = {
     "Transaction.__init__": {"producer"},
     # Parts of Admin, which makes them.
     **{
-        f"{part}.__init__": {"asking", "groups", "client", "face"}
+        f"{part}.__init__": {"asking", "groups", "part", "face"}
         for part in ("Topics", "Groups", "Offsets", "Messages", "Brokers", "Replicas", "Sinks")
     },
 }

@@ -17,7 +17,7 @@ from pymq.client.loop_thread import Threaded
 
 class Client(Threaded):
     def __init__(self):
-        super().__init__(None)
+        super().__init__(lambda: None)
 
     def start(self):
         self._start(self.work, "client")
@@ -28,7 +28,7 @@ class Client(Threaded):
     async def work(self):
         pass
 
-    async def closed(self):
+    async def closed(self, _):
         sys.stdout.write("closed")
 
 

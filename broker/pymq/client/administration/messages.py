@@ -20,7 +20,7 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.headers.codec import INT64_MAX
 from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.names import TOOLS_GROUP
-from pymq.protocol.record import decode_records, parse_offset_message_id, unpack_host
+from pymq.protocol.record import Record, decode_records, parse_offset_message_id, unpack_host
 
 #: Messages between two times that are returned at most.
 TIME_COUNT_MAX = 10_000
@@ -31,6 +31,11 @@ class Messages:
 
     def __init__(self, asking: Asking) -> None:
         self._asking = asking
+
+    def _message(self, record: Record, broker_name: str) -> ReceivedMessage:
+        message = ReceivedMessage.from_record(record, broker_name)
+        message.topic = self._asking.pool.network.unwrap(message.topic)
+        return message
 
     async def by_id(self, message_id: str, topic: str | None = None) -> ReceivedMessage:
         """Return a message by its id.
@@ -58,7 +63,7 @@ class Messages:
                 record = await self._asking.one(
                     address, operations.view_message(physical_offset, topic), name=name
                 )
-                return ReceivedMessage.from_record(record, name)
+                return self._message(record, name)
         if topic is None:
             raise RouteNotFound(
                 f"message id {message_id} belongs to a broker at {address}, and none is "
@@ -118,7 +123,7 @@ class Messages:
         found = [
             message
             for name, records in answers.items()
-            for message in (ReceivedMessage.from_record(record, name) for record in records)
+            for message in (self._message(record, name) for record in records)
             if message.topic == topic and (key in message.keys or message.message_id == key)
         ]
         found.sort(key=lambda message: message.store_timestamp_ms)
@@ -202,5 +207,5 @@ class Messages:
         if result.status is not PullStatus.FOUND:
             return [], result
         records = decode_records(result.body)
-        found = [ReceivedMessage.from_record(record, queue.broker_name) for record in records]
+        found = [self._message(record, queue.broker_name) for record in records]
         return found, result

@@ -53,7 +53,9 @@ def send_back(
     return Plain(request, f"to take message {message.message_id} of group {group!r} back", nothing)
 
 
-def bury(message: ReceivedMessage, *, group: str, reason: str) -> Operation[SendResult]:
+def bury(
+    message: ReceivedMessage, *, group: str, reason: str, stored_topic: str
+) -> Operation[SendResult]:
     """Make a message a dead letter that says why.
 
     ``send_back`` cannot say it. So this is the other way that brokers have: a send to the retry
@@ -63,6 +65,7 @@ def bury(message: ReceivedMessage, *, group: str, reason: str) -> Operation[Send
         message: as it was received.
         group: consumer group.
         reason: kept as a property.
+        stored_topic: what brokers call the topic that it was sent to.
 
     Raises:
         LocalProtocolError: with the reason the properties are too long.
@@ -74,7 +77,7 @@ def bury(message: ReceivedMessage, *, group: str, reason: str) -> Operation[Send
         for name, value in message.properties.items()
         if name not in _DONE and not name.startswith("TIMER_")
     }
-    properties.setdefault(RETRY_TOPIC, message.topic)
+    properties.setdefault(RETRY_TOPIC, stored_topic)
     properties.setdefault(ORIGIN_MESSAGE_ID, message.offset_message_id)
     properties[DEAD_LETTER_REASON] = reason
     body, sys_flag = message.body, 0

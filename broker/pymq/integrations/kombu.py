@@ -1,0 +1,305 @@
+"""A Kombu transport, and with it a broker for Celery: ``pip install 'pymq-rocketmq[kombu]'``.
+
+::
+
+    import pymq.integrations.kombu                        # makes pymq:// known
+    app = Celery("shop", broker="pymq://127.0.0.1:9876")
+
+A queue of Kombu is a topic. All workers of a queue are one consumer group, whose messages are taken
+with POP (so brokers are of pymq, or RocketMQ 5): each is acknowledged by itself, and one that is
+not, because its worker has died, comes to another worker after ``visibility_timeout``. A task that
+takes longer comes again meanwhile, and so does one that waits for its ``eta`` in a worker.
+
+``broker_transport_options``:
+
+* ``visibility_timeout``: s; 1800 by default.
+* ``group``: the consumer group, ``kombu`` by default.
+* ``queue_count``: queues of topics that are created, on each broker; 4 by default.
+* ``topic_prefix``: in front of the names of queues; none by default.
+* ``name_servers``: in place of the host and port of the URL, such as ``"a:9876;b:9876"``.
+* ``wait_time_seconds``: how long a look for a message waits; 0.2 by default.
+* ``network``: a ``pymq.Network``.
+
+Characters that names of topics cannot have become ``-``. Exchanges and bindings are known only to
+the process that declares them, as with other virtual transports; there are no fanout exchanges, so
+Celery's workers have no remote control and no events. Messages have no priority.
+"""
+
+import contextlib
+import re
+from queue import Empty
+from typing import Any
+
+from pymq import blocking, extras
+from pymq.client.network import PLAIN
+from pymq.errors import ClientMisplaced, ConfigurationError, PymqError, RouteNotFound
+from pymq.protocol.message import Message, ReceivedMessage
+
+extras.require("kombu", by="pymq.integrations.kombu")
+
+from kombu.transport import TRANSPORT_ALIASES, virtual  # noqa: E402
+from kombu.utils.encoding import bytes_to_str  # noqa: E402
+from kombu.utils.json import dumps, loads  # noqa: E402
+from kombu.utils.uuid import uuid  # noqa: E402
+
+__all__ = ["Channel", "Transport"]
+
+#: As Kombu's other transports have it for brokers that hide messages.
+VISIBILITY_TIMEOUT_S = 1800
+GROUP = "kombu"
+QUEUE_COUNT = 4
+WAIT_S = 0.2
+PORT = 9876
+#: A message that is put back is visible again after this: 0 is not a time brokers take.
+PUT_BACK_S = 1.0
+_ILLEGAL = re.compile(r"[^%|a-zA-Z0-9_-]")
+
+
+class Clients:
+    """The clients of one connection of Kombu. For one thread at a time, as Kombu has it.
+
+    Args:
+        options: the transport's.
+        name_servers: of its URL.
+    """
+
+    def __init__(self, options: dict[str, Any], name_servers: str) -> None:
+        self._name_servers = options.get("name_servers", name_servers)
+        self._network = options.get("network", PLAIN)
+        self.group = str(options.get("group", GROUP))
+        self.visibility_timeout_s = float(options.get("visibility_timeout", VISIBILITY_TIMEOUT_S))
+        self.wait_s = float(options.get("wait_time_seconds", WAIT_S))
+        self._queue_count = int(options.get("queue_count", QUEUE_COUNT))
+        self._prefix = str(options.get("topic_prefix", ""))
+        self._producer: blocking.Producer | None = None
+        self._admin: blocking.Admin | None = None
+        self._consumers: dict[str, blocking.SimpleConsumer] = {}
+        self._known: set[str] = set()
+
+    def topic(self, queue: str) -> str:
+        """Return the topic that is a queue."""
+        return _ILLEGAL.sub("-", self._prefix + queue)
+
+    @property
+    def producer(self) -> blocking.Producer:
+        """Sends messages; opened when first used."""
+        if self._producer is None:
+            producer = blocking.Producer(self._name_servers, network=self._network)
+            self._producer = producer.start()
+        return self._producer
+
+    @property
+    def admin(self) -> blocking.Admin:
+        """Creates topics; opened when first used."""
+        if self._admin is None:
+            self._admin = blocking.Admin(self._name_servers, network=self._network).start()
+        return self._admin
+
+    def consumer(self, topic: str) -> blocking.SimpleConsumer:
+        """Return what takes messages of a topic; opened when first used."""
+        if topic not in self._consumers:
+            consumer = blocking.SimpleConsumer(
+                self._name_servers, self.group, from_where="earliest", network=self._network
+            )
+            self._consumers[topic] = consumer.subscribe(topic).start()
+        return self._consumers[topic]
+
+    def create(self, topic: str) -> None:
+        """Create a topic that is not there, and the group.
+
+        Raises:
+            PymqError: that cannot be found out, or brokers do not do it.
+        """
+        if topic in self._known:
+            return
+        try:
+            self.admin.topics.route(topic)
+        except RouteNotFound:
+            self.admin.topics.create(topic, queue_count=self._queue_count)
+        if self.group not in self.admin.groups.names():
+            self.admin.groups.create(self.group)
+        self._known.add(topic)
+
+    def close(self) -> None:
+        """Close what was opened. Idempotent."""
+        opened = [self._producer, self._admin, *self._consumers.values()]
+        self._producer = self._admin = None
+        self._consumers.clear()
+        for client in opened:
+            if client is not None:
+                with contextlib.suppress(PymqError):
+                    client.close()
+
+
+class QoS(virtual.QoS):
+    """Acknowledges messages, each by itself."""
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Give up a message, or have it handed out again."""
+        if requeue:
+            self.channel.put_back(delivery_tag)
+            super().ack(delivery_tag)
+        else:  # As with other virtual transports: it is dropped.
+            self.channel.acknowledge(delivery_tag)
+            super().reject(delivery_tag)
+
+    def restore_unacked_once(self, stderr: Any = None) -> None:
+        """Have the messages that were not acknowledged handed out again, soon."""
+        self._flush()
+        for delivery_tag in list(self._delivered):
+            self.channel.put_back(delivery_tag)
+        self._delivered.clear()
+
+
+class Channel(virtual.Channel):
+    """A channel: queues are topics, and messages are popped."""
+
+    QoS = QoS
+    do_restore = False
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        #: Messages that were handed out, and their topics, by delivery tag.
+        self._taken: dict[str, tuple[ReceivedMessage, str]] = {}
+        super().__init__(connection, **kwargs)
+
+    @property
+    def clients(self) -> Clients:
+        """Of the connection."""
+        clients: Clients = self.connection.clients
+        return clients
+
+    def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Acknowledge a message.
+
+        Raises:
+            PymqError: its broker does not do it; it may come again.
+        """
+        self.acknowledge(delivery_tag)
+        super().basic_ack(delivery_tag)
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
+    ) -> None:
+        """Consume from a queue; without acknowledgements a message is finished when it comes."""
+        self._new_queue(queue)
+
+        def acknowledged(message: Any) -> Any:
+            if no_ack:
+                self.acknowledge(message.delivery_tag)
+            return callback(message)
+
+        super().basic_consume(queue, no_ack, acknowledged, consumer_tag, **kwargs)
+
+    def acknowledge(self, delivery_tag: str) -> None:
+        """Tell the broker that a message is finished.
+
+        Raises:
+            PymqError: it does not do it.
+        """
+        if (taken := self._taken.pop(delivery_tag, None)) is not None:
+            message, topic = taken
+            self.clients.consumer(topic).ack(message)
+
+    def put_back(self, delivery_tag: str) -> None:
+        """Have a message handed out again soon; if that fails, after its time."""
+        if (taken := self._taken.pop(delivery_tag, None)) is not None:
+            message, topic = taken
+            with contextlib.suppress(PymqError):
+                self.clients.consumer(topic).change_invisible(message, PUT_BACK_S)
+
+    # --- called by virtual.Channel
+
+    def _put(self, queue: str, message: dict[str, Any], **_: Any) -> None:
+        topic = self.clients.topic(queue)
+        self.clients.create(topic)
+        properties = message.get("properties", {})
+        keys = [str(properties["correlation_id"])] if properties.get("correlation_id") else []
+        self.clients.producer.send(Message(topic, dumps(message).encode(), keys=keys))
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        clients = self.clients
+        topic = clients.topic(queue)
+        clients.create(topic)
+        found = clients.consumer(topic).receive(
+            1, clients.visibility_timeout_s, timeout_s=clients.wait_s
+        )
+        if not found:
+            raise Empty
+        payload: dict[str, Any] = loads(bytes_to_str(found[0].body))
+        properties = payload["properties"]
+        properties["delivery_tag"] = tag = uuid()  # One that comes again is another delivery.
+        self._taken[tag] = found[0], topic
+        if found[0].reconsume_times:
+            properties.setdefault("delivery_info", {})["redelivered"] = True
+        return payload
+
+    def _new_queue(self, queue: str, **_: Any) -> None:
+        self.clients.create(self.clients.topic(queue))
+
+    def _has_queue(self, queue: str, **_: Any) -> bool:
+        try:
+            self.clients.admin.topics.route(self.clients.topic(queue))
+        except RouteNotFound:
+            return False
+        return True
+
+    def _size(self, queue: str) -> int:
+        lags = self.clients.admin.offsets.lag(self.clients.group, self.clients.topic(queue))
+        return sum(one.lag for one in lags)
+
+    def _purge(self, queue: str) -> int:
+        count = 0
+        consumer = self.clients.consumer(self.clients.topic(queue))
+        while found := consumer.receive(32, self.clients.visibility_timeout_s, timeout_s=0):
+            for message in found:
+                consumer.ack(message)
+            count += len(found)
+        return count
+
+    def _delete(self, queue: str, *_: Any, **__: Any) -> None:
+        """A topic is kept, with what is in it: others may use it."""
+
+
+class Transport(virtual.Transport):
+    """The transport of ``pymq://host:port``."""
+
+    Channel = Channel
+    default_port: Any = PORT
+    #: A look for a message waits by itself.
+    polling_interval = 0.0
+    driver_type = "pymq"
+    driver_name = "pymq"
+    connection_errors: Any = (*virtual.Transport.connection_errors, PymqError)
+    channel_errors: Any = (*virtual.Transport.channel_errors, ConfigurationError, ClientMisplaced)
+
+    def __init__(self, client: Any, **kwargs: Any) -> None:
+        super().__init__(client, **kwargs)
+        host = f"{client.hostname or '127.0.0.1'}:{client.port or PORT}"
+        self.clients = Clients(client.transport_options, host)
+
+    def driver_version(self) -> str:
+        """The version of the driver, for Kombu."""
+        from importlib.metadata import version
+
+        return version("pymq-rocketmq")
+
+    def verify_connection(self, connection: Any) -> bool:
+        """Say whether the connection is of use."""
+        return True
+
+    def establish_connection(self) -> Any:
+        """Reach a name server.
+
+        Raises:
+            ConnectionFailed: none answers.
+        """
+        assert self.clients.producer
+        return super().establish_connection()
+
+    def close_connection(self, connection: Any) -> None:
+        """Close all channels and clients."""
+        super().close_connection(connection)
+        self.clients.close()
+
+
+TRANSPORT_ALIASES["pymq"] = f"{__name__}:Transport"

@@ -1,0 +1,234 @@
+"""The FastStream broker: handlers, retries, dead letters, requests; a broker that restarts."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from tests.cluster.running import run
+from tests.cluster.scenarios import wait_until
+
+pytest.importorskip("faststream")
+
+from faststream import AckPolicy, FastStream
+from faststream.exceptions import RejectMessage
+from faststream.specification import AsyncAPI
+from pydantic import BaseModel
+
+from pymq import Consumer, Message, Network, Producer, ReceivedMessage
+from pymq.integrations.faststream import (
+    CurrentMessage,
+    RocketBroker,
+    RocketResponse,
+    RocketRouter,
+)
+from pymq.testing import Cluster
+
+
+class Order(BaseModel):
+    number: int
+    city: str = "Ulm"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=2, store_settings={"delay_levels_ms": (100,) * 18}) as running:
+        yield running
+
+
+def with_broker(
+    cluster: Cluster, work: Callable[[RocketBroker], Awaitable[None]], **options: object
+) -> None:
+    async def test() -> None:
+        broker = RocketBroker(cluster.name_server, logger=None, **options)  # type: ignore[arg-type]
+        await work(broker)
+        await broker.stop()
+
+    run(test())
+
+
+def test_models_headers_and_what_is_published_in_turn(cluster: Cluster) -> None:
+    orders: list[Order] = []
+    parcels: list[tuple[str, dict[str, str], str | None]] = []
+
+    async def test(broker: RocketBroker) -> None:
+        @broker.subscriber("orders", "shipping", from_where="earliest", max_workers=4)
+        @broker.publisher("parcels", tags="new", headers={"by": "ship"})
+        async def ship(order: Order) -> str:
+            orders.append(order)
+            return f"parcel {order.number}"
+
+        @broker.subscriber("parcels", "doors", from_where="earliest", tags="new")
+        async def open_door(body: str, message: CurrentMessage) -> None:
+            parcels.append((body, message.headers, message.raw_message.tags))
+
+        await broker.start()
+        assert await broker.ping()
+        receipt = await broker.publish(Order(number=1), "orders", keys="k1", headers={"h": "v"})
+        assert receipt.queue.topic == "orders"
+        await broker.publish_batch({"number": 2}, {"number": 3}, topic="orders")
+        await wait_until(lambda: len(parcels) == 3, "all are at the door")
+
+    with_broker(cluster, test)
+    assert sorted(order.number for order in orders) == [1, 2, 3]
+    assert {body for body, _, _ in parcels} == {"parcel 1", "parcel 2", "parcel 3"}
+    assert all(headers == {"by": "ship"} and tag == "new" for _, headers, tag in parcels)
+    stored = next(one for one in cluster.messages("orders") if one.keys == ["k1"])
+    assert stored.properties["h"] == "v"
+    assert stored.properties["content-type"] == "application/json"
+    assert cluster.lag("shipping") == 0
+
+
+def test_what_fails_comes_again_and_what_is_rejected_is_a_dead_letter(cluster: Cluster) -> None:
+    seen: Counter[str] = Counter()
+
+    async def test(broker: RocketBroker) -> None:
+        @broker.subscriber("failing", "again", from_where="earliest")
+        async def handle(body: str) -> None:
+            seen[body] += 1
+            if body == "rejected":
+                raise RejectMessage
+            if body == "twice" and seen[body] == 1:
+                raise ValueError("once more")
+
+        @broker.subscriber(
+            "failing", "given-up", from_where="earliest", ack_policy=AckPolicy.REJECT_ON_ERROR
+        )
+        async def give_up(body: str) -> None:
+            if body == "twice":
+                raise ValueError("never again")
+
+        @broker.subscriber(
+            "failing", "manual", from_where="earliest", ack_policy=AckPolicy.MANUAL
+        )
+        async def manually(body: str, message: CurrentMessage) -> None:
+            seen[f"manual {body}"] += 1
+            if body != "twice" or seen["manual twice"] > 1:
+                await message.ack()
+
+        await broker.start()
+        for body in ("once", "twice", "rejected"):
+            await broker.publish(body, "failing")
+        await wait_until(lambda: seen["twice"] == 2, "it comes again")
+        await wait_until(lambda: seen["manual twice"] == 2, "what has no outcome comes again")
+        await wait_until(lambda: len(cluster.messages("%DLQ%again")) == 1, "it is a dead letter")
+        await wait_until(lambda: len(cluster.messages("%DLQ%given-up")) == 1, "so is the other")
+
+    with_broker(cluster, test)
+    assert (seen["once"], seen["twice"], seen["rejected"]) == (1, 2, 1)
+    (dead,) = cluster.messages("%DLQ%again")
+    assert dead.body == b"rejected"
+
+
+def test_requests_and_replies(cluster: Cluster) -> None:
+    async def test(broker: RocketBroker) -> None:
+        @broker.subscriber("questions", "answerers", from_where="earliest")
+        async def answer(body: str) -> RocketResponse:
+            return RocketResponse(body.upper(), headers={"kind": "answer"}, tags="t")
+
+        await broker.start()
+        found = await broker.request("word", "questions", timeout=20)
+        assert (await found.decode(), found.headers["kind"]) == ("WORD", "answer")
+        # One that knows nothing of FastStream asks, too; and an answer may go to a topic.
+        async with Producer(cluster.name_server) as producer:
+            reply = await producer.request(Message("questions", b"plain"), deadline_s=20)
+            assert reply.body == b"PLAIN"
+        await broker.publish("topic", "questions", reply_to="answers")
+        await wait_until(
+            lambda: [one.body for one in cluster.messages("answers")] == [b"TOPIC"], "it is there"
+        )
+
+    with_broker(cluster, test)
+
+
+def test_routers_namespaces_and_single_messages(cluster: Cluster) -> None:
+    got: list[str] = []
+
+    async def test(broker: RocketBroker) -> None:
+        router = RocketRouter(prefix="eu-")
+        publisher = router.publisher("out")
+
+        @router.subscriber("in", "routed", from_where="earliest", orderly=True)
+        async def handle(body: str) -> None:
+            got.append(body)
+            await publisher.publish(f"{body}!")
+
+        broker.include_router(router)
+        single = broker.subscriber("eu-out", "single", from_where="earliest", persistent=False)
+        await broker.start()
+        for number in range(5):
+            await broker.publish(str(number), "eu-in", sharding_key="one")
+        await wait_until(lambda: len(got) == 5, "all came")
+        message = await single.get_one(timeout=20)
+        assert message is not None and await message.decode() in {f"{n}!" for n in range(5)}
+        assert await single.get_one(timeout=20) is not None
+
+    with_broker(cluster, test, network=Network(namespace="fast"))
+    assert got == ["0", "1", "2", "3", "4"]
+    assert len(cluster.messages("fast%eu-in")) == 5
+
+
+def test_a_broker_is_killed_and_started_while_an_application_runs(cluster: Cluster) -> None:
+    handled: Counter[int] = Counter()
+
+    async def test() -> None:
+        broker = RocketBroker(cluster.name_server, logger=None)
+        app = FastStream(broker, logger=None)
+
+        @broker.subscriber("load", "loaded", from_where="earliest", max_workers=8)
+        async def handle(body: int) -> None:
+            handled[body] += 1
+
+        running = asyncio.ensure_future(app.run())
+        async with Producer(cluster.name_server) as producer:
+            await producer.send(Message("load", b"-1"))
+        await wait_until(lambda: handled[-1], "it runs")
+        sending = [asyncio.ensure_future(broker.publish(n, "load")) for n in range(200)]
+        await asyncio.to_thread(cluster.kill_broker, "broker-b")
+        sending += [asyncio.ensure_future(broker.publish(n, "load")) for n in range(200, 400)]
+        await asyncio.sleep(1)
+        await asyncio.to_thread(cluster.start_broker, "broker-b")
+        await asyncio.gather(*sending)
+        await wait_until(lambda: set(range(400)) <= handled.keys(), "all are handled")
+        app.exit()
+        await asyncio.wait_for(running, 30)
+
+    run(test())
+
+
+def test_the_document_of_asyncapi_has_its_channels(cluster: Cluster) -> None:
+    broker = RocketBroker(cluster.name_server)
+
+    @broker.subscriber("orders", "shipping")
+    @broker.publisher("parcels")
+    async def ship(order: Order) -> str:
+        return ""
+
+    document = AsyncAPI(broker, schema_version="3.0.0").to_specification().to_jsonable()
+    addresses = {channel["address"] for channel in document["channels"].values()}
+    assert addresses == {"orders", "parcels"}
+    assert "Order" in str(document["components"])
+
+
+def test_messages_of_others_are_understood(cluster: Cluster) -> None:
+    """What was sent without FastStream, and what FastStream sent without a consumer of its own."""
+    got: list[object] = []
+
+    async def test(broker: RocketBroker) -> None:
+        @broker.subscriber("foreign", "both", from_where="earliest")
+        async def handle(body: dict[str, int], message: CurrentMessage) -> None:
+            got.append((body, message.message_id))
+
+        await broker.start()
+        async with Producer(cluster.name_server) as producer:
+            receipt = await producer.send(Message("foreign", b'{"n": 1}'))
+        await wait_until(lambda: got, "it came")
+        assert got == [({"n": 1}, receipt.message_id)]
+        await broker.publish({"n": 2}, "plain", tags="a", sharding_key="k")
+        consumer = Consumer(cluster.name_server, "plainly", from_where="earliest")
+        consumer.subscribe("plain")
+        async with consumer:
+            message: ReceivedMessage = await anext(aiter(consumer))
+        assert (message.body, message.tags) == (b'{"n":2}', "a")
+
+    with_broker(cluster, test)

@@ -1,0 +1,265 @@
+"""The Kombu transport, and a Celery worker on it; a worker and a broker are killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kombu")
+
+import kombu
+
+import pymq.integrations.kombu
+from pymq import Network
+from pymq.testing import Cluster
+
+LIMIT_S = 60.0
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster(brokers=2) as running:
+        yield running
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    deadline_s = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"not within {LIMIT_S:g} s: {what}"
+        time.sleep(0.05)
+
+
+def connection(cluster: Cluster, **options: Any) -> kombu.Connection:
+    return kombu.Connection(f"pymq://{cluster.name_server}", transport_options=options)
+
+
+def test_queues_acknowledgements_and_rejections(cluster: Cluster) -> None:
+    exchange = kombu.Exchange("shop", type="direct")
+    queue = kombu.Queue("orders@eu.new", exchange, routing_key="new")
+    got: list[dict[str, int]] = []
+
+    def handle(body: dict[str, int], message: Any) -> None:
+        got.append(body)
+        if body["n"] == 1 and not message.delivery_info.get("redelivered"):
+            message.requeue()
+        elif body["n"] == 2:
+            message.reject()
+        else:
+            message.ack()
+
+    with connection(cluster, visibility_timeout=30) as conn:
+        producer = conn.Producer()
+        for number in range(4):
+            producer.publish(
+                {"n": number}, exchange=exchange, routing_key="new", declare=[queue],
+                correlation_id=f"c{number}",
+            )  # fmt: skip
+        with conn.Consumer([queue], callbacks=[handle]):
+            deadline_s = time.monotonic() + LIMIT_S
+            while len(got) < 5 and time.monotonic() < deadline_s:
+                try:
+                    conn.drain_events(timeout=1)
+                except TimeoutError:
+                    continue
+        assert Counter(one["n"] for one in got) == {0: 1, 1: 2, 2: 1, 3: 1}
+        with pytest.raises(socket.timeout), conn.Consumer([queue], callbacks=[handle]):
+            conn.drain_events(timeout=2)
+    # Characters that topics cannot have were replaced, and keys are there for `message find`.
+    assert {one.keys[0] for one in cluster.messages("orders-eu-new")} == {"c0", "c1", "c2", "c3"}
+
+
+def test_simple_queues_and_what_is_left_unacknowledged(cluster: Cluster) -> None:
+    options = {"visibility_timeout": 20, "topic_prefix": "q-", "network": Network(namespace="kb")}
+    with connection(cluster, **options) as conn, conn.SimpleQueue("simple") as queue:
+        queue.put("kept")
+        queue.put("taken")
+        first = queue.get(timeout=20)
+        second = queue.get(timeout=20)
+        taken = next(one for one in (first, second) if one.payload == "taken")
+        taken.ack()
+    assert len(cluster.messages("kb%q-simple")) == 2
+    # The one that was not acknowledged is put back when the connection closes.
+    with connection(cluster, **options) as conn, conn.SimpleQueue("simple") as queue:
+        again = queue.get(timeout=20)
+        assert again.payload == "kept"
+        again.ack()
+        assert queue.qsize() >= 0
+        for number in range(5):
+            queue.put(number)
+        assert queue.clear() == 5
+        with pytest.raises(queue.Empty):
+            queue.get(block=False)
+
+
+def test_no_name_server_is_an_error_of_the_connection() -> None:
+    with kombu.Connection("pymq://127.0.0.1:1") as conn:
+        with pytest.raises(conn.connection_errors, match=r"127\.0\.0\.1:1"):
+            conn.connect()
+        assert not conn.connected
+
+
+TASKS = """
+import os
+import time
+
+import pymq.integrations.kombu
+from celery import Celery
+
+app = Celery("tasks", broker=os.environ["BROKER"])
+app.conf.broker_transport_options = {"visibility_timeout": 8}
+app.conf.task_acks_late = True
+app.conf.task_reject_on_worker_lost = True
+app.conf.worker_prefetch_multiplier = 1
+app.conf.broker_connection_retry_on_startup = True
+
+
+def note(text):
+    with open(os.environ["NOTES"], "a") as file:
+        file.write(text + "\\n")
+
+
+@app.task
+def add(x, y):
+    note(f"sum {x + y} in {os.getpid()}")
+    return x + y
+
+
+@app.task(bind=True, max_retries=3)
+def fail_once(self, name):
+    note(f"try {self.request.retries} of {name}")
+    if self.request.retries == 0:
+        raise self.retry(countdown=1)
+
+
+@app.task
+def chain(left):
+    note(f"link {left}")
+    if left:
+        chain.delay(left - 1)  # Sent from a child of the worker.
+
+
+@app.task
+def slow(name):
+    note(f"begin {name}")
+    time.sleep(3)
+    note(f"end {name}")
+"""
+
+
+class Worker:
+    """A Celery worker with processes, as a program of its own."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        (folder / "tasks.py").write_text(TASKS)
+        self.notes = folder / "notes"
+        self.notes.touch()
+        self.log = folder / "log"
+        environment = {
+            **os.environ,
+            "BROKER": f"pymq://{cluster.name_server}",
+            "NOTES": str(self.notes),
+            "PYTHONPATH": os.pathsep.join([str(folder), *sys.path]),
+        }
+        self.command = [
+            *(sys.executable, "-m", "celery", "-A", "tasks", "worker", "--concurrency", "2"),
+            *("--pool", "prefork", "--loglevel", "INFO", "--without-heartbeat"),
+        ]
+        self._environment, self._folder = environment, folder
+        self.process = self.start()
+
+    def start(self) -> "subprocess.Popen[bytes]":
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                env=self._environment,
+                cwd=self._folder,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        return self.process
+
+    def lines(self) -> list[str]:
+        return self.notes.read_text().splitlines()
+
+    def kill(self) -> None:
+        """Kill it and its children, which would otherwise work on."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def close(self) -> None:
+        """End it as an operator does.
+
+        Raises:
+            subprocess.TimeoutExpired: it hangs.
+        """
+        self.process.terminate()
+        self.process.wait(LIMIT_S)
+
+
+@pytest.fixture
+def worker(cluster: Cluster, tmp_path: Path) -> Iterator[Worker]:
+    pytest.importorskip("celery")
+    running = Worker(tmp_path, cluster)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.kill()
+
+
+def test_a_celery_worker(
+    cluster: Cluster, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BROKER", f"pymq://{cluster.name_server}")
+    monkeypatch.setenv("NOTES", str(worker.notes))
+    tasks: dict[str, Any] = {}
+    exec(compile(TASKS, "tasks.py", "exec"), tasks)
+    app = tasks["app"]
+
+    def send(name: str, *arguments: object) -> None:
+        app.send_task(f"tasks.{name}", arguments)
+
+    for number in range(10):
+        send("add", number, number)
+    until(lambda: len(worker.lines()) == 10, "the sums are there")
+    assert {line.split()[1] for line in worker.lines()} == {str(2 * n) for n in range(10)}
+    send("fail_once", "a")
+    send("chain", 3)
+    until(lambda: "link 0" in worker.lines(), "children send, too")
+    until(lambda: "try 1 of a" in worker.lines(), "it is retried")
+    # A broker is killed and started while tasks are sent.
+    cluster.kill_broker("broker-b")
+    for number in range(100, 110):
+        send("add", number, 0)
+    cluster.start_broker("broker-b")
+    for number in range(110, 120):
+        send("add", number, 0)
+    wanted = {str(number) for number in range(100, 120)}
+    until(
+        lambda: wanted <= {line.split()[1] for line in worker.lines() if line[:3] == "sum"},
+        "all sums are there in spite of it",
+    )
+    # A worker that is killed at work: another one gets the task when it is visible again.
+    send("slow", "b")
+    until(lambda: "begin b" in worker.lines(), "it has begun")
+    worker.kill()
+    worker.start()
+    until(lambda: "end b" in worker.lines(), "it is done again")
+    worker.close()
+    log = worker.log.read_text()
+    assert worker.process.returncode == 0, log
+    assert "Traceback" not in log.split("Warm shutdown")[-1], log
+    app.close()
+
+
+def test_the_transport_is_known_by_its_name() -> None:
+    assert kombu.Connection("pymq://h:1").get_transport_cls() is pymq.integrations.kombu.Transport
