@@ -238,6 +238,7 @@ class _NameServer:
         self._wanted = asyncio.Event()
         self._waiters: list[asyncio.Future[bool]] = []
         self._is_reachable: bool | None = None
+        self._is_periodic = False
 
     def want(self) -> None:
         self._wanted.set()
@@ -259,15 +260,21 @@ class _NameServer:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(succeeded)
-            timer = loop.call_later(interval_s if succeeded else RETRY_S, self._wanted.set)
+            self._is_periodic = False
+            timer = loop.call_later(interval_s if succeeded else RETRY_S, self._time_is_up)
             await self._wanted.wait()
             timer.cancel()
+
+    def _time_is_up(self) -> None:
+        self._is_periodic = True
+        self._wanted.set()
 
     async def _announce(self) -> bool:
         try:
             channel = await self._connect()
-            if self._others is not None and self._is_reachable:
-                await self._others(channel)  # before we are in its place
+            # Before we are in its place; not when clients wait for a topic to be known.
+            if self._others is not None and self._is_reachable and self._is_periodic:
+                await self._others(channel)
             response = await channel.request(
                 self._request(), self._timeout_s, description="registration"
             )
