@@ -220,13 +220,14 @@ in_debian() {  # in_debian RELEASE ARGUMENTS: pytest in that release, whose Pyth
       --target "$folder/root/site" "$(echo "$folder"/*.whl)[broker,cli,columns,compression,controller,otel]" \
       pytest pytest-xdist hypothesis opentelemetry-sdk ruff mypy 'pandas<3' fastavro &&
       "$python" -m pip install --quiet --disable-pip-version-check --no-deps --target "$folder/root/site" pyspark py4j || return 1
+    printf '%s\n' /house/broker /house/connector /site > "$folder/root/usr/local/lib/python$version/dist-packages/pymq.pth"
     mkdir -p "$folder/root/house"
     touch "$folder/ready"
   fi
   # Mounts of a namespace of its own: they go with it.
   unshare --mount bash -c 'mount --rbind "$1" "$2/house" && mount --rbind /proc "$2/proc" && mount --rbind /dev "$2/dev" &&
     exec chroot "$2" env -C /house PATH=/site/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-      PYTHONPATH=/house/broker:/house/connector:/site PYTHONDONTWRITEBYTECODE=1 python3 -m pytest "${@:3}"' \
+      PYTHONDONTWRITEBYTECODE=1 python3 -m pytest "${@:3}"' \
     bash "$root" "$folder/root" "${shared[@]}" -p no:cacheprovider "$@"
 }
 

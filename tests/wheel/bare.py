@@ -95,7 +95,8 @@ def test_the_plugin_has_loaded_nothing_by_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    ("module", "extra"), [
+    ("module", "extra"),
+    [
         ("pymq.testing.containers", "containers"),
         ("pymq.otel", "otel"),
         ("pymq.integrations.faststream", "faststream"),
