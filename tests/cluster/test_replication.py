@@ -59,16 +59,20 @@ class Pair:
         replication: dict[str, Any] | None = None,
         slave_replication: dict[str, Any] | None = None,
         slave_read: bool = True,
+        broker: dict[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self.roots = {"master": root / "master", "slave": root / "slave"}
         store = {"segment_bytes": SEGMENT_BYTES, **settings.pop("store_settings", {})}
         common: dict[str, Any] = {"store_settings": store, **settings}
-        self.master = Cluster(self.roots["master"], replication=replication, **common)
+        self.master = Cluster(
+            self.roots["master"], replication=replication, broker=broker, **common
+        )
         stack.enter_context(self.master)
         self.slave = Cluster(
             self.roots["slave"],
             broker={
+                **(broker or {}),
                 "broker_id": 1,
                 "slave_read": slave_read,
                 "name_servers": (self.master.name_server,),
@@ -480,3 +484,49 @@ def test_what_a_slave_reports_that_is_ahead_is_refused_with_a_reason(pair: Pair)
         while data := peer.recv(1 << 16):
             received += data
     assert received == encode_refusal(Refusal.LOG_AHEAD)
+
+
+def test_a_topic_that_is_created_again_at_once_begins_again(pair: Pair, seed: int) -> None:
+    """Whatever the slave has noticed of it: with fewer queues, with messages or without."""
+    dice = random.Random(seed)
+    pair.admin.groups.create(GroupConfig(group="reader"))
+    for turn in range(8):
+        count = dice.randint(1, 4)
+        wanted: dict[int, list[bytes]] = {queue_id: [] for queue_id in range(4)}
+        pair.admin.topics.create("T", queue_count=count)
+        for number in range(dice.choice([0, 3, 20])):
+            queue_id, body = dice.randrange(count), b"%d of %d" % (number, turn)
+            put_to(pair, queue_id, body)
+            wanted[queue_id].append(body)
+        if dice.random() < 0.3:
+            pair.slave.restart_broker()
+        elif dice.random() < 0.3:
+            pair.slave.kill_broker()
+            pair.slave.start_broker()
+
+        def follows(count: int = count, wanted: dict[int, list[bytes]] = wanted) -> bool:
+            answer = pair.ask(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})
+            if answer.code or json.loads(bytes(answer.body))["readQueueNums"] != count:
+                return False
+            return all(end_at_slave(pair, one) == len(bodies) for one, bodies in wanted.items())
+
+        eventually(follows, f"turn {turn}: {[end_at_slave(pair, one) for one in range(4)]}")
+        pair.wait_equal()
+        for queue_id in range(count):
+            assert pair.pull("T", queue_id, 0) == wanted[queue_id], (turn, queue_id)
+        pair.admin.topics.delete("T")
+
+
+def put_to(pair: Pair, queue_id: int, body: bytes) -> None:
+    header = SendRequest(
+        *("pg", "T", "TBW102", 4, queue_id, 0, 1_700_000_000_000, 0, "", 0, False, None),
+        batch=False,
+    )
+    command = Command(RequestCode.SEND_MESSAGE_V2, header.to_v2(), body)
+    assert ask(pair.master.broker_address, command).code == ResponseCode.SUCCESS
+
+
+def end_at_slave(pair: Pair, queue_id: int) -> int:
+    fields = {"topic": "T", "queueId": str(queue_id), "committed": "false"}
+    answer = pair.ask(RequestCode.GET_MAX_OFFSET, fields)
+    return int((answer.fields or {}).get("offset", 0))

@@ -20,6 +20,7 @@ from tests.unit.store.stores import HOST, FakeClock, config
 from pymq.broker.arrivals import Arrivals
 from pymq.broker.config import BrokerConfig
 from pymq.broker.deletions import Deletions
+from pymq.broker.ha.takeovers import Takeovers
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.parts import Core, Site, Tables
 from pymq.broker.pop.in_flight import InFlight
@@ -178,6 +179,7 @@ class PopRun:
             responses=RecordResponses(self.store, executor=_Here(), memory_bytes=6000),
             statistics=BrokerStatistics(self.config.cluster, 0),
             deletions=Deletions(),
+            takeovers=Takeovers(),
         )
         self.feature = make_pop(site, tables, cast(Core, core))
         self.dispatcher = Dispatcher("test", self.feature.handlers)
@@ -244,7 +246,7 @@ class PopRun:
 
     async def revive(self) -> None:
         """Revive what is due, shorten the journal, and answer requests that waited long enough."""
-        await self.settle(self.in_flight._revive())
+        await self.settle(self.in_flight.revive())
         self.in_flight._journal.shorten()
         for duty in self.feature.duties[1:]:
             duty._step()  # type: ignore[attr-defined]  # Periodic

@@ -19,7 +19,7 @@ from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import BORN, HOST, FakeClock, config
 
 from pymq.broker.config import BrokerConfig
-from pymq.broker.delays.schedule import park_delayed, park_staged
+from pymq.broker.delays.parking import park_delayed, park_staged
 from pymq.broker.handlers.sinks import SinkHandlers
 from pymq.broker.log_writer import LogWriter, Outcome
 from pymq.broker.message_hooks import MessageHooks

@@ -89,6 +89,7 @@ RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("handlers",),
         ("parts",),
         (
+            "escape_feature",
             "features",
             "light_queue_feature",
             "pop_feature",

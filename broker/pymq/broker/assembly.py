@@ -20,6 +20,7 @@ from pymq.broker.ha.in_sync import InSync, in_sync_of
 from pymq.broker.ha.offset_followers import offset_followers_of
 from pymq.broker.ha.progress import Replicas, progress_of
 from pymq.broker.ha.slave import slave_of
+from pymq.broker.ha.takeovers import Takeovers
 from pymq.broker.handlers.cleaning import CleaningHandlers
 from pymq.broker.handlers.clients import ClientHandlers
 from pymq.broker.handlers.group_progress import GroupProgressHandlers
@@ -82,6 +83,7 @@ def assemble(site: Site) -> Assembly:
     makers = MASTER_FEATURES if core.slave is None else SLAVE_FEATURES
     features = [make(site, tables, core) for make in makers]
     core.saving.load()
+    tables.topics.ids.log_lost()
     if site.group is not None and site.group.term.is_master:
         tables.topics.begin_term(site.group.term.number)
     tables.topics.adopt(site.store.queues())
@@ -111,8 +113,10 @@ def _all(lists: Iterable[Sequence[_Item]]) -> list[_Item]:
 def _make_tables(site: Site) -> Tables:
     config, clock = site.config, site.clock
     has_light = site.store_config.light_queues
+    topics = TopicTable(config, clock, has_light_queues=has_light)
+    topics.ids.log_end = lambda: site.store.log_end
     return Tables(
-        topics=TopicTable(config, clock, has_light_queues=has_light),
+        topics=topics,
         groups=GroupTable(config, clock, has_light_queues=has_light),
         offsets=OffsetTable(clock),
         locks=QueueLocks(clock),
@@ -131,6 +135,7 @@ def _make_core(site: Site, tables: Tables) -> Core:
         topics=tables.topics.body,
         on_order_topics=tables.topics.order,
         acting_expiry_ms=site.replication.not_active_ms if site.replication.acting_master else None,
+        is_alone=site.group is None,
     )
     flusher = _make_flusher(site)
     followers = Followers(tables.versions)
@@ -182,11 +187,9 @@ def _make_core(site: Site, tables: Tables) -> Core:
         followers=followers,
         offset_followers=offset_followers,
         in_sync=in_sync,
+        takeovers=Takeovers(),
         slave=slave_of(
-            site.replication,
-            store.replication,
-            wait_flushed,
-            clock,
+            *(site.replication, store.replication, wait_flushed, clock),
             registration.announce,
             site.group,
         ),

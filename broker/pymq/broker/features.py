@@ -4,7 +4,8 @@ import functools
 from collections.abc import Sequence
 
 from pymq.broker.delays.due_messages import DueMessages
-from pymq.broker.delays.schedule import Schedule, park_delayed, park_many, park_staged
+from pymq.broker.delays.parking import park_delayed, park_many, park_staged
+from pymq.broker.delays.schedule import Schedule
 from pymq.broker.handlers.connections import ConnectionHandlers
 from pymq.broker.handlers.consumers import ConsumerHandlers
 from pymq.broker.handlers.delays import DelayHandlers
@@ -24,6 +25,7 @@ from pymq.broker.sink_feature import make_sinks
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.broker.timer_feature import make_timers
 from pymq.broker.transaction_feature import make_transactions
+from pymq.protocol.bodies import DelayOffsetTable
 from pymq.protocol.message import DELAY
 
 
@@ -51,10 +53,13 @@ def delay_levels(site: Site, tables: Tables, core: Core) -> Feature:
         functools.partial(park_staged, len(levels_ms)),
     )
     core.arrivals.subscribe(schedule.take)
-    core.offset_followers.delays = lambda: offsets.table_of(schedule.cursors())
+    def table() -> DelayOffsetTable:
+        return offsets.table_of(schedule.cursors(), schedule.ahead())
+
+    core.offset_followers.delays = table
     core.offset_followers.take_delays = offsets.take_back
     core.reports.append(schedule.report)
-    return Feature(handlers=DelayHandlers(offsets, schedule.cursors).table(), duties=[schedule])
+    return Feature(handlers=DelayHandlers(table).table(), duties=[schedule])
 
 
 def _steering_of_consumers(site: Site, tables: Tables, core: Core) -> Feature:

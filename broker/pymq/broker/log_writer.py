@@ -85,6 +85,13 @@ class Pressure(Protocol):
         """Call ``then`` once the disk has taken a write."""
 
 
+class Appends(Protocol):
+    """Stores messages: ``LogWriter`` here, ``escape.writer`` at other brokers."""
+
+    def append(self, put: Put, done: Done, *, wait: bool = True) -> None:
+        """Store one; as ``LogWriter.append``."""
+
+
 class LogWriter:
     """Gathers puts and reports their outcomes.
 

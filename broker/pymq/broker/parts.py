@@ -20,6 +20,7 @@ from pymq.broker.ha.offset_followers import OffsetFollowers
 from pymq.broker.ha.progress import Replicas
 from pymq.broker.ha.replica_group import ReplicaGroup
 from pymq.broker.ha.slave import Slave
+from pymq.broker.ha.takeovers import Takeovers
 from pymq.broker.key_indexing import KeyIndexing
 from pymq.broker.log_writer import LogWriter
 from pymq.broker.long_poll import LongPoll
@@ -138,6 +139,7 @@ class Core:
     offset_followers: OffsetFollowers
     #: The sync state set of a master that has a controller.
     in_sync: InSync | None
+    takeovers: Takeovers
     #: What follows the master; None: this is one.
     slave: Slave | None
     #: What features say of themselves in the report of the broker.

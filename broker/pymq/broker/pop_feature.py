@@ -1,11 +1,14 @@
 """Popping and rebalancing by the broker, as features: their parts and how they are wired."""
 
+import functools
+
 from pymq.broker.config import BrokerConfig
 from pymq.broker.duties import Periodic
 from pymq.broker.handlers.assignments import AssignmentHandlers
 from pymq.broker.handlers.pop import PopHandlers
 from pymq.broker.handlers.pop_acks import PopAckHandlers
 from pymq.broker.handlers.pop_waits import PopWaitHandlers
+from pymq.broker.log_writer import Appends
 from pymq.broker.parts import Core, Feature, Site, Tables
 from pymq.broker.pop.access import PopAccess
 from pymq.broker.pop.checkpoint import GroupQueue
@@ -20,10 +23,12 @@ from pymq.broker.pop.record_reading import RecordReading
 from pymq.broker.pop.resets import PopResets
 from pymq.broker.pop.revival import Revival
 from pymq.broker.pop.revive_journal import ReviveJournal
+from pymq.broker.record_response import RecordResponses
 from pymq.broker.selections import Selections
 from pymq.broker.state.order_info import OrderTable
 from pymq.broker.topic_routes import TopicRoutes
-from pymq.protocol.names import revive_topic
+from pymq.protocol.bodies import ConsumerOffsetTable
+from pymq.protocol.names import REVIVE_GROUP, revive_topic
 
 #: How often it is checked which queues have become free, and which are not needed any more.
 _ORDER_INTERVAL_S, _ORDER_IDLE_S = 0.1, 0.5
@@ -34,7 +39,9 @@ def make_pop(site: Site, tables: Tables, core: Core) -> Feature:
     """Popping."""
     config, clock = site.config, site.clock
     progress = PopProgress(tables.offsets)
-    in_flight = _in_flight(site, tables, core, progress)
+    in_flight, journal = make_in_flight(site, tables, core.responses, progress, core.log_writer)
+    core.arrivals.subscribe(journal.take)
+    core.takeovers.offsets.append(functools.partial(_take_escaped, site.config, in_flight))
     polls, notices = (_polls(site, core, newest_first=newest) for newest in (False, True))
     orders = OrderTable(clock)
     core.saving.add_periodic(
@@ -132,14 +139,29 @@ def _rules(config: BrokerConfig) -> PopRules:
     )
 
 
-def _in_flight(site: Site, tables: Tables, core: Core, progress: PopProgress) -> InFlight:
+def make_in_flight(
+    site: Site,
+    tables: Tables,
+    responses: RecordResponses,
+    progress: PopProgress,
+    log_writer: Appends,
+    *,
+    creates_topics: bool = True,
+) -> tuple[InFlight, ReviveJournal]:
+    """Return what is popped and not acknowledged, and the journal of that.
+
+    Args:
+        progress: of the groups.
+        log_writer: stores what is revived.
+        creates_topics: see ``Revival``.
+    """
     config, clock, store, offsets = site.config, site.clock, site.store, tables.offsets
-    reading = RecordReading(store, core.responses)
+    reading = RecordReading(store, responses)
     table = CheckpointTable(config.revive_queue_count)
     journal = ReviveJournal(
         store,
         reading,
-        core.log_writer,
+        log_writer,
         offsets,
         table,
         clock,
@@ -148,7 +170,6 @@ def _in_flight(site: Site, tables: Tables, core: Core, progress: PopProgress) ->
         broker_name=config.name,
         host=site.store_host,
     )
-    core.arrivals.subscribe(journal.take)
     revival = Revival(
         reading,
         journal,
@@ -158,9 +179,10 @@ def _in_flight(site: Site, tables: Tables, core: Core, progress: PopProgress) ->
         offsets,
         clock,
         retry_v2=config.pop_retry_v2,
+        creates_topics=creates_topics,
         host=site.store_host,
     )
-    return InFlight(
+    in_flight = InFlight(
         store,
         offsets,
         progress,
@@ -172,3 +194,14 @@ def _in_flight(site: Site, tables: Tables, core: Core, progress: PopProgress) ->
         broker_name=config.name,
         count_max=config.pop_checkpoint_count_max,
     )
+    return in_flight, journal
+
+
+async def _take_escaped(
+    config: BrokerConfig, in_flight: InFlight, told: ConsumerOffsetTable
+) -> None:
+    """Revive nothing that a slave has revived while it acted."""
+    queues = told.offsets.get(f"{revive_topic(config.cluster)}@{REVIVE_GROUP}", {})
+    for queue_id, offset in queues.items():
+        if queue_id < config.revive_queue_count:
+            in_flight.escaped(queue_id, offset + 1)  # RocketMQ's offset is the one before

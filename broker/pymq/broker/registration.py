@@ -10,19 +10,22 @@ import asyncio
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TypeAlias
 
 from pymq.broker.config import BrokerConfig
 from pymq.errors import PymqError
 from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
-from pymq.protocol.bodies import DataVersion, KVTable, TopicTable
+from pymq.protocol import fastjson
+from pymq.protocol.bodies import BrokerData, DataVersion, KVTable, TopicTable
 from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from pymq.protocol.command import Command
 from pymq.protocol.hashes import crc31
 from pymq.protocol.headers.routes import (
+    BrokerMemberGroupRequest,
     RegisterBrokerRequest,
     RegisterBrokerResponse,
     UnregisterBrokerRequest,
@@ -52,6 +55,7 @@ class Registration:
             topics.
         acting_expiry_ms: after how long a silence name servers forget this broker, if slaves of
             its group act for their master; None: they do not.
+        is_alone: whether nobody else may be registered with the same name and id.
 
     Attributes:
         on_master: called with the addresses of this slave's master when a name server told them;
@@ -67,6 +71,7 @@ class Registration:
         topics: Callable[[], TopicTable],
         on_order_topics: Callable[[Iterable[str]], None],
         acting_expiry_ms: int | None = None,
+        is_alone: bool = True,
     ) -> None:
         self._config = config
         self._acting_expiry_ms = acting_expiry_ms
@@ -76,6 +81,7 @@ class Registration:
         self._topics = topics
         #: The body for a version of the topics and a permission: most are as the one before.
         self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
+        self._said = SaidOnce(_log)
         self._tasks = Tasks("registration")
         self._announcers = [
             _NameServer(
@@ -84,6 +90,7 @@ class Registration:
                 on_order_topics,
                 self._master_found,
                 config.register_timeout_ms / 1000,
+                self._others if is_alone else None,
             )
             for name_server in config.name_servers
         ]
@@ -139,6 +146,39 @@ class Registration:
             RequestCode.REGISTER_BROKER, request.to_fields(), body, language=LanguageCode.JAVA
         )
 
+    async def _others(self, channel: AsyncChannel) -> None:
+        """Say so if another broker is registered with our name and id.
+
+        Raises:
+            PymqError: the name server does not answer.
+        """
+        config = self._config
+        request = BrokerMemberGroupRequest(cluster_name=config.cluster, broker_name=config.name)
+        code = RequestCode.GET_BROKER_MEMBER_GROUP
+        answer = await channel.request(
+            Command(code, request.to_fields(), language=LanguageCode.JAVA),
+            config.register_timeout_ms / 1000,
+            description="members",
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return  # RocketMQ 4.x does not tell
+        body = fastjson.parse(answer.body)
+        group = (body.get("brokerMemberGroup") if isinstance(body, dict) else None) or {
+            "brokerName": config.name
+        }
+        other = BrokerData.from_json(group).addresses.get(config.broker_id, self._address)
+        if other != self._address:
+            self._said.warn(
+                other,
+                "another broker is registered as broker %d of group %s: %s, and this one is %s. "
+                "Clients find now one of them, now the other, and their logs are not the same: "
+                "stop one, or give it another brokerName (or, to a slave, another brokerId)",
+                config.broker_id,
+                config.name,
+                other,
+                self._address,
+            )
+
     def _master_found(self, address: str | None, ha_address: str) -> None:
         self.on_master(address, ha_address)
 
@@ -186,8 +226,10 @@ class _NameServer:
         on_order_topics: Callable[[Iterable[str]], None],
         on_master: "OnMaster",
         timeout_s: float,
+        others: Callable[[AsyncChannel], Awaitable[None]] | None,
     ) -> None:
         self.address = address
+        self._others = others
         self._request = request
         self._on_order_topics = on_order_topics
         self._on_master = on_master
@@ -196,6 +238,7 @@ class _NameServer:
         self._wanted = asyncio.Event()
         self._waiters: list[asyncio.Future[bool]] = []
         self._is_reachable: bool | None = None
+        self._is_periodic = False
 
     def want(self) -> None:
         self._wanted.set()
@@ -217,13 +260,22 @@ class _NameServer:
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(succeeded)
-            timer = loop.call_later(interval_s if succeeded else RETRY_S, self._wanted.set)
+            self._is_periodic = False
+            timer = loop.call_later(interval_s if succeeded else RETRY_S, self._time_is_up)
             await self._wanted.wait()
             timer.cancel()
 
+    def _time_is_up(self) -> None:
+        self._is_periodic = True
+        self._wanted.set()
+
     async def _announce(self) -> bool:
         try:
-            response = await (await self._connect()).request(
+            channel = await self._connect()
+            # Before we are in its place; not when clients wait for a topic to be known.
+            if self._others is not None and self._is_reachable and self._is_periodic:
+                await self._others(channel)
+            response = await channel.request(
                 self._request(), self._timeout_s, description="registration"
             )
             if response.code != ResponseCode.SUCCESS:

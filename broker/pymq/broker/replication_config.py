@@ -112,6 +112,9 @@ class ReplicationConfig:
     #: Does a slave act for its master while that is away, and does a master that starts take over
     #: from its slaves? Without a controller only.
     acting_master: bool = setting("enableSlaveActingMaster", default=False)
+    #: Does a slave that acts have other groups store what is due: delayed messages, timer messages,
+    #: open transactions, popped messages that nobody acknowledged?
+    remote_escape: bool = setting("enableRemoteEscape", default=False)
     #: How often name servers are asked who is alive, and after how long a silence they forget us.
     group_interval_ms: int = setting("syncBrokerMemberGroupPeriod", default=1_000)
     not_active_ms: int = setting("brokerNotActiveTimeoutMillis", default=10_000)
@@ -148,6 +151,11 @@ class ReplicationConfig:
             raise ConfigurationError(
                 "enableSlaveActingMaster=true and enableControllerMode=true: with a controller, a "
                 "slave becomes the master; set one of them"
+            )
+        if self.remote_escape and not self.acting_master:
+            raise ConfigurationError(
+                "enableRemoteEscape=true without enableSlaveActingMaster=true: only a slave that "
+                "acts for its master sends messages to other groups; set both, or none of them"
             )
         for address in self.controllers:
             split_address(address)

@@ -1,10 +1,13 @@
 """Replication, as a feature: a master's HA port, or a slave that follows."""
 
+import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any
 
 from pymq.broker.duties import Duty
+from pymq.broker.escape_feature import make_escaping
 from pymq.broker.ha.acting import Acting
 from pymq.broker.ha.gone_topics import GoneTopics
 from pymq.broker.ha.group_watch import GroupWatch, OnGroup
@@ -24,7 +27,9 @@ from pymq.broker.handlers.replication import MetadataHandlers, ReplicationHandle
 from pymq.broker.handlers.timers import FollowedTimerHandlers
 from pymq.broker.parts import Core, Feature, Site, Tables
 from pymq.broker.state.delay_offsets import DelayOffsets
+from pymq.errors import ConfigurationError, StoreError
 from pymq.net.dispatcher import Handler
+from pymq.protocol.addresses import join_address, split_address
 from pymq.protocol.admin_bodies import ReplicationStatus
 from pymq.protocol.bodies import ConsumerOffsetTable, DelayOffsetTable, GroupTable
 from pymq.protocol.codes import RequestCode
@@ -90,7 +95,8 @@ def _serve_slaves(site: Site, tables: Tables, core: Core) -> Feature:
     handlers = {
         **_handlers(site, status),
         **MetadataHandlers(
-            site.store, core.followers, tables.topics.ids, core.offset_followers
+            *(site.store, core.followers, tables.topics.ids, core.offset_followers),
+            site.clock,
         ).table(),
     }
     preparations = []
@@ -117,8 +123,11 @@ def _group_watch(site: Site, on_group: OnGroup | None) -> GroupWatch:
 def _master_pre_online(
     site: Site, tables: Tables, core: Core, watch: GroupWatch, master: Master
 ) -> MasterPreOnline:
-    def take_offsets(body: bytes) -> None:
-        if not tables.offsets.take_back(ConsumerOffsetTable.decode(body)):
+    async def take_offsets(body: bytes) -> None:
+        told = ConsumerOffsetTable.decode(body)
+        for take in core.takeovers.offsets:
+            await take(told)
+        if not tables.offsets.take_back(told):
             _log.warning("the consumer offsets of this master are newer than those of its slave")
 
     return MasterPreOnline(
@@ -131,6 +140,7 @@ def _master_pre_online(
         lambda: sum(one.confirmed_end >= 0 for one in master.slaves),
         take_offsets=take_offsets,
         take_delays=lambda body: core.offset_followers.take_delays(DelayOffsetTable.decode(body)),
+        take_timers=lambda body: core.takeovers.timers(body),
     )
 
 
@@ -147,10 +157,15 @@ def _shown_end(site: Site, in_sync: InSync) -> int:
 
 
 def _handlers(
-    site: Site, status: Callable[[], ReplicationStatus], acting: Acting | None = None
+    site: Site,
+    status: Callable[[], ReplicationStatus],
+    acting: Acting | None = None,
+    pause: Callable[[], Awaitable[None]] | None = None,
 ) -> Mapping[int, Handler]:
     return ReplicationHandlers(
-        site.config, site.store, site.address, site.ha_address, site.group, status, acting
+        *(site.config, site.store, site.address, site.ha_address, site.group, status),
+        acting=acting,
+        pause=pause,
     ).table()
 
 
@@ -164,13 +179,8 @@ def _take_progress(core: Core, slaves: list[SlaveConnection]) -> None:
 
 
 def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feature:
+    _check_master(site)
     config = site.replication
-    if not site.config.name_servers and site.group is None:
-        _log.warning(
-            "this slave copies no topics, groups and offsets%s: it does not know where its master "
-            "is, give it a name server (namesrvAddr)",
-            "" if config.master_address else ", and no messages",
-        )
 
     def kept_end() -> int:
         # Before the master has heard from it, the log may have an end that is not the master's.
@@ -178,7 +188,8 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
 
     followed = _FollowedTables(site, tables, core)
     offset_sync = OffsetSync(
-        tables.offsets, followed.take_delays, kept_end, broker_id=site.config.broker_id
+        *(tables.offsets, followed.take_delays, site.store.replication.timers.hear, kept_end),
+        broker_id=site.config.broker_id,
     )
     metadata = MetadataSync(
         followed.list(lambda: offset_sync.is_foreign),
@@ -187,8 +198,8 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         GoneTopics(tables.topics, tables.offsets, core.deletions, site.store),
         site.writers,
         version=tables.versions,
-        take_ids=tables.topics.ids.take_over,
         on_deleted=offset_sync.begin_again,
+        clock=site.clock,
         broker_id=site.config.broker_id,
         interval_s=config.metadata_interval_ms / 1000,
     )
@@ -199,9 +210,13 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
 
     core.arrivals.subscribe(look)
     core.reports.append(lambda: {"brokerActive": str(slave.is_acting).lower()})
-    duties: list[Duty] = [slave, metadata, offset_sync]
+    duties: list[Duty] = [slave, metadata, offset_sync, followed]
+    escaping = None
+    if config.remote_escape:
+        escaping = make_escaping(site, tables, core, slave, followed.delays, followed.save_delays)
+        duties.append(escaping)
     acting: Acting | None = None
-    preparations = []
+    preparations: list[Callable[[], Coroutine[Any, Any, None]]] = []
     if site.group is None:
 
         def follow(address: str | None, ha_address: str | None) -> None:
@@ -226,11 +241,38 @@ def _follow_master(site: Site, tables: Tables, core: Core, slave: Slave) -> Feat
         offset_sync.follow(site.group.term.master_address)
         duties.append(MasterFinder(site.group.term.master_address, slave))
     handlers = {
-        **_handlers(site, slave.status, acting),
+        **_handlers(site, slave.status, acting, None if escaping is None else escaping.pause),
         **FollowedDelayHandlers(followed.delays.table).table(),
-        **FollowedTimerHandlers(site.store.replication.kept_timers, site.writers).table(),
+        **FollowedTimerHandlers(site.store.replication.timers.told, site.writers).table(),
     }
     return Feature(handlers=handlers, duties=duties, preparations=preparations)
+
+
+def _check_master(site: Site) -> None:
+    """Look whether a slave can find its master.
+
+    Raises:
+        ConfigurationError: it would follow itself.
+    """
+    config = site.replication
+    if config.master_address in _own_addresses(site):
+        raise ConfigurationError(
+            f"haMasterAddress={config.master_address}: this is the address of this slave itself; "
+            "give that of its master's HA port (its brokerIP2 and haListenPort), or leave it to "
+            "the name servers"
+        )
+    if not site.config.name_servers and site.group is None:
+        _log.warning(
+            "this slave copies no topics, groups and offsets%s: it does not know where its master "
+            "is, give it a name server (namesrvAddr)",
+            "" if config.master_address else ", and no messages",
+        )
+
+
+def _own_addresses(site: Site) -> set[str]:
+    host, _ = split_address(site.address)
+    ha_port = site.replication.listen_port
+    return {site.address} | ({join_address(host, ha_port)} if ha_port else set())
 
 
 class _FollowedTables:
@@ -239,7 +281,7 @@ class _FollowedTables:
     def __init__(self, site: Site, tables: Tables, core: Core) -> None:
         self._site, self._tables, self._core = site, tables, core
         self.delays = DelayOffsets(site.clock)
-        self._save_delays = core.saving.add("delayOffset.json", self.delays)
+        self.save_delays = core.saving.add("delayOffset.json", self.delays)
 
     def list(self, copies_offsets: Callable[[], bool]) -> "list[Followed]":
         """Return them in the order in which the master is asked.
@@ -277,13 +319,30 @@ class _FollowedTables:
             Followed(
                 "timers",
                 code.GET_TIMER_CHECK_POINT,
-                lambda body: functools.partial(self._site.store.replication.keep_timers, body),
+                lambda body: functools.partial(
+                    self._site.store.replication.timers.keep,
+                    body,
+                    may_be_ahead=self._site.replication.remote_escape,
+                ),
                 is_about_log=True,
                 is_optional=True,
             ),
         ]
 
+    def start(self) -> None:
+        """Nothing to begin: the tables are told."""
+
+    async def close(self) -> None:
+        """Have on the disk what was told last; idempotent."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(
+                self._site.writers, self._site.store.replication.timers.keep_heard
+            )
+        except StoreError as error:
+            _log.error("how far the master's timers are is not kept: %s", error)
+
     def take_delays(self, table: DelayOffsetTable) -> None:
         """Take over up to where the messages of each level are delivered."""
         if self.delays.take_over(table):
-            self._save_delays()
+            self.save_delays()

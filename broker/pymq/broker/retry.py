@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import random
 
-from pymq.broker.delays.schedule import park_delayed
+from pymq.broker.delays.parking import park_delayed
 from pymq.broker.state.groups import GroupTable
 from pymq.broker.state.queue_locks import QueueLocks
 from pymq.broker.state.topics import TopicTable

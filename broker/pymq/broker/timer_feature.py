@@ -1,5 +1,8 @@
 """Timer messages, as a feature: its parts and how they are wired."""
 
+import functools
+import logging
+
 from pymq.broker.handlers.timers import TimerHandlers
 from pymq.broker.parts import Core, Feature, Site, Tables
 from pymq.broker.state.timer_metrics import TimerMetrics
@@ -10,6 +13,10 @@ from pymq.broker.timers.parking import (
     refuse_timers,
 )
 from pymq.broker.timers.timers import Timers, TimerSettings
+from pymq.protocol.names import TIMER_TOPIC
+from pymq.store import MessageStore, TimerCheckpoint, TimerStore, checkpoint_now
+
+_log = logging.getLogger(__name__)
 
 
 def make_timers(site: Site, tables: Tables, core: Core) -> Feature:
@@ -51,4 +58,23 @@ def make_timers(site: Site, tables: Tables, core: Core) -> Feature:
     for name in TIMER_PROPERTIES:
         core.hooks.add(name, parking.park, for_staged=parking.park_staged)
     core.arrivals.subscribe(timers.take)
+    core.offset_followers.timers = functools.partial(_checkpoint, store.timers)
+    core.takeovers.timers = functools.partial(_take_back, site.store, timers)
     return Feature(handlers=handlers.table(), duties=[timers])
+
+
+def _checkpoint(timers: TimerStore) -> bytes:
+    return checkpoint_now(timers).encode()
+
+
+def _take_back(store: MessageStore, timers: Timers, body: bytes) -> None:
+    """Deliver nothing that a slave has delivered, as its checkpoint says."""
+    told = TimerCheckpoint.decode(body)
+    if told is None:
+        return
+    physical_end = store.log_end
+    if told.queue_offset < store.queue_bounds(TIMER_TOPIC, 0)[1]:
+        read = store.read(TIMER_TOPIC, 0, told.queue_offset, count_max=1, bytes_max=1)
+        physical_end = read.starts[0] if read.count else 0
+    if timers.take_back(told.read_ms, physical_end):
+        _log.info("timer messages that are due before %d were delivered by a slave", told.read_ms)

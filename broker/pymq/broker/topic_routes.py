@@ -75,35 +75,51 @@ class TopicRoutes:
         ]
 
     async def _ask(self, topic: str) -> list[MessageQueue] | None:
-        """Ask one name server after the other.
+        route = await ask_route(self._name_servers, topic)
+        return None if route is None else _readable(topic, route)
 
-        Raises:
-            PymqError: none of them answers.
-        """
-        request = RouteRequest(topic=topic, accept_standard_json_only=True).to_fields()
-        failure: PymqError | None = None
-        for address in self._name_servers:
+
+async def ask_route(name_servers: Sequence[str], topic: str) -> TopicRoute | None:
+    """Return the route of a topic; None if there is no such topic.
+
+    Raises:
+        PymqError: no name server answers.
+    """
+    request = RouteRequest(topic=topic, accept_standard_json_only=True).to_fields()
+    answer = await ask_name_servers(
+        name_servers, RequestCode.GET_ROUTEINFO_BY_TOPIC, request, name="route"
+    )
+    return None if answer is None else TopicRoute.decode(answer)
+
+
+async def ask_name_servers(
+    name_servers: Sequence[str], code: int, fields: dict[str, str] | None, *, name: str
+) -> bytes | None:
+    """Ask one name server after the other; return the body of the first answer.
+
+    None if it says that there is no such topic.
+
+    Raises:
+        PymqError: none of them answers, or there is none.
+    """
+    failure = PymqError(f"{name}: there is no name server (namesrvAddr)")
+    for address in name_servers:
+        try:
+            channel = await AsyncChannel.connect(address, TIMEOUT_S)
             try:
-                channel = await AsyncChannel.connect(address, TIMEOUT_S)
-                try:
-                    answer = await channel.request(
-                        Command(
-                            RequestCode.GET_ROUTEINFO_BY_TOPIC, request, language=LanguageCode.JAVA
-                        ),
-                        TIMEOUT_S,
-                        description="route",
-                    )
-                finally:
-                    channel.close()
-                if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                    return None
-                if answer.code != ResponseCode.SUCCESS:
-                    raise PymqError(f"{address}: code {answer.code}, {answer.remark}")
-                return _readable(topic, TopicRoute.decode(answer.body))
-            except PymqError as error:
-                failure = error
-        assert failure is not None
-        raise failure
+                answer = await channel.request(
+                    Command(code, fields, language=LanguageCode.JAVA), TIMEOUT_S, description=name
+                )
+            finally:
+                channel.close()
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            if answer.code != ResponseCode.SUCCESS:
+                raise PymqError(f"{address}: code {answer.code}, {answer.remark}")
+            return bytes(answer.body)
+        except PymqError as error:
+            failure = error
+    raise failure
 
 
 def _readable(topic: str, route: TopicRoute) -> list[MessageQueue]:

@@ -6,10 +6,14 @@ from pymq.broker.parts import Core, Feature, Site, Tables
 from pymq.broker.transactions.checks import TransactionChecks
 from pymq.broker.transactions.discarded import DiscardedTransactions
 from pymq.broker.transactions.end_runs import EndRuns
+from pymq.broker.transactions.escaped import close_escaped
 from pymq.broker.transactions.messages import TransactionalMessages
 from pymq.broker.transactions.transactions import Transactions
+from pymq.protocol.bodies import ConsumerOffsetTable
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.message import TRANSACTION_PREPARED
+from pymq.protocol.names import HALF_TOPIC, TRANSACTION_GROUP
+from pymq.protocol.transaction_records import QUEUE_ID, op_record
 
 _CURSORS_INTERVAL_S = 1.0
 
@@ -35,6 +39,19 @@ def make_transactions(site: Site, tables: Tables, core: Core) -> Feature:
     handlers = TransactionHandlers(
         site.config, site.clock, site.store, core.cold_reads, transactions
     )
+
+    async def take_escaped(told: ConsumerOffsetTable) -> None:
+        cursor = told.offsets.get(f"{HALF_TOPIC}@{TRANSACTION_GROUP}", {}).get(QUEUE_ID, 0)
+        await close_escaped(
+            transactions.table,
+            core.log_writer,
+            lambda offset: op_record(
+                offset, store_host=site.store_host, now_ms=site.clock.wall_ms()
+            ),
+            cursor,
+        )
+
+    core.takeovers.offsets.append(take_escaped)
     end_runs = EndRuns(
         site.store_config, site.store, core.cold_reads, transactions, site.store_host
     )

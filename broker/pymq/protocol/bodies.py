@@ -373,6 +373,8 @@ class DelayOffsetTable(JsonObject):
     #: delay level, from 1 -> next queue offset in the schedule topic.
     offsets: dict[int, int] = wire("offsetTable", default_factory=dict)
     version: DataVersion | None = wire("dataVersion", default=None)
+    #: Of pymq: the queue offsets after that of messages that have been delivered, by level.
+    ahead: dict[int, list[int]] | None = wire("pymqAhead", default=None)
 
 
 @dataclass(slots=True, kw_only=True)

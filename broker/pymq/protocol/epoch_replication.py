@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.epochs import Epoch, Epochs
-from pymq.protocol.replication import FrameInbox
+from pymq.protocol.replication import FrameInbox, LogTail
 from pymq.protocol.replication_secret import refusal_at
 
 _STATE = struct.Struct(">i")
@@ -104,7 +104,7 @@ def encode_epoch_push_header(
 
 
 #: What a slave says: a handshake, or the end of its log.
-SlaveMessage: TypeAlias = Handshake | int
+SlaveMessage: TypeAlias = Handshake | LogTail | int
 
 
 class SlaveMessageReader:

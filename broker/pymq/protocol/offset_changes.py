@@ -18,3 +18,5 @@ class OffsetChanges(JsonObject):
     version: DataVersion | None = wire("dataVersion", default=None)
     #: Up to where the delayed messages are delivered; always all.
     delays: DelayOffsetTable = wire("delays", default_factory=DelayOffsetTable)
+    #: How far timers are, as GET_TIMER_CHECK_POINT tells it, in hexadecimal digits.
+    timers: str | None = wire("timers", default=None)

@@ -14,9 +14,19 @@ yet. A body lies in one file of the log; it may begin and end inside of a record
 A pymq slave that has nothing reports ``WHOLE_LOG`` before 0. RocketMQ's masters begin with their
 last file then, whatever was before; to them, that number means that nothing was reported yet.
 
+A pymq slave that has something says before its first report what the end of its log is::
+
+    0       8     0xFE, "pymqHD", 1
+    8       8     0xFE, physical offset from which on the digest is, to the offset of the report
+    16      24    three times 0xFE and 7 bytes: the first 21 bytes of SHA-256 of that
+
+Each word is a negative number, as in a hello (``replication_secret``), and all are sent with the
+report: RocketMQ's masters look at the last number only of what has arrived.
+
 Source: RocketMQ DefaultHAConnection, DefaultHAClient (4.x: HAConnection, HAService.HAClient).
 """
 
+import hashlib
 import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -29,10 +39,39 @@ _PUSH = struct.Struct(">qi")
 REPORT_BYTES, PUSH_HEADER_BYTES = _REPORT.size, _PUSH.size
 #: A report of pymq slaves: the log is wanted from its first file on.
 WHOLE_LOG = -1
+#: The first word of what such slaves say of the end of their logs, and what follows it.
+TAIL_MARK = b"\xfepymqHD\x01"
+_TAIL_NUMBER = _REPORT.unpack(TAIL_MARK)[0]
+_TAIL_PARTS, _PART_BYTES = 3, 7
+_TAIL_WORDS = 1 + _TAIL_PARTS
 #: Larger bodies are refused: they do not fit into the buffer of RocketMQ's slaves (4 MiB), either.
 PUSH_BYTES_MAX = (4 << 20) - PUSH_HEADER_BYTES
 #: Room for what arrives; a few pushes of the usual size.
 _INBOX_BYTES = 1 << 20
+
+
+class LogTail(NamedTuple):
+    """What the end of a slave's log is: the digest of it from ``first`` on."""
+
+    first: int
+    digest: bytes
+
+
+def tail_of(first: int, data: bytes) -> LogTail:
+    """Return what a slave says of the end of its log.
+
+    Args:
+        first: physical offset at which it begins.
+        data: the bytes from there to the end of the log.
+    """
+    return LogTail(first, hashlib.sha256(data).digest()[: _TAIL_PARTS * _PART_BYTES])
+
+
+def encode_tail(tail: LogTail) -> bytes:
+    """Return how a slave says what the end of its log is, before its first report."""
+    text = tail.first.to_bytes(_PART_BYTES) + tail.digest
+    parts = range(0, len(text), _PART_BYTES)
+    return TAIL_MARK + b"".join(TAIL_MARK[:1] + text[at : at + _PART_BYTES] for at in parts)
 
 
 def encode_report(physical_end: int) -> bytes:
@@ -48,18 +87,30 @@ def encode_push_header(physical_offset: int, size_bytes: int) -> bytes:
 class ReportReader:
     """Finds reports in a stream of bytes, cut anywhere."""
 
-    __slots__ = ("_rest",)
+    __slots__ = ("_parts", "_rest")
 
     def __init__(self) -> None:
         self._rest = b""
+        #: What has arrived of the end of a log that is being told; None: none is.
+        self._parts: list[bytes] | None = None
 
-    def feed(self, data: bytes) -> Iterator[int]:
-        """Yield the reports that are complete now, in order."""
+    def feed(self, data: bytes) -> Iterator[int | LogTail]:
+        """Yield the reports that are complete now, and what is said besides, in order."""
         data = self._rest + data
         whole = len(data) - len(data) % REPORT_BYTES
         self._rest = data[whole:]
         for (report,) in _REPORT.iter_unpack(data[:whole]):
-            yield report
+            if self._parts is None:
+                if report != _TAIL_NUMBER:
+                    yield report
+                else:
+                    self._parts = []
+                continue
+            self._parts.append(_REPORT.pack(report)[1:])
+            if len(self._parts) == _TAIL_WORDS:
+                first, *digest = self._parts
+                self._parts = None
+                yield LogTail(int.from_bytes(first), b"".join(digest))
 
 
 class Push(NamedTuple):

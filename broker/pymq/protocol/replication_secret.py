@@ -55,6 +55,7 @@ class Refusal(IntEnum):
     OTHER_VERSION = 4
     LOG_AHEAD = 5
     LOG_DELETED = 6
+    LOG_DIVERGED = 7
 
     @property
     def text(self) -> str:
@@ -86,6 +87,12 @@ _TEXTS = {
     Refusal.LOG_DELETED: (
         "it has deleted the part of its log that this slave needs next; start this slave with an "
         "empty store, or with a copy of the master's"
+    ),
+    Refusal.LOG_DIVERGED: (
+        "its log has other bytes than this slave's before the end of this one (its own log says "
+        "where): it has lost the end of its log and taken other messages since, or this store is "
+        "not one of its group; nothing was changed here; see which of the two has what was "
+        "acknowledged, make that one the master, and start the other one with an empty store"
     ),
 }
 

@@ -28,6 +28,8 @@ from pymq.store.selection import EVERYTHING, Matches, Selection
 from pymq.store.staging import Staging
 from pymq.store.state.epoch_file import EpochFile
 from pymq.store.statistics import Rates, StatisticsSnapshot
+from pymq.store.timer.followed_timers import checkpoint_now
+from pymq.store.timer.timer_checkpoint import TimerCheckpoint
 from pymq.store.timer.timer_log import TimerMagic
 from pymq.store.timer.timer_log import Units as TimerUnits
 from pymq.store.timer.timer_queue import Waiting as WaitingTimers
@@ -68,9 +70,11 @@ __all__ = [
     "Staging",
     "StatisticsSnapshot",
     "StoreConfig",
+    "TimerCheckpoint",
     "TimerMagic",
     "TimerStore",
     "TimerUnits",
     "Verdicts",
     "WaitingTimers",
+    "checkpoint_now",
 ]

@@ -39,7 +39,11 @@ _GAP_MAX = 1 << 16
 
 
 class Replication:
-    """Parts of one store's log, as they are stored; belongs to the thread of the store."""
+    """Parts of one store's log, as they are stored; belongs to the thread of the store.
+
+    Attributes:
+        timers: how far the master's timers are.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,7 @@ class Replication:
         self._queues = queues
         self._dispatch = dispatch
         self._gate = gate
-        self._timers = FollowedTimers(config, log.files)
+        self.timers = FollowedTimers(config, log, queues)
         #: Begins with what was received of the next record, ``_rest_bytes`` of it.
         self._room = memoryview(bytearray())
         self._rest_bytes = 0
@@ -86,6 +90,10 @@ class Replication:
         """Physical offset at which the log's last file begins."""
         segments = self._log.segments
         return segments[-1].first if len(segments) else self._log.end
+
+    def file_first(self, end: int) -> int:
+        """Return the physical offset at which the file with the byte before some end begins."""
+        return max(end - 1, 0) // self._config.segment_bytes * self._config.segment_bytes
 
     def part(self, physical_offset: int, bytes_max: int) -> memoryview:
         """Return bytes of the log from an offset on, as a view on the map of one file.
@@ -145,21 +153,10 @@ class Replication:
         self._rest_bytes = self._needed_bytes = self._padding_bytes = 0
         return self._log.end
 
-    def keep_timers(self, body: bytes) -> None:
-        """Keep how far the master's timers are; in any thread, one at a time.
-
-        Raises:
-            DiskFull, FlushFailed, StoreError: the disk refused; call again.
-        """
-        self._timers.keep(body)
-
-    def kept_timers(self) -> bytes:
-        """Return what ``keep_timers`` kept last; in any thread.
-
-        Raises:
-            StoreError: the file cannot be read.
-        """
-        return self._timers.told()
+    def has_queues_before(self, topic: str, physical_end: int) -> bool:
+        """Return whether some queue of a topic has messages, all before a physical offset."""
+        queues = self._queues.of_topic(topic)
+        return any(one.end_offset and one.physical_end <= physical_end for one in queues)
 
     def queues_end_before(self, topic: str, physical_end: int) -> bool:
         """Return whether no message of a topic is behind a physical offset."""

@@ -1,3 +1,4 @@
+import hashlib
 import random
 import struct
 
@@ -6,10 +7,13 @@ import pytest
 from pymq.errors import RemoteProtocolError
 from pymq.protocol.replication import (
     PUSH_BYTES_MAX,
+    LogTail,
     PushReader,
     ReportReader,
     encode_push_header,
     encode_report,
+    encode_tail,
+    tail_of,
 )
 
 
@@ -77,3 +81,17 @@ def test_reports_in_pieces(seed: int) -> None:
         for report in reader.feed(piece)
     ]
     assert found == values
+
+
+def test_the_end_of_a_log_is_told_before_the_first_report() -> None:
+    tail = tail_of(0x123456789ABC, b"the end")
+    assert tail == LogTail(0x123456789ABC, hashlib.sha256(b"the end").digest()[:21])
+    told = encode_tail(tail) + encode_report(5) + encode_report(7)
+    # To RocketMQ's masters none of it is an offset, and the last number is what counts.
+    words = [word for (word,) in struct.iter_unpack(">q", encode_tail(tail))]
+    assert all(-(1 << 57) <= word < -1 for word in words)
+    for size in (1, 7, 8, len(told)):
+        reader = ReportReader()
+        parts = [told[at : at + size] for at in range(0, len(told), size)]
+        assert [one for part in parts for one in reader.feed(part)] == [tail, 5, 7]
+    assert tail_of(1, b"the end") != tail != tail_of(0x123456789ABC, b"the End")

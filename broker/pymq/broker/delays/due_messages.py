@@ -53,10 +53,13 @@ class DueMessages:
 
     Args:
         store_host: our packed address.
+        one_by_one: whether each is to be a ``NewRecord``.
     """
 
-    def __init__(self, store_config: StoreConfig, store_host: bytes) -> None:
-        self._copies_many = store_config.takes_plain(store_host)
+    def __init__(
+        self, store_config: StoreConfig, store_host: bytes, *, one_by_one: bool = False
+    ) -> None:
+        self._copies_many = not one_by_one and store_config.takes_plain(store_host)
         self._bytes_max = store_config.together_bytes_max
 
     def of(self, result: ReadResult, level: int, *, one_by_one: bool) -> list[Due]:

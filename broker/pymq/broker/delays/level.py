@@ -11,7 +11,7 @@ Source: RocketMQ ScheduleMessageService.DeliverDelayedMessageTimerTask.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -46,8 +46,13 @@ class DelayLevel:
         self.head_ms: int | None = None
         self._ahead: set[int] = set()
 
-    def begin_at(self, cursor: int | None, now_ms: int) -> None:
+    def begin_at(self, cursor: int | None, now_ms: int, ahead: Collection[int] = ()) -> None:
         """Go on where an earlier run stopped; None: it left no cursor.
+
+        Args:
+            cursor: the first message that it had not delivered.
+            now_ms: the time.
+            ahead: those behind it that it had.
 
         Raises:
             StoreError: the queue cannot be read.
@@ -70,7 +75,8 @@ class DelayLevel:
                 end,
             )
             self.cursor = end
-        self._ahead.clear()
+        self._ahead = {offset for offset in ahead if self.cursor <= offset < end}
+        self._skip_delivered()
 
     @property
     def end(self) -> int:
@@ -167,6 +173,11 @@ class DelayLevel:
         """Whether messages behind the cursor have been delivered."""
         return bool(self._ahead)
 
+    @property
+    def ahead(self) -> list[int]:
+        """Those messages, ascending."""
+        return sorted(self._ahead)
+
     def is_delivered(self, offset: int) -> bool:
         """Return whether a message at or after the cursor has been delivered."""
         return offset in self._ahead
@@ -182,6 +193,9 @@ class DelayLevel:
             self.cursor = end  # as nearly always
             return
         ahead.update(offsets)
-        while self.cursor in ahead:
-            ahead.remove(self.cursor)
+        self._skip_delivered()
+
+    def _skip_delivered(self) -> None:
+        while self.cursor in self._ahead:
+            self._ahead.remove(self.cursor)
             self.cursor += 1

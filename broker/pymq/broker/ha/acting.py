@@ -3,7 +3,7 @@
 The alive broker with the lowest id does what needs no writing to the log: it is read from, keeps
 what consumers commit, and gives out the locks of queues. Name servers show it to clients as the
 master, without the permission to write. Whatever writes waits for the master: delayed messages,
-timers, checks of transactions, POP.
+timers, checks of transactions, POP. With ``enableRemoteEscape`` other groups store it (``escape``).
 
 The master takes over what was committed here before it is online again (``PreOnline``), and this
 slave follows it from then on.

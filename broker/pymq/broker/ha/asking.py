@@ -1,6 +1,6 @@
 """Single questions from one broker of a group to another."""
 
-from pymq.errors import PymqError
+from pymq.errors import BrokerError
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.codes import LanguageCode, RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -25,7 +25,7 @@ async def ask_once(
     finally:
         channel.close()
     if answer.code != ResponseCode.SUCCESS:
-        raise PymqError(f"{name}: code {answer.code}, {answer.remark or 'no remark'}")
+        raise BrokerError.of(answer.code, answer.remark, peer=address, request=name)
     return answer
 
 

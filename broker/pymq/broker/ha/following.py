@@ -23,7 +23,14 @@ from pymq.protocol.epoch_replication import (
     encode_handshake,
 )
 from pymq.protocol.epochs import Epoch, Epochs
-from pymq.protocol.replication import WHOLE_LOG, Push, PushReader, encode_report
+from pymq.protocol.replication import (
+    WHOLE_LOG,
+    LogTail,
+    Push,
+    PushReader,
+    encode_report,
+    encode_tail,
+)
 from pymq.store import EpochFile, Replication
 
 _log = logging.getLogger(__name__)
@@ -45,7 +52,13 @@ class LogDiverged(StoreMismatch):
 
 
 class Following(Protocol):
-    """One slave's language on one connection."""
+    """One slave's language on one connection.
+
+    Attributes:
+        tells_tail: whether the master is told what the end of the log is.
+    """
+
+    tells_tail: bool
 
     def room(self) -> memoryview:
         """Return where to put the next bytes; never empty."""
@@ -57,8 +70,8 @@ class Following(Protocol):
             RemoteProtocolError: the master speaks another language.
         """
 
-    def begin(self, physical_end: int) -> bytes:
-        """Return what to say first, with a log that ends there."""
+    def begin(self, physical_end: int, tail: LogTail | None) -> bytes:
+        """Return what to say first, with a log that ends there; ``tail``: what its end is."""
 
     def agree(self, message: MasterEpochs, physical_end: int) -> bytes:
         """Return the answer to the master's epochs.
@@ -86,13 +99,17 @@ class ClassicFollowing:
         wants_whole_log: whether an empty store is to get the log from its first file on.
     """
 
+    tells_tail = True
+
     def __init__(self, *, wants_whole_log: bool) -> None:
         self._wants_whole_log = wants_whole_log
         reader = PushReader()
         self.room, self.received = reader.room, reader.received
 
-    def begin(self, physical_end: int) -> bytes:
+    def begin(self, physical_end: int, tail: LogTail | None) -> bytes:
         """Return the first report."""
+        if tail is not None:
+            return encode_tail(tail) + encode_report(physical_end)
         if physical_end == 0 and self._wants_whole_log:
             return encode_report(WHOLE_LOG) + encode_report(0)
         return encode_report(physical_end)
@@ -119,13 +136,15 @@ class EpochFollowing:
         epochs: of our log; what the master says is added.
     """
 
+    tells_tail = False
+
     def __init__(self, handshake: Handshake, epochs: EpochFile) -> None:
         self._handshake = handshake
         self._epochs = epochs
         reader = MasterMessageReader()
         self.room, self.received = reader.room, reader.received
 
-    def begin(self, physical_end: int) -> bytes:
+    def begin(self, physical_end: int, tail: LogTail | None) -> bytes:
         """Return who we are."""
         return encode_handshake(self._handshake)
 

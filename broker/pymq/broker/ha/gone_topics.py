@@ -3,6 +3,10 @@
 Messages of such a topic may still be in flight; and it may be created again, also before the
 slave hears of that. So the master is asked twice. What it lacks both times, and has no message
 behind the end that the log had in between, is the topic that was deleted.
+
+A topic that was created again before the slave has noticed that it was gone is another one. A pymq
+master tells where its log ended when it was created: queues whose messages are all before that are
+the earlier topic's. Those with messages behind it begin again by themselves (``Replication``).
 """
 
 from pymq.broker.deletions import Deletions
@@ -23,10 +27,23 @@ class GoneTopics:
         self._deletions = deletions
         self._store = store
         self._gone: set[str] = set()
+        #: Topics that were created again, and from which physical offset on they have messages.
+        self._replaced: dict[str, int] = {}
 
     def __bool__(self) -> bool:
         """Whether topics are to be deleted."""
-        return bool(self._gone)
+        return bool(self._gone or self._replaced)
+
+    def take_ids(self, body: bytes) -> None:
+        """Have the ids of the master's topics."""
+        self._topics.ids.take_over(body)
+        self.look()
+
+    def look(self) -> None:
+        """Find topics that were created again while this slave had queues of earlier ones."""
+        has_old = self._store.replication.has_queues_before
+        firsts = self._topics.ids.first_offsets()
+        self._replaced = {topic: first for topic, first in firsts.items() if has_old(topic, first)}
 
     def take_topics(self, body: bytes) -> None:
         """Have the topics of the master."""
@@ -49,3 +66,8 @@ class GoneTopics:
                 self._offsets.delete_topic(topic)
                 self._store.retention.delete_queues(topic)
             self._gone.discard(topic)
+        for topic, first in list(self._replaced.items()):
+            if first <= log_end:
+                self._deletions.topic(topic)
+                self._store.retention.delete_queues(topic, before=first)
+                del self._replaced[topic]

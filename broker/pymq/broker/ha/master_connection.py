@@ -9,7 +9,7 @@ from pymq.broker.ha.following import Following
 from pymq.broker.log_writer import WaitFlushed
 from pymq.errors import PymqError, StoreError
 from pymq.protocol.epoch_replication import EpochPush, MasterEpochs
-from pymq.protocol.replication import Push
+from pymq.protocol.replication import LogTail, Push
 from pymq.store import Replication
 
 _log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         on_taken: called with how many bytes of the log were appended.
 
     Attributes:
+        tells_tail: see ``Following``.
         ended: done when the connection is; its exception says why.
         heard_s: when the master last said something, on the event loop's clock.
         spoken_s: when we last did.
@@ -38,6 +39,7 @@ class MasterConnection(asyncio.BufferedProtocol):
         on_taken: Callable[[int], None],
     ) -> None:
         self._following = following
+        self.tells_tail = following.tells_tail
         self._replication = replication
         self._wait_flushed = wait_flushed
         self._on_taken = on_taken
@@ -107,10 +109,10 @@ class MasterConnection(asyncio.BufferedProtocol):
 
     # --- what we say
 
-    def begin(self, physical_end: int) -> None:
-        """Tell the master who we are, or where our log ends."""
+    def begin(self, physical_end: int, tail: LogTail | None) -> None:
+        """Tell the master who we are, or where our log ends, and with what."""
         self._reported_end = physical_end
-        self._send(self._following.begin(physical_end))
+        self._send(self._following.begin(physical_end, tail))
 
     def report(self) -> None:
         """Tell the master up to where we keep its log."""

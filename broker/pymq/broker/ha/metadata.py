@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from pymq.broker.disk_executor import DiskExecutor
 from pymq.broker.ha.gone_topics import GoneTopics
+from pymq.clock import Clock
 from pymq.errors import ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
@@ -35,6 +36,8 @@ CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S = 3.0, 10.0
 LEVEL_TIMEOUT_S, _LEVEL_PAUSE_S = 10.0, 0.02
 #: How long a master keeps the question for changes.
 CHANGE_WAIT_MS = 2_000
+#: Clocks that are further apart than this are worth a warning.
+CLOCKS_APART_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,8 @@ class MetadataSync:
         gone: the topics.
         executor: for work on the disk.
         version: names the topics and groups that this slave has.
-        take_ids: takes over the ids of the master's topics.
         on_deleted: called when topics may have been deleted here.
+        clock: of this slave.
         broker_id: of this slave.
         interval_s: from one time to the next.
     """
@@ -83,14 +86,14 @@ class MetadataSync:
         executor: Executor,
         *,
         version: Callable[[], str],
-        take_ids: Callable[[bytes], None],
         on_deleted: Callable[[], None],
+        clock: Clock,
         broker_id: int,
         interval_s: float,
     ) -> None:
         self._version = version
-        self._take_ids = take_ids
         self._on_deleted = on_deleted
+        self._clock = clock
         self._broker_id = broker_id
         self._tables = tables
         self._kept_end = kept_end
@@ -107,6 +110,7 @@ class MetadataSync:
 
     def start(self) -> None:
         """Begin."""
+        self._gone.look()
         self._tasks.start("following", self._run())
         self._tasks.start("changes", self._await_changes())
 
@@ -172,13 +176,31 @@ class MetadataSync:
         answer = await self._ask(master, AWAIT_METADATA, "changes", request.to_fields())
         if answer.code != ResponseCode.SUCCESS:
             return self._interval_s
-        if MetadataResponse.from_fields(answer.fields).version == version:
+        told = MetadataResponse.from_fields(answer.fields)
+        if told.time_ms is not None:
+            self._compare_clocks(master, told.time_ms)
+        if told.version == version:
             return 0.0
-        self._take_ids(bytes(answer.body))
+        self._gone.take_ids(bytes(answer.body))
         self._asked.clear()
         self.want()
         await happens(self._asked, REQUEST_TIMEOUT_S)
         return 0.0 if self._version() != version else self._interval_s
+
+    def _compare_clocks(self, master: str, time_ms: int) -> None:
+        ahead_s = (time_ms - self._clock.wall_ms()) / 1000
+        if abs(ahead_s) < CLOCKS_APART_S:
+            self._said.over("clocks", "the clocks of master %s and this slave agree again", master)
+            return
+        self._said.warn(
+            "clocks",
+            "the clock of master %s is %.0f s %s that of this slave. Delayed messages, checks of "
+            "transactions and the deletion of old files go by the clock of whoever is the master, "
+            "and would be early or late here: have both clocks set (NTP)",
+            master,
+            abs(ahead_s),
+            "ahead of" if ahead_s > 0 else "behind",
+        )
 
     async def _follow(self, master: str) -> None:
         """Ask for every table once."""

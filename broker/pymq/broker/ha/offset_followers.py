@@ -47,7 +47,7 @@ class _Follower:
         asked_s: when it asked last, or a question of it was kept.
         complete_s: when it last had everything.
         told: the last change it was told, and when: it had everything then if it confirms that.
-        delays: what it was told of delayed messages.
+        delays, timers: what it was told of delayed messages, and of timers.
         repeats: set to have its question answered at once.
     """
 
@@ -56,6 +56,7 @@ class _Follower:
     complete_s: float = -math.inf
     told: tuple[int, float] = (0, -math.inf)
     delays: DelayOffsetTable | None = None
+    timers: bytes = b""
     repeats: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -72,6 +73,7 @@ class OffsetFollowers:
         awaited: returns the ids of those who must have a commit; None: all who ask. To be set by
             whoever knows.
         delays: returns how far the delayed messages are; to be set by whoever delivers them.
+        timers: returns how far timers are, as GET_TIMER_CHECK_POINT tells it; set likewise.
         take_delays: takes over what a slave says of them, before any is delivered; set as well.
     """
 
@@ -87,6 +89,7 @@ class OffsetFollowers:
         self._tasks = Tasks("offset followers")
         self.awaited: Callable[[], Collection[int] | None] = lambda: None
         self.delays: Callable[[], DelayOffsetTable] = DelayOffsetTable
+        self.timers: Callable[[], bytes] = lambda: b""
         self.take_delays: Callable[[DelayOffsetTable], object] = lambda table: None
         offsets.on_change = self._changed
 
@@ -118,7 +121,7 @@ class OffsetFollowers:
         if known is not None:
             deadline_s = now() + wait_s
             follower.repeats.clear()
-            while moves.number == known and self.delays() == follower.delays:
+            while moves.number == known and not self._has_delivered(follower):
                 left_s = deadline_s - now()
                 if left_s <= 0 or follower.repeats.is_set():
                     return position, None
@@ -132,7 +135,13 @@ class OffsetFollowers:
         follower.told = moves.number, now()
         changes = self._offsets.changes(known)
         changes.delays = follower.delays = self.delays()
+        follower.timers = self.timers()
+        changes.timers = follower.timers.hex() or None
         return moves.position, changes
+
+    def _has_delivered(self, follower: _Follower) -> bool:
+        """Return whether more messages were delivered that had waited than a slave knows of."""
+        return self.delays() != follower.delays or self.timers() != follower.timers
 
     def _rest_s(self) -> float:
         return REST_WAITED_S if self._waiters.any(0) else REST_S

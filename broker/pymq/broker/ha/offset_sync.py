@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable
 
 from pymq.broker.state.offsets import OffsetTable
-from pymq.errors import ConnectionFailed, PymqError
+from pymq.errors import ConnectionFailed, PymqError, RemoteProtocolError
 from pymq.net.channel import AsyncChannel
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
@@ -42,6 +42,7 @@ class OffsetSync:
     Args:
         offsets: of this slave.
         take_delays: takes over up to where the delayed messages of each level are delivered.
+        take_timers: takes over how far timers are.
         kept_end: returns the physical offset up to which the slave has the log.
         broker_id: of this slave.
 
@@ -53,12 +54,14 @@ class OffsetSync:
         self,
         offsets: OffsetTable,
         take_delays: Callable[[DelayOffsetTable], None],
+        take_timers: Callable[[bytes], None],
         kept_end: Callable[[], int],
         *,
         broker_id: int,
     ) -> None:
         self._offsets = offsets
         self._take_delays = take_delays
+        self._take_timers = take_timers
         self._kept_end = kept_end
         self._broker_id = broker_id
         self._master: str | None = None
@@ -145,6 +148,8 @@ class OffsetSync:
         if master == self._master and position == self._position:
             self._offsets.take_changes(changes)
             self._take_delays(changes.delays)
+            if changes.timers:
+                self._take_timers(_bytes_of(changes.timers))
             self._position = told.position
         return 0.0
 
@@ -175,3 +180,15 @@ class OffsetSync:
         """Stop; idempotent."""
         await self._tasks.close()
         self._close_channel()
+
+
+def _bytes_of(text: str) -> bytes:
+    """Return what hexadecimal digits say.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise RemoteProtocolError(f"timers of the master: {error}") from error

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from pymq.broker.ha.acting import MASTER_ID
 from pymq.broker.ha.asking import ask_ha_info, ask_once
 from pymq.broker.ha.group_watch import GroupWatch
-from pymq.errors import PymqError
+from pymq.errors import BrokerError, PymqError
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.headers.replication import HaInfo
 
@@ -36,8 +36,8 @@ class MasterPreOnline:
         watch: knows who they are.
         info: what they are told.
         follower_count: returns how many slaves follow this master's log.
-        take_offsets, take_delays: take over a body of consumer offsets, and of the progress of
-            delayed messages, unless this broker's are newer.
+        take_offsets, take_delays, take_timers: take over a body of consumer offsets, and of the
+            progress of delayed messages and of timers, unless this broker's are newer.
     """
 
     def __init__(
@@ -46,8 +46,9 @@ class MasterPreOnline:
         info: HaInfo,
         follower_count: Callable[[], int],
         *,
-        take_offsets: Callable[[bytes], None],
+        take_offsets: Callable[[bytes], Awaitable[None]],
         take_delays: Callable[[bytes], object],
+        take_timers: Callable[[bytes], object],
     ) -> None:
         self._watch = watch
         self._info = info
@@ -55,6 +56,7 @@ class MasterPreOnline:
         self._told = 0
         self._take_offsets = take_offsets
         self._take_delays = take_delays
+        self._take_timers = take_timers
 
     async def run(self) -> None:
         """Return when everything is taken over, or cannot be."""
@@ -99,8 +101,10 @@ class MasterPreOnline:
             raise PymqError(f"{slave} does not follow")
         delays = await ask_once(slave, RequestCode.GET_ALL_DELAY_OFFSET, name="delay offsets")
         offsets = await ask_once(slave, RequestCode.GET_ALL_CONSUMER_OFFSET, name="offsets")
-        self._take_offsets(bytes(offsets.body))
+        timers = await _asked_timers(slave)
+        await self._take_offsets(bytes(offsets.body))
         self._take_delays(bytes(delays.body))
+        self._take_timers(timers)
         _log.info("what slave %s has kept meanwhile is taken over", slave)
 
 
@@ -131,6 +135,19 @@ class SlavePreOnline:
         self._group(members)
         if not await _comes_true(self._is_following, FOLLOW_S):
             _log.warning("this slave goes online, and does not follow its master yet")
+
+
+async def _asked_timers(slave: str) -> bytes:
+    """Return how far a slave is with timers; nothing if it has none, as RocketMQ 4.9's.
+
+    Raises:
+        PymqError: there is no answer.
+    """
+    try:
+        answer = await ask_once(slave, RequestCode.GET_TIMER_CHECK_POINT, name="timers")
+    except BrokerError:
+        return b""
+    return bytes(answer.body)
 
 
 async def members_of(watch: GroupWatch) -> dict[int, str]:

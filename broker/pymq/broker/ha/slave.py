@@ -11,6 +11,7 @@ import functools
 import logging
 from collections.abc import Callable
 
+from pymq.broker.disk_executor import DiskExecutor
 from pymq.broker.ha.byte_rate import ByteRate
 from pymq.broker.ha.following import (
     ClassicFollowing,
@@ -18,6 +19,7 @@ from pymq.broker.ha.following import (
     LogDiverged,
     MakeFollowing,
 )
+from pymq.broker.ha.log_tails import read_tail
 from pymq.broker.ha.master_connection import MasterConnection
 from pymq.broker.ha.replica_group import ReplicaGroup
 from pymq.broker.ha.secret import connect
@@ -92,6 +94,7 @@ class Slave:
         self._changed = asyncio.Event()
         self._connection: MasterConnection | None = None
         self._said = SaidOnce(_log)
+        self._disk = DiskExecutor(None)
         self._tasks = Tasks("slave")
         self.master: str | None = None
         self.is_following = False
@@ -181,7 +184,10 @@ class Slave:
         try:
             if master != self.master:
                 raise ConnectionAbortedError("it is not the master any more")
-            connection.begin(end)
+            tail = None
+            if connection.tells_tail:
+                tail = await read_tail(self.replication, self._disk, end)
+            connection.begin(end, tail)
             pause_s = min(self._heartbeat_s, LOOK_INTERVAL_S)
             while not connection.ended.done():
                 await asyncio.wait([connection.ended], timeout=pause_s)
@@ -252,6 +258,7 @@ class Slave:
     async def close(self) -> None:
         """Stop; idempotent."""
         await self._tasks.close()
+        await self._disk.close(lambda error: _log.debug("not read: %s", error))
 
 
 def slave_of(

@@ -13,6 +13,7 @@ from typing import Protocol, cast
 from pymq.broker.disk_executor import DiskExecutor
 from pymq.broker.ha.byte_rate import ByteRate
 from pymq.broker.ha.caught_up import CaughtUp
+from pymq.broker.ha.log_tails import is_ours
 from pymq.broker.ha.sent_ends import SentEnds
 from pymq.broker.ha.talk import Talk
 from pymq.errors import OffsetOutOfRange, RemoteProtocolError, StoreError
@@ -20,7 +21,7 @@ from pymq.net.tasks import Tasks
 from pymq.protocol.addresses import join_address
 from pymq.protocol.admin_bodies import SlaveStatus
 from pymq.protocol.epoch_replication import Handshake
-from pymq.protocol.replication import WHOLE_LOG
+from pymq.protocol.replication import WHOLE_LOG, LogTail
 from pymq.protocol.replication_secret import Refusal, encode_refusal
 from pymq.store import ReadJob, Replication
 
@@ -87,6 +88,8 @@ class SlaveConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._talk = master.talk()
+        self._tail: LogTail | None = None
+        self._is_comparing = False
         self._wants_whole_log = False
         self._is_paused = False
         self._is_scheduled = False
@@ -121,6 +124,8 @@ class SlaveConnection(asyncio.Protocol):
                     return  # what comes after a report that was refused does not count, either
                 if isinstance(message, Handshake):
                     self._shake(message)
+                elif isinstance(message, LogTail):
+                    self._tail = message
                 else:
                     self._take(message)
         except RemoteProtocolError as error:
@@ -191,6 +196,8 @@ class SlaveConnection(asyncio.Protocol):
     def _take(self, report: int) -> None:
         if self._talk.begins_with_handshake and self.handshake is None:
             self._refuse("it does not say who it is", "this is not a slave of this broker")
+        elif self._is_comparing:
+            pass  # it says the same again
         elif self.sent_end is None:
             self._begin(report)
         elif report > self.sent_end or report < 0:
@@ -224,6 +231,33 @@ class SlaveConnection(asyncio.Protocol):
                 Refusal.LOG_AHEAD if report > 0 else None,
             )
             return
+        if self._tail is not None:
+            self._is_comparing = True
+            self._master.tasks.start("comparing", self._compare(self._tail, report))
+            return
+        self._follow_from(report)
+
+    async def _compare(self, tail: LogTail, report: int) -> None:
+        """Begin to send if the slave's log is the beginning of ours."""
+        master = self._master
+        is_same = await is_ours(master.replication, master.disk, tail, report)
+        self._is_comparing, self._tail = False, None
+        if is_same:
+            self._follow_from(report)
+        else:
+            self._refuse(
+                f"its log ends at physical offset {report}, and has other bytes before that than "
+                f"this one, somewhere from {tail.first} on: this master has lost the end of its "
+                "log and taken other messages since, or the slave has another broker's store",
+                "see which of the two has what was acknowledged; start the other one with an "
+                "empty store",
+                Refusal.LOG_DIVERGED,
+            )
+
+    def _follow_from(self, report: int) -> None:
+        if not self.is_open:
+            return
+        replication = self._master.replication
         if report == 0:
             whole = self._wants_whole_log or self._master.sends_whole_log
             self.sent_end = replication.first if whole else replication.last_file_first

@@ -5,8 +5,8 @@ Source: RocketMQ AdminBrokerProcessor.getAllDelayOffset.
 
 from collections.abc import Callable, Mapping
 
-from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.net.dispatcher import Handler, Request
+from pymq.protocol import fastjson
 from pymq.protocol.bodies import DelayOffsetTable
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command
@@ -31,13 +31,11 @@ class DelayHandlers:
     """Tells slaves how far the deliveries are.
 
     Args:
-        offsets: those that are saved.
-        cursors: returns how far deliveries are in the log, by level.
+        table: returns that, in the log.
     """
 
-    def __init__(self, offsets: DelayOffsets, cursors: Callable[[], Mapping[int, int]]) -> None:
-        self._offsets = offsets
-        self._cursors = cursors
+    def __init__(self, table: Callable[[], DelayOffsetTable]) -> None:
+        self._table = table
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -45,5 +43,5 @@ class DelayHandlers:
 
     def every(self, request: Request) -> Command:
         """GET_ALL_DELAY_OFFSET (45): what the file would say if all of the log were on the disk."""
-        text = self._offsets.text_of(self._cursors())
+        text = fastjson.dump_pretty(self._table().to_json())
         return request.response(ResponseCode.SUCCESS, body=text.encode())

@@ -4,7 +4,7 @@ Source: RocketMQ AdminBrokerProcessor (getBrokerHaStatus, getBrokerEpochCache, e
 notifyBrokerRoleChanged).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from pymq.broker.config import BrokerConfig
 from pymq.broker.ha.acting import Acting
@@ -12,6 +12,7 @@ from pymq.broker.ha.followers import Followers
 from pymq.broker.ha.offset_followers import OffsetFollowers
 from pymq.broker.ha.replica_group import ReplicaGroup
 from pymq.broker.state.topic_ids import TopicIds
+from pymq.clock import Clock
 from pymq.errors import refusal
 from pymq.net.dispatcher import Handler, Request
 from pymq.protocol.admin_bodies import ReplicationStatus
@@ -43,6 +44,7 @@ class ReplicationHandlers:
         group: in which it is, if that has a controller.
         status: returns how replication goes.
         acting: of a slave that may act for its master.
+        pause: has such a slave deliver nothing any more, and returns when it does not.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class ReplicationHandlers:
         ha_address: str | None,
         group: ReplicaGroup | None,
         status: Callable[[], ReplicationStatus],
-        acting: Acting | None = None,
+        *,
+        acting: Acting | None,
+        pause: Callable[[], Awaitable[None]] | None,
     ) -> None:
         self._config = config
         self._store = store
@@ -62,6 +66,7 @@ class ReplicationHandlers:
         self._group = group
         self._status = status
         self._acting = acting
+        self._pause = pause
 
     def table(self) -> Mapping[int, Handler]:
         """Return the handler of each request code."""
@@ -80,11 +85,13 @@ class ReplicationHandlers:
         """GET_BROKER_HA_STATUS (907)."""
         return request.response(ResponseCode.SUCCESS, body=self._status().encode())
 
-    def ha_info(self, request: Request) -> Command:
+    async def ha_info(self, request: Request) -> Command:
         """EXCHANGE_BROKER_HA_INFO (906): where slaves connect; a slave knows of no such place."""
-        answer = HaInfo()
-        if self._acting is not None:
-            self._acting.told(HaInfo.from_fields(request.fields))
+        answer, told = HaInfo(), HaInfo.from_fields(request.fields)
+        if self._acting is not None and told.ha_address:
+            if self._pause is not None:
+                await self._pause()  # the master asks next how far deliveries are
+            self._acting.told(told)
         if self._ha_address is not None:
             answer = HaInfo(
                 ha_address=self._ha_address,
@@ -137,7 +144,9 @@ class MetadataHandlers:
         followers: Followers,
         ids: TopicIds,
         offset_followers: OffsetFollowers,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._store = store
         self._followers = followers
         self._ids = ids
@@ -155,7 +164,7 @@ class MetadataHandlers:
         told = MetadataRequest.from_fields(request.fields)
         wait_s = min(max(told.wait_ms, 0), METADATA_WAIT_MAX_MS) / 1000
         version = await self._followers.wait_other(told.broker_id, told.version, wait_s)
-        fields = MetadataResponse(version=version).to_fields()
+        fields = MetadataResponse(version=version, time_ms=self._clock.wall_ms()).to_fields()
         body = self._ids.body() if version != told.version else b""
         return request.response(ResponseCode.SUCCESS, fields=fields, body=body)
 

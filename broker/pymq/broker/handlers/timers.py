@@ -34,7 +34,7 @@ from pymq.protocol.parking import TIMER_DELETE_KEY
 from pymq.protocol.recall_handles import RecallHandle
 from pymq.protocol.record import NewRecord
 from pymq.protocol.tag_codes import tag_code
-from pymq.store import PutResult, TimerStore
+from pymq.store import PutResult, TimerStore, checkpoint_now
 
 _log = logging.getLogger(__name__)
 
@@ -194,10 +194,10 @@ class TimerHandlers:
     # --- how far timers are
 
     def checkpoint(self, request: Request) -> Command:
-        """GET_TIMER_CHECK_POINT (60)."""
+        """GET_TIMER_CHECK_POINT (60): as if all of the log were on the disk."""
         if self._timers is None:
             raise refusal(ResponseCode.SYSTEM_ERROR, "The checkpoint is null")
-        return request.response(ResponseCode.SUCCESS, body=self._timers.checkpoint.encode())
+        return request.response(ResponseCode.SUCCESS, body=checkpoint_now(self._timers).encode())
 
     def metrics(self, request: Request) -> Command:
         """GET_TIMER_METRICS (61)."""

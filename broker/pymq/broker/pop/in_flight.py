@@ -95,7 +95,7 @@ class InFlight:
     def start(self) -> None:
         """Begin to revive what is due."""
         self._tasks.repeat(
-            "revival", self._revive, REVIVE_INTERVAL_S, idle_s=REVIVE_IDLE_S
+            "revival", self.revive, REVIVE_INTERVAL_S, idle_s=REVIVE_IDLE_S
         )
         self._tasks.repeat("journal", self._journal.shorten, SHORTEN_INTERVAL_S)
 
@@ -104,7 +104,8 @@ class InFlight:
         await self._tasks.close()
         await self._journal.close()
 
-    async def _revive(self) -> int:
+    async def revive(self) -> int:
+        """Revive what is due; return how many checkpoints are open."""
         while await self._revival.step() == STEP_COUNT:
             await asyncio.sleep(0)
         return len(self._table)
@@ -186,6 +187,13 @@ class InFlight:
         self._progress.forget_topic(topic)
         for checkpoint in self._table.of_topic(topic):
             self._journal.drop(checkpoint)
+
+    def escaped(self, revive_queue_id: int, end: int) -> None:
+        """Close what a slave has revived: checkpoints whose records are before ``end``."""
+        table = self._table
+        while (first := table.first_place(revive_queue_id)) is not None and first < end:
+            for checkpoint in table.oldest(revive_queue_id, 1):
+                self._journal.drop(checkpoint)
 
     def has_counted(self, queue: GroupQueue) -> bool:
         """Return whether the journal has counted all checkpoints of a group's queue."""

@@ -40,6 +40,7 @@ class Revival:
 
     Args:
         retry_v2: whether retry topics have names of the new form.
+        creates_topics: whether retry topics are created; otherwise they are somebody else's.
         host: our packed address.
     """
 
@@ -54,6 +55,7 @@ class Revival:
         clock: Clock,
         *,
         retry_v2: bool,
+        creates_topics: bool,
         host: bytes,
     ) -> None:
         self._reading = reading
@@ -64,6 +66,7 @@ class Revival:
         self._offsets = offsets
         self._clock = clock
         self._retry_v2 = retry_v2
+        self._creates_topics = creates_topics
         self._host = host
 
     async def step(self) -> int:
@@ -111,7 +114,7 @@ class Revival:
         topic = checkpoint.topic
         if not names.is_retry_topic(topic):
             topic = names.pop_retry_topic(topic, checkpoint.group, v2=self._retry_v2)
-        if topic not in self._topics:
+        if self._creates_topics and topic not in self._topics:
             self._topics.create(topic, queue_count=1)
             if self._offsets.find(checkpoint.group, topic, 0) is None:
                 self._offsets.commit(checkpoint.group, topic, 0, 0)

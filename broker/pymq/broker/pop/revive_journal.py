@@ -18,7 +18,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterator
 
-from pymq.broker.log_writer import LogWriter, Outcome
+from pymq.broker.log_writer import Appends, Outcome
 from pymq.broker.pop.checkpoint import (
     Acknowledgement,
     Checkpoint,
@@ -71,7 +71,7 @@ class ReviveJournal:
         self,
         store: MessageStore,
         reading: RecordReading,
-        log_writer: LogWriter,
+        log_writer: Appends,
         offsets: OffsetTable,
         table: CheckpointTable,
         clock: Clock,

@@ -2,7 +2,8 @@
 
 Its queues begin at 0 again, so that an offset that somebody kept means another message. RocketMQ
 has nothing to tell them apart by. So each topic that is created gets an id, which answers about
-the ends of its queues carry (``MaxOffsetResponse``).
+the ends of its queues carry (``MaxOffsetResponse``). It ends with the physical offset at which the
+log ended then, by which a slave knows which messages of that name are those of an earlier topic.
 
 The ids are in a file of their own, which RocketMQ does not read. It may lack a topic: one from
 before there were ids, or created just before a crash. Such a topic has ``NO_ID`` until it is
@@ -10,6 +11,7 @@ created again. So whoever compares two ids takes ``NO_ID`` for unknown if he has
 an id that follows ``NO_ID`` for that of another topic.
 """
 
+import re
 import secrets
 from collections.abc import Callable
 
@@ -17,17 +19,21 @@ from pymq.protocol import fastjson
 from pymq.protocol.bodies import KVTable
 from pymq.protocol.headers.offsets import NO_ID
 
+_SEPARATOR, _FIRST = "-", re.compile(r"[0-9a-f]{1,16}")
+
 
 class TopicIds:
     """Topic name -> the id it got when it was created.
 
     Attributes:
         on_change: called after every change; to be set by whoever needs to know.
+        log_end: returns where the log ends; set likewise.
     """
 
     def __init__(self) -> None:
         self._ids: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
+        self.log_end: Callable[[], int] = lambda: 0
 
     def find(self, topic: str) -> str:
         """Return the id of a topic that exists."""
@@ -35,13 +41,27 @@ class TopicIds:
 
     def created(self, topic: str) -> None:
         """Give a topic an id; a crash may have left one of another topic of its name."""
-        self._ids[topic] = secrets.token_hex(8)
+        self._ids[topic] = f"{secrets.token_hex(8)}{_SEPARATOR}{self.log_end():x}"
         self.on_change()
 
     def deleted(self, topic: str) -> None:
         """Forget the id of a topic."""
         if self._ids.pop(topic, None) is not None:
             self.on_change()
+
+    def first_offsets(self) -> dict[str, int]:
+        """Return from which physical offset on there can be messages of each topic, if known."""
+        parts = ((topic, one.partition(_SEPARATOR)[2]) for topic, one in self._ids.items())
+        return {topic: int(first, 16) for topic, first in parts if _FIRST.fullmatch(first)}
+
+    def log_lost(self) -> None:
+        """Have topics that were created behind the end of the log begin there: that was lost."""
+        end = self.log_end()
+        for topic, first in self.first_offsets().items():
+            if first > end:
+                token = self._ids[topic].partition(_SEPARATOR)[0]
+                self._ids[topic] = f"{token}{_SEPARATOR}{end:x}"
+                self.on_change()
 
     def body(self) -> bytes:
         """Return all ids, for a slave."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pymq.broker.log_writer import LogWriter, Outcome
+from pymq.broker.log_writer import Appends, Outcome
 from pymq.broker.put_answer import is_in_log, is_never_stored
 from pymq.broker.state.timer_metrics import TimerMetrics
 from pymq.clock import Clock
@@ -24,6 +24,7 @@ from pymq.protocol.message import REAL_TOPIC, UNIQUE_KEY, find_property
 from pymq.protocol.names import TIMER_TOPIC, is_legal
 from pymq.protocol.parking import (
     TIMER_DELETE_KEY,
+    TIMER_DUE_MS,
     TIMER_ROLLS,
     copy_of,
     real_place,
@@ -72,6 +73,14 @@ class Due(NamedTuple):
         )
 
 
+class Elsewhere(NamedTuple):
+    """What another broker has delivered: messages that are due before ``read_ms``, of those that
+    are in the log before ``physical_end``."""
+
+    read_ms: int
+    physical_end: int
+
+
 @dataclass(slots=True)
 class Cancelled:
     """The messages of one slot that are cancelled, as ``topic+unique key``.
@@ -93,8 +102,12 @@ class TimerDelivery:
         log_writer: stores them.
         metrics: how many wait for each topic.
         run_read: runs what reads from the disk.
+        keeps_rounds: whether messages for another round are kept, and not stored again.
 
     Attributes:
+        elsewhere: what needs no delivery; None: nothing.
+        kept: physical offset -> when it is due, of messages for another round; whoever takes them
+            empties it.
         rolled_end: offset in the timer queue after the last message that was put back for another
             round.
     """
@@ -102,11 +115,16 @@ class TimerDelivery:
     def __init__(
         self,
         timers: TimerStore,
-        log_writer: LogWriter,
+        log_writer: Appends,
         clock: Clock,
         metrics: TimerMetrics,
         run_read: RunRead,
+        *,
+        keeps_rounds: bool = False,
     ) -> None:
+        self._keeps_rounds = keeps_rounds
+        self.elsewhere: Elsewhere | None = None
+        self.kept: dict[int, int] = {}
         self._timers = timers
         self._log_writer = log_writer
         self._clock = clock
@@ -192,9 +210,19 @@ class TimerDelivery:
             if name in cancelled.topics:
                 cancelled.met.add(name)
                 return None
+        if is_rolled and self._keeps_rounds:
+            self.kept[record.physical_offset] = _due_ms(record)
+            return None
         self._metrics.add(topic, 1 if is_delete else -1)
         if is_delete and not is_rolled:
             return None  # It comes too late.
+        elsewhere = self.elsewhere
+        if (
+            elsewhere is not None
+            and record.physical_offset < elsewhere.physical_end
+            and _due_ms(record) < elsewhere.read_ms
+        ):
+            return None
         place = (TIMER_TOPIC, record.queue_id) if is_rolled else real_place(record.properties)
         if place is None or not is_legal(place[0]):
             _log.error(
@@ -264,6 +292,11 @@ def _batches(due: Due, rows: Longs) -> Iterator[Longs]:
         end = min(max(fitting, first + 1), first + _BATCH_COUNT)
         yield rows[first:end]
         first = end
+
+
+def _due_ms(record: Record) -> int:
+    text = find_property(record.properties, TIMER_DUE_MS.encode()) or b""
+    return int(text) if text.isdigit() else 0
 
 
 def _real_topic(record: Record) -> str:

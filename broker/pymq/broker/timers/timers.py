@@ -18,20 +18,27 @@ import functools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from pymq.broker.disk_executor import DiskExecutor
-from pymq.broker.log_writer import LogWriter
+from pymq.broker.log_writer import Appends
 from pymq.broker.state.timer_metrics import TimerMetrics
-from pymq.broker.timers.delivery import NEVER_ENQUEUED, Cancelled, Due, Mask, TimerDelivery
+from pymq.broker.timers.delivery import (
+    NEVER_ENQUEUED,
+    Cancelled,
+    Due,
+    Elsewhere,
+    TimerDelivery,
+)
+from pymq.broker.timers.slots import Late, Slot
 from pymq.clock import Clock
 from pymq.errors import FlushFailed, StoreError
 from pymq.net.tasks import Tasks
 from pymq.net.waiting import happens
 from pymq.protocol.names import TIMER_TOPIC
-from pymq.store import Arrival, TimerMagic, TimerStore, TimerUnits, WaitingTimers
+from pymq.store import Arrival, TimerMagic, TimerStore
 
 _log = logging.getLogger(__name__)
 
@@ -52,12 +59,14 @@ class TimerSettings:
         flush_interval_ms: from one flush to the next.
         stops_enqueue: do messages stay in the timer queue?
         stops_dequeue: do messages that are due stay in the wheel?
+        keeps_rounds: do messages for another round stay in the wheel, without a copy in the log?
     """
 
     precision_ms: int
     flush_interval_ms: int
     stops_enqueue: bool = False
     stops_dequeue: bool = False
+    keeps_rounds: bool = False
 
 
 class Timers:
@@ -75,7 +84,7 @@ class Timers:
     def __init__(
         self,
         timers: TimerStore,
-        log_writer: LogWriter,
+        log_writer: Appends,
         clock: Clock,
         store_ms: Callable[[], int],
         metrics: TimerMetrics,
@@ -91,11 +100,14 @@ class Timers:
         self._settings = settings
         self._reading = DiskExecutor(readers)
         self._writing = DiskExecutor(writers)
-        self._delivery = TimerDelivery(timers, log_writer, clock, metrics, self._run_read)
+        self._delivery = TimerDelivery(
+            *(timers, log_writer, clock, metrics, self._run_read),
+            keeps_rounds=settings.keeps_rounds,
+        )
         #: Time of the slot of now: what is due earlier may be delivered.
         self._write_ms = 0
-        self._late: _Late | None = None
-        self._slot: _Slot | None = None
+        self._late: Late | None = None
+        self._slot: Slot | None = None
         #: The slot that is being read or delivered.
         self._reading_ms: int | None = None
         #: The slot that is read next, and the offset in the timer queue that it waits for.
@@ -116,6 +128,19 @@ class Timers:
             self._tasks.start("dequeue", self._dequeue_all()),
         ]
         self._tasks.repeat("flush", self.flush, self._settings.flush_interval_ms / 1000)
+
+    def take_back(self, read_ms: int, physical_end: int) -> bool:
+        """Deliver nothing that a slave has delivered while it acted; False: it has not.
+
+        Args:
+            read_ms: it has delivered what is due before this time,
+            physical_end: of the messages before this physical offset.
+        """
+        known = self._delivery.elsewhere
+        is_ahead = read_ms > (self._timers.read_ms if known is None else known.read_ms)
+        if is_ahead:  # of several slaves, the one that has come furthest counts
+            self._delivery.elsewhere = Elsewhere(read_ms, physical_end)
+        return is_ahead
 
     def take(self, arrivals: Sequence[Arrival]) -> None:
         """Look at what has arrived: messages of the timer topic are read."""
@@ -244,11 +269,11 @@ class Timers:
             self._metrics.add(topic, count)
         late = queued.waiting.pick(is_late)
         is_done = np.zeros(len(late.due_ms), np.bool_)
-        self._late = _Late(late, is_done, read.end)
+        self._late = Late(late, is_done, read.end)
         await self._deliver_late(self._late)
         return read.end - first
 
-    async def _deliver_late(self, late: "_Late") -> int:
+    async def _deliver_late(self, late: Late) -> int:
         """Deliver messages that came after their slot."""
         waiting, is_done = late.waiting, late.is_done
         count = len(waiting.due_ms)
@@ -315,7 +340,7 @@ class Timers:
             return self._timers.read_ms
         return self._reading_ms + self._settings.precision_ms
 
-    async def _read_slot(self, due_ms: int) -> "_Slot":
+    async def _read_slot(self, due_ms: int) -> Slot:
         read = self._timers.begin_read(due_ms)
         await self._run_read(read.run)
         if read.lost_count:
@@ -336,11 +361,15 @@ class Timers:
             is_rolled,
         )
         cancelled = await self._delivery.find_cancelled(due.pick(np.flatnonzero(is_delete)))
-        return _Slot(due_ms, units, due, is_delete, cancelled)
+        return Slot(due_ms, units, due, is_delete, cancelled)
 
-    async def _deliver_slot(self, slot: "_Slot") -> None:
+    async def _deliver_slot(self, slot: Slot) -> None:
         timers, cancelled = self._timers, slot.cancelled
         await self._delivery.deliver(slot.due, slot.is_done, cancelled, self._is_stopped)
+        if self._delivery.kept:
+            kept, self._delivery.kept = self._delivery.kept, {}
+            again = slot.waiting(kept, slot.due_ms + self._settings.precision_ms)
+            timers.add(again, self._write_ms)
         if slot.is_done.all():
             for key, topic in cancelled.topics.items():
                 if key not in cancelled.met:
@@ -364,35 +393,3 @@ class Timers:
             self._report("timers are not saved any more, until the broker is restarted", error)
         except StoreError as error:
             self._report("timers are not saved until this succeeds", error)
-
-
-@dataclass(slots=True)
-class _Late:
-    """Messages that came after their slot, and the offset after all that came with them."""
-
-    waiting: WaitingTimers
-    is_done: Mask
-    end: int
-
-
-@dataclass(slots=True)
-class _Slot:
-    """A slot that is being delivered.
-
-    Attributes:
-        due_ms: its time.
-        units, due: its messages.
-        is_delete: which of them cancel others.
-        cancelled: those of its messages that are.
-        is_done: which of them are done; those that cancel others are.
-    """
-
-    due_ms: int
-    units: TimerUnits
-    due: Due
-    is_delete: Mask
-    cancelled: Cancelled
-    is_done: Mask = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.is_done = self.is_delete.copy()

@@ -51,6 +51,8 @@ class MetadataResponse(Header):
     """Answer to AWAIT_METADATA: what the master has now; the body is the ids of its topics."""
 
     version: str
+    #: What its clock says, in ms.
+    time_ms: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)

@@ -235,10 +235,15 @@ class Retention:
 
     # -- queues -------------------------------------------------------------------------------
 
-    def delete_queues(self, topic: str) -> int:
+    def delete_queues(self, topic: str, *, before: int | None = None) -> int:
         """Delete the consume queues of a topic and return how many; records stay in the log.
 
         Offsets start from 0 if the topic is created again, also after a crash.
+
+        Args:
+            topic: its name.
+            before: physical offset; queues with messages behind it stay, and what they list is of
+                another topic of that name. None: none stays.
 
         Raises:
             DiskFull, StoreError: the deletion could not be recorded; nothing was deleted.
@@ -246,11 +251,12 @@ class Retention:
                 next start does the rest, and until then the store accepts no writes.
         """
         self._gate.check_open()
-        queues = self._queues.of_topic(topic)
+        end = self._log.end if before is None else before
+        queues = [one for one in self._queues.of_topic(topic) if one.physical_end <= end]
         if not queues:
             return 0
         try:
-            self._clean_stop.delete(topic, self._log.end)
+            self._clean_stop.delete(topic, end)
             self._remove_deleted(queues)
         except FlushFailed as error:
             self._gate.record_error(error)

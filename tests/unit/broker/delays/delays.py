@@ -16,7 +16,8 @@ from tests.unit.store.stores import (
 )
 
 from pymq.broker.delays.due_messages import DueMessages
-from pymq.broker.delays.schedule import Schedule, park_delayed
+from pymq.broker.delays.parking import park_delayed
+from pymq.broker.delays.schedule import Schedule
 from pymq.broker.log_writer import LogWriter, Put
 from pymq.broker.state.delay_offsets import DelayOffsets
 from pymq.errors import StoreError

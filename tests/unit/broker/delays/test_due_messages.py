@@ -10,7 +10,7 @@ from tests.unit.broker.delays.delays import LEVELS_MS, Delays
 from tests.unit.store.stores import BORN, HOST, FakeClock, config, read_all
 
 from pymq.broker.delays.due_messages import DueMessages
-from pymq.broker.delays.schedule import park_delayed
+from pymq.broker.delays.parking import park_delayed
 from pymq.protocol.copied_records import CopiedRecords
 from pymq.protocol.message import parse_properties
 from pymq.protocol.names import SCHEDULE_TOPIC

@@ -9,7 +9,7 @@ from tests.unit.broker.delays.delays import LEVELS_MS, Delays
 from tests.unit.store.stores import BORN, HOST, FailingFiles, FakeClock, failing_in, queue_path
 
 from pymq.broker.delays.level import BATCH_COUNT
-from pymq.broker.delays.schedule import delay_level, park_delayed
+from pymq.broker.delays.parking import delay_level, park_delayed
 from pymq.errors import BrokerSystemError, StoreError
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import decode_properties, parse_properties
@@ -151,6 +151,26 @@ def test_the_log_may_refuse_one_message_and_take_the_next(tmp_path: Path, clock:
     delays.refuses = lambda record: False
     assert delays.deliver(1000) == 4
     assert delays.bodies() == [b"a", b"c", b"d", b"b", b"e"]
+
+
+def test_what_was_delivered_ahead_is_not_delivered_again_after_a_restart(
+    tmp_path: Path, clock: FakeClock
+) -> None:
+    delays = Delays(tmp_path / "store", clock, joins=False)
+    for body in (b"a", b"b", b"c", b"d"):
+        delays.park(body, 1)
+    delays.refuses = lambda record: isinstance(record, NewRecord) and record.body == b"b"
+    with pytest.raises(StoreError, match="refused by the test"):
+        delays.deliver(1000)
+    delays.save()
+    delays.store.close()
+    again = Delays(tmp_path / "store", clock, joins=False, saved=delays.saved)
+    again.deliver(1000)
+    assert again.bodies() == [b"a", b"c", b"d", b"b"]
+    assert again.cursors()[1] == 4
+    again.save()
+    assert again.saved is not None and "pymqAhead" not in again.saved
+    again.store.close()
 
 
 def test_a_full_disk_delays_and_loses_nothing(tmp_path: Path, clock: FakeClock) -> None:

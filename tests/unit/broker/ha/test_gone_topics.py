@@ -8,6 +8,7 @@ from pymq.broker.config import BrokerConfig
 from pymq.broker.deletions import Deletions
 from pymq.broker.ha.gone_topics import GoneTopics
 from pymq.broker.state.offsets import OffsetTable
+from pymq.broker.state.topic_ids import TopicIds
 from pymq.broker.state.topics import TopicTable
 from pymq.protocol.bodies import DataVersion, TopicConfig
 from pymq.protocol.bodies import TopicTable as TopicTableBody
@@ -86,3 +87,38 @@ def test_a_topic_with_messages_behind_the_end_stays(tmp_path: Path) -> None:
     bed.gone.delete(end)
     assert bed.left("A") == (2, 1)
     assert bed.forgotten == []
+
+
+def test_only_queues_of_the_earlier_topic_go(tmp_path: Path) -> None:
+    bed = Bed(tmp_path)
+    bed.put("A")
+    put_ok(bed.store, record(b"x", topic="A", queue_id=1))
+    first = bed.store.log_end
+    put_ok(bed.store, record(b"new", topic="A", queue_id=1))
+    master = TopicIds()
+    master.log_end = lambda: first
+    master.created("A")
+    bed.told("A")
+    bed.gone.take_ids(master.body())
+    assert bed.gone
+    bed.gone.delete(first - 1)  # this slave does not have all of the earlier one yet
+    assert bed.left("A")[0] == 1
+    bed.gone.delete(first)
+    assert bed.left("A")[0] == 0
+    assert bed.store.queue_bounds("A", 1)[1] == 2
+    bed.gone.look()
+    assert not bed.gone and bed.forgotten == ["A"]
+
+
+def test_a_log_that_lost_its_end_has_no_topic_that_begins_behind_it() -> None:
+    ids = TopicIds()
+    for topic, end in ("early", 5), ("late", 50):
+        ids.log_end = lambda end=end: end  # type: ignore[misc]
+        ids.created(topic)
+    ids.log_end = lambda: 20
+    known = ids.find("late").partition("-")[0]
+    ids.log_lost()
+    assert ids.first_offsets() == {"early": 5, "late": 20}
+    assert ids.find("late").startswith(known)
+    ids.restore({"table": {"of RocketMQ's time": "0123456789abcdef"}})
+    assert ids.first_offsets() == {"early": 5, "late": 20}

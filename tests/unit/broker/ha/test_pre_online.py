@@ -13,6 +13,12 @@ from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.headers.replication import HaInfo
 
+KINDS: dict[int, bytes] = {
+    RequestCode.GET_ALL_CONSUMER_OFFSET: b"offsets",
+    RequestCode.GET_ALL_DELAY_OFFSET: b"delays",
+    RequestCode.GET_TIMER_CHECK_POINT: b"timers",
+}
+
 
 class Bed:
     """A name server's view, and slaves by address: what they have; None: they do not answer."""
@@ -42,8 +48,10 @@ class Bed:
         return HaInfo()
 
     async def _ask(self, address: str, code: int, *, name: str) -> Command:
-        kind = b"delays " if code == RequestCode.GET_ALL_DELAY_OFFSET else b"offsets "
-        return Command(0, None, kind + (self.slaves[address] or b""))
+        return Command(0, None, KINDS[code] + b" " + (self.slaves[address] or b""))
+
+    async def _take_offsets(self, body: bytes) -> None:
+        self.taken.append(("offsets", body))
 
     def run(self) -> list[tuple[str, bytes]]:
         """Return what is taken over."""
@@ -51,8 +59,9 @@ class Bed:
             self.watch,
             HaInfo(ha_address="m:2"),
             lambda: self.following,
-            take_offsets=lambda body: self.taken.append(("offsets", body)),
+            take_offsets=self._take_offsets,
             take_delays=lambda body: self.taken.append(("delays", body)),
+            take_timers=lambda body: self.taken.append(("timers", body)),
         )
         asyncio.run(online.run())
         return self.taken
@@ -69,8 +78,10 @@ def test_it_takes_over_from_each_slave_in_order_and_not_from_itself(bed: Bed) ->
     assert bed.run() == [
         ("offsets", b"offsets of a"),
         ("delays", b"delays of a"),
+        ("timers", b"timers of a"),
         ("offsets", b"offsets of b"),
         ("delays", b"delays of b"),
+        ("timers", b"timers of b"),
     ]
 
 
@@ -85,7 +96,7 @@ def test_it_does_not_wait_for_a_slave_that_the_name_servers_forget(
 ) -> None:
     bed.views = [{1: "a", 2: "b"}, {1: "a", 2: "b"}, {2: "b"}]
     bed.slaves = {"a": None, "b": b"of b"}
-    assert [body for _, body in bed.run()] == [b"offsets of b", b"delays of b"]
+    assert [body for _, body in bed.run()] == [b"offsets of b", b"delays of b", b"timers of b"]
     assert not [one for one in caplog.records if one.levelno >= logging.ERROR]
 
 

@@ -52,6 +52,7 @@ class Waits:
         congestion_max: int = 1 << 30,
         stops_enqueue: bool = False,
         stops_dequeue: bool = False,
+        keeps_rounds: bool = False,
         **settings: Any,
     ) -> None:
         self.clock = clock
@@ -74,6 +75,7 @@ class Waits:
                 flush_interval_ms=1000,
                 stops_enqueue=stops_enqueue,
                 stops_dequeue=stops_dequeue,
+                keeps_rounds=keeps_rounds,
             ),
             readers=Inline(),
             writers=Inline(),

@@ -1,0 +1,99 @@
+"""Messages that wait for a time: they are delivered as at a master, and stored elsewhere."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from pymq.broker.delays.schedule import Schedule
+from pymq.broker.escape.writer import RemoteWriter
+from pymq.broker.flusher import Flusher
+from pymq.broker.state.delay_offsets import DelayOffsets
+from pymq.broker.timers.timers import Timers
+from pymq.clock import Clock
+from pymq.protocol.names import TIMER_TOPIC
+from pymq.store import MessageStore, TimerStore
+
+
+class DelayedMessages:
+    """Those of delay levels.
+
+    Args:
+        make: makes what delivers them.
+        writer: stores them.
+        offsets: how far each level is.
+    """
+
+    def __init__(
+        self, make: Callable[[], Schedule], writer: RemoteWriter, offsets: DelayOffsets
+    ) -> None:
+        self._make = make
+        self._writer = writer
+        self._offsets = offsets
+        self._schedule: Schedule | None = None
+
+    async def begin(self) -> None:
+        """Begin where the master was, as far as this slave was told."""
+        self._schedule = self._make()
+        self._schedule.start()
+
+    async def end(self) -> None:
+        """Stop, and record how far each level is."""
+        schedule, self._schedule = self._schedule, None
+        if schedule is None:
+            return
+        await schedule.close()
+        await self._writer.wait_idle()
+        await schedule.save()
+        self._offsets.acted()
+
+
+class TimerMessages:
+    """Those with a time of their own.
+
+    Args:
+        store: where they wait.
+        make: makes what delivers them, from files of timers that are open.
+        flusher: of the log.
+        executor: for work on the disk.
+    """
+
+    def __init__(
+        self,
+        store: MessageStore,
+        clock: Clock,
+        make: Callable[[TimerStore], Timers],
+        flusher: Flusher,
+        executor: Executor,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._make = make
+        self._flusher = flusher
+        self._executor = executor
+        self._files: TimerStore | None = None
+        self._timers: Timers | None = None
+
+    async def begin(self) -> None:
+        """Begin where the master was, as far as this slave was told."""
+        if not self._store.queue_bounds(TIMER_TOPIC, 0)[1]:
+            return  # there never was one
+        opening = asyncio.get_running_loop().run_in_executor(
+            self._executor, self._store.replication.timers.open, self._clock
+        )
+        self._files = await opening
+        self._timers = self._make(self._files)
+        self._timers.start()
+
+    async def end(self) -> None:
+        """Stop, and have the files say how far it is."""
+        timers, self._timers = self._timers, None
+        if timers is not None:
+            await timers.close()
+        files, self._files = self._files, None
+        if files is not None:
+            await self._flusher.wait_all_flushed()
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(self._executor, files.flush)
+            finally:
+                files.close()
