@@ -49,13 +49,16 @@ class Interrupted(Exception):
 def interrupted(after: int) -> Iterator[None]:
     """Raise ``Interrupted`` after some call that ``blocking_pool`` makes; count them from 0.
 
-    Calls of what is written in C: after these Python looks for signals.
+    Calls of what is written in C: after these Python looks for signals. Not between the end of an
+    ``__enter__`` and the block of its ``with``, although newer Pythons report that call, too.
     """
     calls = itertools.count()
 
-    def profile(frame: FrameType, event: str, _: Any) -> None:
+    def profile(frame: FrameType, event: str, called: Any) -> None:
         is_ours = frame.f_code.co_filename == blocking_pool.__file__
-        if is_ours and event == "c_return" and next(calls) == after:
+        if not is_ours or event != "c_return" or called.__name__ == "__enter__":
+            return
+        if next(calls) == after:
             raise Interrupted
 
     before = sys.getprofile()

@@ -34,6 +34,12 @@ class Inline(Executor):
         return future
 
 
+def _tell(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report what goes wrong in a callback, unless the process dies there."""
+    if not isinstance(context.get("exception"), Crashed):
+        loop.default_exception_handler(context)
+
+
 class Waits:
     """One run of a broker, as far as timer messages are concerned.
 
@@ -88,13 +94,14 @@ class Waits:
             congestion_max=congestion_max,
         )
         self._loop = asyncio.Runner()
+        self._loop.get_loop().set_exception_handler(_tell)
         self._death: Crashed | None = None
 
     def put(self, puts: Sequence[Put]) -> list[PutResult]:
         try:
             return self._put(puts)
         except Crashed as death:
-            # Raised in a callback it would be logged, and whoever waits would wait for ever.
+            # Raised in a callback, it leaves whoever waits waiting for ever.
             self._death = death
             asyncio.get_running_loop().stop()
             raise
