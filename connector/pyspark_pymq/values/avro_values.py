@@ -195,7 +195,7 @@ class AvroEncoder:
                     write(stream, schema, value if convert is None else convert(value))
                 except _ENCODE_ERRORS as error:
                     raise LocalProtocolError(
-                        f"{place(row)}: value does not fit the schema: {error}; it is {value!r:.200}"
+                        f"{place(row)}: value does not fit the schema: {error} ({value!r:.200})"
                     ) from error
             ends.append(stream.tell())
         offsets = pa.array(ends, pa.int32()).buffers()[1]
