@@ -50,7 +50,7 @@ class PymqSource(DataSource):
     def schema(self) -> "StructType":
         """Return the columns that are read when the user gives no schema."""
         from pyspark_pymq.source.metadata import queue_schema
-        from pyspark_pymq.source.options import source_options
+        from pyspark_pymq.source.option_checks import source_options
 
         options = source_options(self.options)
         return queue_schema() if options.metadata is not None else options.default_schema()
@@ -61,7 +61,7 @@ class PymqSource(DataSource):
         from pyspark_pymq.source.batch_reader import PymqBatchReader
         from pyspark_pymq.source.columns import check_schema
         from pyspark_pymq.source.metadata import QUEUE_COLUMNS, QueueStatesReader
-        from pyspark_pymq.source.options import source_options
+        from pyspark_pymq.source.option_checks import source_options
         from pyspark_pymq.spark_processes import show_log, takes_filters
 
         show_log()
@@ -85,7 +85,7 @@ class PymqSource(DataSource):
     def streamReader(self, schema: "StructType") -> "PymqStreamReader | RefusedStreamReader":
         """Return the reader of ``spark.readStream``, or one that raises what is wrong."""
         from pymq.errors import ConfigurationError
-        from pyspark_pymq.source.options import source_options
+        from pyspark_pymq.source.option_checks import source_options
         from pyspark_pymq.source.reader import PymqStreamReader
         from pyspark_pymq.source.refused_reader import RefusedStreamReader
         from pyspark_pymq.spark_processes import show_log, warn_of_tcp

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pyspark_pymq.option_tables import SINK_OPTIONS, SOURCE_OPTIONS
 from pyspark_pymq.option_values import Table, given_options, read_options
 from pyspark_pymq.sink.options import sink_options
-from pyspark_pymq.source.options import source_options
+from pyspark_pymq.source.option_checks import source_options
 
 
 def check_options(options: Mapping[str, str]) -> None:

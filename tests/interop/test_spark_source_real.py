@@ -26,7 +26,8 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 from pyspark_pymq.source.batch_reader import PymqBatchReader
 from pyspark_pymq.source.metadata import QueueStatesReader, queue_schema
-from pyspark_pymq.source.options import SourceOptions, source_options
+from pyspark_pymq.source.option_checks import source_options
+from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.reader import PymqStreamReader
 
 pytestmark = pytest.mark.interop

@@ -9,7 +9,8 @@ from tests.spark.two_brokers import Stored, TwoBrokers
 
 from pyspark_pymq.source.batch_reader import PymqBatchReader
 from pyspark_pymq.source.columns import default_schema
-from pyspark_pymq.source.options import SourceOptions, source_options
+from pyspark_pymq.source.option_checks import source_options
+from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.source.reader import PymqStreamReader
 
 try:

@@ -6,12 +6,9 @@ call of the message's own methods; whatever comes second is refused.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pymq.errors import AlreadySettled, ConfigurationError, NotInHand
-
-if TYPE_CHECKING:
-    from pymq.protocol.message import ReceivedMessage
 
 #: The delays of levels 1, 2, ... of a broker that has RocketMQ's default messageDelayLevel.
 DELAY_LEVELS_S = (
@@ -22,6 +19,16 @@ GROUP_DELAYS = 0
 DEAD_LETTER = -1
 #: Of a reason, in characters; properties have 32 KiB together.
 REASON_LENGTH_MAX = 1_000
+
+
+class Delivered(Protocol):
+    """What errors say of a message."""
+
+    @property
+    def message_id(self) -> str: ...
+
+    @property
+    def topic(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +47,7 @@ class Outcome:
     delay_level: int | None = None
     reason: str | None = None
 
-    def settle(self, message: "ReceivedMessage", outcome: "Outcome") -> None:
+    def settle(self, message: Delivered, outcome: "Outcome") -> None:
         """Refuse a second outcome.
 
         Raises:
@@ -106,9 +113,9 @@ def rejected(reason: str | None) -> Outcome:
 
 
 class InHand(Protocol):
-    """What gives a message its outcome."""
+    """What gives a received message its outcome."""
 
-    def settle(self, message: "ReceivedMessage", outcome: Outcome) -> None: ...
+    def settle(self, message: Any, outcome: Outcome) -> None: ...
 
 
 class Settled:
@@ -176,7 +183,7 @@ class Settled:
                 f"{outcome.name} is for a message that a Consumer has delivered, and this one was "
                 "not, or is a copy: call it on what the handler or the loop was given"
             ) from None
-        in_hand.settle(self, outcome)  # type: ignore[arg-type]  # only messages inherit from it
+        in_hand.settle(self, outcome)
 
     def __getstate__(self) -> Any:
         state: Any = super().__getstate__()

@@ -1,12 +1,10 @@
-"""Options of the source that contradict each other.
+"""The options of the source, read from text and checked: also whether they contradict each other.
 
 Each check raises ``ConfigurationError``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.filter.tags import check_tags
@@ -14,12 +12,22 @@ from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.names import LMQ_PREFIX
 from pyspark_pymq.format_options import FAIL, NULL, SIDE_TOPIC
 from pyspark_pymq.offsets import COMMITTED, EARLIEST, At, Bound, named
-from pyspark_pymq.option_tables import RETRY_S, SOURCE_OPTIONS
+from pyspark_pymq.option_tables import RETRY_S, SINK_OPTIONS, SOURCE_OPTIONS
+from pyspark_pymq.option_values import read_options
 from pyspark_pymq.source.columns import chosen_columns
+from pyspark_pymq.source.options import SourceOptions
 
-if TYPE_CHECKING:
-    from pyspark_pymq.source.options import SourceOptions
-
+#: Options that do nothing without another one: both, and the field of the first.
+_NEEDS_OTHER = (
+    ("topicRefreshMs", "topic_refresh_s", "subscribePattern", ("topic_pattern",)),
+    ("maxTriggerDelay", "trigger_delay_s", "minOffsetsPerTrigger", ("offsets_min",)),
+    (
+        "startingOffsetsByTimestampStrategy",
+        "is_strict_about_times",
+        "startingTimestamp or startingOffsetsByTimestamp",
+        ("starting_at", "starting_times"),
+    ),
+)
 
 #: Fields of the options that count where the queues are read, and not their messages.
 _OF_QUEUES = {
@@ -28,7 +36,37 @@ _OF_QUEUES = {
 }
 
 
-def check_given(given: Mapping[str, Any]) -> None:
+def source_options(options: Mapping[str, str]) -> SourceOptions:
+    """Return the options of a source.
+
+    Raises:
+        ConfigurationError: an option is unknown, missing or malformed, or does nothing.
+    """
+    given = read_options(
+        options, SOURCE_OPTIONS, required=("nameServer",), side="source", others=SINK_OPTIONS
+    )
+    _check_needed(given)
+    _check_given(given)
+    found = SourceOptions(**given)
+    for check in _CHECKS:
+        check(found)
+    return found
+
+
+def _check_needed(given: Mapping[str, Any]) -> None:
+    for option, field, needed, others in _NEEDS_OTHER:
+        if field in given and not given.keys() & set(others):
+            raise ConfigurationError(
+                f"option {option} does nothing without {needed}: add that, or remove {option}"
+            )
+    if "group_fallback" in given and given.get("starting") != Bound(COMMITTED):
+        raise ConfigurationError(
+            "option groupOffsetFallback does nothing without startingOffsets=group: add that, or "
+            "remove groupOffsetFallback"
+        )
+
+
+def _check_given(given: Mapping[str, Any]) -> None:
     """Check what only the user's own words tell, who may have said what is the default.
 
     Args:
@@ -56,7 +94,7 @@ def check_given(given: Mapping[str, Any]) -> None:
         )
 
 
-def check_choice(options: SourceOptions) -> None:
+def _check_choice(options: SourceOptions) -> None:
     given = [
         name
         for name, value in (
@@ -99,7 +137,7 @@ def check_choice(options: SourceOptions) -> None:
         )
 
 
-def check_filters(options: SourceOptions) -> None:
+def _check_filters(options: SourceOptions) -> None:
     if options.sql is not None and options.tags:
         raise ConfigurationError(
             f"options sql and tags exclude each other: name the tags in the expression, "
@@ -120,11 +158,11 @@ def check_filters(options: SourceOptions) -> None:
         ) from error
 
 
-def check_columns(options: SourceOptions) -> None:
+def _check_columns(options: SourceOptions) -> None:
     chosen_columns(options.columns)
 
 
-def check_values(options: SourceOptions) -> None:
+def _check_values(options: SourceOptions) -> None:
     assert options.values is not None  # it raises what is wrong
     topic = options.bad_records_topic
     if (topic is None) is (options.bad_records == SIDE_TOPIC):
@@ -139,7 +177,7 @@ def check_values(options: SourceOptions) -> None:
         )
 
 
-def check_limits(options: SourceOptions) -> None:
+def _check_limits(options: SourceOptions) -> None:
     if options.partitions_max is not None and options.partitions_max < options.partitions_min:
         raise ConfigurationError(
             f"option maxPartitions={options.partitions_max} is below "
@@ -152,7 +190,7 @@ def check_limits(options: SourceOptions) -> None:
         )
 
 
-def check_group(options: SourceOptions) -> None:
+def _check_group(options: SourceOptions) -> None:
     if options.start(EARLIEST) == Bound(COMMITTED) and not options.has_group:
         raise ConfigurationError(
             "option startingOffsets=group: expected the option consumerGroup, too: the group "
@@ -165,7 +203,7 @@ def check_group(options: SourceOptions) -> None:
         )
 
 
-def check_positions(options: SourceOptions) -> None:
+def _check_positions(options: SourceOptions) -> None:
     choice = options.choice
     for option, bound in (
         ("startingOffsets", options.starting),
@@ -206,3 +244,14 @@ def _check_order(start: Bound, end: Bound) -> None:
                 f"option endingOffsets: {what} ends at {last}, but startingOffsets begins there at "
                 f"{first}; expected an end at or after the start"
             )
+
+
+_CHECKS = (
+    _check_choice,
+    _check_filters,
+    _check_columns,
+    _check_values,
+    _check_limits,
+    _check_group,
+    _check_positions,
+)

@@ -1,33 +1,18 @@
 """What the user asked of the source; ``option_tables`` explains each option."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.sql.types import StructType
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.names import TOOLS_GROUP
 from pyspark_pymq.format_options import FAIL, NULL
-from pyspark_pymq.offsets import COMMITTED, EARLIEST, LATEST, At, Bound, Place, named
-from pyspark_pymq.option_tables import RETRY_S, SINK_OPTIONS, SOURCE_OPTIONS
-from pyspark_pymq.option_values import read_options
-from pyspark_pymq.source import option_checks
+from pyspark_pymq.offsets import EARLIEST, LATEST, At, Bound, Place, named
+from pyspark_pymq.option_tables import RETRY_S
 from pyspark_pymq.source.columns import USUAL, check_schema, default_schema
 from pyspark_pymq.source.topic_choice import AssignedQueue, TopicChoice
 from pyspark_pymq.values.formats import BINARY, ValueFormat, value_format
-
-#: Options that do nothing without another one: both, and the field of the first.
-_NEEDS_OTHER = (
-    ("topicRefreshMs", "topic_refresh_s", "subscribePattern", ("topic_pattern",)),
-    ("maxTriggerDelay", "trigger_delay_s", "minOffsetsPerTrigger", ("offsets_min",)),
-    (
-        "startingOffsetsByTimestampStrategy",
-        "is_strict_about_times",
-        "startingTimestamp or startingOffsetsByTimestamp",
-        ("starting_at", "starting_times"),
-    ),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,15 +63,6 @@ class SourceOptions:
     reads_replicas: bool = True
     request_timeout_s: float = 3.0
     retry_timeout_s: float = RETRY_S
-
-    def __post_init__(self) -> None:
-        option_checks.check_choice(self)
-        option_checks.check_filters(self)
-        option_checks.check_columns(self)
-        option_checks.check_values(self)
-        option_checks.check_limits(self)
-        option_checks.check_group(self)
-        option_checks.check_positions(self)
 
     @property
     def tag_expression(self) -> str:
@@ -226,30 +202,3 @@ class SourceOptions:
                     f"batch reads can do. Leave the queue out, and a stream reads it without an "
                     f"end; or use trigger(availableNow=True)"
                 )
-
-
-def source_options(options: Mapping[str, str]) -> SourceOptions:
-    """Return the options of a source.
-
-    Raises:
-        ConfigurationError: an option is unknown, missing or malformed, or does nothing.
-    """
-    given = read_options(
-        options, SOURCE_OPTIONS, required=("nameServer",), side="source", others=SINK_OPTIONS
-    )
-    _check_needed(given)
-    option_checks.check_given(given)
-    return SourceOptions(**given)
-
-
-def _check_needed(given: Mapping[str, Any]) -> None:
-    for option, field, needed, others in _NEEDS_OTHER:
-        if field in given and not given.keys() & set(others):
-            raise ConfigurationError(
-                f"option {option} does nothing without {needed}: add that, or remove {option}"
-            )
-    if "group_fallback" in given and given.get("starting") != Bound(COMMITTED):
-        raise ConfigurationError(
-            "option groupOffsetFallback does nothing without startingOffsets=group: add that, or "
-            "remove groupOffsetFallback"
-        )

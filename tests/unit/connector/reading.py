@@ -6,7 +6,7 @@ from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.source import positions, subscribed_topics
 from pyspark_pymq.source.batch_reader import PymqBatchReader
 from pyspark_pymq.source.columns import default_schema
-from pyspark_pymq.source.options import source_options
+from pyspark_pymq.source.option_checks import source_options
 from pyspark_pymq.source.reader import PymqStreamReader
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", number) for number in range(3))

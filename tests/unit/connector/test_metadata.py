@@ -10,7 +10,7 @@ from tests.unit.connector.reading import B0, OPTIONS, Q0, Q1
 from pymq.errors import ConnectionFailed
 from pyspark_pymq.source import metadata
 from pyspark_pymq.source.metadata import QueueStatesReader, queue_schema
-from pyspark_pymq.source.options import source_options
+from pyspark_pymq.source.option_checks import source_options
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import COMMITTED, EARLIEST, LATEST, At, Bound
 from pyspark_pymq.options import check_options
-from pyspark_pymq.source.options import source_options
+from pyspark_pymq.source.option_checks import source_options
 from pyspark_pymq.source.topic_choice import AssignedQueue
 
 NAMES = {"nameserver": "127.0.0.1:9876"}

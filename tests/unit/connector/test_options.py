@@ -16,7 +16,8 @@ from pyspark_pymq.offsets import EARLIEST, LATEST, Bound
 from pyspark_pymq.option_tables import SINK_OPTIONS, SOURCE_OPTIONS
 from pyspark_pymq.options import check_options
 from pyspark_pymq.sink.options import SinkOptions, sink_options
-from pyspark_pymq.source.options import SourceOptions, source_options
+from pyspark_pymq.source.option_checks import source_options
+from pyspark_pymq.source.options import SourceOptions
 from pyspark_pymq.values.ddl import struct_of_ddl
 
 RECORD = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'

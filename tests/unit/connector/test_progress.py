@@ -9,7 +9,7 @@ from tests.unit.connector.reading import B0, OPTIONS, Q0, Q1, SCHEMA, Time, both
 from pymq.errors import ClientClosed
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.source import progress
-from pyspark_pymq.source.options import source_options
+from pyspark_pymq.source.option_checks import source_options
 from pyspark_pymq.source.progress import AWAY_S, INTERVAL_S, REPEAT_S, GroupProgress
 from pyspark_pymq.source.reader import PymqStreamReader
 

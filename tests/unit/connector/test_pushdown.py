@@ -18,7 +18,7 @@ from tests.unit.connector.reading import B0, OPTIONS, Q0, Q1, SCHEMA, planned
 
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Offsets, QueueRange
-from pyspark_pymq.source.options import source_options
+from pyspark_pymq.source.option_checks import source_options
 from pyspark_pymq.source.pushdown import FilteringBatchReader, OffsetFilters
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)

@@ -10,7 +10,7 @@ from tests.unit.connector.reading import B0, B1, Q0, Q1
 
 from pymq.errors import ConfigurationError
 from pymq.spark import LagListener, StreamLag, lag, starting_offsets
-from pyspark_pymq.source.options import source_options
+from pyspark_pymq.source.option_checks import source_options
 
 MARK = {"v": 1, "since": 17}
 #: A file of a checkpoint's directory "offsets", of a query with three sources.

@@ -15,7 +15,7 @@ from pyspark_pymq.source.columns import (
     chosen_columns,
     default_schema,
 )
-from pyspark_pymq.source.options import source_options
+from pyspark_pymq.source.option_checks import source_options
 from pyspark_pymq.values.ddl import struct_of_ddl
 from pyspark_pymq.values.formats import BODIES, ValueFormat
 from pyspark_pymq.values.spark_types import misfit
