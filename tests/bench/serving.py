@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.interop.processes import guard
+
 READY_TIMEOUT_S = 30.0
 
 
@@ -121,10 +123,12 @@ def serving_broker(
 def _process(arguments: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Run a command of ours until the end of the block; yield its id and what it announces."""
     command = [sys.executable, "-m", *arguments, "-o", "json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, process_group=0)
+    guard.watch(process.pid)  # It ends with the benchmark, however that ends.
     try:
         assert process.stdout is not None
         yield process.pid, json.loads(process.stdout.readline())
     finally:
         process.terminate()
         process.wait(READY_TIMEOUT_S)
+        guard.forget(process.pid)
