@@ -34,6 +34,8 @@ _SENDS = frozenset(
         int(RequestCode.SEND_REPLY_MESSAGE_V2),
     }
 )
+#: Fields of results that hold texts of users, not names: what a member subscribes to.
+_TEXTS = frozenset({"expression", "tags"})
 #: Requests whose bodies are JSON with names in it.
 _BODIES = frozenset(
     {
@@ -115,7 +117,7 @@ class Namespaced:
     def _changed(self, value: Any) -> Any:
         changes = {}
         for field in dataclasses.fields(value):
-            if field.init:
+            if field.init and field.name not in _TEXTS:
                 before = getattr(value, field.name)
                 after = self.result(before)
                 if after is not before and after != before:
