@@ -126,7 +126,10 @@ def unawaited() -> Iterator[list[str]]:
 
     A test that provokes one on purpose asks for this fixture and clears the list.
     """
+    logger = logging.getLogger("asyncio")
+    level = logger.level  # commands set it, and tests of crashes have the root logger silent
     yield UNAWAITED.texts
+    logger.setLevel(level)
     if sys.modules.get("asyncio"):
         gc.collect(1)  # young garbage only: a full collection after each test costs too much
     texts, UNAWAITED.texts[:] = list(UNAWAITED.texts), []

@@ -100,7 +100,9 @@ class Tables:
 
     def versions(self) -> str:
         """Return what names the topics and groups that there are now."""
-        return metadata_version(self.topics.version, self.groups.version)
+        return metadata_version(
+            self.topics.version, self.groups.version, ids=self.topics.ids.digest()
+        )
 
 
 #: Returns lines of the report of a broker (GET_BROKER_RUNTIME_INFO): names and values.

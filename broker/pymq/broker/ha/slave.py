@@ -94,6 +94,7 @@ class Slave:
         self._changed = asyncio.Event()
         self._connection: MasterConnection | None = None
         self._said = SaidOnce(_log)
+        self._refusal = ""
         self._disk = DiskExecutor(None)
         self._tasks = Tasks("slave")
         self.master: str | None = None
@@ -132,6 +133,9 @@ class Slave:
                 hint, cause = "", "connection"
                 if isinstance(error, RemoteProtocolError):
                     pause_s, cause = REFUSED_RETRY_S, "refusal"
+                    if str(error) != self._refusal:  # another reason is news
+                        self._said.over(cause)
+                        self._refusal = str(error)
                 elif isinstance(error, ConnectionResetError) and not self.is_following:
                     pause_s = REFUSED_RETRY_S
                     hint = (

@@ -13,6 +13,7 @@ an id that follows ``NO_ID`` for that of another topic.
 
 import re
 import secrets
+import zlib
 from collections.abc import Callable
 
 from pymq.protocol import fastjson
@@ -34,6 +35,10 @@ class TopicIds:
         self._ids: dict[str, str] = {}
         self.on_change: Callable[[], None] = lambda: None
         self.log_end: Callable[[], int] = lambda: 0
+
+    def digest(self) -> str:
+        """Return what tells these ids from others."""
+        return f"{zlib.crc32(repr(sorted(self._ids.items())).encode()):x}"
 
     def find(self, topic: str) -> str:
         """Return the id of a topic that exists."""

@@ -77,6 +77,12 @@ class OffsetsResponse(Header):
     log_end: int
 
 
-def metadata_version(*versions: DataVersion) -> str:
-    """Return what names the contents of tables with some versions."""
-    return "/".join(f"{v.state_version}.{v.timestamp_ms}.{v.counter}" for v in versions)
+def metadata_version(*versions: DataVersion, ids: str) -> str:
+    """Return what names the contents of tables with some versions, and the ids of topics.
+
+    Args:
+        ids: their digest: a slave may have the tables, which RocketMQ's requests bring as well,
+            before it has the ids.
+    """
+    told = [f"{v.state_version}.{v.timestamp_ms}.{v.counter}" for v in versions]
+    return "/".join((*told, ids))
