@@ -67,7 +67,7 @@ class SubscriberConfig(SubscriberUsecaseConfig):
 
     @property
     def ack_policy(self) -> AckPolicy:
-        """What becomes of messages; one that fails is delivered again, unless told otherwise."""
+        """When a message is acknowledged; the default delivers one whose handler raised again."""
         for policy in (self._ack_policy, self._outer_config.ack_policy):
             if policy is not NOT_GIVEN:
                 return policy
