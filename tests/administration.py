@@ -3,7 +3,7 @@
 import weakref
 
 from pymq import blocking
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 
 _admins: weakref.WeakKeyDictionary[BlockingClient, blocking.Admin] = weakref.WeakKeyDictionary()
 

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from pymq.client.batch_targets import BatchTarget
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.batch_targets import BatchTarget
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.new_batch import NewBatch
 from pymq.protocol.new_records import SharedFields

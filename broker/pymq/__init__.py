@@ -20,20 +20,17 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from pymq import allocation, blocking, selectors
-    from pymq.client.admin import Admin
+    from pymq.client.administration.admin import Admin
     from pymq.client.administration.offsets import OffsetChange
-    from pymq.client.batcher import Batcher
-    from pymq.client.blocking import BlockingClient
-    from pymq.client.column_batch import ColumnBatch
-    from pymq.client.column_receipts import ColumnReceipts
-    from pymq.client.config import ClientConfig
-    from pymq.client.consume_hooks import ConsumeHook, ConsumeOutcome, ConsumeResult
-    from pymq.client.consumer import Consumer
-    from pymq.client.group_progress import QueueLag
-    from pymq.client.hooks import SendHook, SendOutcome
-    from pymq.client.inbox import FlowLimits
-    from pymq.client.message_loop import MessageLoop
-    from pymq.client.network import Network
+    from pymq.client.cluster.config import ClientConfig
+    from pymq.client.cluster.network import Network
+    from pymq.client.cluster.routes import Route
+    from pymq.client.consuming.consume_hooks import ConsumeHook, ConsumeOutcome, ConsumeResult
+    from pymq.client.consuming.consumer import Consumer
+    from pymq.client.consuming.message_loop import MessageLoop
+    from pymq.client.group.group_progress import QueueLag
+    from pymq.client.group.inbox import FlowLimits
+    from pymq.client.group.rebalance_listener import RebalanceListener
     from pymq.client.operations import (
         PullResult,
         PullStatus,
@@ -41,16 +38,19 @@ if TYPE_CHECKING:
         SendStatus,
         TransactionStatus,
     )
-    from pymq.client.producer import Producer
-    from pymq.client.pull_consumer import PullConsumer
+    from pymq.client.pulling.column_batch import ColumnBatch
+    from pymq.client.pulling.pull_consumer import PullConsumer
+    from pymq.client.pulling.reader import Reader
+    from pymq.client.pulling.simple_consumer import SimpleConsumer
     from pymq.client.ranges import PullChunk
-    from pymq.client.reader import Reader
-    from pymq.client.rebalance_listener import RebalanceListener
-    from pymq.client.receipts import SendReceipt
-    from pymq.client.requests import Reply
-    from pymq.client.routes import Route
-    from pymq.client.simple_consumer import SimpleConsumer
-    from pymq.client.transaction import Transaction
+    from pymq.client.sending.batcher import Batcher
+    from pymq.client.sending.column_receipts import ColumnReceipts
+    from pymq.client.sending.hooks import SendHook, SendOutcome
+    from pymq.client.sending.producer import Producer
+    from pymq.client.sending.receipts import SendReceipt
+    from pymq.client.sending.requests import Reply
+    from pymq.client.sending.transaction import Transaction
+    from pymq.client.sockets.blocking_client import BlockingClient
     from pymq.clock import Clock
     from pymq.errors import (
         AlreadySettled,
@@ -120,31 +120,31 @@ else:
 
     # Every other name of __all__ is an exception.
     _HOMES = {
-        "pymq.client.admin": "Admin",
+        "pymq.client.administration.admin": "Admin",
         "pymq.client.administration.offsets": "OffsetChange",
-        "pymq.client.batcher": "Batcher",
-        "pymq.client.blocking": "BlockingClient",
-        "pymq.client.column_batch": "ColumnBatch",
-        "pymq.client.column_receipts": "ColumnReceipts",
-        "pymq.client.config": "ClientConfig",
-        "pymq.client.consume_hooks": "ConsumeHook ConsumeOutcome ConsumeResult",
-        "pymq.client.consumer": "Consumer",
-        "pymq.client.group_progress": "QueueLag",
-        "pymq.client.hooks": "SendHook SendOutcome",
-        "pymq.client.inbox": "FlowLimits",
-        "pymq.client.message_loop": "MessageLoop",
-        "pymq.client.network": "Network",
+        "pymq.client.sending.batcher": "Batcher",
+        "pymq.client.sockets.blocking_client": "BlockingClient",
+        "pymq.client.pulling.column_batch": "ColumnBatch",
+        "pymq.client.sending.column_receipts": "ColumnReceipts",
+        "pymq.client.cluster.config": "ClientConfig",
+        "pymq.client.consuming.consume_hooks": "ConsumeHook ConsumeOutcome ConsumeResult",
+        "pymq.client.consuming.consumer": "Consumer",
+        "pymq.client.group.group_progress": "QueueLag",
+        "pymq.client.sending.hooks": "SendHook SendOutcome",
+        "pymq.client.group.inbox": "FlowLimits",
+        "pymq.client.consuming.message_loop": "MessageLoop",
+        "pymq.client.cluster.network": "Network",
         "pymq.client.operations": "PullResult PullStatus SendResult SendStatus TransactionStatus",
-        "pymq.client.producer": "Producer",
-        "pymq.client.pull_consumer": "PullConsumer",
+        "pymq.client.sending.producer": "Producer",
+        "pymq.client.pulling.pull_consumer": "PullConsumer",
         "pymq.client.ranges": "PullChunk",
-        "pymq.client.reader": "Reader",
-        "pymq.client.rebalance_listener": "RebalanceListener",
-        "pymq.client.receipts": "SendReceipt",
-        "pymq.client.requests": "Reply",
-        "pymq.client.routes": "Route",
-        "pymq.client.simple_consumer": "SimpleConsumer",
-        "pymq.client.transaction": "Transaction",
+        "pymq.client.pulling.reader": "Reader",
+        "pymq.client.group.rebalance_listener": "RebalanceListener",
+        "pymq.client.sending.receipts": "SendReceipt",
+        "pymq.client.sending.requests": "Reply",
+        "pymq.client.cluster.routes": "Route",
+        "pymq.client.pulling.simple_consumer": "SimpleConsumer",
+        "pymq.client.sending.transaction": "Transaction",
         "pymq.clock": "Clock",
         "pymq.protocol.bodies": (
             "BrokerData ClientConnection ClusterInfo ConsumeFromWhere ConsumerConnections "

@@ -7,7 +7,7 @@
     Consumer("127.0.0.1:9876", "billing", allocation=allocation.consistent_hash())
 """
 
-from pymq.client.allocation import (
+from pymq.client.group.allocation import (
     Allocation,
     averagely,
     by_circle,

@@ -8,14 +8,14 @@
         producer.send(Message("flights", b"..."))
 """
 
-from pymq.client.threaded import Consumer
-from pymq.client.threaded_admin import Admin
-from pymq.client.threaded_batcher import Batcher
-from pymq.client.threaded_producer import Producer
-from pymq.client.threaded_pull_consumer import PullConsumer
-from pymq.client.threaded_reader import Reader
-from pymq.client.threaded_simple_consumer import SimpleConsumer
-from pymq.client.threaded_transaction import Transaction
+from pymq.client.threaded.admin import Admin
+from pymq.client.threaded.batcher import Batcher
+from pymq.client.threaded.consumer import Consumer
+from pymq.client.threaded.producer import Producer
+from pymq.client.threaded.pull_consumer import PullConsumer
+from pymq.client.threaded.reader import Reader
+from pymq.client.threaded.simple_consumer import SimpleConsumer
+from pymq.client.threaded.transaction import Transaction
 
 __all__ = [
     "Admin",

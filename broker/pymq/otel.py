@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar, cast
 
 from pymq import extras
-from pymq.client.hooks import SendHook, SendOutcome
+from pymq.client.sending.hooks import SendHook, SendOutcome
 from pymq.protocol.message import Message, ReceivedMessage
 
 extras.require("opentelemetry", by="pymq.otel")

@@ -7,6 +7,6 @@
     producer.send(Message("orders", b"..."), selector=selectors.by_hash("4711"))
 """
 
-from pymq.client.selectors import at_random, by_hash, in_machine_room
+from pymq.client.sending.selectors import at_random, by_hash, in_machine_room
 
 __all__ = ["at_random", "by_hash", "in_machine_room"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from pymq.client.config import parse_name_servers
+from pymq.client.cluster.config import parse_name_servers
 from pymq.errors import ConfigurationError, PymqError
 from pymq.filter.sql92 import parse
 from pymq.protocol.bodies import MessageQueue

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pymq.client.group_progress import QueueLag
+from pymq.client.group.group_progress import QueueLag
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import RESERVED, Position, named, position_from_json, position_to_json

@@ -7,9 +7,9 @@ asked directly, at the address it registered. Of a queue it does not have, it sa
 from collections.abc import Callable, Collection, Iterable
 
 from pymq.client import operations
-from pymq.client.blocking_pool import PASSING
-from pymq.client.bulk_client import BulkClient
-from pymq.client.routes import MASTER_ID
+from pymq.client.cluster.routes import MASTER_ID
+from pymq.client.sockets.blocking_pool import PASSING
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import PymqError, RouteNotFound, TopicNotExist
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Bounds

@@ -6,8 +6,8 @@ from tests.bench import load, machine
 from tests.bench.idle import costs, sends
 from tests.bench.serving import serving
 
-from pymq.client.batch_targets import BatchTarget
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.batch_targets import BatchTarget
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.protocol.batch_body import encode_batch
 
 COUNT = 100_000_000

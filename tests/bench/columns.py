@@ -17,8 +17,8 @@ import pyarrow as pa
 from tests.bench.load import create_topic, run_loop
 from tests.crash.servers import broker_process, name_server_process
 
-from pymq.client.producer import Producer
-from pymq.client.pull_consumer import PullConsumer
+from pymq.client.pulling.pull_consumer import PullConsumer
+from pymq.client.sending.producer import Producer
 
 QUEUE_COUNT = 8
 

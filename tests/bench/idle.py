@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.bench import crowd, load, machine
 from tests.bench.serving import Serving, serving
 
-from pymq.client.producer import Producer
+from pymq.client.sending.producer import Producer
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command

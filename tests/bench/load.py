@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from tests.administration import admin_of
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.producer import Producer
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.protocol.record_batch import read_columns
 

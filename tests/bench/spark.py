@@ -32,7 +32,7 @@ from tests.bench.serving import serving
 from tests.bench.turns import ROUNDS, to_noop, turns, verdict
 
 from pymq import spark as pymq_spark
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.columns.encoding import Encoded, encode_messages
 from pymq.columns.unique_key_arrays import UniqueKeyArrays
 from pymq.protocol.record_batch import read_columns

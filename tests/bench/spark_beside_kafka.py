@@ -29,8 +29,8 @@ from tests.bench.turns import to_noop, turns
 from tests.interop.jars import SPARK_KAFKA, class_path
 
 from pymq import spark as pymq_spark
-from pymq.client.blocking import BlockingClient
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pyspark_pymq.source.columns import USUAL
 
 TASKS, PARTITIONS, ROUNDS = 2, 8, 5

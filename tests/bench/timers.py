@@ -10,7 +10,7 @@ from tests.bench import load, machine
 from tests.bench.serving import Serving, serving
 from tests.bench.store import BATCH, HOST, batch, directory, open_store
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.net.channel import AsyncChannel
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command

@@ -8,7 +8,7 @@ from tests.administration import admin_of
 from tests.cluster.scenarios import QUEUE_COUNT
 
 from pymq import BlockingClient
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.testing import Cluster
 
@@ -34,7 +34,7 @@ def topic(pymq_cluster: Cluster) -> str:
 @pytest.fixture
 def quick_local_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have handlers of a queue that has to wait for them try again soon."""
-    monkeypatch.setattr("pymq.client.retry.LOCAL_RETRY_S", RETRY_MS / 1000)
+    monkeypatch.setattr("pymq.client.group.retry.LOCAL_RETRY_S", RETRY_MS / 1000)
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,8 @@ from tests.crash.disk import log_records
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
 from pymq.client import operations
-from pymq.client.bulk_client import BulkClient
-from pymq.client.routes import QUEUE_COUNT_MAX
+from pymq.client.cluster.routes import QUEUE_COUNT_MAX
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.namesrv.config import NamesrvConfig
 from pymq.namesrv.server import NameServer
 from pymq.net.dispatcher import Handler

@@ -23,8 +23,8 @@ from tests.administration import admin_of
 from tests.cluster.fuzz_run import TURN_S, resident_bytes
 
 from pymq.broker.replication_config import Role
-from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.protocol.replication_secret import encode_challenge, encode_hello, encode_proof
 from pymq.testing import Cluster

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Protocol
 
-from pymq.client.producer import Producer
+from pymq.client.sending.producer import Producer
 from pymq.protocol.message import Message
 
 KEYS = tuple(f"key-{n}" for n in range(9))

@@ -14,9 +14,9 @@ from tests.administration import admin_of
 from tests.cluster.scenarios import receive, send_numbers, wait_until
 
 from pymq import blocking
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
-from pymq.client.producer import Producer
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import AlreadySettled
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, ReceivedMessage

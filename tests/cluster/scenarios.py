@@ -8,8 +8,8 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 
-from pymq.client.consumer import Consumer
-from pymq.client.producer import Producer
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.sending.producer import Producer
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, ReceivedMessage
 

@@ -13,7 +13,7 @@ from tests.spark.two_brokers import TwoBrokers
 import pymq
 from pymq import blocking
 from pymq.client import operations
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import (
     BrokersFailed,
     ClientClosed,

@@ -11,11 +11,11 @@ import pytest
 from tests.cluster.played import Played, PlayedNameServer, closed_address, route_to
 from tests.cluster.test_preencoded_records import preencoded
 
-from pymq.client import batch_pipeline, batch_targets
-from pymq.client.batch_pipeline import BatchPipeline
-from pymq.client.batch_targets import BatchTarget
-from pymq.client.bulk_client import BulkClient
-from pymq.client.config import ClientConfig
+from pymq.client.cluster.config import ClientConfig
+from pymq.client.sockets import batch_pipeline, batch_targets
+from pymq.client.sockets.batch_pipeline import BatchPipeline
+from pymq.client.sockets.batch_targets import BatchTarget
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import (
     DurabilityUnknown,
     LocalProtocolError,

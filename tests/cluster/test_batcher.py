@@ -10,7 +10,7 @@ from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
 from pymq import Batcher, Message, MessageQueue, Producer, SendReceipt, blocking
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import (
     ClientClosed,
     ConfigurationError,

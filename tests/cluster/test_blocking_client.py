@@ -12,10 +12,10 @@ import pytest
 from tests.administration import admin_of
 from tests.cluster.played import Played, closed_address
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.bulk_client import BulkClient
+from pymq.client.cluster.routes import Route
 from pymq.client.operations import PullStatus, SendStatus
-from pymq.client.routes import Route
+from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import (
     BrokerError,
     ClientClosed,

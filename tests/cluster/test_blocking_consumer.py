@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pymq import blocking
-from pymq.client import threaded
-from pymq.client.loop_thread import LoopThread
+from pymq.client.threaded import consumer as threaded
+from pymq.client.threaded.loop_thread import LoopThread
 from pymq.errors import ClientClosed
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster

@@ -14,9 +14,9 @@ from tests.cluster.played import (
     route_to,
 )
 
-from pymq.client.bulk_client import BulkClient
-from pymq.client.config import ClientConfig
-from pymq.client.send_encoding import encode_batches
+from pymq.client.cluster.config import ClientConfig
+from pymq.client.sending.send_encoding import encode_batches
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import (
     BrokerSystemError,
     ConnectionFailed,
@@ -106,7 +106,7 @@ def test_a_name_server_that_has_just_started_does_not_end_a_known_topic(
         assert client.read_queues("T") == [QUEUE]
         assert client.bounds([QUEUE]) == {QUEUE: (0, 7)}
         assert client.write_queues("T") == [QUEUE]  # not the ones it would be created with
-        monkeypatch.setattr("pymq.client.route_table.MISSING_S", 0.0)
+        monkeypatch.setattr("pymq.client.cluster.route_table.MISSING_S", 0.0)
         for _ in range(2):
             with pytest.raises(RouteNotFound, match="'T'"):
                 client.read_queues("T")
@@ -226,7 +226,7 @@ def test_a_long_wait_is_logged_once(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("pymq.client.backoff.WARN_AFTER_S", 0.1)
+    monkeypatch.setattr("pymq.client.sockets.backoff.WARN_AFTER_S", 0.1)
     name_server.routes.clear()
     awaiting = replace(IMPATIENT, awaits_routes=True)
     with (

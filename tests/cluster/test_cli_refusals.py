@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.cluster.cli_processes import pymq, refusal, up, write_file
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 

@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.cli_processes import DEADLINE_S, array, pymq, refusal, rows, running
 
 from pymq.client import operations
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.protocol.sink_bodies import SinkBatch
 from pymq.protocol.sink_decisions import PublishRequest, StagedRuns
 from pymq.testing import Cluster

@@ -22,7 +22,7 @@ from tests.cluster.cli_processes import (
 )
 from tests.interop.peers import free_port
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 
 

@@ -10,8 +10,8 @@ from tests.cluster.cli_processes import array, pymq, refusal
 from tests.crash.servers import broker_process
 
 from pymq.broker.replication_config import Role
-from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 

@@ -9,9 +9,9 @@ from tests.cluster import scenarios
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
-from pymq.client.allocation import by_circle
-from pymq.client.consumer import Consumer
-from pymq.client.inbox import FlowLimits
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.group.allocation import by_circle
+from pymq.client.group.inbox import FlowLimits
 from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, LocalProtocolError
 from pymq.protocol.message import ReceivedMessage
 from pymq.testing.cluster import Cluster

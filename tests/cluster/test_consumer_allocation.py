@@ -8,8 +8,8 @@ from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq import allocation
-from pymq.client.allocation import Allocation
-from pymq.client.consumer import Consumer
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.group.allocation import Allocation
 from pymq.protocol.bodies import MessageQueue
 from pymq.testing.cluster import Cluster
 
@@ -73,7 +73,7 @@ def test_a_list_of_queues_and_the_retry_topic(pymq_cluster: Cluster) -> None:
 def test_a_wrong_function_is_named_once_and_takes_nothing_away(
     pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymq.client.rebalance.REBALANCE_SOON_S", 0.05)
+    monkeypatch.setattr("pymq.client.group.rebalance.REBALANCE_SOON_S", 0.05)
     is_wrong = False
 
     def moody(queues: list[MessageQueue], _: list[str], __: str) -> list[MessageQueue]:

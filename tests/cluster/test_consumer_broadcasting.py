@@ -10,7 +10,7 @@ from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq import Network, blocking
-from pymq.client.consumer import Consumer
+from pymq.client.consuming.consumer import Consumer
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
 

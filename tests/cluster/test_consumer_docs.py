@@ -11,7 +11,7 @@ from tests.cluster.outcome_scenarios import committed, dead_letters
 from tests.readme import NAME_SERVER, Block, blocks
 
 from pymq import Message, Producer
-from pymq.client.local_offsets import OffsetTable
+from pymq.client.consuming.local_offsets import OffsetTable
 from pymq.testing.cluster import Cluster
 
 DEADLINE_S = 60.0

@@ -9,7 +9,7 @@ from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 
-from pymq.client.consumer import Consumer
+from pymq.client.consuming.consumer import Consumer
 from pymq.net.server import ServerConnection
 from pymq.protocol.bodies import Heartbeat
 from pymq.protocol.codes import RequestCode

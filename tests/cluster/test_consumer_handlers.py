@@ -8,8 +8,8 @@ from tests.cluster.running import ask, run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq.client import operations
-from pymq.client.consumer import Consumer
-from pymq.client.inbox import FlowLimits
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.group.inbox import FlowLimits
 from pymq.client.operations import PreparedMessage
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage

@@ -17,10 +17,10 @@ from tests.cluster.scenarios import wait_until
 
 from pymq import blocking
 from pymq.client import operations
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
-from pymq.client.producer import Producer
-from pymq.client.rebalance_listener import RebalanceListener
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.group.rebalance_listener import RebalanceListener
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
@@ -33,7 +33,7 @@ Handler = Callable[[ReceivedMessage], object]
 
 @pytest.fixture
 def two_brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    monkeypatch.setattr("pymq.client.rebalance.REBALANCE_SOON_S", 0.2)
+    monkeypatch.setattr("pymq.client.group.rebalance.REBALANCE_SOON_S", 0.2)
     with Cluster(brokers=2) as running:
         yield running
 
@@ -271,8 +271,8 @@ def test_a_broker_is_killed_and_comes_back_while_in_order(
 def test_a_queue_is_given_up_when_its_handler_is_done(
     pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pymq.client.held_queues.LEAVING_S", 0.1)
-    monkeypatch.setattr("pymq.client.rebalance.REBALANCE_SOON_S", 0.1)
+    monkeypatch.setattr("pymq.client.group.held_queues.LEAVING_S", 0.1)
+    monkeypatch.setattr("pymq.client.group.rebalance.REBALANCE_SOON_S", 0.1)
     got: list[tuple[str, bytes]] = []
 
     async def test() -> None:
@@ -327,8 +327,8 @@ class Told(RebalanceListener):
 def test_a_lock_that_another_member_has_taken_is_lost(
     pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pymq.client.queue_locks.RENEW_S", 0.1)
-    monkeypatch.setattr("pymq.client.rebalance.REBALANCE_SOON_S", 0.1)
+    monkeypatch.setattr("pymq.client.group.queue_locks.RENEW_S", 0.1)
+    monkeypatch.setattr("pymq.client.group.rebalance.REBALANCE_SOON_S", 0.1)
 
     async def test() -> None:
         with BlockingClient(pymq_cluster.name_server) as client:

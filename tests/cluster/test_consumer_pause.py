@@ -10,10 +10,10 @@ from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq import blocking
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
-from pymq.client.producer import Producer
-from pymq.client.rebalance_listener import RebalanceListener
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.group.rebalance_listener import RebalanceListener
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ClientClosed, ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, ReceivedMessage
@@ -227,7 +227,7 @@ def test_a_listener_that_fails_or_hangs_is_named(
     caplog: pytest.LogCaptureFixture,
     unawaited: list[str],
 ) -> None:
-    monkeypatch.setattr("pymq.client.rebalance_listener.SLOW_S", 0.05)
+    monkeypatch.setattr("pymq.client.group.rebalance_listener.SLOW_S", 0.05)
 
     class Bad(RebalanceListener):
         async def assigned(self, queues: list[MessageQueue]) -> None:

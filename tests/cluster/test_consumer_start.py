@@ -11,9 +11,9 @@ from tests.cluster.running import ask, run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
 from pymq.client import operations
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
-from pymq.client.inbox import FlowLimits
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.group.inbox import FlowLimits
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.net.channel import AsyncChannel
 from pymq.net.server import ServerConnection
 from pymq.protocol.bodies import ConsumeFromWhere, GroupConfig, MessageQueue
@@ -71,7 +71,7 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(
     pymq_cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reader is beyond the end of the new queue, where an official client would go on."""
-    monkeypatch.setattr("pymq.client.queue_reader.SUSPEND_S", 0.1)
+    monkeypatch.setattr("pymq.client.group.queue_reader.SUSPEND_S", 0.1)
     name_server = pymq_cluster.name_server
 
     def replace_topic() -> None:
@@ -147,9 +147,9 @@ def test_a_group_that_is_reset_while_it_reads_goes_on_there(
 def test_an_idle_member_tells_a_group_that_was_deleted_where_it_is(
     pymq_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymq.client.consumer.COMMIT_S", 0.05)
-    monkeypatch.setattr("pymq.client.broker_offsets.COMMIT_AGAIN_S", 0.1)
-    monkeypatch.setattr("pymq.client.queue_reader.SUSPEND_S", 0.2)
+    monkeypatch.setattr("pymq.client.consuming.consumer.COMMIT_S", 0.05)
+    monkeypatch.setattr("pymq.client.group.broker_offsets.COMMIT_AGAIN_S", 0.1)
+    monkeypatch.setattr("pymq.client.group.queue_reader.SUSPEND_S", 0.2)
     queue = MessageQueue("T", pymq_cluster.broker_name, 0)
     query = operations.query_offset("g", queue)
 

@@ -10,8 +10,8 @@ import pytest
 from tests.administration import admin_of
 
 from pymq import blocking
-from pymq.client import threaded
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.client.threaded import consumer as threaded
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing.cluster import Cluster
 

@@ -13,9 +13,9 @@ from tests.cluster.played import Played, closed_address
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
-from pymq.client.inbox import FlowLimits
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.group.inbox import FlowLimits
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.bodies import BrokerData, QueueData, TopicRoute
 from pymq.protocol.codes import Permission, RequestCode
 from pymq.protocol.command import Command
@@ -56,9 +56,9 @@ def no_way_back(one_queue: Cluster) -> Cluster:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymq.client.retry.LOCAL_RETRY_S", 0.05)
-    monkeypatch.setattr("pymq.client.queue_reader.HELD_BACK_S", 0.1)
-    monkeypatch.setattr("pymq.client.queue_reader.SLOW_S", 0.2)
+    monkeypatch.setattr("pymq.client.group.retry.LOCAL_RETRY_S", 0.05)
+    monkeypatch.setattr("pymq.client.group.queue_reader.HELD_BACK_S", 0.1)
+    monkeypatch.setattr("pymq.client.group.queue_reader.SLOW_S", 0.2)
 
 
 # ------------------------------------------------------------------------------------ members

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.spark.two_brokers import NAMES, TwoBrokers, wait_until
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command

@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.children import in_child
 
 from pymq.broker.config import BrokerConfig
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ClientClosed, ConfigurationError, StoreMismatch
 from pymq.protocol.message import Message
 from pymq.testing import Cluster

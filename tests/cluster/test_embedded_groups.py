@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.administration import admin_of
 
-from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ClientClosed, ConfigurationError, RequestTimeout, StoreMismatch
 from pymq.protocol.message import Message
 from pymq.protocol.record import decode_records

@@ -12,10 +12,10 @@ from tests.administration import admin_of
 from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
+from pymq.client.consuming.consumer import Consumer
 from pymq.client.operations import SendStatus
-from pymq.client.producer import Producer
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import PymqError
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.addresses import split_address

@@ -9,8 +9,8 @@ from tests.administration import admin_of
 from tests.cluster.broker_peer import Peer, serve
 from tests.cluster.played import PlayedBroker, PlayedNameServer, closed_address, route_to
 
-from pymq.client import fitting_ranges
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets import fitting_ranges
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import (
     ConnectionFailed,
     RemoteProtocolError,

@@ -21,7 +21,7 @@ import pytest
 from tests.cluster.children import in_child
 
 from pymq import ClientMisplaced, Message, Network, ReceivedMessage, blocking
-from pymq.client.loop_thread import LoopThread
+from pymq.client.threaded.loop_thread import LoopThread
 from pymq.testing import Cluster
 
 DEADLINE_S = 60.0

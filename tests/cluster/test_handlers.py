@@ -10,8 +10,8 @@ from tests.administration import admin_of
 from tests.cluster.scenarios import send_numbers, wait_until
 
 from pymq import blocking
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError
 from pymq.protocol.message import ReceivedMessage
 from pymq.testing.cluster import Cluster
@@ -106,7 +106,7 @@ def test_blocking_run_ends_with_what_is_wrong_and_finishes_nothing(
 def test_handlers_that_never_wait_leave_the_loop_its_turns(
     filled: str, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    monkeypatch.setattr("pymq.client.inbox.TURN_S", -1.0)  # every message is a long one
+    monkeypatch.setattr("pymq.client.group.inbox.TURN_S", -1.0)  # every message is a long one
     events: list[str] = []
 
     async def work() -> None:
@@ -139,7 +139,7 @@ def test_handlers_that_never_wait_leave_the_loop_its_turns(
 def test_the_loop_is_watched(
     filled: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("pymq.client.loop_watch.STANDSTILL_S", -1.0)
+    monkeypatch.setattr("pymq.client.cluster.loop_watch.STANDSTILL_S", -1.0)
 
     async def work() -> None:
         async with Consumer(filled, "g").subscribe("T"):

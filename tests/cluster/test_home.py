@@ -8,9 +8,9 @@ import pytest
 from tests.cluster.children import in_child
 from tests.cluster.scenarios import wait_until
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
-from pymq.client.producer import Producer
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ClientMisplaced
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.record import decode_records

@@ -9,7 +9,7 @@ from tests.cluster.addresses import has_ipv6
 from tests.preencoded import takes_records
 
 from pymq import Consumer, Producer
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message
 from pymq.protocol.record import decode_records

@@ -12,8 +12,8 @@ from tests.cluster.played import (
 )
 
 from pymq.client import operations
-from pymq.client.bulk_client import BulkClient
-from pymq.client.routes import Route
+from pymq.client.cluster.routes import Route
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import BrokerSystemError, ConnectionFailed, PymqError, RequestTimeout
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode

@@ -11,8 +11,8 @@ import pytest
 
 import pymq
 from pymq import BlockingClient, Network, blocking
-from pymq.client import name_server_lookup
-from pymq.client.config import parse_name_servers
+from pymq.client.cluster import name_server_lookup
+from pymq.client.cluster.config import parse_name_servers
 from pymq.errors import ConfigurationError, ConnectionFailed
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
@@ -189,7 +189,7 @@ def test_name_servers_are_looked_up(cluster: Cluster, web: WebServer) -> None:
 def test_they_are_looked_up_again_and_the_old_ones_stay_while_nobody_answers(
     cluster: Cluster, web: WebServer, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    monkeypatch.setattr("pymq.client.pool.LOOKUP_S", 0.02)
+    monkeypatch.setattr("pymq.client.cluster.pool.LOOKUP_S", 0.02)
     caplog.set_level(logging.INFO, "pymq")
     web.text = cluster.name_server
 

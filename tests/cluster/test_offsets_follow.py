@@ -10,7 +10,7 @@ from tests.cluster.test_acting_master import QUEUE, commit_at, offset_at
 from tests.cluster.test_replication import ask, eventually, pair_of, send
 
 from pymq.broker.replication_config import Role
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.command import Command

@@ -16,8 +16,8 @@ from tests.cluster.outcome_scenarios import (
 from tests.cluster.running import run
 from tests.cluster.scenarios import numbers_of, receive, send_numbers, wait_until
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import AlreadySettled, ConfigurationError, NotInHand
 from pymq.protocol.codes import Permission
 from pymq.protocol.message import ReceivedMessage

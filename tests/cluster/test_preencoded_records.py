@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.broker_peer import Peer, fields, records, serve
 from tests.preencoded import NOWHERE, lay_out, takes_records
 
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import BrokerError
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue

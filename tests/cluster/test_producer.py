@@ -12,8 +12,8 @@ from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
 from pymq import blocking
-from pymq.client.loop_thread import LoopThread
-from pymq.client.producer import Producer
+from pymq.client.sending.producer import Producer
+from pymq.client.threaded.loop_thread import LoopThread
 from pymq.errors import (
     ClientClosed,
     ConfigurationError,
@@ -193,7 +193,7 @@ def test_closing_is_not_taken_for_a_cancellation(monkeypatch: pytest.MonkeyPatch
             producer = Producer(broker.address)
             await producer.start()
             await producer.queues("T")
-            monkeypatch.setattr("pymq.client.pool.AsyncChannel.connect", never)
+            monkeypatch.setattr("pymq.client.cluster.pool.AsyncChannel.connect", never)
             waiting = asyncio.ensure_future(producer.send_one_way(Message("T", b"x")))
             await asyncio.sleep(0)
             await producer.close()

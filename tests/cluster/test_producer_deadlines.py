@@ -11,9 +11,9 @@ from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
 from pymq import blocking
-from pymq.client.batcher import Batcher
-from pymq.client.blocking import BlockingClient
-from pymq.client.producer import Producer
+from pymq.client.sending.batcher import Batcher
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,

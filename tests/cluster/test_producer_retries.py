@@ -6,7 +6,7 @@ import pytest
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
-from pymq.client.producer import Producer
+from pymq.client.sending.producer import Producer
 from pymq.errors import (
     ConnectionFailed,
     LocalProtocolError,
@@ -160,7 +160,7 @@ def test_a_failed_part_of_a_split_batch_tells_what_was_stored() -> None:
 
 
 def test_a_slow_broker_is_avoided_if_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pymq.client.broker_health.LATENCIES_S", (0.0, 1.8, 3.0, 5.0, 15.0))
+    monkeypatch.setattr("pymq.client.sending.broker_health.LATENCIES_S", (0.0, 1.8, 3.0, 5.0, 15.0))
 
     async def test() -> None:
         for _ in range(10):

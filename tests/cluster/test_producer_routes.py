@@ -7,9 +7,9 @@ import pytest
 from tests.cluster.fake_broker import FakeBroker
 from tests.cluster.running import run
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
-from pymq.client.producer import Producer
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import (
     ClientClosed,
     ConfigurationError,

@@ -14,10 +14,10 @@ from tests.cluster.played import (
 )
 from tests.unit.connector.fake import record
 
-from pymq.client import read_sources
-from pymq.client.blocking_pool import BlockingPool
-from pymq.client.bulk_client import BulkClient
 from pymq.client.ranges import PullChunk
+from pymq.client.sockets import read_sources
+from pymq.client.sockets.blocking_pool import BlockingPool
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import ConnectionFailed, OffsetOutOfRange
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.codes import RequestCode, ResponseCode

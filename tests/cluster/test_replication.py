@@ -15,8 +15,8 @@ import pytest
 from tests.administration import admin_of
 
 from pymq.broker.replication_config import Role
-from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import BrokerError
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.addresses import split_address

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.test_replication import SEGMENT_BYTES, Pair, eventually, pair_of, send
 
 from pymq.broker.replication_config import Role
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.clock import Clock
 from pymq.errors import ConfigurationError
 from pymq.protocol.addresses import join_address

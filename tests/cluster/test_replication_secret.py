@@ -26,8 +26,8 @@ from tests.cluster.test_replication import (
 )
 
 from pymq.broker.replication_config import Role
-from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.message import Message

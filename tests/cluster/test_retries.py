@@ -8,7 +8,7 @@ import pytest
 from tests.cluster.broker_peer import Peer, create_topic, fields, records, serve
 from tests.cluster.scenarios import send_numbers, wait_until
 
-from pymq.client.consumer import Consumer
+from pymq.client.consuming.consumer import Consumer
 from pymq.protocol.bodies import GroupConfig
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command

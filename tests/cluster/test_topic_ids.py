@@ -7,7 +7,7 @@ import pytest
 from tests.administration import admin_of
 from tests.cluster.broker_peer import Peer, create_topic, serve
 
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.headers.offsets import NO_ID

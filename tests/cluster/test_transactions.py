@@ -18,7 +18,7 @@ from pymq import (
     TransactionStatus,
     blocking,
 )
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ClientClosed, LocalProtocolError, PymqError, RouteNotFound
 from pymq.protocol.record import decode_records
 from pymq.testing import Cluster

@@ -20,9 +20,9 @@ from tests.cluster.running import run
 from tests.cluster.scenarios import wait_until
 from tests.spark.two_brokers import TwoBrokers
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
-from pymq.client.producer import Producer
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import BrokersFailed, PymqError, RequestTimeout
 from pymq.protocol.command import Command
 from pymq.protocol.message import Message, ReceivedMessage

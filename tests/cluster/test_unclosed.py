@@ -11,7 +11,7 @@ from tests.administration import admin_of
 from tests.cluster.played import closed_address
 
 from pymq import blocking
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConnectionFailed
 from pymq.protocol.message import Message
 from pymq.testing.cluster import Cluster

@@ -30,7 +30,7 @@ from tests.crash.ledger import (
 from tests.crash.producers import PAUSE_S, TIMEOUT_S
 
 from pymq.client.operations import SendStatus
-from pymq.client.producer import Producer
+from pymq.client.sending.producer import Producer
 from pymq.errors import ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel, OnRequest
 from pymq.protocol.bodies import TopicRoute

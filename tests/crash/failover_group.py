@@ -19,7 +19,7 @@ from tests.crash.kills import TOPIC, damage
 from tests.crash.servers import HERE, SMALL_FILES, Place, ServerFailed, broker_process
 from tests.interop.controllers import BROKER_NAME, state_of
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 
 IN_SYNC_TIMEOUT_S: Final = 90.0
 _POLL_S: Final = 0.1

@@ -30,7 +30,7 @@ from tests.crash.producers import PRODUCER_COUNT
 from tests.crash.servers import HERE, Place, name_server_process
 from tests.disks import ResizableDisk
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 
 #: Requests acknowledged to each process that sends between two events: a random number up to this.
 BETWEEN_MAX: Final = 100

@@ -27,7 +27,7 @@ from tests.crash.servers import (
 )
 from tests.interop.processes import guard
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.record import decode_records
 from pymq.store import StoreConfig
 from pymq.store.config import DELAY_LEVELS_MS

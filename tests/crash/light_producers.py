@@ -42,7 +42,7 @@ from tests.crash.ledger import (
 from tests.crash.producers import PAUSE_S, TIMEOUT_S
 
 from pymq.client.operations import SendStatus
-from pymq.client.producer import Producer
+from pymq.client.sending.producer import Producer
 from pymq.errors import PymqError
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode
 from pymq.protocol.command import Command

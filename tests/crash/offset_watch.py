@@ -13,7 +13,7 @@ from tests.crash.failover_checkers import (
     QueryBegun,
 )
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import PymqError
 
 GROUP: Final = "offsets"

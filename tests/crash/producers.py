@@ -30,8 +30,8 @@ from tests.crash.ledger import (
 )
 
 from pymq.client.operations import SendStatus
-from pymq.client.producer import Producer
-from pymq.client.receipts import SendReceipt
+from pymq.client.sending.producer import Producer
+from pymq.client.sending.receipts import SendReceipt
 from pymq.errors import PymqError
 from pymq.protocol.message import Message
 

@@ -19,7 +19,7 @@ from tests.crash.kills import QUEUE_COUNT, SenderProcess, kill_and_sometimes_aga
 from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.names import SCHEDULE_TOPIC
 from pymq.store import StoreConfig
 from pymq.store.inspection import check_store

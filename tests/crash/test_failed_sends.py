@@ -21,9 +21,9 @@ from tests.administration import admin_of
 from tests.crash.kills import read_all
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 
-from pymq.client.bulk_client import BulkClient
-from pymq.client.producer import Producer
-from pymq.client.send_encoding import encode_batches
+from pymq.client.sending.producer import Producer
+from pymq.client.sending.send_encoding import encode_batches
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import PymqError
 from pymq.protocol.message import Message
 

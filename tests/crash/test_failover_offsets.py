@@ -23,7 +23,7 @@ from tests.crash.servers import (
 )
 
 from pymq.client import operations
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import PymqError
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.addresses import split_address

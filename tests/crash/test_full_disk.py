@@ -23,9 +23,9 @@ from tests.crash.servers import (
     name_server_process,
 )
 
-from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
-from pymq.client.producer import Producer
+from pymq.client.sending.producer import Producer
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import PymqError, ServiceNotAvailable
 from pymq.protocol.message import Message
 

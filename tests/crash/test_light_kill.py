@@ -28,7 +28,7 @@ from tests.crash.light_producers import TOPICS, read_all
 from tests.crash.servers import broker_process, name_server_process
 from tests.crash.test_delayed_kill import LEVELS_MS, recorder, wait_delivered
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.multi_dispatch import is_light
 
 pytestmark = pytest.mark.crash

@@ -17,7 +17,7 @@ from tests.crash.pop_checkers import check_pops
 from tests.crash.pop_consumers import GROUPS
 from tests.crash.servers import broker_process, name_server_process
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 
 pytestmark = pytest.mark.crash
 

@@ -24,7 +24,7 @@ from tests.crash.pop_order_consumers import OFFSETS, ORDERS
 from tests.crash.pop_order_history import Death, History, saved_offsets, saved_pops
 from tests.crash.servers import broker_process, name_server_process
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.codes import RequestCode, ResponseCode
 
 pytestmark = pytest.mark.crash

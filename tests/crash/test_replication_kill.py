@@ -29,7 +29,7 @@ from tests.crash.kills import (
 from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 
 pytestmark = pytest.mark.crash
 

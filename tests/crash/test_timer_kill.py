@@ -23,7 +23,7 @@ from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
 from tests.crash.timer_checkers import RECALLED, TimerKill, check_timers
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import decode_properties
 from pymq.protocol.names import TIMER_TOPIC
 from pymq.store import Files

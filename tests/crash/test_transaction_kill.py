@@ -22,7 +22,7 @@ from tests.crash.ledger import Acknowledged, Event
 from tests.crash.servers import broker_process, name_server_process
 from tests.crash.transaction_checkers import check_transactions
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.names import HALF_TOPIC
 
 pytestmark = pytest.mark.crash

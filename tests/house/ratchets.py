@@ -28,7 +28,7 @@ _PEERS = "a format of the protocol: written or read by peers, or by requests to 
 _DISKS = "the disks of the crash tests"
 #: Definitions that nothing of ours uses, and why they are there.
 UNUSED: dict[str, str] = {
-    "pymq.client.bulk_client.BulkClient.send_batches": "how tests and benchmarks fill queues",
+    "pymq.client.sockets.bulk_client.BulkClient.send_batches": "how tests fill queues",
     "pymq.filter.bloom.BloomFilter.is_hit": "how tests read bit maps of RocketMQ",
     "pymq.protocol.batch_body.decode_batch": _PEERS,
     "pymq.protocol.registration_body.RegisterBrokerBody.encode_compressed": _PEERS,

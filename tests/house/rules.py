@@ -72,6 +72,15 @@ OPTIONAL: dict[str, set[str]] = {
 # before it. A rank holds modules and sub-packages by name; "*" is every one that no rank names.
 # The layer's `__init__` belongs to the last one.
 RANKS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "client": (
+        ("checks", "operations"),
+        ("*",),
+        ("cluster",),
+        ("sending", "group"),
+        ("sockets", "consuming", "administration"),
+        ("pulling",),
+        ("threaded",),
+    ),
     "controller": (
         ("config",),
         ("groups",),

@@ -17,7 +17,7 @@ from tests.interop.golden import (
 from tests.interop.peers import RealBroker, free_port, wait_for_route
 from tests.interop.test_store_exchange import BROKER_NAME, OURS, BrokerLike
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.clock import Clock
 from pymq.protocol.bodies import MessageQueue
 from pymq.store import MessageStore, StoreConfig

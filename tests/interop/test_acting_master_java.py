@@ -22,7 +22,7 @@ from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, RealNameServer, free_port
 
 from pymq.client import operations
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import BrokerSystemError, PymqError
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.addresses import split_address

@@ -11,7 +11,7 @@ from tests.interop.conftest import some
 from tests.interop.jvm import JavaClient
 
 from pymq import allocation
-from pymq.client.allocation import Allocation
+from pymq.client.group.allocation import Allocation
 from pymq.protocol.allocation import java_order, sort_queues
 from pymq.protocol.bodies import MessageQueue
 

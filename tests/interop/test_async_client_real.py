@@ -11,10 +11,10 @@ import pytest
 from tests.cluster import scenarios
 from tests.interop.conftest import RealCluster
 
-from pymq.client.consumer import Consumer
-from pymq.client.producer import Producer
-from pymq.client.threaded import Consumer as BlockingConsumer
-from pymq.client.threaded_producer import Producer as BlockingProducer
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.sending.producer import Producer
+from pymq.client.threaded.consumer import Consumer as BlockingConsumer
+from pymq.client.threaded.producer import Producer as BlockingProducer
 from pymq.errors import ConfigurationError
 from pymq.protocol.message import Message
 

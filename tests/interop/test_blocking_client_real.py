@@ -13,9 +13,9 @@ from tests.interop.conftest import RealCluster
 from tests.preencoded import takes_records
 
 from pymq import blocking
-from pymq.client.batch_targets import BatchTarget
-from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import PullStatus, SendStatus
+from pymq.client.sockets.batch_targets import BatchTarget
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import BrokerError, MessageNotFound, OffsetOutOfRange, RouteNotFound
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
@@ -170,7 +170,7 @@ def test_pipelined_batches_are_all_there(site: Site) -> None:
 def test_batches_for_any_queue_keep_the_order_of_each(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pymq.client.batch_targets.TURN_BYTES", 20_000)
+    monkeypatch.setattr("pymq.client.sockets.batch_targets.TURN_BYTES", 20_000)
     bodies = [b"%06d" % number for number in range(6_000)]
     pipeline = site.client.batch_pipeline(in_flight_max=3, retry_s=60.0)
     for at in range(0, len(bodies), 20):

@@ -15,7 +15,7 @@ from tests.interop.peers import RealBroker, RealNameServer, free_port
 from tests.interop.test_failover_mixed import SEGMENT_BYTES, VERSION, controller, make_broker
 
 from pymq.broker.replication_config import Role
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 

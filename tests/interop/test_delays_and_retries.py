@@ -23,7 +23,7 @@ from tests.interop.java_scenarios import AdminFactory, ClientFactory, JavaSite, 
 from tests.interop.java_values import ReceivedMessage
 from tests.interop.peers import RealBroker
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol import fastjson
 from pymq.protocol.codes import PullFlag, RequestCode, ResponseCode

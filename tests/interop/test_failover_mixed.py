@@ -30,7 +30,7 @@ from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 from tests.interop.peers import RealBroker, RealNameServer, free_port
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.record import decode_records
 
 pytestmark = pytest.mark.interop

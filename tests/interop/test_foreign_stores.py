@@ -10,7 +10,7 @@ from tests.interop.peers import RealBroker, RealNameServer, free_port
 from tests.unit.store.stores import FakeClock, bodies
 
 from pymq import Message
-from pymq.client.threaded_producer import Producer
+from pymq.client.threaded.producer import Producer
 from pymq.errors import StoreMismatch
 from pymq.store import MessageStore, StoreConfig
 

@@ -18,7 +18,7 @@ from tests.interop.java_scenarios import (
 from tests.interop.java_steering import JavaRequester, JavaResponder, JavaSteering
 from tests.interop.java_values import JavaError
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.testing import Cluster
 

@@ -25,9 +25,9 @@ from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, RealNameServer
 from tests.interop.test_moving_group import Delivery, unexplained
 
-from pymq.client.consumer import Consumer
-from pymq.client.network import Network
-from pymq.client.producer import Producer
+from pymq.client.cluster.network import Network
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.sending.producer import Producer
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing import Cluster
 

@@ -12,7 +12,7 @@ from tests.interop.conftest import require_peers, some
 from tests.interop.jars import class_path, java_executable
 from tests.interop.processes import OPEN_MODULES
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.testing import Cluster
 
 pytestmark = pytest.mark.interop

@@ -23,8 +23,8 @@ from tests.interop.conftest import require_peers
 from tests.interop.peers import RealBroker, RealNameServer, free_port
 
 from pymq import Consumer, Message
-from pymq.client.blocking import BlockingClient
-from pymq.client.config import ClientConfig
+from pymq.client.cluster.config import ClientConfig
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import PymqError
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.addresses import split_address

@@ -12,7 +12,7 @@ from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.jvm import JavaClient
 
 from pymq import Message, Network, blocking
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import PymqError
 from pymq.testing import Cluster
 

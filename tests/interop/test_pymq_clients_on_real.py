@@ -16,10 +16,10 @@ from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.java_values import Outgoing
 from tests.interop.jvm import JavaClient
 
-from pymq.client.consumer import Consumer
+from pymq.client.consuming.consumer import Consumer
 from pymq.client.operations import SendStatus
-from pymq.client.producer import Producer
-from pymq.client.receipts import SendReceipt
+from pymq.client.sending.producer import Producer
+from pymq.client.sending.receipts import SendReceipt
 from pymq.protocol.compression import Compression
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.testing import Cluster

@@ -28,7 +28,7 @@ from tests.interop.java_client import JavaProducer, JavaPushConsumer
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.clock import Clock
 from pymq.filter.bloom import BloomFilter
 from pymq.protocol.hashes import java_hash

@@ -10,9 +10,9 @@ from tests.administration import admin_of
 from tests.interop.conftest import require_peers
 from tests.interop.peers import RealBroker, RealNameServer
 
-from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import Pull, update_topic
 from pymq.client.ranges import PullChunk
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import TopicNotExist
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue, Subscription, TopicConfig

@@ -18,7 +18,7 @@ from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, wait_for_route
 from tests.preencoded import lay_out, takes_records
 
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.protocol.batch_body import encode_batch
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message

@@ -25,7 +25,7 @@ from tests.interop.test_acting_master_java import (
 )
 
 from pymq import ReceivedMessage, SimpleConsumer, TransactionStatus, blocking
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import PymqError
 from pymq.net.blocking import BlockingChannel
 from pymq.protocol.addresses import split_address

@@ -13,7 +13,7 @@ from tests.interop.peers import RealBroker, RealNameServer, free_port
 
 from pymq import blocking
 from pymq.broker.replication_config import Role
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.protocol.record import decode_records
 from pymq.store import StoreConfig

@@ -21,8 +21,8 @@ from tests.interop.test_replication_java import (
 )
 
 from pymq.broker.replication_config import Role
-from pymq.client.blocking import BlockingClient
 from pymq.client.operations import SendStatus
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 

@@ -14,8 +14,8 @@ import pytest
 from tests.administration import admin_of
 from tests.interop.conftest import RealCluster
 
-from pymq.client.bulk_client import BulkClient
-from pymq.client.config import ClientConfig
+from pymq.client.cluster.config import ClientConfig
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import ConfigurationError, LocalProtocolError
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import Record, decode_records

@@ -17,7 +17,7 @@ from tests.interop.java_scenarios import AWKWARD_TEXT
 from tests.interop.jvm import JavaClient
 from tests.local_spark import local_spark
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message, ReceivedMessage
 from pymq.protocol.record import decode_records

@@ -20,7 +20,7 @@ from tests.interop.conftest import RealCluster
 from tests.interop.jvm import JavaClient
 from tests.interop.mqadmin import Mqadmin
 
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import RequestNotSupported
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import Message

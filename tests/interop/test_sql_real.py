@@ -19,7 +19,7 @@ from tests.interop.jvm import JavaClient
 from tests.unit.filter.sql_expressions import Expressions, jumbled, text
 
 from pymq import blocking
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import FilterSyntaxError
 from pymq.filter.evaluate import compile_sql92
 from pymq.net.blocking import BlockingChannel

@@ -28,7 +28,7 @@ from tests.interop.java_values import Outgoing, ReceivedMessage
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, wait_for_route
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol import fastjson
 from pymq.protocol import message as properties_of
 from pymq.protocol.bodies import MessageQueue

@@ -21,7 +21,7 @@ from tests.interop.conftest import require_peers
 from tests.interop.peers import RealBroker, RealNameServer, wait_for_route
 from tests.interop.test_delays_and_retries import Asker
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.codes import RequestCode, ResponseCode
 from pymq.protocol.message import decode_properties
 from pymq.protocol.names import TIMER_TOPIC

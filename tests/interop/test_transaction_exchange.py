@@ -24,7 +24,7 @@ from tests.interop.java_transactions import (
 from tests.interop.jvm import JavaClient
 from tests.interop.peers import RealBroker, RealNameServer, wait_for_route
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC
 
 pytestmark = pytest.mark.interop

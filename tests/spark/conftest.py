@@ -10,7 +10,7 @@ from pyspark.sql.streaming import StreamingQuery
 from tests.local_spark import local_spark
 from tests.spark.two_brokers import TwoBrokers
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 

@@ -11,7 +11,7 @@ from typing import Self
 from tests.crash.servers import ServerProcess, broker_process, controller_process
 from tests.spark.two_brokers import NAMES, TwoBrokers, wait_until
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 
 
 class FailoverBed(TwoBrokers):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.spark.test_environment import run_spark
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 

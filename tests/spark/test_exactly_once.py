@@ -20,8 +20,8 @@ from tests.spark.test_sink_faults import BATCH_ROWS, batches, in_background
 from tests.spark.two_brokers import NAMES, TwoBrokers
 
 from pymq.client import operations
-from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import Operation
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import (
     BrokerError,
     ConfigurationError,

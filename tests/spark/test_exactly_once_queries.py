@@ -18,7 +18,7 @@ from tests.spark.faulty_sink import FAULTS, OUTAGES, OVER
 from tests.spark.readers import HAS_LIMITS
 from tests.spark.two_brokers import DEADLINE_S, NAMES, TwoBrokers, numbers, wait_until
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 
 pytestmark = pytest.mark.spark
 #: How long brokers stay away.

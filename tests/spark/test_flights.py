@@ -14,7 +14,7 @@ import pytest
 from tests.administration import admin_of
 from tests.spark.test_session import HAS_SOCKETS
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.testing import Cluster
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "flights"

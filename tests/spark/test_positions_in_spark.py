@@ -16,7 +16,7 @@ from tests.spark.readers import HAS_LIMITS
 from tests.spark.test_source_positions import GROUP, commit, moment
 from tests.spark.two_brokers import Stored, TwoBrokers, numbers, wait_until
 
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.record_batch import read_columns
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.readme import User, blocks
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.message import Message
 from pymq.testing import Cluster
 

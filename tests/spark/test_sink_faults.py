@@ -18,8 +18,8 @@ from pyspark.sql import types as spark_types
 from tests.cluster.played import closed_address
 from tests.spark.two_brokers import DEADLINE_S, NAMES, TwoBrokers, wait_until
 
-from pymq.client import batch_pipeline
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets import batch_pipeline
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, DurabilityUnknown, RouteNotFound
 from pymq.store.files import Files
 from pymq.testing import Cluster

@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.config import ClientConfig
+from pymq.client.cluster.config import ClientConfig
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.protocol.hashes import java_hash
 from pymq.protocol.message import Message
 from pymq.testing import Cluster

@@ -37,9 +37,9 @@ from typing import NamedTuple, Self
 from tests.crash.servers import ServerProcess, broker_process, name_server_process
 
 from pymq.client import operations
-from pymq.client.blocking import BlockingClient
-from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import SendStatus
+from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue, TopicConfig
 from pymq.protocol.message import Message

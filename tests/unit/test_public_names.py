@@ -14,26 +14,26 @@ import pytest
 
 import pymq
 from pymq import blocking, errors, spark
-from pymq.client import (
-    threaded,
-    threaded_admin,
-    threaded_batcher,
-    threaded_producer,
-    threaded_pull_consumer,
-    threaded_reader,
-    threaded_simple_consumer,
-    threaded_transaction,
-)
-from pymq.client.admin import Admin
 from pymq.client.administration import brokers, groups, messages, offsets, topics
-from pymq.client.batcher import Batcher
-from pymq.client.blocking import BlockingClient
-from pymq.client.consumer import Consumer
-from pymq.client.producer import Producer
-from pymq.client.pull_consumer import PullConsumer
-from pymq.client.reader import Reader
-from pymq.client.simple_consumer import SimpleConsumer
-from pymq.client.transaction import Transaction
+from pymq.client.administration.admin import Admin
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.pulling.pull_consumer import PullConsumer
+from pymq.client.pulling.reader import Reader
+from pymq.client.pulling.simple_consumer import SimpleConsumer
+from pymq.client.sending.batcher import Batcher
+from pymq.client.sending.producer import Producer
+from pymq.client.sending.transaction import Transaction
+from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.client.threaded import (
+    admin,
+    batcher,
+    consumer,
+    producer,
+    pull_consumer,
+    reader,
+    simple_consumer,
+    transaction,
+)
 from pymq.protocol.json_object import JsonObject
 from pymq.protocol.message import Message, ReceivedMessage
 
@@ -260,14 +260,14 @@ def test_the_blocking_clients_have_a_public_home() -> None:
         *("Admin", "Batcher", "Consumer", "Producer", "PullConsumer", "Reader"),
         *("SimpleConsumer", "Transaction"),
     ]
-    assert blocking.Admin is threaded_admin.Admin
-    assert blocking.Batcher is threaded_batcher.Batcher
-    assert blocking.Transaction is threaded_transaction.Transaction
-    assert blocking.Consumer is threaded.Consumer
-    assert blocking.Producer is threaded_producer.Producer
-    assert blocking.SimpleConsumer is threaded_simple_consumer.SimpleConsumer
-    assert blocking.Reader is threaded_reader.Reader
-    assert blocking.PullConsumer is threaded_pull_consumer.PullConsumer
+    assert blocking.Admin is admin.Admin
+    assert blocking.Batcher is batcher.Batcher
+    assert blocking.Transaction is transaction.Transaction
+    assert blocking.Consumer is consumer.Consumer
+    assert blocking.Producer is producer.Producer
+    assert blocking.SimpleConsumer is simple_consumer.SimpleConsumer
+    assert blocking.Reader is reader.Reader
+    assert blocking.PullConsumer is pull_consumer.PullConsumer
 
 
 def test_the_helpers_for_spark() -> None:

@@ -18,8 +18,8 @@ from pymq.errors import ConfigurationError
 if TYPE_CHECKING:
     from pymq.blocking import Admin
     from pymq.cli.profiles import Profile
-    from pymq.client.blocking import BlockingClient
-    from pymq.client.network import Network
+    from pymq.client.cluster.network import Network
+    from pymq.client.sockets.blocking_client import BlockingClient
 
 P = ParamSpec("P")
 
@@ -146,7 +146,7 @@ class Shared:
         Raises:
             ConfigurationError: ``mapped`` is malformed.
         """
-        from pymq.client.network import Network
+        from pymq.client.cluster.network import Network
 
         pairs = dict(self.profile.broker_address_map)
         for pair in self.mapped or ():
@@ -168,8 +168,10 @@ class Shared:
         Raises:
             ConfigurationError: ``name_server`` is not a list of addresses.
         """
-        from pymq.client.blocking import BlockingClient  # here: --help is to be quick
-        from pymq.client.config import ClientConfig, parse_name_servers
+        from pymq.client.cluster.config import ClientConfig, parse_name_servers
+        from pymq.client.sockets.blocking_client import (
+            BlockingClient,  # here: --help is to be quick
+        )
 
         name_servers = parse_name_servers(name_server or self.name_server)
         config = ClientConfig(
@@ -187,7 +189,7 @@ class Shared:
         Raises:
             ConfigurationError: ``name_server`` is not a list of addresses.
         """
-        from pymq.client.threaded_admin import Admin
+        from pymq.client.threaded.admin import Admin
 
         return Admin(
             self.name_server,

@@ -191,7 +191,7 @@ def _hand_over(
     wait_s: float,
 ) -> None:
     from pymq.cli.handover import Handover
-    from pymq.client.config import parse_name_servers
+    from pymq.client.cluster.config import parse_name_servers
 
     controllers = () if controller is None else parse_name_servers(controller)
     with shared.admin() as admin:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from pymq.cli import reading
 from pymq.cli.queues import choose
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage
@@ -79,7 +79,7 @@ def _join(
     shown: _Shown,
 ) -> None:
     """Share the topic with the other members of a group; a printed message is acknowledged."""
-    from pymq.client.threaded import Consumer  # needs asyncio, unlike the other ways
+    from pymq.client.threaded.consumer import Consumer  # needs asyncio, unlike the other ways
 
     if isinstance(begin, int):
         raise ConfigurationError(
@@ -103,7 +103,7 @@ def _drain(
     shown: _Shown,
 ) -> None:
     """Read what is there from a group's offsets on, and commit for it; it must have no members."""
-    from pymq.client.threaded_admin import Admin
+    from pymq.client.threaded.admin import Admin
 
     with Admin(client.name_servers) as admin:
         members = admin.groups.members(group).connections

@@ -12,10 +12,10 @@ from typing import Any
 
 from pymq.cli.findings import Finding, State
 from pymq.client import operations
-from pymq.client.group_progress import QueueLag
-from pymq.client.network import Network
-from pymq.client.routes import MASTER_ID, Route
-from pymq.client.threaded_admin import Admin
+from pymq.client.cluster.network import Network
+from pymq.client.cluster.routes import MASTER_ID, Route
+from pymq.client.group.group_progress import QueueLag
+from pymq.client.threaded.admin import Admin
 from pymq.errors import (
     BrokerError,
     ConfigurationError,

@@ -35,7 +35,7 @@ def doctor(
     """
     from pymq.cli.diagnosis import Diagnosis  # its imports would delay --help
     from pymq.cli.findings import State
-    from pymq.client.config import parse_name_servers
+    from pymq.client.cluster.config import parse_name_servers
 
     diagnosis = Diagnosis(
         parse_name_servers(shared.name_server),

@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass, field
 
 from pymq.cli.replicas import Group, Groups, Replica, waits_for_slaves
-from pymq.client.routes import MASTER_ID
-from pymq.client.threaded_admin import Admin
+from pymq.client.cluster.routes import MASTER_ID
+from pymq.client.threaded.admin import Admin
 from pymq.errors import ConfigurationError, PymqError, RequestTimeout
 from pymq.protocol.controller import ReplicaInfo
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Literal
 
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import ReceivedMessage

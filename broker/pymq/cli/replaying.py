@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pymq.cli import output
-from pymq.client.blocking import BlockingClient
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.message import SYSTEM_PROPERTIES, Message, ReceivedMessage

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from pymq.client.administration.replicas import BrokerReport
-from pymq.client.config import parse_name_servers
-from pymq.client.routes import MASTER_ID
-from pymq.client.threaded_admin import Admin
+from pymq.client.cluster.config import parse_name_servers
+from pymq.client.cluster.routes import MASTER_ID
+from pymq.client.threaded.admin import Admin
 from pymq.errors import ConfigurationError, PymqError, RequestTimeout
 from pymq.protocol.addresses import split_address
 from pymq.protocol.admin_bodies import SlaveStatus

@@ -10,8 +10,8 @@ from typing import BinaryIO
 
 from pymq.cli import output, replaying
 from pymq.cli.queues import choose
-from pymq.client.blocking import BlockingClient
 from pymq.client.operations import BODY_BYTES_MAX
+from pymq.client.sockets.blocking_client import BlockingClient
 from pymq.errors import ConfigurationError, PymqError
 from pymq.protocol.message import Message
 

@@ -19,8 +19,8 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 from pymq import extras
-from pymq.client.network import PLAIN, Network
-from pymq.client.producer import Producer
+from pymq.client.cluster.network import PLAIN, Network
+from pymq.client.sending.producer import Producer
 from pymq.errors import ClientClosed, ConnectionFailed, PymqError, RequestTimeout
 from pymq.protocol.names import DEFAULT_PRODUCER_GROUP, DEFAULT_TOPIC
 

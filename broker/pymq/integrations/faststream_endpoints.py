@@ -30,9 +30,9 @@ from faststream.specification.schema import (
     SubscriberSpec,
 )
 
-from pymq.client.consumer import Consumer
-from pymq.client.network import PLAIN, Network
-from pymq.client.pull_consumer import PullConsumer
+from pymq.client.cluster.network import PLAIN, Network
+from pymq.client.consuming.consumer import Consumer
+from pymq.client.pulling.pull_consumer import PullConsumer
 from pymq.errors import AlreadySettled, NotInHand
 from pymq.integrations.faststream_messages import (
     NOT_GIVEN,

@@ -13,8 +13,8 @@ from faststream.message import StreamMessage, decode_message
 from faststream.response.publish_type import PublishType
 from faststream.response.response import PublishCommand, Response
 
-from pymq.client.producer import Producer
-from pymq.client.requests import Reply
+from pymq.client.sending.producer import Producer
+from pymq.client.sending.requests import Reply
 from pymq.protocol.message import (
     CORRELATION_ID,
     REPLY_TO_CLIENT,

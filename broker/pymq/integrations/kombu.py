@@ -31,7 +31,7 @@ from queue import Empty
 from typing import Any
 
 from pymq import blocking, extras
-from pymq.client.network import PLAIN
+from pymq.client.cluster.network import PLAIN
 from pymq.errors import ClientMisplaced, ConfigurationError, PymqError, RouteNotFound
 from pymq.protocol.message import Message, ReceivedMessage
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from pymq.broker.broker import Broker
 from pymq.broker.config import BrokerConfig
-from pymq.client.home import Process
+from pymq.client.cluster.home import Process
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ClientMisplaced, ConfigurationError, PymqError
 from pymq.store import FlushMode

@@ -18,7 +18,7 @@ import time
 from typing import Any, Self
 
 from pymq import extras
-from pymq.client.threaded_admin import Admin
+from pymq.client.threaded.admin import Admin
 from pymq.errors import ConfigurationError, ConnectionFailed, RequestTimeout
 from pymq.protocol.addresses import join_address
 

@@ -1,7 +1,7 @@
 """What tests ask a cluster about what it holds."""
 
-from pymq.client.blocking import BlockingClient
-from pymq.client.threaded_admin import Admin
+from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.client.threaded.admin import Admin
 from pymq.errors import RouteNotFound
 from pymq.protocol.message import ReceivedMessage
 from pymq.protocol.record import decode_records

@@ -4,8 +4,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from pymq.client.routes import MASTER_ID
-from pymq.client.threaded_admin import Admin
+from pymq.client.cluster.routes import MASTER_ID
+from pymq.client.threaded.admin import Admin
 from pymq.errors import RequestTimeout
 from pymq.testing.members import Member
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pyspark.sql import datasource
 
 from pymq.client import operations
-from pymq.client.blocking_pool import PASSING
-from pymq.client.bulk_client import BulkClient
-from pymq.client.config import ClientConfig
+from pymq.client.cluster.config import ClientConfig
 from pymq.client.operations import SinkState
+from pymq.client.sockets.blocking_pool import PASSING
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import BrokerError, ConfigurationError, PymqError
 from pymq.protocol.codes import ResponseCode, SinkCode
 from pymq.protocol.sink_decisions import PublishRequest, StagedRuns

@@ -11,8 +11,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pymq.client.batch_request import Batch
-from pymq.client.batch_targets import BatchTarget
+from pymq.client.sockets.batch_request import Batch
+from pymq.client.sockets.batch_targets import BatchTarget
 from pymq.columns.encoding import Encoded
 from pymq.errors import ConfigurationError
 from pymq.protocol.preencoded_records import pack_sizes

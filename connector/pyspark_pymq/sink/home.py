@@ -18,9 +18,9 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from pymq.client import operations
-from pymq.client.blocking_pool import PASSING
-from pymq.client.bulk_client import BulkClient
-from pymq.client.routes import MASTER_ID
+from pymq.client.cluster.routes import MASTER_ID
+from pymq.client.sockets.blocking_pool import PASSING
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import ConfigurationError, PymqError, RequestNotSupported, RouteNotFound
 from pyspark_pymq.retrying import Retries
 from pyspark_pymq.sink.identity import BatchIdentity

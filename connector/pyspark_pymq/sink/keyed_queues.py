@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pymq.client.blocking_pool import PASSING
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.blocking_pool import PASSING
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.columns.arrow_arrays import contents
 from pymq.errors import RouteNotFound
 from pymq.protocol.bodies import MessageQueue

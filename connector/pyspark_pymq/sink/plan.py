@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pymq.client.bulk_client import BulkClient
-from pymq.client.config import ClientConfig
-from pymq.client.routes import Route
+from pymq.client.cluster.config import ClientConfig
+from pymq.client.cluster.routes import Route
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import ConfigurationError, PymqError, RouteNotFound
 from pyspark_pymq.sink.options import SinkOptions
 from pyspark_pymq.unrouted_queues import knows_all

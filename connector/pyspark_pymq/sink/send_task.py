@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pymq.client.batch_pipeline import BatchPipeline
-from pymq.client.batch_targets import BatchTarget
-from pymq.client.bulk_client import BulkClient
-from pymq.client.delayed_sends import DelayedMessage
+from pymq.client.sockets.batch_pipeline import BatchPipeline
+from pymq.client.sockets.batch_targets import BatchTarget
+from pymq.client.sockets.bulk_client import BulkClient
+from pymq.client.sockets.delayed_sends import DelayedMessage
 from pymq.columns.encoding import (
     DELAY_COLUMNS,
     DELAY_KIND,

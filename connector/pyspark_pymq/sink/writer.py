@@ -25,9 +25,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import datasource
 
-from pymq.client.blocking_pool import PASSING
-from pymq.client.bulk_client import BulkClient
-from pymq.client.config import ClientConfig
+from pymq.client.cluster.config import ClientConfig
+from pymq.client.sockets.blocking_pool import PASSING
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import ConfigurationError, DurabilityUnknown, MessageIllegal, RouteNotFound
 from pymq.protocol.sink_decisions import StagedRuns
 from pyspark_pymq.option_values import Delivery

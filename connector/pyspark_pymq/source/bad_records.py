@@ -28,9 +28,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pymq.client.batch_targets import BatchTarget
-from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import PreparedMessage
+from pymq.client.sockets.batch_targets import BatchTarget
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.columns.record_rows import RecordRows
 from pymq.errors import MessageIllegal, PymqError, RemoteProtocolError
 from pymq.protocol.batch_body import encode_batch

@@ -12,7 +12,7 @@ limit, unless it is one message of each queue.
 
 from collections.abc import Callable, Collection, Mapping
 
-from pymq.client.fitting_ranges import FittingAnswer
+from pymq.client.sockets.fitting_ranges import FittingAnswer
 from pymq.errors import ConnectionFailed, RequestNotSupported, RequestTimeout
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.range_bodies import Fitting

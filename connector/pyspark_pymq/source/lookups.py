@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from pymq.client.bulk_client import BulkClient
 from pymq.client.operations import PullResult
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.record_batch import read_columns
 from pyspark_pymq.source.message_sizes import SAMPLE_COUNT

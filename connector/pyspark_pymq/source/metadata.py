@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
 
 from pymq.client import operations
-from pymq.client.bulk_client import BulkClient
-from pymq.client.routes import Route
+from pymq.client.cluster.routes import Route
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import named

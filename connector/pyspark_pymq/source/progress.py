@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from pymq.client import operations
-from pymq.client.bulk_client import BulkClient
-from pymq.client.config import ClientConfig
+from pymq.client.cluster.config import ClientConfig
+from pymq.client.cluster.routes import Route
 from pymq.client.operations import Operation
-from pymq.client.routes import Route
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import GroupNotExist, PymqError, RouteNotFound
 from pymq.protocol.bodies import (
     ConsumerData,

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from pymq.client.blocking_pool import PASSING
-from pymq.client.bulk_client import BulkClient
-from pymq.client.config import ClientConfig
-from pymq.client.routes import Route
+from pymq.client.cluster.config import ClientConfig
+from pymq.client.cluster.routes import Route
+from pymq.client.sockets.blocking_pool import PASSING
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import BrokerError, OffsetOutOfRange, PymqError, RemoteProtocolError
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.record_batch import RecordColumns, read_columns

@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from pymq.client.routes import Route
+from pymq.client.cluster.routes import Route
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Bounds, QueueRange, losses, refuse_losses, told
 from pyspark_pymq.source.options import SourceOptions

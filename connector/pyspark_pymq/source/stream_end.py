@@ -8,7 +8,7 @@ its end is done with: whatever becomes of it later is no loss.
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import PymqError
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import LATEST, At, Bound, Bounds, Offsets

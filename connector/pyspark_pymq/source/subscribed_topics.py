@@ -16,10 +16,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from pymq.client.blocking_pool import PASSING
-from pymq.client.bulk_client import BulkClient
-from pymq.client.fitting_ranges import FittingAnswer
-from pymq.client.routes import Route
+from pymq.client.cluster.routes import Route
+from pymq.client.sockets.blocking_pool import PASSING
+from pymq.client.sockets.bulk_client import BulkClient
+from pymq.client.sockets.fitting_ranges import FittingAnswer
 from pymq.errors import ConnectionFailed, PymqError, RouteNotFound
 from pymq.protocol.bodies import MessageQueue
 from pyspark_pymq.offsets import Bounds, TopicIds, named

@@ -7,7 +7,7 @@ was deleted it must be told what was not read.
 import logging
 from collections.abc import Callable, Iterable
 
-from pymq.client.bulk_client import BulkClient
+from pymq.client.sockets.bulk_client import BulkClient
 from pymq.errors import PymqError
 from pymq.protocol.names import is_system_topic, reply_topic
 from pyspark_pymq.source.topic_choice import TopicChoice

@@ -8,18 +8,8 @@ import typing
 import pytest
 
 from pymq import blocking
-from pymq.client import (
-    admin,
-    batcher,
-    consumer,
-    producer,
-    pull_consumer,
-    reader,
-    simple_consumer,
-    threaded_admin,
-    transaction,
-)
 from pymq.client.administration import (
+    admin,
     brokers,
     groups,
     messages,
@@ -28,7 +18,11 @@ from pymq.client.administration import (
     sinks,
     topics,
 )
-from pymq.client.blocking import BlockingClient
+from pymq.client.consuming import consumer
+from pymq.client.pulling import pull_consumer, reader, simple_consumer
+from pymq.client.sending import batcher, producer, transaction
+from pymq.client.sockets.blocking_client import BlockingClient
+from pymq.client.threaded import admin as threaded_admin
 from pymq.errors import LocalProtocolError
 from pymq.protocol.message import Message
 

@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pymq.client.batch_targets import BatchTarget, QueueChooser, fitting
-from pymq.client.fitting_ranges import FittingAnswer
+from pymq.client.cluster.routes import Route
 from pymq.client.operations import Operation, PreparedMessage, PullResult, PullStatus
-from pymq.client.queue_bounds import BoundsAnswer
-from pymq.client.routes import Route
+from pymq.client.sockets.batch_targets import BatchTarget, QueueChooser, fitting
+from pymq.client.sockets.fitting_ranges import FittingAnswer
+from pymq.client.sockets.queue_bounds import BoundsAnswer
 from pymq.errors import (
     BrokerError,
     ConnectionFailed,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 from tests.unit.connector.reading import B0, Q0, Q1, Time
 
-from pymq.client.fitting_ranges import FittingAnswer
+from pymq.client.sockets.fitting_ranges import FittingAnswer
 from pymq.errors import ConnectionFailed, PymqError, RequestNotSupported, SystemBusy
 from pymq.protocol.bodies import MessageQueue
 from pymq.protocol.range_bodies import Fitting

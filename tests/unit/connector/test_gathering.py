@@ -5,8 +5,8 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from pymq.client.batch_request import Batch
-from pymq.client.batch_targets import BatchTarget
+from pymq.client.sockets.batch_request import Batch
+from pymq.client.sockets.batch_targets import BatchTarget
 from pymq.columns.encoding import Encoded
 from pymq.errors import ConfigurationError
 from pymq.protocol.preencoded_records import unpack_sizes

@@ -11,11 +11,11 @@ import pytest
 from tests.unit.connector.fake import FakeBroker, FakeClient
 from tests.unit.connector.test_sink_values import NO_TOPIC, OPTIONS, queue, stored, write
 
-from pymq.client.batch_targets import BatchTarget
-from pymq.client.delayed_sends import DelayedMessage, DelayedSend
 from pymq.client.operations import PreparedMessage, Send
-from pymq.client.preencoded_records import BrokerKind
-from pymq.client.staging import Stage
+from pymq.client.sending.preencoded_records import BrokerKind
+from pymq.client.sockets.batch_targets import BatchTarget
+from pymq.client.sockets.delayed_sends import DelayedMessage, DelayedSend
+from pymq.client.sockets.staging import Stage
 from pymq.errors import ConfigurationError, LocalProtocolError, NoPermission
 from pymq.protocol.codes import MQ_VERSION, MQ_VERSION_TIMERS, ResponseCode
 from pymq.protocol.command import Command

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import datasource
 from tests.unit.connector.fake import FakeBroker
 
-from pymq.client import batch_targets
+from pymq.client.sockets import batch_targets
 from pymq.errors import (
     BrokerError,
     ConfigurationError,

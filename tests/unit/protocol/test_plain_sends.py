@@ -200,7 +200,7 @@ def test_responses_of_a_run_are_those_of_its_sends() -> None:
 
 
 def test_our_own_clients_send_runs_too() -> None:
-    from pymq.client.send_template import SendTemplate
+    from pymq.client.sending.send_template import SendTemplate
     from pymq.protocol.bodies import MessageQueue
 
     template = SendTemplate(

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
 from pymq.client import operations
+from pymq.client.cluster.pool import ClientPool
+from pymq.client.cluster.routes import MASTER_ID, Route, existing_route, no_route
 from pymq.client.operations import Operation
-from pymq.client.pool import ClientPool
-from pymq.client.routes import MASTER_ID, Route, existing_route, no_route
 from pymq.errors import (
     BrokersFailed,
     ConfigurationError,

@@ -2,7 +2,7 @@
 
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
-from pymq.client.group_progress import merged_connections
+from pymq.client.group.group_progress import merged_connections
 from pymq.errors import ConsumerNotOnline, GroupNotExist
 from pymq.protocol.bodies import ConsumerConnections, GroupConfig
 from pymq.protocol.names import BUILT_IN_GROUPS, check_group

@@ -6,9 +6,9 @@ from datetime import datetime
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
 from pymq.client.checks import check_count, check_queue
+from pymq.client.cluster.routes import no_read_queue
+from pymq.client.group.subscriptions import subscription_of
 from pymq.client.operations import Pull, PullStatus
-from pymq.client.routes import no_read_queue
-from pymq.client.subscriptions import subscription_of
 from pymq.errors import (
     ConfigurationError,
     LocalProtocolError,

@@ -18,8 +18,8 @@ from pymq.client import operations
 from pymq.client.administration.asking import Asking
 from pymq.client.administration.groups import Groups
 from pymq.client.checks import check_count, check_queue, check_seconds
-from pymq.client.group_progress import QueueLag, queue_lags
-from pymq.client.routes import no_read_queue
+from pymq.client.cluster.routes import no_read_queue
+from pymq.client.group.group_progress import QueueLag, queue_lags
 from pymq.errors import ConfigurationError, PymqError, RequestTimeout
 from pymq.protocol.bodies import MessageQueue, TopicOffset
 from pymq.protocol.names import check_group, check_topic

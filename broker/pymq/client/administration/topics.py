@@ -7,7 +7,7 @@ from dataclasses import replace
 from pymq.client import operations
 from pymq.client.administration.asking import Asking
 from pymq.client.checks import check_count
-from pymq.client.routes import QUEUE_COUNT_MAX, Route
+from pymq.client.cluster.routes import QUEUE_COUNT_MAX, Route
 from pymq.errors import (
     ConfigurationError,
     ConnectionFailed,

@@ -1,0 +1,163 @@
+"""How brokers know who is behind a connection: heartbeats, and a farewell.
+
+Every broker of the routes in use gets a heartbeat every 30 s, and one first thing on a new
+connection. The farewell waits for the heartbeats under way: RocketMQ brokers handle the two in
+different threads, and after a heartbeat that comes last the group would have a member that is
+not there, and leave a share of the queues to it for two minutes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from pymq.client import operations
+from pymq.client.cluster.live_routes import LiveRoutes
+from pymq.client.cluster.name_servers import Connections
+from pymq.client.cluster.routes import MASTER_ID
+from pymq.errors import PymqError, RequestTimeout
+from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
+from pymq.protocol.bodies import ConsumerData, Heartbeat, ProducerData
+from pymq.protocol.command import Command
+
+_log = logging.getLogger(__name__)
+
+HEARTBEAT_S = 30.0
+
+#: Done when it is answered, or when it is known that it will not be.
+_Heartbeat: TypeAlias = asyncio.Future[Command] | asyncio.Future[None]
+
+
+class Heartbeats:
+    """Announces one client to its brokers. For one event loop.
+
+    Args:
+        connections: of the client.
+        routes: name the brokers.
+        client_id: returns who we are.
+        producer_group: announced to masters.
+        consumers: returns what to announce of consumers; with any, slaves get heartbeats, too.
+    """
+
+    def __init__(
+        self,
+        connections: Connections,
+        routes: LiveRoutes,
+        *,
+        client_id: Callable[[], str],
+        producer_group: str | None,
+        consumers: Callable[[], list[ConsumerData]] | None,
+    ) -> None:
+        self._connections = connections
+        self._routes = routes
+        self._client_id = client_id
+        self._producer_group = producer_group
+        self._consumers = consumers
+        self._troubles = SaidOnce(_log)
+        #: Heartbeats that are not answered, by broker.
+        self._under_way: dict[str, set[_Heartbeat]] = {}
+        self._is_leaving = False
+
+    def broker_addresses(self) -> set[str]:
+        """Return the brokers that get heartbeats: masters; with consumers, slaves, too."""
+        slaves_too = self._consumers is not None
+        return {
+            address
+            for known in self._routes.addresses().values()
+            for broker_id, address in known.items()
+            if slaves_too or broker_id == MASTER_ID
+        }
+
+    def _operation(self) -> operations.Operation[int]:
+        producers = [ProducerData(group=self._producer_group)] if self._producer_group else []
+        consumers = self._consumers() if self._consumers is not None else []
+        return operations.heartbeat(
+            Heartbeat(client_id=self._client_id(), producers=producers, consumers=consumers)
+        )
+
+    def send_nowait(self, channel: AsyncChannel, timeout_s: float) -> None:
+        """Send one on a connection that is new, before anything else."""
+        if self._is_leaving:
+            return
+        heard = channel.request_nowait(self._operation().request, timeout_s)
+        heard.add_done_callback(_ignore)
+        self._watch(channel.address, heard)
+
+    async def send_all(self) -> int:
+        """Tell every broker in use that we live; return how many heard it."""
+        addresses = sorted(self.broker_addresses())
+        heard = await asyncio.gather(*(self.send(address) for address in addresses))
+        return sum(heard)
+
+    async def send(self, address: str) -> bool:
+        """Tell one broker that we live; return whether it heard it."""
+        if self._is_leaving:
+            return False
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._watch(address, ended)
+        try:
+            return await self._send(address)
+        finally:
+            ended.set_result(None)
+
+    async def ask_version(self, channel: AsyncChannel) -> int:
+        """Return the version of RocketMQ's protocol that a broker has, or acts as.
+
+        Raises:
+            PymqError: it does not say.
+        """
+        return await self._connections.ask(channel, self._operation())
+
+    def _watch(self, address: str, heartbeat: _Heartbeat) -> None:
+        under_way = self._under_way.setdefault(address, set())
+        under_way.add(heartbeat)
+        heartbeat.add_done_callback(under_way.discard)
+
+    async def _send(self, address: str) -> bool:
+        connections = self._connections
+        try:
+            await connections.ask(await connections.channel(address), self._operation())
+        except RequestTimeout as error:
+            self._troubles.warn(address, "%s; the connection is given up", error)
+            if silent := connections.open_channel(address):
+                silent.abort()
+            return False
+        except PymqError as error:
+            _log.debug("no heartbeat: %s", error)  # Whoever needs the broker says that it is away.
+            return False
+        self._troubles.over(address, "%s answers heartbeats again", address)
+        return True
+
+    async def unregister(self, timeout_s: float) -> None:
+        """Tell the brokers that we go, and send no more heartbeats.
+
+        Those that do not hear it will notice.
+        """
+        self._is_leaving = True
+        consumers = self._consumers() if self._consumers is not None else []
+        groups = [{"consumer_group": consumer.group} for consumer in consumers]
+        if self._producer_group:
+            groups.append({"producer_group": self._producer_group})
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        leaving = (self._leave(one, groups, deadline_s) for one in self.broker_addresses())
+        await asyncio.gather(*leaving)
+
+    async def _leave(self, address: str, groups: list[dict[str, str]], deadline_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        if under_way := self._under_way.get(address):
+            await asyncio.wait(under_way, timeout=deadline_s - loop.time())
+        channel = self._connections.open_channel(address)
+        if channel is None:
+            return
+        left_s = max(deadline_s - loop.time(), 0.0)
+        farewells = [operations.unregister(self._client_id(), **group).request for group in groups]
+        waiting = [channel.request_nowait(farewell, left_s) for farewell in farewells]
+        for answer in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(answer, PymqError):
+                _log.info("not unregistered: %s", answer)
+
+
+def _ignore(future: asyncio.Future[Command]) -> None:
+    if not future.cancelled():
+        future.exception()  # marks it as seen: the periodic heartbeat reports what lasts

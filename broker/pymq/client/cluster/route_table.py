@@ -1,0 +1,193 @@
+"""The routes that a client has, pure: how old they are, and what a new one changes."""
+
+from dataclasses import dataclass, field
+
+from pymq.client.cluster.routes import Route
+from pymq.protocol.bodies import MessageQueue
+
+#: A provisional route is old after this; creating the topic takes its broker this long.
+PROVISIONAL_AGE_S = 1.0
+
+#: A broker that has left a route may restart: for ``LEFT_S`` we look for it every ``LEFT_AGE_S``.
+LEFT_S = 120.0
+LEFT_AGE_S = 2.0
+#: Where a broker has slaves but no master, one of them may become it at any moment: for
+#: ``ELECTION_S`` we look every ``ELECTION_AGE_S``.
+ELECTION_S = 30.0
+ELECTION_AGE_S = 0.2
+
+#: A known topic is not believed to be gone before name servers have said so for this long: one
+#: that has just started knows of no broker until the next registration, every 30 s.
+MISSING_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDifference:
+    """What changed between two routes of a topic."""
+
+    write_added: frozenset[MessageQueue]
+    write_removed: frozenset[MessageQueue]
+    read_added: frozenset[MessageQueue]
+    read_removed: frozenset[MessageQueue]
+    #: Addresses that are not in the new route.
+    addresses_gone: frozenset[str]
+    #: Brokers whose master is another one, or gone, or back.
+    masters_changed: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.write_added
+            or self.write_removed
+            or self.read_added
+            or self.read_removed
+            or self.addresses_gone
+            or self.masters_changed
+        )
+
+
+def difference(old: Route | None, new: Route) -> RouteDifference:
+    """Return what changed; everything is new when there was no route."""
+    write_before = frozenset(old.write_queues if old else ())
+    read_before = frozenset(old.read_queues if old else ())
+    write_now, read_now = frozenset(new.write_queues), frozenset(new.read_queues)
+    return RouteDifference(
+        write_now - write_before,
+        write_before - write_now,
+        read_now - read_before,
+        read_before - read_now,
+        route_addresses(old) - route_addresses(new),
+        frozenset(name for name, _ in _masters(old) ^ _masters(new)),
+    )
+
+
+def _masters(route: Route | None) -> frozenset[tuple[str, str]]:
+    return frozenset() if route is None else frozenset(route.masters().items())
+
+
+def route_addresses(route: Route | None) -> frozenset[str]:
+    """Return all addresses of a route."""
+    if route is None:
+        return frozenset()
+    return frozenset(at for known in route.addresses.values() for at in known.values())
+
+
+@dataclass(slots=True)
+class _Entry:
+    route: Route
+    fetched_s: float
+    is_doubted: bool = False
+    #: Since when name servers say that there is no such topic; ``None``: they do not.
+    missing_since_s: float | None = None
+    #: When it lost an address that has not come back; ``None``: it has all it ever had.
+    left_s: float | None = None
+    #: Since when a broker with slaves has no master; ``None``: they have.
+    without_master_s: float | None = None
+
+
+@dataclass(slots=True)
+class RouteTable:
+    """The routes a client has, and how old they are.
+
+    Times are the caller's monotonic clock, in seconds.
+    """
+
+    age_s: float
+    _entries: dict[str, _Entry] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics that have a route here."""
+        return list(self._entries)
+
+    def find(self, topic: str) -> Route | None:
+        """Return the route of a topic, however old."""
+        entry = self._entries.get(topic)
+        return None if entry is None else entry.route
+
+    def fresh(self, topic: str, now_s: float) -> Route | None:
+        """Return the route of a topic unless it is stale."""
+        entry = self._entries.get(topic)
+        return None if entry is None or self._is_stale(entry, now_s) else entry.route
+
+    def stale(self, now_s: float) -> list[str]:
+        """Return the topics whose routes are stale."""
+        return [topic for topic, entry in self._entries.items() if self._is_stale(entry, now_s)]
+
+    def _is_stale(self, entry: _Entry, now_s: float) -> bool:
+        age_s = self.age_s
+        if entry.route.is_provisional or entry.missing_since_s is not None:
+            age_s = min(age_s, PROVISIONAL_AGE_S)
+        elif entry.left_s is not None and now_s - entry.left_s < LEFT_S:
+            age_s = min(age_s, LEFT_AGE_S)
+        since_s = entry.without_master_s
+        if since_s is not None and now_s - since_s < ELECTION_S:
+            age_s = min(age_s, ELECTION_AGE_S)
+        return entry.is_doubted or now_s - entry.fetched_s >= age_s
+
+    def put(self, route: Route, now_s: float) -> RouteDifference:
+        """Take a route that was just fetched; return what is different."""
+        entry = self._entries.get(route.topic)
+        change = difference(entry.route if entry else None, route)
+        left_s = None
+        if entry is not None and not entry.route.is_provisional:
+            if change.addresses_gone:
+                left_s = now_s
+            elif route_addresses(route) == route_addresses(entry.route):
+                left_s = entry.left_s
+        without_master_s = None
+        if len(route.masters()) < len(route.addresses):
+            without_master_s = now_s
+            if entry is not None and entry.without_master_s is not None:
+                without_master_s = entry.without_master_s
+        self._entries[route.topic] = _Entry(
+            route, now_s, left_s=left_s, without_master_s=without_master_s
+        )
+        return change
+
+    def keep(self, topic: str, now_s: float, *, is_missing: bool) -> Route | None:
+        """Go on with the route that a topic had, because no name server gave a new one.
+
+        Args:
+            topic: which.
+            now_s: when that was found out.
+            is_missing: the name servers say that there is no such topic. That is believed, and
+                the route forgotten, when they have said so for ``MISSING_S``.
+
+        Returns:
+            The old route; ``None`` when there is none, or none any more.
+        """
+        entry = self._entries.get(topic)
+        if entry is None:
+            return None
+        since_s = None
+        if is_missing:
+            since_s = now_s if entry.missing_since_s is None else entry.missing_since_s
+            if entry.route.is_provisional or now_s - since_s >= MISSING_S:
+                del self._entries[topic]
+                return None
+        self._entries[topic] = _Entry(
+            entry.route,
+            now_s,
+            missing_since_s=since_s,
+            left_s=entry.left_s,
+            without_master_s=entry.without_master_s,
+        )
+        return entry.route
+
+    def doubt(self, topic: str) -> None:
+        """Make a topic's route stale, because something it says turned out wrong."""
+        entry = self._entries.get(topic)
+        if entry is not None:
+            entry.is_doubted = True
+
+    def forget(self, topic: str) -> None:
+        """Drop a topic's route, if there is one."""
+        self._entries.pop(topic, None)
+
+    def addresses(self) -> dict[str, dict[int, str]]:
+        """Return broker name -> broker id -> address over all routes: who gets heartbeats."""
+        merged: dict[str, dict[int, str]] = {}
+        for entry in self._entries.values():
+            for name, known in entry.route.addresses.items():
+                merged.setdefault(name, {}).update(known)
+        return merged

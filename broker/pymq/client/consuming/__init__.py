@@ -1,0 +1,1 @@
+"""The push consumer: handlers and loops, in order, broadcasting, in threads."""

@@ -1,0 +1,257 @@
+"""Locks on queues that one member reads in order: asked of their brokers, and kept alive.
+
+A broker grants a queue to one member of a group at a time. The lock is renewed every 20 s and
+is the next member's when its broker has not heard of it for 60 s. Its holder counts on it for
+half of that, and only over the connection over which it was granted: a broker that was started
+again has forgotten its locks, and may have given them to others. Until a lock in doubt is
+confirmed, nothing of its queue is delivered.
+
+::
+
+              granted                  30 s without an answer, or its connection was lost
+    unlocked ---------> valid ------------------------------------------> in doubt
+        ^                 ^   granted, and nobody else has read meanwhile    |
+        |                 +--------------------------------------------------+
+        +------------- refused: lost <---------------------------------------+
+
+Source: RocketMQ RebalanceImpl.lock, lockAll, unlock; RebalanceLockManager.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from pymq.client import operations
+from pymq.client.cluster.pool import ClientPool
+from pymq.errors import PymqError, RouteNotFound
+from pymq.net.channel import AsyncChannel
+from pymq.net.said_once import SaidOnce
+from pymq.protocol.bodies import MessageQueue
+
+_log = logging.getLogger(__name__)
+
+#: rocketmq.client.rebalance.lockInterval
+RENEW_S = 20.0
+#: rocketmq.client.rebalance.lockMaxLiveTime
+VALID_S = 30.0
+#: Locks in doubt are asked about this often.
+AGAIN_S = 1.0
+#: How long a farewell waits for its answer.
+UNLOCK_S = 1.0
+#: A queue that is refused for longer than any broker keeps the lock of a member that is gone.
+REFUSED_S = 90.0
+
+
+@dataclass(slots=True)
+class _Lock:
+    channel: AsyncChannel
+    #: Monotonic.
+    valid_until_s: float
+
+    @property
+    def is_valid(self) -> bool:
+        return self.channel.is_open and time.monotonic() < self.valid_until_s
+
+
+class QueueLocks:
+    """The locks of one member of a group. For one event loop.
+
+    Args:
+        group: consumer group.
+        pool: connections.
+        confirm: called with a queue whose lock was in doubt and is granted again: may it be read
+            on? ``False``: another member has read it meanwhile.
+        on_valid: called when locks became valid.
+        on_lost: called with a queue that was refused.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        pool: ClientPool,
+        *,
+        confirm: Callable[[MessageQueue], Awaitable[bool]],
+        on_valid: Callable[[], None],
+        on_lost: Callable[[MessageQueue], None],
+    ) -> None:
+        self._group = group
+        self._pool = pool
+        self._confirm = confirm
+        self._on_valid = on_valid
+        self._on_lost = on_lost
+        self._locks: dict[MessageQueue, _Lock] = {}
+        self._doubted = asyncio.Event()
+        self._troubles = SaidOnce(_log)
+        #: Queue -> since when it is refused; monotonic.
+        self._refused_since_s: dict[MessageQueue, float] = {}
+
+    def is_valid(self, queue: MessageQueue) -> bool:
+        """Is a queue surely ours? For any thread."""
+        lock = self._locks.get(queue)
+        return lock is not None and lock.is_valid
+
+    def renew_soon(self) -> None:
+        """Ask again soon: something waits for locks in doubt."""
+        self._doubted.set()
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues that we do not have; return those that are granted."""
+        wanted = sorted(queues)
+        found = await asyncio.gather(
+            *(self._ask(broker, part) for broker, part in _by_broker(wanted).items())
+        )
+        granted: set[MessageQueue] = set()
+        for answer in found:
+            if answer is not None:
+                lock, ours = answer
+                granted |= ours
+                self._locks.update(dict.fromkeys(ours, lock))
+        return granted
+
+    async def unlock(self, queues: Collection[MessageQueue]) -> None:
+        """Give queues free; a broker that does not hear it gives them to others after 60 s."""
+        for queue in queues:
+            self.forget(queue)
+        work = (self._unlock(broker, part) for broker, part in _by_broker(queues).items())
+        await asyncio.gather(*work)
+
+    def forget(self, queue: MessageQueue) -> None:
+        """A queue is ours no more, and its broker knows, or is away."""
+        self._locks.pop(queue, None)
+
+    async def run(self) -> None:
+        """Renew the locks again and again."""
+        while True:
+            try:
+                async with asyncio.timeout(RENEW_S):
+                    await self._doubted.wait()
+            except TimeoutError:
+                pass
+            self._doubted.clear()
+            await self.renew()
+            if not all(lock.is_valid for lock in self._locks.values()):
+                await asyncio.sleep(AGAIN_S)
+                self._doubted.set()
+
+    async def renew(self) -> None:
+        """Ask for all locks again; those that are refused are lost."""
+        parts = _by_broker(self._locks)
+        await asyncio.gather(*(self._renew(broker, part) for broker, part in parts.items()))
+        self._on_valid()
+
+    async def _renew(self, broker: str, queues: list[MessageQueue]) -> None:
+        answer = await self._ask(broker, queues)
+        if answer is None:
+            return
+        lock, granted = answer
+        for queue in queues:
+            before = self._locks.get(queue)
+            if before is None:
+                continue  # It was given up meanwhile.
+            try:
+                may_go_on = queue in granted and (before.is_valid or await self._confirm(queue))
+            except PymqError as error:
+                _log.debug("group %r: lock of %s stays in doubt: %s", self._group, queue, error)
+                continue
+            if not may_go_on:
+                self._lose(queue, is_granted=queue in granted)
+            elif queue in self._locks:
+                self._locks[queue] = lock
+
+
+    def _lose(self, queue: MessageQueue, *, is_granted: bool) -> None:
+        self.forget(queue)
+        _log.warning(
+            "group %r, topic %r, %s:%d: this member has lost its lock, %s; what its handler is "
+            "working on is delivered again, to whoever reads the queue next",
+            self._group,
+            queue.topic,
+            queue.broker_name,
+            queue.queue_id,
+            "and another one has read the queue meanwhile"
+            if is_granted
+            else "because the broker has given the queue to another one",
+        )
+        self._on_lost(queue)
+
+    async def _ask(
+        self, broker: str, queues: list[MessageQueue]
+    ) -> tuple[_Lock, set[MessageQueue]] | None:
+        """Ask a broker for locks; ``None``: it does not answer."""
+        try:
+            channel = await self._master(queues[0])
+            asked_s = time.monotonic()
+            granted = await self._pool.ask(
+                channel, operations.lock_queues(self._group, self._pool.client_id, queues)
+            )
+        except PymqError as error:
+            if self._pool.is_open:
+                self._troubles.warn(
+                    broker,
+                    "group %r cannot lock its queues at broker %r, so nothing of them is "
+                    "delivered, trying again: %s",
+                    self._group,
+                    broker,
+                    error,
+                )
+            return None
+        self._troubles.over(broker, "group %r: queues at broker %r are locked", self._group, broker)
+        ours = set(granted) & set(queues)
+        self._note_refused(queues, ours)
+        return _Lock(channel, asked_s + VALID_S), ours
+
+    def _note_refused(self, asked: Iterable[MessageQueue], granted: set[MessageQueue]) -> None:
+        """Say once of a queue that another member has had it for very long."""
+        now_s = time.monotonic()
+        for queue in asked:
+            cause = ("refused", queue)
+            if queue in granted:
+                self._refused_since_s.pop(queue, None)
+                self._troubles.over(cause)
+            elif now_s - self._refused_since_s.setdefault(queue, now_s) > REFUSED_S:
+                self._troubles.warn(
+                    cause,
+                    "group %r, topic %r, %s:%d: this queue should be ours, but another member has "
+                    "had its lock for %.0f s: its handler hangs, or not all members divide the "
+                    "queues in the same way (`allocation`)",
+                    self._group,
+                    queue.topic,
+                    queue.broker_name,
+                    queue.queue_id,
+                    now_s - self._refused_since_s[queue],
+                )
+
+    async def _unlock(self, broker: str, queues: list[MessageQueue]) -> None:
+        try:
+            await self._pool.ask(
+                await self._master(queues[0]),
+                operations.unlock_queues(self._group, self._pool.client_id, queues),
+                timeout_s=UNLOCK_S,
+            )
+        except PymqError as error:
+            _log.info("%d queues of broker %r stay locked: %s", len(queues), broker, error)
+
+    async def _master(self, queue: MessageQueue) -> AsyncChannel:
+        """Return the connection to the broker that grants the locks of a queue.
+
+        Raises:
+            RouteNotFound: it has no master.
+            ConnectionFailed: the master cannot be reached.
+            ClientClosed: we are closed.
+        """
+        route = await self._pool.routes.route(queue.topic)
+        try:
+            address = route.address(queue.broker_name)
+        except RouteNotFound:
+            self._pool.routes.doubt(queue.topic)
+            raise
+        return await self._pool.broker_channel(queue.topic, queue.broker_name, address)
+
+
+def _by_broker(queues: Iterable[MessageQueue]) -> dict[str, list[MessageQueue]]:
+    found: dict[str, list[MessageQueue]] = {}
+    for queue in queues:
+        found.setdefault(queue.broker_name, []).append(queue)
+    return found

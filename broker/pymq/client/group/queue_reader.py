@@ -1,0 +1,399 @@
+"""Reads one assigned queue: where to begin, long-polling pulls, filter, commit.
+
+::
+
+    committed offset? --22--> policy of the group (first, last, time)   any other error: give up,
+          |                          |                                  the next rebalance tries
+          +-----------+--------------+
+                      v
+      room? -> pull -> found     deliver, pull on          }
+                    -> nothing   pull on at next offset    } forever
+                    -> moved     drop what is here, commit the new offset, begin there
+                    -> failure   pause, pull again
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from pymq.client import operations
+from pymq.client.cluster.pool import ClientPool
+from pymq.client.cluster.routes import MASTER_ID
+from pymq.client.group.broker_offsets import QueueOffsets
+from pymq.client.group.inbox import Delivery, Inbox
+from pymq.client.group.process_queue import ProcessQueue
+from pymq.client.group.retry import visible_topic
+from pymq.client.group.start_policy import StartPolicy
+from pymq.client.group.unread import AWAY, say_unread
+from pymq.client.operations import PullResult, PullStatus
+from pymq.errors import (
+    BrokerError,
+    ConfigurationError,
+    PymqError,
+    RemoteProtocolError,
+    TopicNotExist,
+)
+from pymq.net.said_once import SaidOnce
+from pymq.protocol.bodies import MessageQueue, Subscription
+from pymq.protocol.codes import MessageFlag
+from pymq.protocol.message import ReceivedMessage
+from pymq.protocol.record import Record, decode_records
+
+_log = logging.getLogger(__name__)
+
+#: How long a broker may hold a pull for which it has nothing (brokerSuspendMaxTimeMillis).
+SUSPEND_S = 15.0
+#: How long we wait for the answer to a pull (consumerTimeoutMillisWhenSuspend).
+PULL_TIMEOUT_S = 30.0
+#: Pause after a failed pull; after one that was refused because of flow control.
+FAILURE_PAUSE_S = 1.0
+FLOW_CONTROL_PAUSE_S = 0.02
+FLOW_CONTROL = 215
+#: A queue that may not pull because of one unfinished message says so after this: when the
+#: message holds back others that were handled, and when it is only slow.
+HELD_BACK_S = 10.0
+SLOW_S = 60.0
+#: For so long the offset that a reset has committed stays as it is.
+RESET_SEEN_S = 1.5
+#: Pause when a message needs a package that is not installed.
+MISSING_PACKAGE_PAUSE_S = 5.0
+#: Most messages and bytes of one pull; RocketMQ brokers give 32 and 256 KiB.
+PULL_COUNT_MAX = 1024
+PULL_BYTES = 4 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderParts:
+    """What all readers of a consumer share.
+
+    Attributes:
+        group: consumer group.
+        pool: connections.
+        inbox: gets the messages.
+        offsets: returns who keeps the offset of a queue.
+        on_undecodable: gets messages whose body cannot be decompressed.
+        troubles: what was said, of all readers of the group.
+    """
+
+    group: str
+    pool: ClientPool
+    inbox: Inbox
+    offsets: Callable[[MessageQueue], QueueOffsets]
+    on_undecodable: Callable[[Delivery], None]
+    troubles: SaidOnce
+
+
+class QueueReader:
+    """Pulls one queue into an inbox.
+
+    Args:
+        queue: which.
+        parts: shared with the other readers.
+        subscription: what of the queue is wanted.
+        start: where to begin when there is no committed offset.
+        left_at: where this member left the queue, when it has read it before. A broker that is
+            killed forgets what was committed in its last seconds.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        parts: ReaderParts,
+        *,
+        subscription: Subscription,
+        start: StartPolicy,
+        left_at: int | None,
+    ) -> None:
+        self.queue = queue
+        self.subscription = subscription
+        self.offsets = parts.offsets(queue)
+        self._parts = parts
+        self._group = parts.group
+        self._pool = parts.pool
+        self._inbox = parts.inbox
+        self._start = start
+        self._left_at = left_at
+        #: ``None`` until it is known where to begin.
+        self.process_queue: ProcessQueue | None = None
+        self._broker_id = MASTER_ID
+        #: Store time of the last message that was pulled; ``None``: none was.
+        self._newest_ms: int | None = None
+        self._may_pull = asyncio.Event()
+        self._may_pull.set()
+        self._last_trouble: Hashable | None = None
+        #: The message that kept the queue from pulling, as it was logged.
+        self._held_offset: int | None = None
+        self._step_scope: asyncio.Timeout | None = None
+        #: Where to go on, as the broker has said.
+        self._reset_to: int | None = None
+        self._quiet_until_s = 0.0
+
+    async def run(self) -> None:
+        """Read until cancelled.
+
+        Raises:
+            PymqError: it cannot be found out where to begin; nothing was assumed.
+        """
+        self._begin(await self._first_offset())
+        while True:
+            assert self.process_queue is not None
+            try:
+                async with asyncio.timeout(None) as self._step_scope:
+                    pause_s = await self._step(self.process_queue)
+                    if pause_s:
+                        await asyncio.sleep(pause_s)
+            except TimeoutError:
+                pass  # It is to go on elsewhere.
+            finally:
+                self._step_scope = None
+            if self._reset_to is not None:
+                await self._carry_out_reset(self._reset_to)
+
+    def reset(self, offset: int) -> None:
+        """Go on at another offset, as soon as no handler is at work in order, and commit that."""
+        self._reset_to = offset
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """End the step that is under way."""
+        if self._step_scope is not None and not self._step_scope.expired():
+            self._step_scope.reschedule(asyncio.get_running_loop().time())
+
+    async def _carry_out_reset(self, offset: int) -> None:
+        assert self.process_queue is not None
+        try:
+            await self._go_on(self.process_queue, offset, "the offset of its group was reset")
+        except PymqError as error:  # That is not committed: once more.
+            self._failed(error)
+            await asyncio.sleep(FAILURE_PAUSE_S)
+        else:
+            # Whoever has reset the group looks whether that was committed.
+            self._quiet_until_s = time.monotonic() + RESET_SEEN_S
+            if self._reset_to == offset:
+                self._reset_to = None
+
+    def _begin(self, offset: int) -> None:
+        self.process_queue = ProcessQueue(self.queue, offset)
+        self.process_queue.is_paused = self.is_paused
+
+    # --- where to begin, and what is done
+
+    async def _first_offset(self) -> int:
+        committed = await self.offsets.read()
+        if committed is not None:
+            return committed
+        offset = await self._where_left()
+        if offset is None:
+            channel = await self._pool.read_channel(self.queue)
+            offset = await self._pool.ask(channel, self._start.operation(self.queue))
+        # Committed at once: a restart must go on here, not where the queue ends by then.
+        await self.offsets.commit(offset)
+        return offset
+
+    async def _where_left(self) -> int | None:
+        """Return where this member left the queue, if it has read it before."""
+        offset = self._left_at
+        if offset is None:
+            return None
+        channel = await self._pool.read_channel(self.queue)
+        if offset <= await self._pool.ask(channel, operations.max_offset(self.queue)):
+            return offset
+        # Another queue of the same name: its topic was deleted and created again.
+        return await self._pool.ask(channel, operations.min_offset(self.queue))
+
+    def commit_nowait(self) -> None:
+        """Commit without waiting, if there is something new, or now and then."""
+        if self.process_queue is not None and time.monotonic() >= self._quiet_until_s:
+            self.offsets.commit_nowait(self.process_queue.commit_offset)
+
+    async def commit(self) -> None:
+        """Commit for good.
+
+        Raises:
+            PymqError: there is no answer, or the broker refused; what was committed before stays.
+        """
+        if self.process_queue is not None:
+            await self.offsets.commit(self.process_queue.commit_offset)
+
+    # --- pause
+
+    @property
+    def is_paused(self) -> bool:
+        """Does it neither pull nor deliver for the moment?"""
+        return not self._may_pull.is_set()
+
+    def pause(self) -> None:
+        """Pull and deliver nothing until ``resume``. Idempotent."""
+        self._may_pull.clear()
+        if self.process_queue is not None:
+            self.process_queue.is_paused = True
+
+    def resume(self) -> None:
+        """Go on where ``pause`` stopped. Idempotent."""
+        self._may_pull.set()
+        if self.process_queue is not None and self.process_queue.is_paused:
+            self._inbox.resume(self.process_queue)
+
+    # --- pulls
+
+    async def _step(self, process_queue: ProcessQueue) -> float:
+        """Pull once; return for how long to pause, in seconds."""
+        await self._may_pull.wait()
+        room = await self._wait_room(process_queue)
+        if self._held_offset is not None and process_queue.commit_offset > self._held_offset:
+            _log.info("%s: reading goes on behind offset %d", self._named, self._held_offset)
+            self._held_offset = None
+        try:
+            result = await self._pull(process_queue, room)
+            if result.status is PullStatus.OFFSET_ILLEGAL:
+                await self._move(process_queue, result)
+            else:
+                self._take(process_queue, result)
+        except ConfigurationError as error:
+            self._failed(error)
+            return MISSING_PACKAGE_PAUSE_S
+        except PymqError as error:
+            self._failed(error)
+            return self._pause_after(error)
+        self._succeeded()
+        self._broker_id = result.suggested_broker_id
+        return 0.0
+
+    async def _wait_room(self, process_queue: ProcessQueue) -> int:
+        """Wait until the queue may pull; say once if it is one message that keeps it from that."""
+        inbox = self._inbox
+        while (room := inbox.room(process_queue)) <= 0:
+            offset = process_queue.commit_offset
+            wait_s = HELD_BACK_S if "span_max" in inbox.reached_limits(process_queue) else SLOW_S
+            try:
+                async with asyncio.timeout(wait_s):
+                    return await inbox.wait_room(process_queue)
+            except TimeoutError:
+                pass
+            is_held = process_queue.commit_offset == offset and process_queue.message_count > 0
+            if is_held and offset != self._held_offset:
+                self._held_offset = offset
+                _log.warning(
+                    "%s: reading stands still at offset %d, because the message at offset %d is "
+                    "not finished: %s. (Limit reached: %s)",
+                    self._named,
+                    process_queue.next_offset,
+                    offset,
+                    inbox.why_unfinished(process_queue),
+                    ", ".join(f"{k}={v}" for k, v in inbox.reached_limits(process_queue).items()),
+                )
+        return room
+
+    async def _pull(self, process_queue: ProcessQueue, room: int) -> PullResult:
+        # It carries no commit: RocketMQ brokers handle pulls and commits in different threads, and
+        # one under way could set back what is committed in the end.
+        operation = operations.Pull(
+            self.queue,
+            process_queue.next_offset,
+            group=self._group,
+            count_max=min(room, PULL_COUNT_MAX),
+            subscription=self.subscription,
+            suspend_ms=int(SUSPEND_S * 1000),
+            bytes_max=PULL_BYTES,
+        )
+        channel = await self._pool.read_channel(self.queue, self._broker_id)
+        return await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
+
+    def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        if result.next_offset < process_queue.next_offset:
+            raise RemoteProtocolError(
+                f"{self._named}: a pull at {process_queue.next_offset} answered that the next one "
+                f"begins at {result.next_offset}"
+            )
+        messages: list[ReceivedMessage] = []
+        undecodable: set[int] = set()
+        tags = self.subscription.tags
+        for record in decode_records(result.body):
+            self._newest_ms = record.store_timestamp
+            message = self._message(record, undecodable)
+            # Brokers compare hashes of tags; only equal tags are wanted.
+            if not tags or message.tags in tags:
+                messages.append(message)
+        held = self._inbox.deliver(process_queue, messages, result.next_offset, hold=undecodable)
+        for delivery in held:
+            self._parts.on_undecodable(delivery)
+
+    def _message(self, record: Record, undecodable: set[int]) -> ReceivedMessage:
+        try:
+            message = ReceivedMessage.from_record(record, self.queue.broker_name)
+        except RemoteProtocolError as error:
+            _log.error(
+                "%s: message at %d goes back, its body cannot be read: %s",
+                self._named,
+                record.queue_offset,
+                error,
+            )
+            record.sys_flag &= ~MessageFlag.COMPRESSED
+            message = ReceivedMessage.from_record(record, self.queue.broker_name)
+            undecodable.add(message.queue_offset)
+        message.topic = self._pool.network.unwrap(
+            visible_topic(message.topic, message.properties)
+        )
+        return message
+
+    async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        """Go on elsewhere: the group was reset, or the offset is outside the queue.
+
+        In that case it is the nearest one inside that is new.
+        """
+        wanted, offset = process_queue.next_offset, result.next_offset
+        if result.min_offset <= wanted <= result.max_offset:
+            why = "the offset of its group was reset"
+        elif wanted < result.min_offset:
+            why = "that is outside the queue, what was there before has expired"
+        else:
+            why = (
+                "that is outside the queue; its topic was deleted and created again, or its broker "
+                "lost the end of its log"
+            )
+            if self._newest_ms is not None:
+                # In a queue that was created again even the first message may be new.
+                channel = await self._pool.read_channel(self.queue)
+                unread = operations.offset_by_time(self.queue, self._newest_ms + 1)
+                offset = min(offset, await self._pool.ask(channel, unread))
+        await self._go_on(process_queue, offset, why)
+
+    async def _go_on(self, process_queue: ProcessQueue, offset: int, why: str) -> None:
+        """Drop what is here, and begin at another offset."""
+        _log.warning(
+            "%s: reading goes on at offset %d, instead of %d: %s",
+            self._named,
+            offset,
+            process_queue.next_offset,
+            why,
+        )
+        await self._inbox.wait_idle(process_queue)
+        self._inbox.drop(process_queue)
+        self._begin(offset)
+        await self.offsets.commit(offset)
+
+    def _pause_after(self, error: PymqError) -> float:
+        if isinstance(error, BrokerError) and error.code == FLOW_CONTROL:
+            return FLOW_CONTROL_PAUSE_S
+        if isinstance(error, (*AWAY, TopicNotExist)):
+            self._pool.routes.doubt(self.queue.topic)
+            self.offsets.doubt()
+            self._broker_id = MASTER_ID
+        return FAILURE_PAUSE_S
+
+    def _failed(self, error: PymqError) -> None:
+        self._last_trouble = say_unread(self._parts.troubles, self._group, self.queue, error)
+
+    def _succeeded(self) -> None:
+        if self._last_trouble is not None:
+            self._parts.troubles.over(
+                self._last_trouble, "%s: reading goes on after a failure", self._named
+            )
+            self._last_trouble = None
+
+    @property
+    def _named(self) -> str:
+        queue = self.queue
+        return f"group {self._group!r}, topic {queue.topic!r}, {queue.broker_name}:{queue.queue_id}"

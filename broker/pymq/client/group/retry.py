@@ -1,0 +1,228 @@
+"""Messages that are not done: sent back to their broker, or else tried again here.
+
+The broker delivers a message again later, and makes a dead letter of it in the end. While it
+cannot take one back, the message stays here, and the committed offset of its queue stays before
+it. After ``LOCAL_RETRY_S`` it is tried again: by its handler, or, if it was to become a dead letter
+or stood for too long, by sending it back once more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from pymq.client import operations
+from pymq.client.cluster.pool import ClientPool
+from pymq.client.group.inbox import Delivery, Inbox
+from pymq.errors import BrokerError, LocalProtocolError, PymqError
+from pymq.net.said_once import SaidOnce
+from pymq.protocol.message import RETRY_TOPIC
+from pymq.protocol.names import is_retry_topic
+from pymq.protocol.outcomes import DEAD_LETTER, EXPIRED, GROUP_DELAYS
+
+_log = logging.getLogger(__name__)
+
+LOCAL_RETRY_S = 5.0
+
+
+def visible_topic(stored_topic: str, properties: dict[str, str]) -> str:
+    """Return the topic a handler sees: a retried message has its first one again."""
+    if is_retry_topic(stored_topic):
+        return properties.get(RETRY_TOPIC, stored_topic)
+    return stored_topic
+
+
+class FailedMessages:
+    """Sends back what a consumer could not handle.
+
+    Args:
+        group: consumer group.
+        max_reconsume_times: after this many failed tries a message becomes a dead letter.
+        pool: connections.
+        inbox: where messages are unfinished.
+        is_closing: does the consumer deliver nothing more?
+    """
+
+    def __init__(
+        self,
+        *,
+        group: str,
+        max_reconsume_times: int,
+        pool: ClientPool,
+        inbox: Inbox,
+        is_closing: Callable[[], bool],
+    ) -> None:
+        self._group = group
+        self._max_reconsume_times = max_reconsume_times
+        self._pool = pool
+        self._inbox = inbox
+        self._is_closing = is_closing
+        self._said = SaidOnce(_log)
+        #: Those under way, by name rather than by a handler's failure.
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def handler_failed(self, deliveries: Sequence[Delivery], error: BaseException) -> None:
+        """Send messages back, or keep them for another try, and say which.
+
+        Args:
+            deliveries: what the handler was called with.
+            error: what it raised.
+        """
+        outcome = "delivered again, because the consumer was closed before it was sent back"
+        try:
+            if all(delivery.process_queue.dropped for delivery in deliveries):
+                outcome = "delivered again, to the member that reads its queue now"
+                return
+            refusals = [await self._send_back(delivery) for delivery in deliveries]
+            outcome = self._outcome(deliveries, refusals, error)
+        finally:
+            first = deliveries[0].message
+            others = f" and {len(deliveries) - 1} more" if len(deliveries) > 1 else ""
+            _log.warning(
+                "the handler failed for message %s%s (topic %r, %s:%d, offset %d); %s",
+                first.message_id,
+                others,
+                first.topic,
+                first.broker_name,
+                first.queue_id,
+                first.queue_offset,
+                outcome,
+                exc_info=error,
+            )
+
+    def _outcome(
+        self,
+        deliveries: Sequence[Delivery],
+        refusals: Sequence[PymqError | None],
+        error: BaseException,
+    ) -> str:
+        kept = 0
+        reason: PymqError | None = None
+        for delivery, refusal in zip(deliveries, refusals, strict=True):
+            if refusal is None:
+                continue
+            kept, reason = kept + 1, refusal
+            message = delivery.message
+            delivery.process_queue.failures[message.queue_offset] = (
+                f"its handler failed {message.reconsume_times} times, last with {error!r:.200}, "
+                f"and the broker does not take it back ({refusal})"
+            )
+        if not kept:
+            return "the broker delivers it again later"
+        which = "it" if len(deliveries) == 1 else f"{kept} of {len(deliveries)}"
+        return (
+            f"{which} will be tried again here in {LOCAL_RETRY_S:g} s, because the broker does "
+            f"not take it back: {reason}"
+        )
+
+    def send_back_undecodable(self, delivery: Delivery) -> None:
+        """Send back a message whose body cannot be read, again and again until that is done."""
+        if self._is_closing() or delivery.process_queue.dropped:
+            return
+        self._pool.spawn("send back", self._send_back_undecodable(delivery))
+
+    async def _send_back_undecodable(self, delivery: Delivery) -> None:
+        refusal = await self._send_back(delivery)
+        if refusal is not None:
+            delivery.process_queue.failures[delivery.message.queue_offset] = (
+                f"its body cannot be read, and the broker does not take it back ({refusal})"
+            )
+
+    # --- outcomes by name
+
+    def send_back_soon(self, delivery: Delivery) -> None:
+        """Send a message back as its outcome says, and say once if its broker does not take it."""
+        if not self._pool.is_open or delivery.process_queue.dropped:
+            return
+        task = self._pool.spawn("send back", self._send_back_as_told(delivery))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    async def _send_back_as_told(self, delivery: Delivery) -> None:
+        message, outcome = delivery.message, delivery.outcome
+        refusal = await self._send_back(delivery)
+        if refusal is None:
+            self._said.over(
+                message.broker_name, "broker %r takes messages back again", message.broker_name
+            )
+            return
+        assert outcome is not None
+        text = f"it {outcome.text}, and the broker does not take it back ({refusal})"
+        delivery.process_queue.failures[message.queue_offset] = text
+        self._said.warn(
+            message.broker_name,
+            "message %s (topic %r, %s:%d, offset %d) stays here: %s. It is tried again every %g s, "
+            "and what is committed of its queue stays before it until that is done",
+            message.message_id,
+            message.topic,
+            message.broker_name,
+            message.queue_id,
+            message.queue_offset,
+            text,
+            LOCAL_RETRY_S,
+        )
+
+    async def wait_sent(self, timeout_s: float) -> None:
+        """Wait for messages that are being sent back, if need be not for all of them."""
+        if self._sending and timeout_s > 0:
+            await asyncio.wait(self._sending, timeout=timeout_s)
+
+    # --- one message
+
+    async def _send_back(self, delivery: Delivery) -> PymqError | None:
+        """Let the broker have a message again; return why it stays here, if it does."""
+        if delivery.process_queue.dropped:
+            return None  # Its queue's next reader gets it anyway.
+        try:
+            await self._give_back(delivery)
+        except PymqError as error:
+            if not _is_decided(delivery):
+                delivery.message.reconsume_times += 1
+            self._pool.loop.call_later(LOCAL_RETRY_S, self._try_again, delivery)
+            return error
+        self._inbox.acknowledge(delivery)
+        return None
+
+    async def _give_back(self, delivery: Delivery) -> None:
+        message, outcome = delivery.message, delivery.outcome
+        channel = await self._pool.read_channel(delivery.process_queue.queue)
+        if outcome is not None and outcome.reason is not None:
+            try:
+                burial = operations.bury(
+                    message,
+                    group=self._group,
+                    reason=outcome.reason,
+                    stored_topic=self._pool.network.wrap(message.topic),
+                )
+                await self._pool.ask(channel, burial)
+                return
+            except (BrokerError, LocalProtocolError) as error:
+                _log.warning(
+                    "message %s (topic %r) becomes a dead letter without its reason, %r: %s",
+                    message.message_id,
+                    message.topic,
+                    outcome.reason,
+                    error,
+                )
+        level = GROUP_DELAYS if outcome is None else outcome.delay_level
+        operation = operations.send_back(
+            message,
+            group=self._group,
+            max_reconsume_times=self._max_reconsume_times,
+            delay_level=level or GROUP_DELAYS,
+        )
+        await self._pool.ask(channel, operation)
+
+    def _try_again(self, delivery: Delivery) -> None:
+        if delivery.is_held:
+            self.send_back_undecodable(delivery)
+        elif _is_decided(delivery):
+            self.send_back_soon(delivery)
+        else:
+            delivery.outcome = None
+            self._inbox.put_back(delivery)
+
+
+def _is_decided(delivery: Delivery) -> bool:
+    """Is there no point in calling the handler again, even if its broker refuses the message?"""
+    outcome = delivery.outcome
+    return outcome is not None and (outcome is EXPIRED or outcome.delay_level == DEAD_LETTER)

@@ -1,0 +1,160 @@
+"""Reads one queue of a pull consumer into its buffer; can be moved, and commits when it is told."""
+
+import asyncio
+from collections.abc import Callable
+
+from pymq.client import operations
+from pymq.client.group.process_queue import ProcessQueue
+from pymq.client.group.queue_reader import PULL_TIMEOUT_S, SUSPEND_S, QueueReader, ReaderParts
+from pymq.client.group.start_policy import StartPolicy
+from pymq.client.operations import PullResult
+from pymq.client.pulling.pull_buffer import PullBuffer
+from pymq.client.pulling.pulled_queue import PulledQueue
+from pymq.client.ranges import PullChunk
+from pymq.errors import CommitFailed, RemoteProtocolError
+from pymq.protocol.bodies import MessageQueue, Subscription
+from pymq.protocol.record import decode_records
+
+#: Most messages that a pymq broker is asked for at a time; others give 32.
+PULL_COUNT_MAX = 32_768
+#: RocketMQ brokers handle commits on many threads: one before may be handled later.
+COMMIT_TRIES = 3
+
+
+class PullReader(QueueReader):
+    """Pulls one queue into a buffer.
+
+    Args:
+        queue, parts, subscription, start, left_at: as for ``QueueReader``.
+        buffer: gets what is pulled.
+        begin_at: where to begin, whatever was committed.
+        on_begin: called when it is known where to begin.
+        queue_count: returns how many queues are read.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        parts: ReaderParts,
+        *,
+        subscription: Subscription,
+        start: StartPolicy,
+        left_at: int | None,
+        buffer: PullBuffer,
+        begin_at: int | None,
+        on_begin: Callable[[], None],
+        queue_count: Callable[[], int],
+    ) -> None:
+        super().__init__(queue, parts, subscription=subscription, start=start, left_at=left_at)
+        self._buffer = buffer
+        self._begin_at = begin_at
+        self._on_begin = on_begin
+        self._queue_count = queue_count
+
+    @property
+    def pulled(self) -> PulledQueue | None:
+        """What is there of the queue; ``None`` until it is known where to begin."""
+        queue = self.process_queue
+        assert queue is None or isinstance(queue, PulledQueue)
+        return queue
+
+    async def run(self) -> None:
+        """Read until cancelled; from another place on whenever it is moved.
+
+        Raises:
+            PymqError: it cannot be found out where to begin; nothing was assumed.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(None) as self._step_scope:
+                    if self.process_queue is None:
+                        offset = self._begin_at
+                        if offset is None:
+                            offset = await self._first_offset()
+                        self._begin(offset)
+                        self._on_begin()
+                    assert self.process_queue is not None
+                    pause_s = await self._step(self.process_queue)
+                    if pause_s:
+                        await asyncio.sleep(pause_s)
+            except TimeoutError:
+                continue  # It was moved.
+            finally:
+                self._step_scope = None
+
+    def move(self, offset: int) -> None:
+        """Go on from another offset; what was pulled and not polled is dropped."""
+        self._begin_at = offset
+        if self.process_queue is not None:
+            self._buffer.drop(self.process_queue)
+            self._begin(offset)
+        self._interrupt()
+
+    # --- commits
+
+    async def commit_offset(self, offset: int) -> None:
+        """Commit an offset, and see that the broker has taken it.
+
+        Raises:
+            PymqError: there is no answer, or the broker refused.
+            CommitFailed: it did not refuse, and keeps another offset.
+        """
+        if self.pulled is not None:
+            self.pulled.consumed_offset = offset
+        channel = await self._pool.read_channel(self.queue)
+        committed: int | None = None
+        for _ in range(COMMIT_TRIES):
+            update = operations.update_offset(self._group, self.queue, offset)
+            await self._pool.ask(channel, update)
+            query = operations.query_offset(self._group, self.queue)
+            committed = await self._pool.ask(channel, query)
+            if committed == offset:
+                return
+        raise CommitFailed(
+            f"{self._named}: {channel.peer} accepted the commit of {offset} and keeps {committed}; "
+            "does another client commit for this group, or was the group's offset reset?"
+        )
+
+    # --- pulls
+
+    def _begin(self, offset: int) -> None:
+        self.process_queue = PulledQueue(self.queue, offset, self._pool.network)
+        self.process_queue.is_paused = self.is_paused
+
+    async def _wait_room(self, process_queue: ProcessQueue) -> int:
+        return await self._buffer.wait_room(process_queue)  # Who polls decides on the pace.
+
+    async def _pull(self, process_queue: ProcessQueue, room: int) -> PullResult:
+        operation = operations.Pull(
+            self.queue,
+            process_queue.next_offset,
+            group=self._group,
+            count_max=min(room, PULL_COUNT_MAX),
+            subscription=self.subscription,
+            suspend_ms=int(SUSPEND_S * 1000),
+            bytes_max=self._buffer.pull_bytes(self._queue_count()),
+        )
+        channel = await self._pool.read_channel(self.queue, self._broker_id)
+        return await self._pool.ask(channel, operation, timeout_s=PULL_TIMEOUT_S)
+
+    async def _move(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        if not process_queue.dropped:
+            await super()._move(process_queue, result)
+
+    def _take(self, process_queue: ProcessQueue, result: PullResult) -> None:
+        if process_queue.dropped:
+            return  # It was moved while the answer came.
+        if result.next_offset < process_queue.next_offset:
+            raise RemoteProtocolError(
+                f"{self._named}: a pull at {process_queue.next_offset} answered that the next one "
+                f"begins at {result.next_offset}"
+            )
+        assert isinstance(process_queue, PulledQueue)
+        process_queue.tags = self.subscription.tags
+        for record in decode_records(result.body):
+            self._newest_ms = record.store_timestamp  # Of the first: the others are not decoded.
+            break
+        self._buffer.keep(
+            process_queue,
+            PullChunk(memoryview(result.body), process_queue.next_offset, result.next_offset),
+        )

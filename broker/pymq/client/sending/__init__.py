@@ -1,0 +1,1 @@
+"""Producers: queue selection, attempts and deadlines, batches, transactions, requests, columns."""

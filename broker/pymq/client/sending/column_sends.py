@@ -1,0 +1,311 @@
+"""Tables of messages to send: batches that take turns over the queues; one row of results for each.
+
+Batches are pre-encoded records where all brokers of a topic take them (pymq's do), otherwise
+plain SEND_BATCH requests. They are made, and the results are put together, without a Python
+statement per message (``pymq.columns``).
+"""
+
+import asyncio
+import base64
+import functools
+import ipaddress
+import logging
+import os
+import secrets
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from pymq.client.operations import SendResult, check_send_topic, read_send
+from pymq.client.sending.column_receipts import FAILED, UNKNOWN, ColumnReceipts
+from pymq.client.sending.placement import Placement
+from pymq.client.sending.preencoded_records import RecordsOffer, as_batch
+from pymq.client.sending.producer_config import ProducerConfig
+from pymq.client.sending.producer_parts import ProducerParts
+from pymq.client.sending.send_attempt import SendAttempt
+from pymq.client.sending.send_template import SEND_BATCH, SendTemplate
+from pymq.errors import ConfigurationError, PymqError, RowsNotSent
+from pymq.net.channel import AsyncChannel
+from pymq.protocol.codes import RECORD_SIZES_FIELD, SEND_RECORDS
+from pymq.protocol.command import Command
+from pymq.protocol.records_body import RecordsBody
+from pymq.protocol.unique_keys import month_around
+
+if TYPE_CHECKING:
+    from pymq.columns.table_requests import TableRequest, TableRequests
+
+_log = logging.getLogger(__name__)
+
+#: What a broker does not say in this time, it is not waited for.
+OFFER_S = 1.0
+#: Bytes of one batch: large enough that requests cost little, and small enough to take turns.
+BATCH_BYTES = 512 << 10
+
+
+class ColumnSend(SendAttempt[SendResult]):
+    """The send of one batch of a table."""
+
+    __slots__ = ()
+
+    CODE = SEND_BATCH
+
+    def read(self, answer: Command, template: SendTemplate) -> SendResult:
+        return read_send(answer, template, None, peer=template.address)
+
+
+class RecordsSend(ColumnSend):
+    """The send of pre-encoded records; of a batch, where a broker is not known to take them.
+
+    Attributes:
+        records: what it sends.
+        takers: connections to brokers that take them.
+    """
+
+    __slots__ = ("records", "takers")
+
+    records: RecordsBody
+    takers: Mapping[AsyncChannel, bool]
+
+    def write(
+        self, channel: AsyncChannel, template: SendTemplate, opaque: int, command_flag: int = 0
+    ) -> None:
+        if not self.takers.get(channel, False):
+            self.body = as_batch(self.records)
+            super().write(channel, template, opaque, command_flag)
+            return
+        sizes = base64.b64encode(self.records.sizes).decode()
+        head = template.head(
+            opaque,
+            len(self.records.body),
+            f'{self.properties},"{RECORD_SIZES_FIELD}":"{sizes}"',
+            sys_flag=self.sys_flag,
+            born_ms=self.born_ms,
+            flag=self.flag,
+            command_flag=command_flag,
+            code=SEND_RECORDS,
+        )
+        channel.send(head, self.records.body)
+
+
+class ColumnSends:
+    """What ``Producer`` knows of tables."""
+
+    _config: ProducerConfig
+    _parts: ProducerParts
+    #: Of each connection that was asked: does its broker take pre-encoded records?
+    _takers: "weakref.WeakKeyDictionary[AsyncChannel, bool]"
+
+    async def send_columns(
+        self, table: Any, *, topic: str | None = None, deadline_s: float | None = None
+    ) -> ColumnReceipts:
+        """Store the rows of a table as messages; spread over the queues in batches.
+
+        Columns: ``body`` (binary or strings), ``topic`` unless the argument says it, ``tags``,
+        ``keys`` (strings, or lists of them), ``sharding_key``, ``properties`` (a map of strings),
+        ``flag``. All but ``body`` and ``topic`` may be null. Neighbouring rows go to one queue
+        together. Rows with a sharding key go to the queue of its hash, as in ``send``, in the
+        order of the table. Nothing is compressed or delayed.
+
+        Args:
+            table: an Arrow table or record batch, a pandas or Polars DataFrame, or a mapping of
+                names to columns. (Any: what extras know.)
+            topic: of all rows.
+            deadline_s: for each batch, in place of the producer's.
+
+        Returns:
+            Id, status, queue and offset of each row, in the order of the table.
+
+        Raises:
+            RowsNotSent: some rows are not stored, or are not known to be; its ``receipts`` say
+                which, and its ``failures`` why.
+            ConfigurationError: pyarrow is not installed; or it is no table of messages; or the
+                producer has hooks or a trace, which take single messages.
+            LocalProtocolError: a row cannot be sent; the text names it. Nothing was sent; but of a
+                large table it may be a ``RowsNotSent``.
+            RouteNotFound: no broker is known for a topic; nothing was sent.
+            ClientClosed: the producer is not open.
+        """
+        parts = self._parts
+        parts.pool.check_open()
+        if parts.maker.is_observed:
+            raise ConfigurationError(
+                "send_columns makes no single messages, which hooks and the trace are called with; "
+                "use a producer without them, or send()"
+            )
+        requests = self._table_requests(table, topic)
+        limit_s = parts.maker.limit_s(deadline_s)
+        counts: dict[str, int] = {}
+        as_records: dict[str, bool] = {}
+        for name in requests.topics():
+            check_send_topic(name)
+            templates = (await parts.sender.topic_queues(name)).templates
+            counts[name] = len(templates)
+            as_records[name] = await self._take_records(templates)
+        results = _Results(requests)
+        try:
+            for part in requests.parts(counts.__getitem__, as_records.__getitem__):
+                await self._send_part(part, limit_s, results)
+        except PymqError as error:
+            if not results.waiting:
+                raise
+            results.failures.append(error)  # What was sent before has results.
+        if results.waiting:
+            await asyncio.wait(results.waiting)
+        return results.receipts()
+
+    async def _send_part(
+        self, part: "list[TableRequest]", limit_s: float, results: "_Results"
+    ) -> None:
+        """Begin to send requests; those that are bound to queues are answered when it returns."""
+        lanes: dict[tuple[str, int], list[TableRequest]] = {}
+        for request in part:
+            if request.key_hash is None:
+                results.add(request, await self._begin(request, None, limit_s))
+            else:
+                lanes.setdefault((request.topic, request.key_hash), []).append(request)
+        # What comes later for a queue must not overtake.
+        await asyncio.gather(*(self._lane(lane, limit_s, results) for lane in lanes.values()))
+
+    async def _take_records(self, templates: list[SendTemplate]) -> bool:
+        """Say whether all brokers that answer take pre-encoded records; who is asked once."""
+        pool = self._parts.pool
+        if pool.network.namespace is not None:
+            return False  # They hold the topic, and would have to be encoded otherwise.
+        answers: set[bool] = set()
+        for name, template in {one.queue.broker_name: one for one in templates}.items():
+            if template.address is None:
+                continue
+            try:
+                channel = await pool.broker_channel(template.queue.topic, name, template.address)
+                if channel not in self._takers:
+                    kind = await pool.ask(channel, RecordsOffer(), timeout_s=OFFER_S)
+                    self._takers[channel] = kind.takes_records
+                answers.add(self._takers[channel])
+            except PymqError as error:
+                _log.debug("broker %r is not asked for its kind: %s", name, error)
+        return answers == {True}
+
+    def _table_requests(self, table: Any, topic: str | None) -> "TableRequests":
+        from pymq.columns.table_requests import TableRequests
+        from pymq.columns.unique_key_arrays import UniqueKeyArrays
+
+        pool = self._parts.pool
+        host = pool.client_id.partition("@")[0]
+        now_ms = pool.clock.wall_ms()
+        return TableRequests(
+            table,
+            topic=topic,
+            keys=UniqueKeyArrays(
+                address=ipaddress.ip_address(host).packed,
+                pid=os.getpid(),
+                salt=secrets.token_bytes(4),
+            ),
+            month_ms=now_ms - month_around(now_ms)[0],
+            batch_bytes=min(BATCH_BYTES, self._config.body_bytes_max),
+            message_bytes_max=self._config.body_bytes_max,
+        )
+
+    async def _lane(
+        self, requests: "list[TableRequest]", limit_s: float, results: "_Results"
+    ) -> None:
+        """Send requests of one queue one after the other."""
+        for request in requests:
+            assert request.key_hash is not None
+            queues = await self._parts.sender.topic_queues(request.topic)
+            templates = queues.templates
+            queue = templates[request.key_hash % len(templates)].queue
+            future = await self._begin(request, Placement(queue, None, None), limit_s)
+            results.add(request, future)
+            await asyncio.wait([future])
+
+    async def _begin(
+        self, request: "TableRequest", where: Placement | None, limit_s: float
+    ) -> "asyncio.Future[SendResult]":
+        parts = self._parts
+        loop, window = parts.pool.loop, parts.sender.window
+        started_s = loop.time()
+        if window.is_full:
+            await window.wait_room(parts.pool.check_open)
+        is_batch = isinstance(request.body, bytes)
+        send = (ColumnSend if is_batch else RecordsSend)(
+            parts.sender,
+            loop.create_future(),
+            request.topic,
+            request.body if isinstance(request.body, bytes) else b"",
+            '""' if self._config.wait_stored else '"WAIT\\u0001false\\u0002"',
+            parts.pool.clock.wall_ms(),
+            0,
+            0,
+            where,
+            started_s,
+            loop.time() + limit_s,
+        )
+        if isinstance(send, RecordsSend) and not isinstance(request.body, bytes):
+            send.records, send.takers = request.body, self._takers
+            send.size_bytes += len(request.body.body)
+        return parts.sender.begin(send)
+
+
+class _Results:
+    """Puts the results of requests together.
+
+    Attributes:
+        waiting: the requests that were sent.
+        failures: of requests, and what ended the sending.
+    """
+
+    def __init__(self, requests: "TableRequests") -> None:
+        import numpy as np
+
+        count = len(requests)
+        self._numbers = np.arange
+        self._receipts = ColumnReceipts(
+            requests.message_ids,
+            np.full(count, FAILED, "U19"),
+            np.full(count, "", object),
+            np.full(count, -1, np.int32),
+            np.full(count, -1, np.int64),
+        )
+        self.waiting: list[asyncio.Future[SendResult]] = []
+        self.failures: list[PymqError] = []
+
+    def add(self, request: "TableRequest", future: "asyncio.Future[SendResult]") -> None:
+        """Take up the result of a request when it is there."""
+        self.waiting.append(future)
+        future.add_done_callback(functools.partial(self._done, request))
+
+    def _done(self, request: "TableRequest", future: "asyncio.Future[SendResult]") -> None:
+        rows, receipts = request.rows, self._receipts
+        error = None if future.cancelled() else future.exception()
+        if future.cancelled() or error is not None:
+            if isinstance(error, PymqError):
+                self.failures.append(error)
+                if error.outcome_known:
+                    return
+            receipts.status[rows] = UNKNOWN
+            return
+        found = future.result()
+        receipts.status[rows] = str(found.status)
+        receipts.broker_name[rows] = found.queue.broker_name
+        receipts.queue_id[rows] = found.queue.queue_id
+        receipts.queue_offset[rows] = self._numbers(len(rows)) + found.queue_offset
+
+    def receipts(self) -> ColumnReceipts:
+        """Return what became of the rows.
+
+        Raises:
+            RowsNotSent: not all are stored.
+        """
+        receipts = self._receipts
+        receipts.broker_name = receipts.broker_name.astype("U")
+        lost = len(receipts) - int(receipts.is_stored.sum())
+        if lost:
+            unknown = int((receipts.status == UNKNOWN).sum())
+            why = "; ".join(str(error) for error in self.failures[:2])
+            raise RowsNotSent(
+                f"{lost} of {len(receipts)} rows are not stored, or not known to be ({unknown}): "
+                f"{why or 'the producer was closed meanwhile'}",
+                receipts,
+                self.failures,
+            )
+        return receipts

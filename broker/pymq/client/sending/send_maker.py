@@ -1,0 +1,213 @@
+"""Makes sends of what users give: a message is checked, gets an id, and is encoded."""
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from pymq.client.checks import check_seconds
+from pymq.client.cluster.pool import ClientPool
+from pymq.client.operations import check_send_topic
+from pymq.client.sending import send_encoding
+from pymq.client.sending.hooks import SendObserver
+from pymq.client.sending.placement import Placement
+from pymq.client.sending.producer_config import ProducerConfig
+from pymq.client.sending.send_attempt import BatchSend, MessageSend, TimerSend
+from pymq.client.sending.sender import Sender
+from pymq.clock import Clock
+from pymq.protocol.message import INSTANCE_ID, SHARDING_KEY, WAIT, Message
+
+M = TypeVar("M", bound=MessageSend)
+
+
+class SendMaker:
+    """Makes the sends of one producer. For one event loop.
+
+    Args:
+        pool: makes the ids of messages.
+        sender: who makes the attempts.
+        config: of the producer.
+        clock: for born timestamps.
+        observer: told of every send; ``None``: nobody is.
+    """
+
+    def __init__(
+        self,
+        pool: ClientPool,
+        sender: Sender,
+        config: ProducerConfig,
+        clock: Clock,
+        observer: SendObserver | None = None,
+    ) -> None:
+        self._pool = pool
+        self._sender = sender
+        self._config = config
+        self._clock = clock
+        self._observer = observer
+        self._has_own = not config.wait_stored or config.network.namespace is not None
+        largest = config.body_bytes_max + 1
+        compressed = config.compress_bytes_min
+        # Bodies below this go out as they are.
+        self._plain_bytes = largest if compressed is None else min(largest, compressed)
+
+    @property
+    def is_observed(self) -> bool:
+        """Is there anybody who is told of every message?"""
+        return self._observer is not None
+
+    def limit_s(self, deadline_s: float | None) -> float:
+        """Return how long a send may take."""
+        if deadline_s is None:
+            return self._config.deadline_s
+        check_seconds("deadline_s", deadline_s)
+        return deadline_s
+
+    def prepare(
+        self,
+        message: Message,
+        where: Placement | None,
+        deadline_s: float | None,
+        *,
+        kind: type[M] = MessageSend,  # type: ignore[assignment]  # where M is left open
+        system: Mapping[str, str] | None = None,
+        sys_flag: int = 0,
+    ) -> M:
+        """Return the send of a message.
+
+        Args:
+            message: what.
+            where: to which queue.
+            deadline_s: in place of the producer's.
+            kind: of send.
+            system: further system properties.
+            sys_flag: further bits of the system flag.
+        """
+        if not isinstance(message, Message):
+            send_encoding.check_message(message)
+        if self._observer is not None:
+            self._observer.before((message,))
+        topic = message.topic
+        if topic not in self._sender.topics:
+            check_send_topic(topic)
+        born_ms = self._clock.wall_ms()
+        key = self._pool.unique_keys().next(born_ms)
+        body = message.body
+        if type(body) is not bytes or not 0 < len(body) < self._plain_bytes:
+            body, compressed = send_encoding.prepare_body(body, topic, self._config)
+            sys_flag |= compressed
+        if message.flag != 0:
+            send_encoding.check_flag(message.flag)
+        if where is not None or self._has_own:
+            system = self._with_own(system, where)
+        properties = send_encoding.properties_json(message, key, system=system)
+        loop = self._pool.loop
+        started_s = loop.time()
+        limit_s = self._config.deadline_s if deadline_s is None else self.limit_s(deadline_s)
+        if kind is MessageSend and message.has_timer:
+            kind = TimerSend  # type: ignore[assignment]  # a MessageSend, as M is then
+        send = kind(
+            self._sender,
+            loop.create_future(),
+            topic,
+            body,
+            properties,
+            born_ms,
+            sys_flag,
+            message.flag,
+            where,
+            started_s,
+            started_s + limit_s,
+        )
+        send.message_id = key
+        if self._observer is not None:
+            self._observer.watch((message,), send)
+        return send
+
+    def _with_own(
+        self, system: Mapping[str, str] | None, where: Placement | None
+    ) -> dict[str, str]:
+        """Return system properties, and those that the producer's settings or a key come to."""
+        own = dict(system or {})
+        if where is not None and where.sharding_key is not None:
+            own[SHARDING_KEY] = where.sharding_key
+        if not self._config.wait_stored:
+            own[WAIT] = "false"
+        if self._pool.network.namespace is not None:
+            own[INSTANCE_ID] = self._pool.network.namespace
+        return own
+
+    def prepare_batches(
+        self, messages: list[Message], where: Placement | None, deadline_s: float | None
+    ) -> list[BatchSend]:
+        """Return a send for each request that is needed."""
+        send_encoding.batch_topic(messages)
+        limit_s = self.limit_s(deadline_s)
+        batches = self.encode_batches(messages, where)
+        started_s = self._pool.loop.time()
+        sends = []
+        first = 0
+        for batch in batches:
+            end = first + len(batch.unique_keys)
+            sends.append(
+                self.batch(
+                    messages[first:end], batch.body, batch.unique_keys, where, started_s, limit_s
+                )
+            )
+            first = end
+        return sends
+
+    def encode_batches(
+        self, messages: Sequence[Message], where: Placement | None
+    ) -> list[send_encoding.Batch]:
+        """Return messages of one topic as bodies of batches, as few as possible; hooks see them.
+
+        Raises:
+            LocalProtocolError: a message cannot be sent in a batch.
+            ClientClosed: the producer is not open.
+        """
+        born_ms = self._clock.wall_ms()
+        make = self._pool.unique_keys().next
+        if self._observer is not None:
+            self._observer.before(messages)
+        keys = [make(born_ms) for _ in messages]
+        system = None
+        if where is not None and where.sharding_key is not None:
+            system = {SHARDING_KEY: where.sharding_key}
+        return send_encoding.encode_batches(
+            messages, keys, self._config.body_bytes_max, system=system
+        )
+
+    def batch(
+        self,
+        messages: Sequence[Message],
+        body: bytes,
+        message_ids: Sequence[str],
+        where: Placement | None,
+        started_s: float,
+        limit_s: float | None = None,
+    ) -> BatchSend:
+        """Return the send of encoded messages.
+
+        Args:
+            messages: of one topic.
+            body: they, as ``encode_batches`` makes them.
+            message_ids: of each.
+            where: to which queue.
+            started_s: when that began, on the clock of the event loop.
+            limit_s: how long it may take; ``None``: the producer's ``deadline_s``.
+        """
+        send = BatchSend(
+            self._sender,
+            self._pool.loop.create_future(),
+            messages[0].topic,
+            body,
+            '""' if self._config.wait_stored else '"WAIT\\u0001false\\u0002"',
+            self._clock.wall_ms(),
+            0,
+            0,
+            where,
+            started_s,
+            started_s + (self._config.deadline_s if limit_s is None else limit_s),
+        )
+        send.message_ids = message_ids
+        if self._observer is not None:
+            self._observer.watch(messages, send)
+        return send

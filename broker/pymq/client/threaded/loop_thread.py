@@ -1,0 +1,275 @@
+"""An event loop in a thread of its own, for clients of asyncio that are used without it."""
+
+import asyncio
+import atexit
+import concurrent.futures
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+from pymq.client.cluster.home import Process
+from pymq.client.cluster.pool import ClientPool
+from pymq.errors import ClientClosed, PymqError
+
+C = TypeVar("C", bound="Client")
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        #: A child made by ``fork`` has a copy of all this, but not the thread.
+        self.process = Process()
+        self._loop = asyncio.new_event_loop()
+        self._is_closed = False
+        # What began before the end is cancelled. Reentrant: close() may come from a signal.
+        self._lock = threading.RLock()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            if left:  # other threads wait for them
+                self._loop.run_until_complete(asyncio.wait(left))
+        finally:
+            self._loop.close()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and return its result.
+
+        Raises:
+            ClientClosed: the thread has ended.
+            ClientMisplaced: it belongs to the parent of this process.
+        """
+        future = self.begin(work)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise ClientClosed("the client was closed meanwhile", sent=True) from error
+        except BaseException:
+            future.cancel()  # KeyboardInterrupt: nobody waits for it any more
+            raise
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine in the loop; its future is cancelled when the thread ends before it.
+
+        Raises:
+            ClientClosed: the thread has ended.
+            ClientMisplaced: it belongs to the parent of this process.
+        """
+        if self.process.is_forked:
+            work.close()
+            self.process.check_process()
+        with self._lock:
+            try:
+                self.check_caller()
+            except ClientClosed:
+                work.close()
+                raise
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Have a function called in the loop.
+
+        Raises:
+            ClientClosed: the thread has ended.
+            ClientMisplaced: it belongs to the parent of this process.
+        """
+        self.process.check_process()
+        with self._lock:
+            self.check_caller()
+            self._loop.call_soon_threadsafe(function)
+
+    def check_caller(self) -> None:
+        """Accept a call that waits for the loop.
+
+        Raises:
+            ClientClosed: the thread has ended, or would wait for itself.
+        """
+        if self._is_closed or threading.current_thread() is self._thread:
+            raise ClientClosed(
+                "the client is closed, or was called from its own thread; use it inside `with`"
+            )
+
+    def close(self) -> None:
+        """Stop the loop and wait for the thread. Idempotent."""
+        if self.process.is_forked:
+            return
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class Client(Protocol):
+    """What is common to the clients of asyncio."""
+
+    _pool: ClientPool
+
+    async def start(self) -> Any: ...
+
+
+class Threaded(Generic[C]):
+    """A client of asyncio whose loop runs in a thread while it is open.
+
+    One that is still open when the process ends is closed then: the thread would just stop, and
+    what it had not sent or committed would be lost without a word.
+
+    In a child made by ``fork`` one that was open makes itself another client when it is first used,
+    with connections, ids and a thread of its own. What the parent has begun stays with the parent.
+
+    Args:
+        make: returns a client of asyncio, in each process another one.
+    """
+
+    def __init__(self, make: Callable[[], C]) -> None:
+        self._make = make
+        self._made = make()
+        self._thread: LoopThread | None = None
+        self._name = ""
+        self._forget_end: Callable[[], object] = _nothing
+        #: What else makes a client, by what it is about: subscriptions.
+        self._settings: dict[object, Callable[[C], object]] = {}
+        self._starting = threading.Lock()
+        self._process = Process(self._forked)
+
+    def _forked(self) -> None:
+        self._starting = threading.Lock()  # one that a thread of the parent holds stays locked
+
+    @property
+    def _client(self) -> C:
+        """The client of this process."""
+        if self._process.is_forked:
+            self._renew()
+        return self._made
+
+    @property
+    def _is_open(self) -> bool:
+        return self._thread is not None
+
+    def close(self) -> None:
+        """Close it, with a limit in time; idempotent."""
+        raise NotImplementedError
+
+    def _start(self, start: Callable[[], Coroutine[Any, Any, Any]], name: str) -> None:
+        with self._starting:
+            if self._thread is not None:
+                return
+            self._name = name
+            self._run(self._made, start)
+
+    def _run(self, client: C, start: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        thread = LoopThread(self._name)
+        try:
+            thread.call(start())
+        except BaseException:
+            thread.close()
+            raise
+        self._made, self._thread = client, thread
+        self._forget_end = _at_end(self.close)
+
+    def _renew(self) -> None:
+        """Take the place of the copy of the parent's client."""
+        with self._starting:
+            if not self._process.is_forked:
+                return  # Another thread was quicker.
+            if self._thread is not None:
+                client = self._make()
+                client._pool.is_renewed = True
+                for setting in self._settings.values():
+                    setting(client)
+                # Kept: what it would do when it is collected concerns the parent's loop.
+                _of_parents.append((self._made, self._thread))
+                self._forget_end()
+                self._run(client, client.start)
+            self._process = Process(self._forked)
+            self._renewed()
+
+    def _renewed(self) -> None:
+        """Make again what belongs to a process, before the client is used in this one."""
+
+    def _stop(self, close: Callable[[C], Coroutine[Any, Any, Any]]) -> None:
+        forget_end, self._forget_end = self._forget_end, _nothing
+        forget_end()
+        thread, self._thread = self._thread, None
+        if thread is not None and not thread.process.is_forked:
+            try:
+                thread.call(close(self._made))
+            finally:
+                thread.close()
+
+    def _set(self, about: object, setting: Callable[[C], object]) -> None:
+        """Change what the client is told to do, also in children made by ``fork``."""
+        self._in_loop(lambda: setting(self._made))
+        self._settings[about] = setting
+
+    def _call(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._running(work).call(work)
+
+    def _in_loop(self, function: Callable[[], T]) -> T:
+        """Call a function in the loop; before that runs, and when it has ended, here."""
+        if self._process.is_forked:
+            self._renew()
+        if self._thread is None:
+            return function()
+        return self._call(soon(function))
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return self._running(work).begin(work)
+
+    def _running(self, work: Coroutine[Any, Any, Any]) -> LoopThread:
+        try:
+            return self._check_open()
+        except PymqError:
+            work.close()
+            raise
+
+    def _soon(self, function: Callable[[], object]) -> None:
+        self._check_open().soon(function)
+
+    def _check_caller(self) -> None:
+        self._check_open().check_caller()
+
+    def _check_open(self) -> LoopThread:
+        if self._process.is_forked:
+            self._renew()
+        if self._thread is None:
+            raise ClientClosed("the client is not open: use it inside `with`")
+        return self._thread
+
+
+#: Clients of the parent process and their threads, of which this one has copies.
+_of_parents: list[object] = []
+
+
+def _nothing() -> None:
+    """There is nothing to forget."""
+
+
+def _at_end(close: Callable[[], None]) -> Callable[[], object]:
+    """Have something called when the process ends; return what revokes that."""
+    atexit.register(close)
+    # Children of multiprocessing, which has been imported there, end without atexit.
+    util = sys.modules.get("multiprocessing.util")
+    in_child = None if util is None else util.Finalize(None, close, exitpriority=0)
+
+    def revoke() -> None:
+        atexit.unregister(close)
+        if in_child is not None:
+            in_child.cancel()
+
+    return revoke
+
+
+async def soon(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in the loop."""
+    return function(*arguments)

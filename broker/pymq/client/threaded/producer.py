@@ -1,0 +1,134 @@
+"""The blocking face of Producer, for scripts and threads."""
+
+import concurrent.futures
+from collections.abc import Iterable
+from typing import Any, Self
+
+from pymq.client.sending import producer as _producer
+from pymq.client.sending.placement import QueueSelector
+from pymq.client.sending.producer_config import MOMENT_S
+from pymq.client.sending.receipts import SendReceipt
+from pymq.client.sending.send_encoding import batch_messages
+from pymq.client.threaded.blocking_face import blocking, constructor
+from pymq.client.threaded.loop_thread import Threaded
+from pymq.client.threaded.thread_window import ThreadWindow
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.message import Message
+
+_Asyncio = _producer.Producer
+
+
+class Producer(Threaded[_producer.Producer]):
+    """``pymq.client.sending.producer.Producer``, blocking; takes the same arguments.
+
+    ::
+
+        with Producer("127.0.0.1:9876") as producer:
+            producer.send(Message("flights", b"..."))
+    """
+
+    @constructor(_producer.Producer)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(lambda: _producer.Producer(*args, **kwargs))
+        self._limit_s = self._made._config.deadline_s
+        self._renewed()
+
+    def _renewed(self) -> None:
+        config = self._made._config
+        self._room = ThreadWindow(config.in_flight_max, config.in_flight_bytes_max)
+
+    # --- life
+
+    def start(self) -> Self:
+        """See the asyncio Producer."""
+        self._start(self._client.start, "pymq producer")
+        return self
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """See the asyncio Producer."""
+        self._stop(lambda client: client.close(timeout_s))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def client_id(self) -> str:
+        """Who we are to the brokers."""
+        return self._client.client_id
+
+    @property
+    def in_flight_count(self) -> int:
+        """Sends without an answer yet."""
+        return self._client.in_flight_count
+
+    # --- sending
+
+    send = blocking(_Asyncio.send)
+    send_one_way = blocking(_Asyncio.send_one_way)
+    send_columns = blocking(_Asyncio.send_columns)
+    recall = blocking(_Asyncio.recall)
+    flush = blocking(_Asyncio.flush)
+    queues = blocking(_Asyncio.queues)
+    request = blocking(_Asyncio.request)
+    reply = blocking(_Asyncio.reply)
+
+    def send_nowait(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        sharding_key: str | None = None,
+        deadline_s: float | None = None,
+    ) -> concurrent.futures.Future[SendReceipt]:
+        """Begin to store a message; waits only while too much is unanswered (``in_flight_max``).
+
+        Sends that are in flight at the same time may overtake each other.
+
+        Raises:
+            TooManyPending: there was no room until the deadline; nothing was sent.
+            ClientClosed: the producer is not open.
+        """
+        self._check_caller()
+        body = message.body if isinstance(message, Message) else b""
+        size = len(body) if isinstance(body, bytes | bytearray) else 0
+        limit_s = self._limit_s if deadline_s is None else deadline_s
+        room = self._room
+        waited_s = room.wait_begin(size, limit_s, self._check_open)
+        if waited_s:
+            deadline_s = max(limit_s - waited_s, MOMENT_S)
+        try:
+            future = self._begin(
+                self._client.send(
+                    message,
+                    queue=queue,
+                    selector=selector,
+                    sharding_key=sharding_key,
+                    deadline_s=deadline_s,
+                )
+            )
+        except BaseException:
+            room.end(size)
+            raise
+        future.add_done_callback(lambda _: room.end(size))
+        return future
+
+    def send_batch(
+        self,
+        messages: Iterable[Message],
+        *,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        deadline_s: float | None = None,
+    ) -> list[SendReceipt]:
+        """See the asyncio Producer."""
+        # Here, not in the loop: making them may take a while, or use this producer.
+        several = batch_messages(messages)
+        return self._call(
+            self._client.send_batch(
+                several, queue=queue, selector=selector, deadline_s=deadline_s
+            )
+        )

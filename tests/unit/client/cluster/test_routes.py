@@ -1,0 +1,262 @@
+"""Queues and addresses out of routes, and when a route is asked for again."""
+
+import pytest
+
+from pymq.client.cluster.route_table import (
+    ELECTION_AGE_S,
+    ELECTION_S,
+    LEFT_S,
+    MISSING_S,
+    PROVISIONAL_AGE_S,
+    RouteTable,
+    difference,
+)
+from pymq.client.cluster.routes import (
+    QUEUE_COUNT_MAX,
+    existing_route,
+    no_route,
+    pick_queue,
+    provisional_route,
+)
+from pymq.errors import RemoteProtocolError, RouteNotFound
+from pymq.protocol.bodies import BrokerData, MessageQueue, QueueData, TopicRoute
+
+READ_WRITE = 6
+
+
+def found(
+    *brokers: tuple[str, dict[int, str], int, int, int], order: str | None = None
+) -> TopicRoute:
+    """A route of brokers: name, addresses, read queues, write queues, permission."""
+    return TopicRoute(
+        brokers=[BrokerData(broker_name=name, addresses=at) for name, at, *_ in brokers],
+        queues=[
+            QueueData(broker_name=name, read_queue_count=r, write_queue_count=w, perm=perm)
+            for name, _, r, w, perm in brokers
+        ],
+        order_topic_conf=order,
+    )
+
+
+def queues(*places: tuple[str, int]) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue("T", name, number) for name, number in places)
+
+
+A = ("a", {0: "a:1", 2: "a:3", 1: "a:2"}, 2, 1, READ_WRITE)
+
+
+@pytest.mark.parametrize(
+    ("broker", "write", "read"),
+    [
+        (A, [("a", 0)], [("a", 0), ("a", 1)]),
+        (("a", {0: "a:1"}, 1, 1, 4), [], [("a", 0)]),
+        (("a", {0: "a:1"}, 1, 1, 2), [("a", 0)], []),
+        (("a", {1: "a:2"}, 1, 1, READ_WRITE), [], [("a", 0)]),  # no master
+        (("a", {}, 1, 1, READ_WRITE), [], []),
+        (("a", {0: "a:1"}, 0, 0, READ_WRITE), [], []),
+    ],
+)
+def test_queues_of_a_route(
+    broker: tuple[str, dict[int, str], int, int, int],
+    write: list[tuple[str, int]],
+    read: list[tuple[str, int]],
+) -> None:
+    route = existing_route("T", found(broker))
+    assert route.write_queues == queues(*write)
+    assert route.read_queues == queues(*read)
+    assert not route.is_provisional
+
+
+@pytest.mark.parametrize("counts", [(10**9, 1), (1, 10**9)])
+def test_a_route_with_a_number_of_queues_that_cannot_be_is_refused(counts: tuple[int, int]) -> None:
+    read, write = counts
+    lie = found(("a", {0: "a:1"}, read, write, READ_WRITE))
+    with pytest.raises(RemoteProtocolError, match="'a' 1000000000 queues, expected at most 65536"):
+        existing_route("T", lie)
+    if write > QUEUE_COUNT_MAX:
+        with pytest.raises(RemoteProtocolError, match="expected at most 65536"):
+            provisional_route("T", lie, 4)
+
+
+def test_queues_are_sorted_by_broker_and_number() -> None:
+    b = ("b", {0: "b:1"}, 1, 2, READ_WRITE)
+    assert existing_route("T", found(b, A)).write_queues == queues(("a", 0), ("b", 0), ("b", 1))
+
+
+def test_an_order_topic_keeps_its_queues() -> None:
+    route = existing_route("T", found(A, order="a:3;gone:2;broken"))
+    # Those of a broker that is away, too, or the choice by key would change while it is.
+    assert route.write_queues == queues(("a", 0), ("a", 1), ("a", 2), ("gone", 0), ("gone", 1))
+
+
+def test_a_new_topic_borrows_the_template_and_its_limit() -> None:
+    template = found(("a", {0: "a:1"}, 8, 8, 7), ("b", {0: "b:1"}, 1, 1, 7))
+    route = provisional_route("T", template, 2)
+    assert route.is_provisional
+    assert route.write_queues == queues(("a", 0), ("a", 1), ("b", 0))
+
+
+def test_the_part_of_a_route_that_some_queues_need() -> None:
+    route = existing_route("T", found(A, ("b", {0: "b:1"}, 2, 2, READ_WRITE)))
+    part = route.only(queues(("b", 1)))
+    assert part.addresses == {"b": {0: "b:1"}}
+    assert part.read_queues == part.write_queues == queues(("b", 1))
+    assert route.only(()).addresses == {}
+
+
+def test_addresses() -> None:
+    route = existing_route("T", found(A, ("slaves", {2: "s:2", 1: "s:1"}, 1, 1, READ_WRITE)))
+    assert (route.address("a"), route.address("a", 2)) == ("a:1", "a:3")
+    assert route.read_address("a") == "a:1"
+    assert route.read_address("a", 1) == "a:2"
+    assert route.read_address("a", 9) == "a:1"
+    assert route.read_address("slaves") == "s:1"
+    assert route.masters() == {"a": "a:1"}
+    with pytest.raises(RouteNotFound, match=r"no master of broker 'slaves'.*1: s:1"):
+        route.address("slaves")
+    with pytest.raises(RouteNotFound, match="'gone'"):
+        route.read_address("gone")
+
+
+def test_a_missing_route_says_who_was_asked_and_what_to_do() -> None:
+    text = str(no_route("T", ["n1:9876", "n2:9876"]))
+    for part in ("'T'", "n1:9876, n2:9876", "pymq topic create T", "autoCreateTopicEnable"):
+        assert part in text
+    text = str(no_route("T", ["n1", "n2"], ["n1 is away"]))
+    assert "not all of them could be asked: n1 is away" in text
+
+
+def test_the_turn_goes_round_and_avoids_what_failed() -> None:
+    all_queues = queues(("a", 0), ("a", 1), ("b", 0))
+    assert [pick_queue(all_queues, turn) for turn in range(4)] == [*all_queues, all_queues[0]]
+    for turn in range(5):
+        assert pick_queue(all_queues, turn, avoid={"a"}).broker_name == "b"
+        assert pick_queue(all_queues, turn, avoid={"a", "b"}) == all_queues[turn % 3]
+
+
+def test_differences() -> None:
+    old = existing_route("T", found(A))
+    new = existing_route("T", found(("a", {0: "a:9", 1: "a:2"}, 1, 2, READ_WRITE)))
+    change = difference(old, new)
+    assert change.write_added == {MessageQueue("T", "a", 1)} and not change.write_removed
+    assert change.read_removed == {MessageQueue("T", "a", 1)} and not change.read_added
+    assert change.addresses_gone == {"a:1", "a:3"}
+    assert change and not difference(new, new)
+    assert difference(None, old).read_added == set(old.read_queues)
+
+
+def test_routes_grow_old() -> None:
+    table = RouteTable(30.0)
+    assert (table.find("T"), table.fresh("T", 0.0), table.topics) == (None, None, [])
+    route = existing_route("T", found(A))
+    assert table.put(route, 100.0)
+    assert table.fresh("T", 129.9) is route
+    assert table.fresh("T", 130.0) is None
+    assert table.find("T") is route
+    assert (table.stale(129.9), table.stale(130.0)) == ([], ["T"])
+    assert not table.put(route, 130.0)
+    assert table.stale(131.0) == []
+
+
+def test_doubted_and_provisional_routes_are_old_soon() -> None:
+    table = RouteTable(30.0)
+    route = existing_route("T", found(A))
+    table.put(route, 100.0)
+    table.doubt("other")
+    assert table.fresh("T", 100.0) is route
+    table.doubt("T")
+    assert table.fresh("T", 100.0) is None
+    borrowed = provisional_route("T", found(A), 4)
+    table.put(borrowed, 200.0)
+    assert table.fresh("T", 200.0 + PROVISIONAL_AGE_S / 2) is borrowed
+    assert table.fresh("T", 200.0 + PROVISIONAL_AGE_S) is None
+    table.forget("T")
+    assert table.find("T") is None
+
+
+def test_a_broker_that_left_a_route_is_looked_for_often_for_a_while() -> None:
+    table = RouteTable(30.0)
+    both = existing_route("T", found(("a", {0: "a:1"}, 1, 1, 6), ("b", {0: "b:1"}, 1, 1, 6)))
+    one = existing_route("T", found(("b", {0: "b:1"}, 1, 1, 6)))
+    table.put(both, 100.0)
+    table.put(one, 110.0)
+    assert (table.stale(111.9), table.stale(112.0)) == ([], ["T"])
+    table.put(one, 112.0)
+    assert (table.stale(113.9), table.stale(114.0)) == ([], ["T"])
+    table.put(both, 114.0)
+    assert (table.stale(143.9), table.stale(144.0)) == ([], ["T"])
+    table.put(one, 200.0)
+    table.put(one, 200.0 + LEFT_S)  # it does not come back
+    assert table.stale(200.0 + LEFT_S + 29) == []
+    table.put(provisional_route("U", found(A, ("b", {0: "b:1"}, 1, 1, 6)), 4), 0.0)
+    table.put(existing_route("U", found(A)), 1.0)  # created on one of two brokers: none has left
+    assert "U" not in table.stale(30.9)
+
+
+GROUP = existing_route("T", found(("a", {0: "a:1", 2: "a:2"}, 1, 1, 6)))
+SWAPPED = existing_route("T", found(("a", {0: "a:2", 1: "a:1"}, 1, 1, 6)))
+MASTERLESS = existing_route("T", found(("a", {1: "a:1", 2: "a:2"}, 1, 1, 6)))
+
+
+def test_a_master_that_changes_places_with_a_slave_is_a_change() -> None:
+    change = difference(GROUP, SWAPPED)
+    assert change and change.masters_changed == {"a"}
+    assert not change.addresses_gone and not change.read_added and not change.read_removed
+    assert difference(GROUP, MASTERLESS).masters_changed == {"a"}
+    assert difference(MASTERLESS, SWAPPED).masters_changed == {"a"}
+    assert difference(None, GROUP).masters_changed == {"a"}
+    assert not difference(GROUP, GROUP).masters_changed
+    # A slave that comes, goes or moves is none.
+    alone = existing_route("T", found(("a", {0: "a:1"}, 1, 1, 6)))
+    assert not difference(GROUP, alone).masters_changed
+
+
+def test_a_new_master_is_looked_for_several_times_a_second_for_a_while() -> None:
+    table = RouteTable(30.0)
+    table.put(GROUP, 100.0)
+    table.put(MASTERLESS, 110.0)
+    now_s = 110.0
+    while now_s < 110.0 + ELECTION_S - 2 * ELECTION_AGE_S:
+        assert table.stale(now_s + ELECTION_AGE_S * 0.9) == []
+        now_s += ELECTION_AGE_S
+        assert table.stale(now_s + 1e-6) == ["T"]
+        table.put(MASTERLESS, now_s)
+    table.put(MASTERLESS, 110.0 + ELECTION_S)
+    assert table.stale(110.0 + ELECTION_S + 1.0) == []  # nobody of them will be
+    table.put(SWAPPED, 150.0)
+    assert table.stale(151.0) == []
+    table.put(MASTERLESS, 160.0)  # again
+    assert table.stale(160.0 + ELECTION_AGE_S + 1e-6) == ["T"]
+
+
+def test_an_election_goes_on_while_no_name_server_answers() -> None:
+    table = RouteTable(30.0)
+    table.put(MASTERLESS, 100.0)
+    table.keep("T", 101.0, is_missing=False)
+    assert table.stale(101.0 + ELECTION_AGE_S + 1e-6) == ["T"]
+    table.keep("T", 100.0 + ELECTION_S, is_missing=False)
+    assert table.stale(100.0 + ELECTION_S + 1.0) == []
+
+
+def test_a_route_that_name_servers_do_not_give_is_kept_for_a_while() -> None:
+    table = RouteTable(30.0)
+    assert table.keep("T", 0.0, is_missing=False) is None
+    route = existing_route("T", found(A))
+    table.put(route, 100.0)
+    assert table.keep("T", 500.0, is_missing=False) is route  # nobody answers: for ever
+    assert (table.stale(529.9), table.stale(530.0)) == ([], ["T"])
+    assert table.keep("T", 600.0, is_missing=True) is route  # they say it is gone: for a minute
+    assert (table.stale(600.9), table.stale(601.0)) == ([], ["T"])
+    table.put(route, 610.0)  # it was not
+    assert table.keep("T", 659.9 + 10, is_missing=True) is route
+    assert table.keep("T", 669.9 + MISSING_S, is_missing=True) is None
+    assert table.find("T") is None
+    table.put(provisional_route("T", found(A), 4), 800.0)
+    assert table.keep("T", 801.0, is_missing=True) is None  # it is not there yet, and that is known
+
+
+def test_all_addresses_of_all_routes() -> None:
+    table = RouteTable(30.0)
+    table.put(existing_route("T", found(A)), 0.0)
+    table.put(existing_route("U", found(("b", {0: "b:1"}, 1, 1, READ_WRITE))), 0.0)
+    assert table.addresses() == {"a": {0: "a:1", 1: "a:2", 2: "a:3"}, "b": {0: "b:1"}}

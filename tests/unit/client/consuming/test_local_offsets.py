@@ -1,0 +1,152 @@
+"""The offset files of broadcasting consumers: RocketMQ's format, replaced as a whole."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from pymq.client.consuming.local_offsets import LocalOffsets
+from pymq.errors import ConfigurationError
+from pymq.protocol.bodies import MessageQueue
+
+ONE, OTHER = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-b", 7)
+#: As LocalFileOffsetStore of RocketMQ 5.3.3 writes it.
+JAVA_TEXT = """{
+\t"offsetTable":{{
+\t\t"brokerName":"broker-a",
+\t\t"queueId":0,
+\t\t"topic":"T"
+\t}:4,{
+\t\t"brokerName":"broker-b",
+\t\t"queueId":7,
+\t\t"topic":"T"
+\t}:9
+\t}
+}"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "10.0.0.1@DEFAULT" / "g" / "offsets.json"
+
+
+def offsets(path: Path) -> LocalOffsets:
+    return LocalOffsets(lambda: path)
+
+
+def backup(path: Path) -> Path:
+    return path.with_name("offsets.json.bak")
+
+
+def text_of(path: Path) -> str:
+    return path.read_text()
+
+
+def written(path: Path, text: str = JAVA_TEXT) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def read(path: Path) -> list[int | None]:
+    async def both() -> list[int | None]:
+        kept = offsets(path)
+        return [await kept.read(ONE), await kept.read(OTHER)]
+
+    return asyncio.run(both())
+
+
+def test_there_is_none_yet(path: Path) -> None:
+    assert read(path) == [None, None]
+    assert not path.exists()
+
+
+def test_what_java_wrote_is_read(path: Path) -> None:
+    assert read(written(path)) == [4, 9]
+
+
+def test_what_is_written_is_read_again_and_the_one_before_is_kept(path: Path) -> None:
+    async def test() -> None:
+        kept = offsets(path)
+        await kept.of(ONE).commit(1)
+        assert text_of(path) == (
+            '{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:1}}'
+        )
+        assert not backup(path).exists()
+        kept.of(ONE).commit_nowait(2)
+        kept.of(OTHER).commit_nowait(5)
+        await kept.flush()
+        stamp = os.stat(path).st_mtime_ns
+        await kept.flush()
+        assert os.stat(path).st_mtime_ns == stamp, "nothing has changed"
+
+    asyncio.run(test())
+    assert read(path) == [2, 5]
+    assert ":1}" in backup(path).read_text()
+    path.unlink()
+    assert read(path) == [1, None]
+    assert sorted(one.name for one in path.parent.iterdir()) == ["offsets.json.bak"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"offsetTable":{"x":1}}'])
+def test_a_damaged_file_is_replaced_by_the_copy_of_the_one_before(path: Path, text: str) -> None:
+    written(path, text)
+    written(backup(path))
+    assert read(path) == [4, 9]
+
+
+def test_two_damaged_files_stop_rather_than_skip(path: Path) -> None:
+    written(path, "{")
+    with pytest.raises(ConfigurationError, match="no local offset file can be read .*mend it"):
+        read(path)
+    written(backup(path), "{")
+    with pytest.raises(ConfigurationError, match=r"offsets.json: .*offsets.json.bak: "):
+        read(path)
+
+
+def test_queues_of_other_topics_stay_in_the_file(path: Path) -> None:
+    async def test() -> None:
+        kept = offsets(written(path))
+        assert await kept.read(ONE) == 4
+        await kept.of(ONE).commit(5)
+
+    asyncio.run(test())
+    assert read(path) == [5, 9]
+
+
+def test_two_who_write_one_file_are_told_once(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test() -> None:
+        kept, other = offsets(path), offsets(path)
+        for number in range(3):
+            await kept.of(ONE).commit(number)
+            os.utime(path, ns=(number, number))  # coarse clocks would hide it
+            await other.of(OTHER).commit(10 + number)
+            os.utime(path, ns=(99 + number, 99 + number))
+
+    asyncio.run(test())
+    assert read(path) == [2, 12], "neither takes the other's away"
+    assert caplog.text.count("give each its own Network(instance_name=...)") == 2
+
+
+def test_a_file_that_cannot_be_written_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "in-the-way").write_text("")
+    path = tmp_path / "in-the-way" / "g" / "offsets.json"
+
+    async def test() -> None:
+        kept = offsets(path)
+        kept.of(ONE).commit_nowait(1)
+        await kept.flush_now_and_then()
+        await kept.flush_now_and_then()
+        with pytest.raises(ConfigurationError, match="give another local_offsets_dir"):
+            await kept.flush()
+        (tmp_path / "in-the-way").unlink()
+        await kept.flush_now_and_then()
+
+    asyncio.run(test())
+    assert caplog.text.count("cannot be written") == 1
+    assert read(path) == [1, None]

@@ -1,0 +1,184 @@
+"""Locks on queues: kept alive, in doubt, confirmed, lost."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from pymq.client.group.queue_locks import QueueLocks
+from pymq.errors import ConnectionFailed, RequestTimeout
+from pymq.protocol.bodies import LockRequest, MessageQueue
+from pymq.protocol.codes import RequestCode
+
+ONE, OTHER = MessageQueue("T", "a", 0), MessageQueue("T", "a", 1)
+FAR = MessageQueue("T", "b", 0)
+
+
+class Connection:
+    def __init__(self, broker: str) -> None:
+        self.broker = broker
+        self.is_open = True
+
+
+class Brokers:
+    """Plays the pool and, behind it, brokers that grant what they are told to."""
+
+    client_id = "me"
+    is_open = True
+
+    def __init__(self) -> None:
+        self.routes = self
+        self.granted = {ONE, OTHER, FAR}
+        self.away: set[str] = set()
+        self.unlocked: list[MessageQueue] = []
+        self.channels: dict[str, Connection] = {}
+
+    async def route(self, topic: str) -> "Brokers":
+        return self
+
+    def address(self, broker_name: str) -> str:
+        return broker_name
+
+    async def broker_channel(self, topic: str, broker_name: str, address: str) -> Connection:
+        if broker_name in self.away:
+            raise ConnectionFailed(f"{broker_name} is away")
+        channel = self.channels.get(broker_name)
+        if channel is None or not channel.is_open:
+            channel = self.channels[broker_name] = Connection(broker_name)
+        return channel
+
+    async def ask(self, channel: Connection, operation: Any, *, timeout_s: float = 3) -> Any:
+        if channel.broker in self.away:
+            raise RequestTimeout("silent", sent=True)
+        body = LockRequest.decode(operation.request.body)
+        assert (body.consumer_group, body.client_id) == ("g", "me")
+        assert {queue.broker_name for queue in body.queues} == {channel.broker}
+        if operation.request.code == RequestCode.UNLOCK_BATCH_MQ:
+            self.unlocked += body.queues
+            return None
+        return [queue for queue in body.queues if queue in self.granted]
+
+
+class Member:
+    """Locks, and what they say."""
+
+    def __init__(self) -> None:
+        self.brokers = Brokers()
+        self.may_go_on = True
+        self.lost: list[MessageQueue] = []
+        self.confirmed: list[MessageQueue] = []
+        self.valid_count = 0
+        self.locks = QueueLocks(
+            "g",
+            self.brokers,  # type: ignore[arg-type]
+            confirm=self.confirm,
+            on_valid=self.on_valid,
+            on_lost=self.lost.append,
+        )
+
+    async def confirm(self, queue: MessageQueue) -> bool:
+        self.confirmed.append(queue)
+        return self.may_go_on
+
+    def on_valid(self) -> None:
+        self.valid_count += 1
+
+    @property
+    def valid(self) -> set[MessageQueue]:
+        return {queue for queue in (ONE, OTHER, FAR) if self.locks.is_valid(queue)}
+
+
+def test_what_is_granted_is_ours_until_it_is_given_free() -> None:
+    async def test() -> None:
+        member = Member()
+        member.brokers.granted = {ONE, FAR}
+        assert await member.locks.lock([ONE, OTHER, FAR]) == {ONE, FAR}
+        assert member.valid == {ONE, FAR}
+        await member.locks.renew()
+        assert (member.valid, member.confirmed, member.valid_count) == ({ONE, FAR}, [], 1)
+        await member.locks.unlock([FAR])
+        assert (member.valid, member.brokers.unlocked) == ({ONE}, [FAR])
+
+    asyncio.run(test())
+
+
+def test_what_is_refused_at_the_next_time_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        member = Member()
+        await member.locks.lock([ONE, OTHER])
+        member.brokers.granted = {OTHER}
+        await member.locks.renew()
+        assert (member.valid, member.lost) == ({OTHER}, [ONE])
+
+    asyncio.run(test())
+    assert "has lost its lock, because the broker has given the queue to another" in caplog.text
+
+
+def test_a_broker_that_is_away_leaves_locks_in_doubt_until_it_confirms_them(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pymq.client.group.queue_locks.AGAIN_S", 0.01)
+
+    async def test() -> None:
+        member = Member()
+        await member.locks.lock([ONE, FAR])
+        running = asyncio.ensure_future(member.locks.run())
+        member.brokers.channels["a"].is_open = False
+        member.brokers.away = {"a"}
+        assert member.valid == {FAR}
+        member.locks.renew_soon()
+        while "cannot lock its queues at broker 'a'" not in caplog.text:
+            await asyncio.sleep(0.01)
+        assert (member.valid, member.lost) == ({FAR}, [])
+        member.brokers.away = set()
+        while member.valid != {ONE, FAR}:
+            await asyncio.sleep(0.01)
+        assert member.confirmed == [ONE], "the other one was never in doubt"
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+    assert caplog.text.count("cannot lock its queues") == 1
+
+
+def test_a_lock_expires_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pymq.client.group.queue_locks.VALID_S", 0.01)
+
+    async def test() -> None:
+        member = Member()
+        await member.locks.lock([ONE])
+        await asyncio.sleep(0.02)
+        assert not member.valid
+        monkeypatch.setattr("pymq.client.group.queue_locks.VALID_S", 30)
+        await member.locks.renew()
+        assert (member.valid, member.confirmed) == ({ONE}, [ONE])
+
+    asyncio.run(test())
+
+
+def test_a_queue_that_another_has_read_meanwhile_is_lost(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        member = Member()
+        await member.locks.lock([ONE])
+        member.brokers.channels["a"].is_open = False
+        member.may_go_on = False
+        await member.locks.renew()
+        assert (member.valid, member.lost) == (set(), [ONE])
+
+    asyncio.run(test())
+    assert "and another one has read the queue meanwhile" in caplog.text
+
+
+def test_a_queue_that_is_refused_for_long_says_so_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("pymq.client.group.queue_locks.REFUSED_S", 0)
+
+    async def test() -> None:
+        member = Member()
+        member.brokers.granted = set()
+        for _ in range(4):
+            assert await member.locks.lock([ONE]) == set()
+            await asyncio.sleep(0.001)
+
+    asyncio.run(test())
+    assert caplog.text.count("this queue should be ours, but another member has had its lock") == 1

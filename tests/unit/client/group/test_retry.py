@@ -1,0 +1,107 @@
+"""A failed handler is one line in the log, which says what becomes of its messages."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from pymq.client.group.inbox import FlowLimits, Inbox
+from pymq.client.group.process_queue import ProcessQueue
+from pymq.client.group.retry import FailedMessages
+from pymq.errors import PymqError, SystemBusy
+from pymq.protocol.bodies import MessageQueue
+from pymq.protocol.message import ReceivedMessage
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+
+
+class FakePool:
+    """Answers what is sent back with the errors in ``refusals``; without one it is taken."""
+
+    def __init__(self) -> None:
+        self.refusals: list[PymqError | None] = []
+        self.loop = asyncio.get_running_loop()
+
+    async def read_channel(self, queue: MessageQueue) -> None:
+        return None
+
+    async def ask(self, channel: None, operation: object) -> None:
+        refusal = self.refusals.pop(0) if self.refusals else None
+        if refusal is not None:
+            raise refusal
+
+
+class Consumer:
+    """The parts of a consumer, with some messages taken."""
+
+    def __init__(self, count: int) -> None:
+        self.inbox = Inbox(FlowLimits())
+        self.queue = ProcessQueue(QUEUE, 0)
+        messages = [
+            ReceivedMessage("T", b"x", {"UNIQ_KEY": f"ID{n}"}, "broker-a", 0, n, 0, 0, 0, b"", b"")
+            for n in range(count)
+        ]
+        self.inbox.deliver(self.queue, messages, count)
+        taken = [self.inbox.take_nowait() for _ in range(count)]
+        self.deliveries = [delivery for delivery in taken if delivery is not None]
+        self.pool: Any = FakePool()
+        self.failed = FailedMessages(
+            group="g",
+            max_reconsume_times=16,
+            pool=self.pool,
+            inbox=self.inbox,
+            is_closing=lambda: False,
+        )
+
+
+def refused() -> SystemBusy:
+    return SystemBusy("broker:1 is busy", code=2)
+
+
+@pytest.mark.parametrize(
+    ("refusals", "outcome", "left"),
+    [
+        ([], "for message ID0 (topic 'T', broker-a:0, offset 0); the broker delivers it again", 0),
+        ([refused()], "it will be tried again here in 5 s, because the broker does not take it", 1),
+        ([None, None, None], "ID0 and 2 more (topic 'T', broker-a:0, offset 0); the broker del", 0),
+        ([None, refused(), None], "1 of 3 will be tried again here in 5 s, because", 1),
+    ],
+)
+def test_one_line_says_who_delivers_them_again(
+    caplog: pytest.LogCaptureFixture, refusals: list[PymqError | None], outcome: str, left: int
+) -> None:
+    async def test() -> None:
+        consumer = Consumer(max(len(refusals), 1))
+        consumer.pool.refusals = refusals
+        await consumer.failed.handler_failed(consumer.deliveries, ValueError("cannot"))
+        assert consumer.inbox.message_count == left
+        if left:
+            why = consumer.inbox.why_unfinished(consumer.queue)
+            assert "its handler failed 1 times, last with ValueError('cannot'), and the bro" in why
+            assert "(broker:1 is busy); mend the handler" in why
+
+    asyncio.run(test())
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert outcome in record.getMessage()
+    assert record.exc_info is not None and isinstance(record.exc_info[1], ValueError)
+
+
+def test_a_handler_that_fails_while_the_consumer_closes_is_said_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def test() -> None:
+        consumer = Consumer(1)
+        consumer.pool.ask = lambda channel, operation: asyncio.Event().wait()
+        task = asyncio.ensure_future(
+            consumer.failed.handler_failed(consumer.deliveries, ValueError("cannot"))
+        )
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(test())
+    (record,) = caplog.records
+    assert "delivered again, because the consumer was closed" in record.getMessage()
