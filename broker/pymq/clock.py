@@ -20,3 +20,10 @@ class Clock:
         What others stamp, clients and file systems, has times of the machine.
         """
         return machine_ms
+
+    def passed_ms(self, machine_ms: int) -> int:
+        """Return how long ago a time of the machine's clock is, however far ahead ``wall_ms`` is.
+
+        For how long somebody has waited already.
+        """
+        return self.wall_ms() - machine_ms

@@ -179,7 +179,8 @@ def test_the_trace_tells_how_transactions_ended() -> None:
                 await asyncio.to_thread(cluster.clock.advance, 70)
                 await wait_until(lambda: len(answers) == 1, "it was asked")
                 await asyncio.to_thread(cluster.clock.advance, 70)
-                await wait_until(lambda: not answers, "it was asked again")
+                await wait_until(lambda: bool(cluster.messages("T")), "the answer was heard")
+            assert not answers
             text = "".join(one.body.decode() for one in cluster.messages(TRACE_TOPIC))
             lines = [line.split("\x01") for line in text[:-1].split("\x02")]
             ends = [line for line in lines if line[0] == "EndTransaction"]

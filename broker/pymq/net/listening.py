@@ -2,9 +2,13 @@
 
 import errno
 import socket
+from typing import Any
 
 from pymq.errors import ConfigurationError
 from pymq.protocol.addresses import join_address
+
+#: Connections that may wait to be accepted.
+BACKLOG_COUNT = 1024
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -23,8 +27,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
         bound = socket.socket(family, kind, protocol)
         try:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
+            _take(bound, address)
         except BaseException:
             bound.close()
             raise
@@ -33,6 +36,37 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen on {join_address(host, port)}: {listen_error(error)}"
         ) from error
     return bound
+
+
+def _take(bound: socket.socket, address: tuple[Any, ...]) -> None:
+    """Bind, so that nobody else can take the port before we listen.
+
+    Linux gives a port to several sockets that may reuse addresses, as long as none of them listens;
+    all but the first to listen fail then. So reuse is asked for only when it is needed: for a port
+    on which connections of a server that has ended are not quite over.
+    """
+    try:
+        bound.bind(address)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+
+
+def listen(bound: socket.socket, backlog_count: int = BACKLOG_COUNT) -> None:
+    """Listen on a port that ``bind`` took.
+
+    Args:
+        bound: that.
+        backlog_count: connections that may wait to be accepted.
+
+    Raises:
+        OSError: see ``listen_error``.
+    """
+    bound.listen(backlog_count)
+    # Its connections inherit that: the next server on this port can take it.
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 
 
 def listen_error(error: OSError | UnicodeError) -> str:

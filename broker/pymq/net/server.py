@@ -12,7 +12,7 @@ from pymq.errors import ConfigurationError, LocalProtocolError, RequestTimeout
 from pymq.net.asking import AskingWire
 from pymq.net.buffers import BufferPool
 from pymq.net.busy_poll import LARGE_ANSWER_BYTES, BusyPoll, processor_count
-from pymq.net.listening import bind, listen_error
+from pymq.net.listening import BACKLOG_COUNT, bind, listen, listen_error
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.addresses import join_address
@@ -206,8 +206,9 @@ class Server:
             self.bind()
         assert self._socket is not None
         try:
+            listen(self._socket)
             self._server = await asyncio.get_running_loop().create_server(
-                lambda: ServerConnection(self), sock=self._socket, backlog=1024
+                lambda: ServerConnection(self), sock=self._socket, backlog=BACKLOG_COUNT
             )
         except OSError as error:
             address = join_address(self.config.host, self.port)

@@ -2,6 +2,7 @@
 
 import bisect
 import math
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -9,6 +10,7 @@ from pymq.clock import Clock
 from pymq.errors import ConfigurationError
 
 _HOUR_MS = 3_600_000
+_TICK_S = 0.0002
 
 
 class ClusterClock(Clock):
@@ -60,14 +62,24 @@ class ClusterClock(Clock):
         while True:
             step_ms = min(left_ms, _HOUR_MS - self.wall_ms() % _HOUR_MS)
             # In this order: another thread may look up a moment meanwhile.
-            ahead_ms = self._ahead_ms[-1] + step_ms
+            ahead_ms, moment_ms = self._ahead_ms[-1] + step_ms, super().wall_ms()
             self._ahead_ms.append(ahead_ms)
-            self._moments_ms.append(super().wall_ms())
+            self._moments_ms.append(moment_ms)
             self._moved()
+            while super().wall_ms() == moment_ms:  # What follows is later: see ``at``.
+                time.sleep(_TICK_S)
             left_ms -= step_ms
             if not left_ms:
                 return
 
     def at(self, machine_ms: int) -> int:
-        """Return what time it was here at a time of the machine."""
-        return machine_ms + self._ahead_ms[bisect.bisect_right(self._moments_ms, machine_ms) - 1]
+        """Return what time it was here at a time of the machine.
+
+        What happened in the very millisecond of an ``advance`` happened before it.
+        """
+        after = bisect.bisect_left(self._moments_ms, machine_ms, lo=1)
+        return machine_ms + self._ahead_ms[after - 1]
+
+    def passed_ms(self, machine_ms: int) -> int:
+        """Return how long ago a time of the machine is, for the machine."""
+        return super().wall_ms() - machine_ms

@@ -61,3 +61,15 @@ def test_times_of_files_are_translated() -> None:
     seen.clock.advance(0.5)
     later_ms = Clock().wall_ms() + 1
     assert seen.clock.at(later_ms) == later_ms + 1_800_500
+
+
+def test_what_happened_just_before_an_advance_happened_before_it() -> None:
+    """Also in the same millisecond; and what happens next is later."""
+    seen = Seen()
+    for number in range(50):
+        before_ms = Clock().wall_ms()
+        seen.clock.advance(70)
+        after_ms = Clock().wall_ms()
+        assert seen.clock.at(before_ms) == before_ms + number * 70_000
+        assert seen.clock.at(after_ms) == after_ms + (number + 1) * 70_000
+        assert 0 <= seen.clock.passed_ms(before_ms) < 70_000, "nobody has waited that long"

@@ -18,6 +18,7 @@ from pymq.broker.ha.security import Security
 from pymq.broker.ha.sent_ends import SentEnds
 from pymq.broker.ha.slave_connection import SlaveConnection
 from pymq.broker.ha.talk import ClassicTalk, Talk
+from pymq.net.listening import listen
 from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.admin_bodies import ReplicationStatus
@@ -108,7 +109,7 @@ class Master:
             self._door.protocol, sock=self._socket, backlog=ACCEPTED_PER_TURN
         )
         if not self._is_closed:
-            self._socket.listen(BACKLOG)  # asyncio has one number for both
+            listen(self._socket, BACKLOG)  # asyncio has one number for both
         if self._is_closed:
             server.close()
         self._server = server

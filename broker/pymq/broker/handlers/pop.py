@@ -89,14 +89,13 @@ class PopHandlers:
     def pop(self, request: Request) -> Answer:
         """POP_MESSAGE (200050)."""
         header = PopRequest.from_fields(request.fields)
-        now = self._clock.wall_ms()
-        born = self._clock.at(header.born_time) if header.born_time else now
-        if born + header.poll_ms - now < -_LATE_MS:
+        age_ms = self._clock.passed_ms(header.born_time) if header.born_time else 0
+        if header.poll_ms - age_ms < -_LATE_MS:
             remark = f"the broker[{self._broker_name}] pop message is timeout too much"
             return _nothing(request, ResponseCode.POLLING_TIMEOUT, remark, header, 0)
         is_known = self._access.is_known(header.consumer_group)
         wanted = self._check(header)
-        waits_ms = min(born + header.poll_ms - now, header.poll_ms)
+        waits_ms = min(header.poll_ms - age_ms, header.poll_ms)
         deadline_s = self._clock.monotonic_s() + waits_ms / 1000
         if not is_known:
             return self._pop_first(request, header, wanted, deadline_s)

@@ -48,9 +48,8 @@ class PopWaitHandlers:
     def notify(self, request: Request) -> Answer:
         """NOTIFICATION (200054)."""
         header = NotificationRequest.from_fields(request.fields)
-        now = self._clock.wall_ms()
-        born = self._clock.at(header.born_time) if header.born_time else now
-        waits_ms = min(born + header.poll_ms - now, header.poll_ms)
+        age_ms = self._clock.passed_ms(header.born_time) if header.born_time else 0
+        waits_ms = min(header.poll_ms - age_ms, header.poll_ms)
         return self._notify(request, header, self._clock.monotonic_s() + waits_ms / 1000)
 
     def _notify(self, request: Request, header: NotificationRequest, deadline_s: float) -> Answer:
