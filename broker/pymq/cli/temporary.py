@@ -73,11 +73,13 @@ class PortsFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
+        #: What becomes the file once it is whole.
+        self._part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         self._text = ""
         try:
             self._path.unlink(missing_ok=True)
-            self._write_whole("")
-            self._path.unlink()
+            self._part.write_text("")  # not there itself: somebody may wait for it
+            self._part.unlink()
         except OSError as error:
             raise ConfigurationError(
                 f"--ports-file {path}: {error.strerror}; name a file in a directory that exists "
@@ -92,14 +94,10 @@ class PortsFile:
         """
         self._text = json.dumps({**facts, "pid": os.getpid()}) + "\n"
         try:
-            self._write_whole(self._text)
+            self._part.write_text(self._text, encoding="utf-8")
+            self._part.replace(self._path)
         except OSError as error:
             raise ConfigurationError(f"--ports-file {self._path}: {error}") from error
-
-    def _write_whole(self, text: str) -> None:
-        new = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        new.write_text(text, encoding="utf-8")
-        new.replace(self._path)
 
     def remove(self) -> None:
         """Remove it, unless it is another one's by now; idempotent."""
