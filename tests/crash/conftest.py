@@ -5,9 +5,17 @@ from pathlib import Path
 
 import pytest
 from tests.disks import in_memory
+from tests.unit.store.stores import close_left_stores
 
 #: More of them are asked for in the long run only.
 ROUNDS_OF_A_TEST = 25
+
+
+@pytest.fixture(autouse=True)
+def stores_of_one_test() -> Iterator[None]:
+    """No test leaves a store open to those that follow it in the same process."""
+    yield
+    close_left_stores()
 
 
 @pytest.fixture

@@ -202,9 +202,10 @@ class FaultyFiles(Files):
         self._operate("reserve", self._paths[fd], do)
 
     def close(self, fd: int) -> None:
-        self._paths.pop(fd, None)
+        is_ours = self._paths.pop(fd, None) is not None
         self._nodes.pop(fd, None)
-        super().close(fd)
+        if is_ours or not self.crashed:  # What was abandoned is somebody else's number by now.
+            super().close(fd)
 
     def duplicate(self, fd: int) -> int:
         self._check_alive()

@@ -2,6 +2,7 @@
 
 import errno
 import inspect
+import os
 import random
 import shutil
 import tempfile
@@ -173,6 +174,20 @@ def test_the_dead_hold_no_locks(root: Path) -> None:
     living = FaultyFiles()
     living.lock_directory(root)
     living.abandon()
+
+
+def test_what_was_abandoned_is_not_closed_again(root: Path) -> None:
+    """Its numbers are somebody else's by then."""
+    files = FaultyFiles()
+    taken = [files.open(root / "a", create=True), files.lock_directory(root)]
+    taken.append(files.duplicate(taken[0]))
+    files.abandon()
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in taken]
+    assert set(others) & set(taken)
+    for fd in taken:
+        files.close(fd)
+    for fd in others:
+        os.close(fd)
 
 
 # --------------------------------------------------------------------------------- lost power
