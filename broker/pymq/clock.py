@@ -21,6 +21,10 @@ class Clock:
         """
         return machine_ms
 
+    def age_ms(self, machine_ms: int) -> int:
+        """Return how old something is that was stamped at a time of the machine's clock."""
+        return self.wall_ms() - self.at(machine_ms)
+
     def passed_ms(self, machine_ms: int) -> int:
         """Return how long ago a time of the machine's clock is, however far ahead ``wall_ms`` is.
 

@@ -120,7 +120,7 @@ class HalfMessages:
         self._save()
 
     def _is_due(self, half: Record) -> bool:
-        age_ms = self._clock.wall_ms() - half.born_timestamp
+        age_ms = self._clock.age_ms(half.born_timestamp)
         return not 0 <= age_ms < self._timeout_ms
 
     async def _send(self, half: Record) -> None:

@@ -137,7 +137,7 @@ class TransactionHandlers:
             immune_ms = int(text) * 1000
         except ValueError:
             immune_ms = 0
-        age_ms = self._clock.wall_ms() - self._clock.at(half.born_timestamp)
+        age_ms = self._clock.age_ms(half.born_timestamp)
         return age_ms > max(immune_ms, self._config.transaction_timeout_ms)
 
     async def resume(self, request: Request) -> Command:

@@ -210,7 +210,7 @@ class TransactionChecks:
         transactions, offset = self._transactions, half.queue_offset
         if not transactions.may_write(offset):
             return True
-        age_ms = self._age_ms(half)
+        age_ms = self._clock.age_ms(half.born_timestamp)
         is_checked_enough = (check_times(half) or 0) >= self._config.transaction_check_max
         if is_checked_enough or age_ms > self._store_config.reserved_hours * _HOUR_MS:
             self._discard(half)
@@ -224,9 +224,6 @@ class TransactionChecks:
             return True
         self._check(half)
         return True
-
-    def _age_ms(self, half: Record) -> int:
-        return self._clock.wall_ms() - self._clock.at(half.born_timestamp)
 
     def _immunity_ms(self, text: bytes) -> int:
         try:
@@ -258,7 +255,7 @@ class TransactionChecks:
             real_place(half.properties),
             CHECK_MAX_TIME_TOPIC,
             check_times(half) or 0,
-            self._age_ms(half),
+            self._clock.age_ms(half.born_timestamp),
         )
         self._transactions.discard(half, discarded_record(half), self._begin_write())
 
