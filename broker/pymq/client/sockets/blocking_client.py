@@ -23,7 +23,7 @@ from typing import Self, TypeVar
 from pymq.client import operations
 from pymq.client.cluster.config import ClientConfig, parse_name_servers
 from pymq.client.cluster.namespaces import refuse_namespace
-from pymq.client.cluster.network import PLAIN, Network
+from pymq.client.cluster.network import PLAIN, Network, advertised
 from pymq.client.cluster.routes import Route, no_read_queue
 from pymq.client.group.subscriptions import subscription_of
 from pymq.client.operations import Operation, PreparedMessage, Pull, PullResult, SendResult
@@ -38,7 +38,7 @@ from pymq.client.sending.send_encoding import (
     encode_properties,
     prepare_body,
 )
-from pymq.client.sockets.blocking_pool import PASSING, BlockingPool, advertised
+from pymq.client.sockets.blocking_pool import PASSING, BlockingPool
 from pymq.client.sockets.blocking_sender import BlockingSender
 from pymq.client.sockets.message_ids import MessageIds
 from pymq.client.sockets.queue_bounds import ask_bounds

@@ -7,9 +7,10 @@ certain queue is tried again only when nothing of it reached the broker.
 import itertools
 import secrets
 
+from pymq.client.cluster.network import advertised
 from pymq.client.cluster.routes import pick_queue
 from pymq.client.operations import PreparedMessage, Send, SendResult, may_send_elsewhere
-from pymq.client.sockets.blocking_pool import BlockingPool, advertised
+from pymq.client.sockets.blocking_pool import BlockingPool
 from pymq.clock import Clock
 from pymq.errors import (
     BrokerError,
