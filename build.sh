@@ -260,12 +260,26 @@ make_etcd() {  # unpacks Debian's etcd into .etcd; installed, it would run as a 
     say "no etcd, so tests of controllers with etcd are skipped: install it (Debian: apt-get install etcd-server)"
 }
 
+make_databases() {  # servers for the shop's tests, which start their own: Debian's must not run
+  if ! { [ -n "$(find /usr/lib/postgresql -name initdb 2>/dev/null)" ] || command -v initdb >/dev/null; } && may_install; then
+    if [ ! -e /etc/postgresql-common/createcluster.conf ]; then
+      mkdir -p /etc/postgresql-common
+      echo "create_main_cluster = false" > /etc/postgresql-common/createcluster.conf
+    fi
+    apt_install postgresql || say "no PostgreSQL, so the shop's tests with it are skipped"
+  fi
+  if ! { command -v mariadbd || [ -x /usr/sbin/mariadbd ]; } >/dev/null && may_install; then
+    apt_install mariadb-server-core mariadb-client-core || say "no MariaDB, so the shop's tests with it are skipped"
+  fi
+}
+
 # Two processes share the test files, for tests wait more than they compute. One: -n 0.
 shared=(-n 2 --dist loadfile)
 
 tests() {  # tests ARGUMENTS: those that need no Maven
   make_env
   make_etcd
+  make_databases
   exec "$python" -m pytest "${shared[@]}" -m "not interop and not bench" "$@"
 }
 

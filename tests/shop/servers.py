@@ -32,14 +32,14 @@ class Server:
         parent: the database that is always there.
         package: of Debian, that has it.
         options: of the databases it creates.
-        ending: the signal that ends it soon, whoever is connected.
+        ending: the signal that ends it at once and leaves nothing behind.
     """
 
     driver: str
     parent: str
     package: str
     options = ""
-    ending = signal.SIGTERM
+    ending = signal.SIGKILL
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pymq-shop-db-"))

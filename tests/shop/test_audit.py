@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, create_engine, select, text
+from sqlalchemy import create_engine, select, text
 from tests.shop.conftest import with_tables
 from tests.shop.in_process import QUICK, open_shop_on
 
-from shop.audit import RULES, audit, copy_tables, examine
+from shop.audit import RULES, copy_tables, examine
 from shop.database import open_engine
 from shop.definitions import DEFINITIONS
 from shop.orders.tables import Order
@@ -140,7 +140,7 @@ BROKEN = [
     (
         "a paid order has one paid payment with its amount",
         "payments",
-        "UPDATE payment SET is_paid = 0",
+        "UPDATE payment SET is_paid = FALSE",
     ),
     (
         "what was paid belongs to a paid order",
@@ -207,9 +207,7 @@ def test_the_audit_finds_it(rule: str, service: str, change: str, good: str) -> 
             engine = open_engine(settings.database_of(name))
             with engine.connect() as source:
                 if name == service:
-                    orders = open_engine(settings.database_of("orders"))
-                    ids = user_orders(orders)
-                    orders.dispose()
+                    ids = user_orders(settings.database_of("orders"))
                     named = {"paid": ids["u0"], "open": ids["u1"], "cancelled": ids["u2"]}
                     assert source.execute(text(change), named).rowcount > 0
                 copy_tables(source, name, target)
@@ -217,10 +215,12 @@ def test_the_audit_finds_it(rule: str, service: str, change: str, good: str) -> 
             engine.dispose()
         findings = examine(target).findings
     assert rule in [finding.rule for finding in findings], findings
-    assert not audit(settings).findings
 
 
-def user_orders(engine: Engine) -> dict[str, str]:
+def user_orders(url: str) -> dict[str, str]:
     """User -> the order of the shop that is well."""
+    engine = open_engine(url)
     with engine.execution_options(shop_reads=True).connect() as connection:
-        return {row.user_id: row.order_id for row in connection.execute(select(Order))}
+        found = {row.user_id: row.order_id for row in connection.execute(select(Order))}
+    engine.dispose()
+    return found

@@ -123,7 +123,7 @@ def test_paths_and_keys(tmp_path: Path, template: Path) -> None:
             assert other.json()["errors"][0]["field"] == "Idempotency-Key"
             bad = await shop.confirm("no key" * 30)
             assert bad.status_code == 422
-            assert counts(tmp_path)["orders"] == 1
+            assert shop.count("orders", Order) == 1
 
     asyncio.run(main())
 
