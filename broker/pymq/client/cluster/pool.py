@@ -10,13 +10,11 @@
 import asyncio
 import ipaddress
 import logging
-import os
-import secrets
-import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from pymq.client import operations
+from pymq.client.cluster.client_keys import KEYS_CHECK_S, ClientKeys
 from pymq.client.cluster.heartbeats import HEARTBEAT_S, Heartbeats
 from pymq.client.cluster.home import Home
 from pymq.client.cluster.live_routes import LiveRoutes
@@ -25,6 +23,7 @@ from pymq.client.cluster.name_server_lookup import LOOKUP_S
 from pymq.client.cluster.name_servers import NameServers
 from pymq.client.cluster.namespaces import Namespaced
 from pymq.client.cluster.network import PLAIN, Network
+from pymq.client.cluster.patience import first_contact
 from pymq.client.cluster.routes import MASTER_ID
 from pymq.client.cluster.shared_work import SharedWork
 from pymq.clock import Clock
@@ -34,10 +33,8 @@ from pymq.net.said_once import SaidOnce
 from pymq.net.tasks import Tasks
 from pymq.protocol.bodies import ConsumerData, MessageQueue
 from pymq.protocol.command import Command
-from pymq.protocol.unique_keys import UniqueKeys, month_around
+from pymq.protocol.unique_keys import UniqueKeys
 
-#: How often it is checked that ids of messages can still tell the time.
-KEYS_CHECK_S = 1.0
 #: When we close, peers may take this long to read what is pending.
 CLOSE_S = 1.0
 
@@ -116,8 +113,8 @@ class ClientPool:
         )
         self._all_ended: asyncio.Future[None] | None = None
         self._open = self._was_closed = False
-        self._unique_keys: UniqueKeys | None = None
-        self._keys_until_ms = 0
+        self._keys: ClientKeys | None = None
+        self._starting = asyncio.Lock()
         #: Where it was started, and the loop there.
         self.home: Home
         self.loop: asyncio.AbstractEventLoop
@@ -130,13 +127,20 @@ class ClientPool:
     # --- life
 
     async def start(self) -> None:
-        """Reach a name server and begin the periodic duties.
+        """Reach a name server and begin the periodic duties; waits as ``network`` says.
 
         Raises:
-            ClientClosed: it was closed before.
+            ClientClosed: it was closed before, or meanwhile.
             ClientMisplaced: it was started in another process or event loop.
             ConnectionFailed: no name server can be reached; the text names all and why.
+            RouteNotFound: no broker is known, and it was waited for one in vain.
         """
+        if self._open:
+            self.home.check()
+        async with self._starting:  # Whoever comes second may use it when it has started, too.
+            await self._start()
+
+    async def _start(self) -> None:
         if self._was_closed:
             raise ClientClosed("a client that was closed cannot start again; make a new one")
         if self._open:
@@ -146,8 +150,9 @@ class ClientPool:
         self.home = Home(self._leave_to_parent)
         self.loop = self.home.loop
         try:
-            await self._name_servers.look_up()
-            channel = await self._name_servers.reach()
+            channel = await first_contact(
+                self._name_servers, self.network.start_deadline_s, self.check_open
+            )
         except BaseException:
             self._open = False  # it may be started again
             for opened in list(self._channels.values()):
@@ -157,14 +162,11 @@ class ClientPool:
         self._client_id = self.network.client_id(
             str(address), self._instance_name, is_renewed=self.is_renewed
         )
-        self._unique_keys = UniqueKeys(
-            address=address.packed, pid=os.getpid(), salt=secrets.randbits(32), start_ms=0
-        )
-        self._restart_keys()
+        self._keys = keys = ClientKeys(address.packed)
         self._tasks.start("routes", self.routes.watch(self._close_unnamed))
         if self._name_servers.is_looked_up:
             self._tasks.repeat("name servers", self._name_servers.look_up, LOOKUP_S)
-        self._tasks.repeat("unique keys", self._restart_old_keys, KEYS_CHECK_S)
+        self._tasks.repeat("unique keys", keys.step, KEYS_CHECK_S)
         self._tasks.repeat("heartbeats", self.heartbeats.send_all, HEARTBEAT_S)
         self._tasks.repeat("loop watch", LoopWatch(self.loop.time).step, WATCH_S)
 
@@ -246,13 +248,8 @@ class ClientPool:
     def unique_keys(self) -> UniqueKeys:
         """The maker of message ids."""
         self.check_open()
-        assert self._unique_keys is not None
-        return self._unique_keys
-
-    def _restart_keys(self) -> None:
-        assert self._unique_keys is not None
-        start_ms, self._keys_until_ms = month_around(time.time_ns() // 1_000_000)
-        self._unique_keys.restart(start_ms)
+        assert self._keys is not None
+        return self._keys.unique
 
     # --- connections
 
@@ -386,10 +383,6 @@ class ClientPool:
         return await self._name_servers.ask(make)
 
     # --- periodic duties
-
-    def _restart_old_keys(self) -> None:
-        if time.time_ns() // 1_000_000 >= self._keys_until_ms:
-            self._restart_keys()
 
     def _close_unnamed(self) -> None:
         """Close idle connections to addresses that no route names any more."""

@@ -9,7 +9,11 @@ from pymq.client.cluster.pool import ClientPool
 from pymq.client.consuming.broadcast_retry import DroppedFailures
 from pymq.client.consuming.consume_hooks import ConsumeHook, ConsumeObserver
 from pymq.client.consuming.consume_tracing import ConsumeTracer
-from pymq.client.consuming.consumer_config import MAX_RECONSUME_TIMES, ConsumerConfig
+from pymq.client.consuming.consumer_config import (
+    MAX_RECONSUME_TIMES,
+    TIMES_MAX,
+    ConsumerConfig,
+)
 from pymq.client.consuming.local_offsets import FLUSH_S, LocalOffsets
 from pymq.client.consuming.ordered_inbox import OrderedInbox
 from pymq.client.consuming.ordered_outcomes import OrderedOutcomes
@@ -154,7 +158,7 @@ class ConsumerParts:
         tries = config.max_reconsume_times
         return (DroppedFailures if config.is_broadcasting else FailedMessages)(
             group=config.group,
-            max_reconsume_times=MAX_RECONSUME_TIMES if tries is None else tries,
+            max_reconsume_times=int(MAX_RECONSUME_TIMES if tries is None else min(tries, TIMES_MAX)),
             pool=self.pool,
             inbox=self.inbox,
             is_closing=lambda: self.is_closing,
