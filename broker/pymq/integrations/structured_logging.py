@@ -153,9 +153,9 @@ class JsonLines(logging.Formatter):
             line["stack"] = self.formatStack(record.stack_info)
         try:
             text = _json(line)
-        except (RecursionError, TypeError, ValueError):  # a key, a circle, a number without a value
+        except (RecursionError, TypeError, ValueError):
             text = _json({name: _plain(value) for name, value in line.items()})
-        # Half of a surrogate pair is none of UTF-8, and the record would be lost where it is written.
+        # Half of a surrogate pair cannot be written as UTF-8: the record would be lost.
         return text.encode(errors="backslashreplace").decode()
 
 

@@ -220,7 +220,7 @@ def no_route(
 
 
 def no_master(name_servers: Sequence[str]) -> RouteNotFound:
-    """Return the error for name servers, ``host:port`` of each, at which no master is registered."""
+    """Return the error for name servers that know no master; ``host:port`` of each."""
     return RouteNotFound(
         f"no master broker is registered at [{', '.join(name_servers)}]; is one running, with "
         "these name servers in its namesrvAddr?"

@@ -156,9 +156,11 @@ class ConsumerParts:
                 is_closing=lambda: self.is_closing,
             )
         tries = config.max_reconsume_times
+        if tries is None:
+            tries = MAX_RECONSUME_TIMES
         return (DroppedFailures if config.is_broadcasting else FailedMessages)(
             group=config.group,
-            max_reconsume_times=int(MAX_RECONSUME_TIMES if tries is None else min(tries, TIMES_MAX)),
+            max_reconsume_times=int(min(tries, TIMES_MAX)),
             pool=self.pool,
             inbox=self.inbox,
             is_closing=lambda: self.is_closing,
