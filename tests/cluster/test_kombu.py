@@ -99,6 +99,33 @@ def test_simple_queues_and_what_is_left_unacknowledged(cluster: Cluster) -> None
             queue.get(block=False)
 
 
+def test_what_would_be_lost_in_a_fanout_exchange_is_refused(cluster: Cluster) -> None:
+    """What the refusal names instead does it."""
+    every = [kombu.Queue(f"every-{n}", kombu.Exchange("all", "topic"), "#") for n in range(2)]
+    with kombu.Connection(f"pymq://{cluster.name_server}") as conn:
+        fanout = kombu.Exchange("news", "fanout")
+        producer = conn.Producer()
+        with pytest.raises(conn.channel_errors, match="fanout.*topic exchange.*'#'"):
+            kombu.Queue("reader", fanout, channel=conn.channel()).declare()
+        with pytest.raises(conn.channel_errors, match="fanout"):
+            producer.publish({"n": 1}, exchange=fanout, declare=[fanout])
+        producer.publish({"n": 2}, exchange=every[0].exchange, routing_key="x", declare=every)
+        for queue in every:
+            with conn.SimpleQueue(queue) as simple:
+                message = simple.get(timeout=LIMIT_S)
+                assert message.payload == {"n": 2}
+                message.ack()
+    assert not cluster.messages("reader")
+
+
+def test_a_celery_that_has_no_remote_control_says_so(cluster: Cluster) -> None:
+    celery = pytest.importorskip("celery")
+    app = celery.Celery("shop", broker=f"pymq://{cluster.name_server}")
+    with pytest.raises(kombu.exceptions.OperationalError, match="remote control"):
+        app.control.ping(timeout=0.1)
+    app.close()
+
+
 def test_no_name_server_is_an_error_of_the_connection() -> None:
     with kombu.Connection("pymq://127.0.0.1:1") as conn:
         with pytest.raises(conn.connection_errors, match=r"127\.0\.0\.1:1"):

@@ -21,8 +21,9 @@ takes longer comes again meanwhile, and so does one that waits for its ``eta`` i
 * ``network``: a ``pymq.Network``.
 
 Characters that names of topics cannot have become ``-``. Exchanges and bindings are known only to
-the process that declares them, as with other virtual transports; there are no fanout exchanges, so
-Celery's workers have no remote control and no events. Messages have no priority.
+the process that declares them, as with other virtual transports. Fanout exchanges are refused, so
+Celery's workers have no remote control and no events; bind queues to a topic exchange with the
+routing key ``#`` instead. Messages have no priority.
 """
 
 import contextlib
@@ -37,6 +38,7 @@ from pymq.protocol.message import Message, ReceivedMessage
 
 extras.require("kombu", by="pymq.integrations.kombu")
 
+from kombu.exceptions import ChannelError  # noqa: E402
 from kombu.transport import TRANSPORT_ALIASES, virtual  # noqa: E402
 from kombu.utils.encoding import bytes_to_str  # noqa: E402
 from kombu.utils.json import dumps, loads  # noqa: E402
@@ -206,6 +208,20 @@ class Channel(virtual.Channel):
             message, topic = taken
             with contextlib.suppress(PymqError):
                 self.clients.consumer(topic).change_invisible(message, PUT_BACK_S)
+
+    def exchange_declare(self, exchange: Any = None, type: Any = "direct", **kwargs: Any) -> None:  # noqa: A002
+        """Declare an exchange, for this process.
+
+        Raises:
+            ChannelError: it is a fanout exchange; a virtual channel would drop its messages.
+        """
+        if type == "fanout":
+            raise ChannelError(
+                f"exchange {exchange!r}: pymq:// has no fanout exchanges, which Celery's remote "
+                "control needs, too; declare a topic exchange and bind each queue with the routing "
+                "key '#', or let each reader have a group of its own, with pymq.Consumer"
+            )
+        super().exchange_declare(exchange, type, **kwargs)
 
     # --- called by virtual.Channel
 
