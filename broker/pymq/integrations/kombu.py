@@ -209,7 +209,9 @@ class Channel(virtual.Channel):
             with contextlib.suppress(PymqError):
                 self.clients.consumer(topic).change_invisible(message, PUT_BACK_S)
 
-    def exchange_declare(self, exchange: Any = None, type: Any = "direct", **kwargs: Any) -> None:  # noqa: A002
+    def exchange_declare(
+        self, exchange: Any = None, type: Any = "direct", *args: Any, **kwargs: Any
+    ) -> None:
         """Declare an exchange, for this process.
 
         Raises:
@@ -221,7 +223,7 @@ class Channel(virtual.Channel):
                 "control needs, too; declare a topic exchange and bind each queue with the routing "
                 "key '#', or let each reader have a group of its own, with pymq.Consumer"
             )
-        super().exchange_declare(exchange, type, **kwargs)
+        super().exchange_declare(exchange, type, *args, **kwargs)
 
     # --- called by virtual.Channel
 
