@@ -26,6 +26,7 @@ from pymq.client.cluster.network import PLAIN, Network
 from pymq.client.cluster.patience import first_contact
 from pymq.client.cluster.routes import MASTER_ID
 from pymq.client.cluster.shared_work import SharedWork
+from pymq.client.cluster.unclosed import watch_unclosed
 from pymq.clock import Clock
 from pymq.errors import ClientClosed, ConfigurationError, ConnectionFailed, PymqError
 from pymq.net.channel import AsyncChannel
@@ -62,6 +63,7 @@ class ClientPool:
             no other client has.
         clock: for the ids of messages.
         network: where brokers are reached, and who we say we are.
+        what: is named in a warning if nobody closes it; ``None``: no warning.
     """
 
     def __init__(
@@ -78,8 +80,11 @@ class ClientPool:
         instance_name: str | None = None,
         clock: Clock | None = None,
         network: Network = PLAIN,
+        what: str | None = None,
     ) -> None:
         self.network = network
+        self._what = what
+        self._forget_end = watch_unclosed(self, None)
         self._names = None if network.namespace is None else Namespaced(network)
         self.timeout_s = timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -163,6 +168,7 @@ class ClientPool:
             str(address), self._instance_name, is_renewed=self.is_renewed
         )
         self._keys = keys = ClientKeys(address.packed)
+        self._forget_end = watch_unclosed(self, self._what)
         self._tasks.start("routes", self.routes.watch(self._close_unnamed))
         if self._name_servers.is_looked_up:
             self._tasks.repeat("name servers", self._name_servers.look_up, LOOKUP_S)
@@ -179,6 +185,7 @@ class ClientPool:
         was_open = self.is_open
         if was_open:
             self.home.check()
+        self._forget_end()
         is_copy = self._open and self.home.is_forked
         self._open, self._was_closed = False, True
         if is_copy:

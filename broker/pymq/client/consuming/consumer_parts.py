@@ -91,6 +91,7 @@ class ConsumerParts:
             on_route=self._route_changed,
             instance_name=config.instance_name,
             network=config.network,
+            what=f"a consumer of group {config.group!r}",
             clock=clock,
         )
         self.tracer: ConsumeTracer | None = None
