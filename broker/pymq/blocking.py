@@ -8,14 +8,42 @@
         producer.send(Message("flights", b"..."))
 """
 
-from pymq.client.threaded.admin import Admin
-from pymq.client.threaded.batcher import Batcher
-from pymq.client.threaded.consumer import Consumer
-from pymq.client.threaded.producer import Producer
-from pymq.client.threaded.pull_consumer import PullConsumer
-from pymq.client.threaded.reader import Reader
-from pymq.client.threaded.simple_consumer import SimpleConsumer
-from pymq.client.threaded.transaction import Transaction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pymq.client.threaded.admin import Admin
+    from pymq.client.threaded.batcher import Batcher
+    from pymq.client.threaded.consumer import Consumer
+    from pymq.client.threaded.producer import Producer
+    from pymq.client.threaded.pull_consumer import PullConsumer
+    from pymq.client.threaded.reader import Reader
+    from pymq.client.threaded.simple_consumer import SimpleConsumer
+    from pymq.client.threaded.transaction import Transaction
+else:
+    # As in ``pymq``: a program pays for the clients that it uses.
+    import importlib
+
+    _HOME_OF = {
+        "Admin": "admin",
+        "Batcher": "batcher",
+        "Consumer": "consumer",
+        "Producer": "producer",
+        "PullConsumer": "pull_consumer",
+        "Reader": "reader",
+        "SimpleConsumer": "simple_consumer",
+        "Transaction": "transaction",
+    }
+
+    def __getattr__(name: str) -> object:
+        if name not in _HOME_OF:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        home = importlib.import_module(f"pymq.client.threaded.{_HOME_OF[name]}")
+        value = globals()[name] = getattr(home, name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "Admin",

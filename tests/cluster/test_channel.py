@@ -15,6 +15,7 @@ from pymq.errors import (
 )
 from pymq.net.channel import AsyncChannel
 from pymq.net.server import Server, ServerConfig, ServerConnection
+from pymq.protocol.codes import RequestCode
 from pymq.protocol.command import Command
 from pymq.protocol.framing import encode_frame
 
@@ -106,6 +107,21 @@ def test_a_lost_connection_fails_what_is_unanswered_and_sends_no_more() -> None:
             with pytest.raises(ConnectionFailed) as closed:
                 refuse()
             assert closed.value.outcome_known
+
+    check(test)
+
+
+def test_only_what_changes_something_may_have_taken_effect() -> None:
+    async def test(peer: Peer, address: str) -> None:
+        channel = await AsyncChannel.connect(address, 1)
+        codes = (RequestCode.PULL_MESSAGE, RequestCode.SEND_MESSAGE)
+        lost = [channel.request_nowait(Command(code), 5) for code in codes]
+        late = [channel.request_nowait(Command(code), 0.05) for code in codes]
+        texts = [str(error) for error in await asyncio.gather(*late, return_exceptions=True)]
+        await peer.wait_requests(4)
+        peer.requests[0][0].abort()
+        texts += [str(error) for error in await asyncio.gather(*lost, return_exceptions=True)]
+        assert ["may have taken effect" in text for text in texts] == [False, True] * 2
 
     check(test)
 

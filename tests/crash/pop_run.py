@@ -6,14 +6,13 @@ still until it is moved, disks work in the thread that asks.
 
 from __future__ import annotations
 
-import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
+from tests.crash.simulation import Here, Simulation
 from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import HOST, FakeClock, config
 
@@ -37,7 +36,6 @@ from pymq.broker.state.request_modes import RequestModes
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.state_saving import StateSaving
 from pymq.broker.statistics.broker_statistics import BrokerStatistics
-from pymq.errors import StoreError
 from pymq.net.dispatcher import Dispatcher
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import TopicConfig
@@ -46,25 +44,12 @@ from pymq.protocol.command import Command
 from pymq.protocol.record import NewRecord
 from pymq.store import FlushMode, MessageStore, PutResult
 from pymq.store.state.sealed_file import SealedFile
-from pymq.testing.faulty_files import Crashed, FaultyFiles
+from pymq.testing.faulty_files import FaultyFiles
 
 ADDRESS = "127.0.0.1:31911"
 OFFSETS = "consumerOffset.json"
 #: What ``PopRun.save`` saves.
 TABLES = 2
-_Result = TypeVar("_Result")
-
-
-class _Here(Executor):
-    """Does everything at once, in the thread that asks."""
-
-    def submit(self, work: Callable[..., Any], /, *given: Any, **more: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(work(*given, **more))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
 
 
 class Asked:
@@ -89,7 +74,7 @@ class Asked:
         return [found.get(number) for number in range(len(self.requests))]
 
 
-class PopRun:
+class PopRun(Simulation):
     """From one start to one stop or death.
 
     Args:
@@ -146,9 +131,9 @@ class PopRun:
             ha_socket=None,
             ha_address=None,
             group=None,
-            writers=_Here(),
-            readers=_Here(),
-            trials=_Here(),
+            writers=Here(),
+            readers=Here(),
+            trials=Here(),
         )
         tables = Tables(
             topics=TopicTable(self.config, self.clock),
@@ -167,7 +152,7 @@ class PopRun:
         )
         self.arrivals = Arrivals(self.store.dispatch)
         self.saving = StateSaving(
-            self.tables, _Here(), announced=_nothing, flushed=self._wait_flushed
+            self.tables, Here(), announced=_nothing, flushed=self._wait_flushed
         )
         tables.topics.on_change = self.saving.add("topics.json", tables.topics)
         tables.groups.on_change = self.saving.add("subscriptionGroup.json", tables.groups)
@@ -176,7 +161,7 @@ class PopRun:
             saving=self.saving,
             log_writer=self.writer,
             arrivals=self.arrivals,
-            responses=RecordResponses(self.store, executor=_Here(), memory_bytes=6000),
+            responses=RecordResponses(self.store, executor=Here(), memory_bytes=6000),
             statistics=BrokerStatistics(self.config.cluster, 0),
             deletions=Deletions(),
             takeovers=Takeovers(),
@@ -188,25 +173,9 @@ class PopRun:
 
     # --- time passes
 
-    async def settle(self, work: Coroutine[Any, Any, _Result] | None = None) -> _Result | None:
-        """Let everything that was begun come to its end, unless it is held.
-
-        Raises:
-            Crashed: the process died.
-        """
-        task = None if work is None else asyncio.ensure_future(work)
-        for _ in range(10_000):
-            for _ in range(8):
-                await asyncio.sleep(0)
-            if self.files.crashed:
-                if task is not None:
-                    task.cancel()
-                raise Crashed("in the middle of something")
-            if self.waiting:
-                self.flush()
-            elif (task is None or task.done()) and self.unanswered == self.held:
-                return None if task is None else task.result()
-        raise AssertionError("it never ends")
+    def is_settled(self) -> bool:
+        """Is there no request without an answer that is not held?"""
+        return self.unanswered == self.held
 
     @property
     def held(self) -> int:
@@ -217,18 +186,6 @@ class PopRun:
     def unanswered(self) -> int:
         """Number of requests without an answer."""
         return sum(len(asked.requests) - asked.count for asked in self._asked)
-
-    def flush(self) -> None:
-        """Flush the log, and tell those who wait for that."""
-        waiting, self.waiting = self.waiting, []
-        reason = None
-        try:
-            self.store.durability.flush()
-        except StoreError as error:
-            reason = str(error)
-        for end, done in waiting:
-            assert reason is not None or self.store.durability.flushed_end >= end
-            done(reason)
 
     async def _wait_flushed(self) -> None:
         self.flush()
@@ -252,13 +209,13 @@ class PopRun:
             duty._step()  # type: ignore[attr-defined]  # Periodic
         for polls in self.polls:
             polls.expire()
-        await self.settle()
+        await self.settle_all()
 
     async def close(self) -> None:
         """Stop cleanly: what is held is answered."""
         for polls in self.polls:
             await polls.close()
-        await self.settle()
+        await self.settle_all()
         await self.leave()
         await self.saving.save()
         self.store.close()
@@ -291,7 +248,7 @@ class PopRun:
         results: list[PutResult] = []
         for record in records:
             self.writer.append(record, lambda result, outcome: results.append(result))
-        await self.settle()
+        await self.settle_all()
         return results
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from tests.crash.pop_run import _Here
+from tests.crash.simulation import Here, Simulation
 from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import BORN, HOST, FakeClock, config
 
@@ -30,7 +30,6 @@ from pymq.broker.sinks.staged_layouts import StagedLayouts
 from pymq.broker.state.sinks import SinkTable
 from pymq.broker.state.topics import TopicTable
 from pymq.broker.timers.parking import TimerParking
-from pymq.errors import StoreError
 from pymq.net.dispatcher import Dispatcher
 from pymq.protocol import fastjson
 from pymq.protocol.bodies import TopicConfig
@@ -44,14 +43,13 @@ from pymq.protocol.sink_bodies import SinkBatch, StagedRun
 from pymq.protocol.sink_decisions import PublishRequest, StagedRuns
 from pymq.protocol.staged_records import StagedRecords
 from pymq.store import MessageStore, PutResult
-from pymq.testing.faulty_files import Crashed, FaultyFiles
+from pymq.testing.faulty_files import FaultyFiles
 
 TOPICS = ("T", "U")
 QUEUE_COUNT = 2
-_Result = TypeVar("_Result")
 
 
-class SinkRun:
+class SinkRun(Simulation):
     """From one start to one stop or death; inside of an event loop.
 
     Args:
@@ -60,9 +58,6 @@ class SinkRun:
         files: the disk.
         saved: the text of ``sinks.json``; None: there is no file.
         settings: of the store.
-
-    Attributes:
-        on_turn: called whenever a consumer may look.
     """
 
     def __init__(
@@ -75,7 +70,6 @@ class SinkRun:
         **settings: Any,
     ) -> None:
         self.clock = clock
-        self.on_turn: Callable[[], None] = lambda: None
         self.files = files
         self.store_config = config(root, **settings)
         self.store = store = MessageStore.open(self.store_config, clock, files=files)
@@ -93,7 +87,7 @@ class SinkRun:
             config=self.store_config,
             host=HOST,
         )
-        responses = RecordResponses(store, executor=_Here(), memory_bytes=3000)
+        responses = RecordResponses(store, executor=Here(), memory_bytes=3000)
         self.layouts = StagedLayouts()
         self.publishing = Publishing(
             store,
@@ -134,39 +128,8 @@ class SinkRun:
 
     # --- time passes
 
-    async def settle(self, work: Coroutine[Any, Any, _Result]) -> _Result:
-        """Let some work come to its end.
-
-        Raises:
-            Crashed: the process died.
-        """
-        task = asyncio.ensure_future(work)
-        for _ in range(10_000):
-            for _ in range(8):
-                await asyncio.sleep(0)
-                if not self.files.crashed:
-                    self.on_turn()
-            if self.files.crashed:
-                task.cancel()
-                raise Crashed("in the middle of something")
-            if self.waiting:
-                self.flush()
-            elif task.done():
-                return task.result()
-            self.clock.now_ms += 10  # A full disk is tried again after a while.
-        raise AssertionError("it never ends")
-
-    def flush(self) -> None:
-        """Flush the log, and tell those who wait for that."""
-        waiting, self.waiting = self.waiting, []
-        reason = None
-        try:
-            self.store.durability.flush()
-        except StoreError as error:
-            reason = str(error)
-        for end, done in waiting:
-            assert reason is not None or self.store.durability.flushed_end >= end
-            done(reason)
+    def on_idle(self) -> None:
+        self.clock.now_ms += 10  # A full disk is tried again after a while.
 
     async def leave(self) -> None:
         """End all tasks."""

@@ -44,13 +44,13 @@ def popped(asked: Asked) -> list[PoppedMessage]:
 
 async def pop(run: PopRun, attempt: str, **changes: Any) -> list[PoppedMessage]:
     asked = ask(run, attempt, **changes)
-    await run.settle()
+    await run.settle_all()
     return popped(asked)
 
 
 async def acknowledge(run: PopRun, message: PoppedMessage) -> None:
     asked = run.ask(command(RequestCode.ACK_MESSAGE, **CONSUMER.place_of(message)))
-    await run.settle()
+    await run.settle_all()
     (answer,) = asked.answers()
     assert answer is not None and answer.code == ResponseCode.SUCCESS, answer
 
@@ -96,7 +96,7 @@ def test_a_queue_is_nobody_elses_while_a_pop_waits_for_the_disk(
             lambda topic, queue_id, *_: job if queue_id else None  # type: ignore[assignment]
         )
         asked = [ask(run, "one", maxMsgNums=15), ask(run, later, maxMsgNums=15, queueId=0)]
-        await run.settle()
+        await run.settle_all()
         first, second = map(popped, asked)
         assert [m.body for m in first] == [b"0.%d" % n for n in range(10)] + [
             b"1.%d" % n for n in range(5)

@@ -232,7 +232,7 @@ class Schedule:
             **wanted, order=True, attemptId=self.attempt, bornTime=self.clock.now_ms
         )
         asked = self.run.ask(command(RequestCode.POP_MESSAGE, **fields))
-        await self.run.settle()
+        await self.run.settle_all()
         self.held = asked, wanted, self.attempt
         await self.take_held(is_new=True)
 
@@ -277,7 +277,7 @@ class Schedule:
 
     async def ask(self, request: Command) -> Command:
         asked = self.run.ask(request)
-        await self.run.settle()
+        await self.run.settle_all()
         (answer,) = asked.answers()
         assert answer is not None
         return answer

@@ -41,7 +41,7 @@ async def die(run: PopRun) -> None:
 async def pop(run: PopRun, count: int) -> list[PoppedMessage]:
     fields = CONSUMER.pop_fields(maxMsgNums=count, bornTime=run.clock.now_ms)
     asked = run.ask(command(RequestCode.POP_MESSAGE, **fields))
-    await run.settle()
+    await run.settle_all()
     (answer,) = asked.answers()
     assert answer is not None and answer.code == ResponseCode.SUCCESS, answer
     return CONSUMER.messages(answer)
@@ -70,7 +70,7 @@ def test_a_change_of_what_was_popped_before_does_not_undo_it(memory_path: Path) 
         await run.save(0)
         fields = CONSUMER.place_of(before[5]) | {"invisibleTime": 1000}
         changed = run.ask(command(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, **fields))
-        await run.settle()
+        await run.settle_all()
         assert changed.count == 1
         await die(run)
         run = start(memory_path, clock)
@@ -93,7 +93,7 @@ def test_it_waits_for_checkpoints_that_the_journal_has_not_counted(memory_path: 
         await set_back(run)
         fields = CONSUMER.pop_fields(bornTime=clock.now_ms, pollTime=20_000)
         asked = run.ask(command(RequestCode.POP_MESSAGE, **fields))
-        await run.settle()
+        await run.settle_all()
         assert asked.count == 0
         await run.save(0)
         await die(run)
@@ -123,7 +123,7 @@ def test_a_checkpoint_that_is_written_again_does_not_undo_it(
         assert [m.body for m in await pop(run, 2)] == [b"0", b"1"]
         await run.save(0)
         assert run.in_flight._journal.shorten() == 2
-        await run.settle()
+        await run.settle_all()
         await die(run)
         run = start(memory_path, clock)
         assert [m.body for m in await pop(run, 2)] == [b"2", b"3"]

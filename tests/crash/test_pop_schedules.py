@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import errno
 import logging
 import random
 import shutil
@@ -32,6 +31,7 @@ from tests.crash.pop_model import (
     wants,
 )
 from tests.crash.pop_run import OFFSETS, TABLES, Asked, PopRun, command
+from tests.crash.simulation import random_fault
 from tests.unit.store.stores import HOST, FakeClock, read_all
 
 from pymq.broker.pop import revive_journal
@@ -43,7 +43,7 @@ from pymq.protocol.names import pop_retry_topic, revive_topic
 from pymq.protocol.record import NewRecord
 from pymq.protocol.tag_codes import tag_code
 from pymq.store import FlushMode
-from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep
+from pymq.testing.faulty_files import Crashed, FaultyFiles
 from pymq.testing.lost_power import Disk
 
 pytestmark = pytest.mark.crash
@@ -144,7 +144,7 @@ class Schedule:
 
     async def one_life(self, number: int) -> None:
         dice = self.dice
-        fault = self.random_fault()
+        fault = random_fault(dice)
         files = FaultyFiles(fault, disk=self.disk)
         self.is_faulty = was_faulty = fault is not None and fault.code is not None
         loses_power = self.is_up = False
@@ -174,17 +174,6 @@ class Schedule:
             self.disk = Disk(self.place)
             self.forgets = self.settings["flush_mode"] is FlushMode.ASYNC
             self.is_torn = True
-
-    def random_fault(self) -> Fault | None:
-        dice = self.dice
-        kind = dice.random()
-        at = dice.randint(1, dice.choice((30, 120, 400)))
-        if kind < 0.3:
-            return None
-        if kind < 0.8:
-            return Fault(at=at, keep=dice.choice(list(Keep)))
-        keep, count = dice.choice(list(Keep)), dice.randint(1, 9)
-        return Fault(at=at, code=errno.ENOSPC, keep=keep, count=count)
 
     async def start(self, files: FaultyFiles) -> None:
         """Start a broker, and find out what nobody could know."""
@@ -282,7 +271,7 @@ class Schedule:
                 self.acknowledge()
             else:
                 self.change()
-        await self.run.settle()
+        await self.run.settle_all()
         await self.take_all()
 
     async def take_all(self) -> None:
@@ -291,7 +280,7 @@ class Schedule:
         while self.overlooked():  # a pop that met another one looks again soon
             assert time.monotonic() < deadline_s, self.pending
             await asyncio.sleep(0.001)
-            await self.run.settle()
+            await self.run.settle_all()
             self.take_answers()
 
     def pop(self, group: str) -> None:
@@ -425,7 +414,7 @@ class Schedule:
             await self.revive()
             for group in GROUPS:
                 self.pop_all(group)
-            await run.settle()
+            await run.settle_all()
             self.take_answers()
             for group in GROUPS:
                 for key, flight in list(model.flights.items()):
@@ -433,7 +422,7 @@ class Schedule:
                         fields = consumer(group).place_of(flight.message)
                         asked = run.ask(command(RequestCode.ACK_MESSAGE, **fields))
                         self.pending.append(Ask(group, asked, messages=[flight.message]))
-            await run.settle()
+            await run.settle_all()
             self.take_answers()
             if not model.flights and not any(model.found_by(group, -1) for group in GROUPS):
                 break

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.crash, pytest.mark.spark]
 #: Victims, and how often each is chosen: a driver takes longest to come back.
 VICTIMS = {"python worker": 4, "executor": 2, "broker": 4, "frozen broker": 2, "driver": 1}
 #: What ``./build.sh test`` asks for, and kills then and else.
-SHORT_ROUNDS, SHORT_KILLS, LONG_KILLS = 25, 10, 200
+SHORT_ROUNDS, SHORT_KILLS, LONG_KILLS = 25, 5, 200
 #: A driver that ends this often in a row without a fault copies nothing more.
 ENDS_MAX = 5
 

@@ -7,7 +7,6 @@ and several at once; the first decision must win. Brokers die in the middle of w
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import random
 import shutil
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.crash.simulation import random_fault
 from tests.crash.transaction_model import Fate, Model, Transaction, Truth, is_refused
 from tests.crash.transaction_run import GROUP, TransactionRun
 from tests.unit.store.stores import HOST, FakeClock
@@ -26,7 +26,7 @@ from pymq.protocol.command import Command
 from pymq.protocol.message import decode_properties
 from pymq.protocol.record import NewRecord, Record, offset_message_id
 from pymq.store import FlushMode, PutResult
-from pymq.testing.faulty_files import Crashed, Fault, FaultyFiles, Keep
+from pymq.testing.faulty_files import Crashed, FaultyFiles
 from pymq.testing.lost_power import Disk
 
 pytestmark = pytest.mark.crash
@@ -99,7 +99,7 @@ class Schedule:
 
     async def one_life(self, number: int) -> None:
         dice = self.dice
-        fault = self.random_fault()
+        fault = random_fault(dice)
         files = FaultyFiles(fault, disk=self.disk)
         self.is_faulty = fault is not None and fault.code is not None
         self.was_faulty |= self.is_faulty
@@ -135,17 +135,6 @@ class Schedule:
             if self.settings["flush_mode"] is FlushMode.ASYNC or self.was_faulty:
                 for one in self.model.all.values():
                     one.is_doubtful = True
-
-    def random_fault(self) -> Fault | None:
-        dice = self.dice
-        kind = dice.random()
-        at = dice.randint(1, dice.choice((30, 120, 400)))
-        if kind < 0.3:
-            return None
-        if kind < 0.8:
-            return Fault(at=at, keep=dice.choice(list(Keep)))
-        keep, count = dice.choice(list(Keep)), dice.randint(1, 9)
-        return Fault(at=at, code=errno.ENOSPC, keep=keep, count=count)
 
     def start(self, files: FaultyFiles) -> None:
         """Start a broker, and find out what nobody could know."""
@@ -224,7 +213,7 @@ class Schedule:
             told.append((one, stored))
             if dice.random() < 0.3:
                 run.writer.append(NewRecord("C", 0, b"other", b"", HOST, 0), _keep([]))
-        await run.settle()
+        await run.settle_all()
         for one, stored in told:
             one.is_doubtful = False
             if stored != [True]:
@@ -256,9 +245,9 @@ class Schedule:
             answers = run.end_together(*requests)
         else:
             answers = run.ask(RequestCode.END_TRANSACTION, *requests)
-        await run.settle()
+        await run.settle_all()
         while len(found := answers()) < len(requests):
-            await run.settle()
+            await run.settle_all()
         # What has to be read from the disk first may come last.
         order = sorted(range(len(found)), key=lambda row: not _is_first(found[row]))
         for row in order:
@@ -308,7 +297,7 @@ class Schedule:
         answers = self.run.ask(
             RequestCode.END_TRANSACTION, _end(half, commit=commit, is_checked=True)
         )
-        await self.run.settle()
+        await self.run.settle_all()
         (answer,) = answers()
         one.is_doubtful = False
         if not (self.is_faulty and is_refused(answer)):
@@ -329,9 +318,9 @@ class Schedule:
         one.is_doubtful = True
         message_id = offset_message_id(HOST, record.physical_offset)
         answers = run.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"msgId": message_id})
-        await run.settle()
+        await run.settle_all()
         while not (found := answers()):
-            await run.settle()
+            await run.settle_all()
         one.is_doubtful = False
         if self.is_faulty:
             self.model.reconcile(Truth(run.root), [one])

@@ -6,14 +6,13 @@ still until it is moved, disks work in the thread that asks.
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor, Future
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
+from tests.crash.simulation import Here, Simulation
 from tests.unit.net.connections import FakeConnection
 from tests.unit.store.stores import BORN, HOST, FakeClock, config
 
@@ -32,7 +31,6 @@ from pymq.broker.transactions.discarded import DiscardedTransactions
 from pymq.broker.transactions.end_runs import EndRuns
 from pymq.broker.transactions.messages import TransactionalMessages
 from pymq.broker.transactions.transactions import Transactions
-from pymq.errors import StoreError
 from pymq.net.dispatcher import Dispatcher, RequestRun
 from pymq.protocol import fastjson
 from pymq.protocol.codes import CommandFlag, RequestCode
@@ -44,28 +42,15 @@ from pymq.protocol.plain_ends import PlainEnds
 from pymq.protocol.plain_records import PlainRecords
 from pymq.protocol.record import NewRecord, Record, decode_record
 from pymq.store import FlushMode, MessageStore
-from pymq.testing.faulty_files import Crashed, FaultyFiles
+from pymq.testing.faulty_files import FaultyFiles
 
 GROUP = "pg"
 RESERVED_HOURS = 2
-_Result = TypeVar("_Result")
 
 
 def _later(record: NewRecord, properties: object) -> NewRecord:
     """Delay a message, as it seems."""
     return dataclasses.replace(record, topic="LATER", queue_id=0)
-
-
-class _Here(Executor):
-    """Does everything at once, in the thread that asks."""
-
-    def submit(self, work: Callable[..., Any], /, *given: Any, **more: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(work(*given, **more))
-        except BaseException as error:
-            future.set_exception(error)
-        return future
 
 
 @dataclasses.dataclass(slots=True)
@@ -100,7 +85,7 @@ def _texts(fields: dict[str, object]) -> dict[str, str]:
     return {name: str(value) for name, value in fields.items()}
 
 
-class TransactionRun:
+class TransactionRun(Simulation):
     """From one start to one stop or death.
 
     Args:
@@ -145,13 +130,13 @@ class TransactionRun:
         self.hooks.add(TRANSACTION_PREPARED, messages.prepare, messages.prepare_many)
         self.hooks.add(TIMER_DELAY_MS, _later)
         indexing = KeyIndexing(store.keys)
-        self.discarded = DiscardedTransactions(store.keys, indexing.wait_indexed, _Here())
+        self.discarded = DiscardedTransactions(store.keys, indexing.wait_indexed, Here())
         self.transactions = Transactions(
             clock, store, self.offsets, messages, self.writer, self.discarded, HOST
         )
         self.clients = ClientTable(clock, expiry_s=1e9)
-        responses = RecordResponses(store, executor=_Here(), memory_bytes=memory_bytes)
-        cold_reads = ColdReads(store, responses, _Here())
+        responses = RecordResponses(store, executor=Here(), memory_bytes=memory_bytes)
+        cold_reads = ColdReads(store, responses, Here())
         self.checks = TransactionChecks(
             self.config,
             clock,
@@ -169,40 +154,6 @@ class TransactionRun:
         self.producers: list[FakeConnection] = []
         self.together_count = 0  # transactions that were ended in runs
         self.transactions.load()
-
-    # --- time passes
-
-    async def settle(self, work: Coroutine[Any, Any, _Result] | None = None) -> _Result | None:
-        """Let everything that was begun come to its end.
-
-        Raises:
-            Crashed: the process died.
-        """
-        task = None if work is None else asyncio.ensure_future(work)
-        for _ in range(10_000):
-            for _ in range(12):
-                await asyncio.sleep(0)
-            if self.files.crashed:
-                if task is not None:
-                    task.cancel()
-                raise Crashed("in the middle of something")
-            if self.waiting:
-                self.flush()
-            elif task is None or task.done():
-                return None if task is None else task.result()
-        raise AssertionError("it never ends")
-
-    def flush(self) -> None:
-        """Flush the log, and tell those who wait for that."""
-        waiting, self.waiting = self.waiting, []
-        reason = None
-        try:
-            self.store.durability.flush()
-        except StoreError as error:
-            reason = str(error)
-        for end, done in waiting:
-            assert reason is not None or self.store.durability.flushed_end >= end
-            done(reason)
 
     def save(self) -> None:
         """Save the offsets, on a disk that keeps them whatever happens."""

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pymq.errors import ConnectionFailed, PymqError, RequestTimeout
 from pymq.net.buffers import BufferPool
 from pymq.net.wire import Wire
-from pymq.protocol.codes import CommandFlag, request_name
+from pymq.protocol.codes import READING_CODES, CommandFlag, request_name
 from pymq.protocol.command import Command
 from pymq.protocol.connection import PENDING_MAX, RequestTable
 from pymq.protocol.framing import FRAME_BYTES_MAX, encode_parts
@@ -47,7 +47,7 @@ class AskingWire(Wire):
         plain_runs: PlainRunReader | None = None,
     ) -> None:
         super().__init__(buffers, frame_bytes_max=frame_bytes_max, plain_runs=plain_runs)
-        self._table: RequestTable[tuple[OnAnswer, str, float]] = RequestTable(
+        self._table: RequestTable[tuple[OnAnswer, str, float, str]] = RequestTable(
             pending_max=pending_max
         )
         self._sweep: asyncio.TimerHandle | None = None
@@ -60,13 +60,21 @@ class AskingWire(Wire):
         """Requests in flight."""
         return len(self._table)
 
-    def register(self, description: str, timeout_s: float, on_answer: OnAnswer) -> int:
+    def register(
+        self,
+        description: str,
+        timeout_s: float,
+        on_answer: OnAnswer,
+        *,
+        consequence: str = "; it may have taken effect",
+    ) -> int:
         """Return the ``opaque`` for a request that the caller then sends itself, at once.
 
         Args:
             description: of the request, for error messages.
             timeout_s: how long to wait for the answer.
             on_answer: called once, from the event loop, with the response or the error.
+            consequence: what the error says besides when there is no response.
 
         Raises:
             ConnectionFailed: the connection is closed; nothing was sent.
@@ -76,7 +84,7 @@ class AskingWire(Wire):
         if transport is None or transport.is_closing():
             self.check_open()
         deadline_s = self._loop.time() + timeout_s
-        opaque = self._table.register(deadline_s, (on_answer, description, timeout_s))
+        opaque = self._table.register(deadline_s, (on_answer, description, timeout_s, consequence))
         if self._sweep is None or deadline_s < self._sweep.when() - SWEEP_S:
             self._schedule_sweep()
         return opaque
@@ -114,7 +122,10 @@ class AskingWire(Wire):
                 future.set_exception(answer)
 
         description = description or f"request {request_name(command.code)}"
-        command.opaque = self.register(description, timeout_s, on_answer)
+        if command.code in READING_CODES:
+            command.opaque = self.register(description, timeout_s, on_answer, consequence="")
+        else:
+            command.opaque = self.register(description, timeout_s, on_answer)
         try:
             self._send_command(command)
         except BaseException:
@@ -187,11 +198,11 @@ class AskingWire(Wire):
             self._sweep.cancel()
             self._sweep = None
         reason = f": {error}" if error else ""
-        for on_answer, description, _ in self._table.fail_all():
+        for on_answer, description, _, consequence in self._table.fail_all():
             on_answer(
                 ConnectionFailed(
                     f"connection to {self.peer} was lost before {description} was answered"
-                    f"{reason}; it may have taken effect",
+                    f"{reason}{consequence}",
                     sent=True,
                 )
             )
@@ -207,11 +218,11 @@ class AskingWire(Wire):
 
     def _expire(self) -> None:
         self._sweep = None
-        for on_answer, description, timeout_s in self._table.expired(self._loop.time()):
+        expired = self._table.expired(self._loop.time())
+        for on_answer, description, timeout_s, consequence in expired:
             on_answer(
                 RequestTimeout(
-                    f"{self.peer} did not answer {description} within {timeout_s:g} s; it may have "
-                    "taken effect"
+                    f"{self.peer} did not answer {description} within {timeout_s:g} s{consequence}"
                 )
             )
         if len(self._table) and self._sweep is None:

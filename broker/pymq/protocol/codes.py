@@ -320,6 +320,14 @@ _OTHER_NAMES = {
 }
 
 
+#: Requests that change nothing. RocketMQ calls each after what it does.
+READING_CODES = frozenset(
+    code
+    for code in RequestCode
+    if code.name.split("_")[0] in {"GET", "QUERY", "VIEW", "SEARCH", "PULL"}
+) | {RequestCode.LITE_PULL_MESSAGE}
+
+
 def request_name(code: int) -> str:
     """Return the name of a request code, or the number itself if it has none."""
     if code in _OTHER_NAMES:

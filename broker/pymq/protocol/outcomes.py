@@ -181,7 +181,8 @@ class Settled:
         except AttributeError:
             raise NotInHand(
                 f"{outcome.name} is for a message that a Consumer has delivered, and this one was "
-                "not, or is a copy: call it on what the handler or the loop was given"
+                "not, or is a copy: call it on what the handler or the loop was given; what a "
+                "SimpleConsumer has received is acknowledged by that: consumer.ack(message)"
             ) from None
         in_hand.settle(self, outcome)
 
