@@ -18,7 +18,7 @@ pytest.importorskip("kombu")
 import kombu
 
 import pymq.integrations.kombu
-from pymq import Network
+from pymq import Network, blocking
 from pymq.testing import Cluster
 
 LIMIT_S = 60.0
@@ -124,6 +124,33 @@ def test_a_celery_that_has_no_remote_control_says_so(cluster: Cluster) -> None:
     with pytest.raises(kombu.exceptions.OperationalError, match="remote control"):
         app.control.ping(timeout=0.1)
     app.close()
+
+
+def test_a_broker_that_does_not_answer_does_not_stop_the_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues are new, and one of two brokers is silent; when it answers it has them, too."""
+    monkeypatch.setattr(pymq.integrations.kombu, "CREATE_AGAIN_S", 0.0)
+    silent = cluster.broker("broker-b").delay(60)
+    with connection(cluster) as conn:
+        queue = conn.SimpleQueue("new")
+        for number in range(4):
+            queue.put({"n": number})
+        assert {one.broker_name for one in cluster.messages("new")} <= {"broker-a"}
+        silent.end()
+        found = []
+        for _ in range(4):
+            message = queue.get(timeout=LIMIT_S)
+            found.append(message.payload["n"])
+            message.ack()
+        assert sorted(found) == [0, 1, 2, 3]
+        queue.put({"n": 4})
+        with blocking.Admin(cluster.name_server) as admin:
+            assert admin.topics.config("new").keys() == {"broker-a", "broker-b"}
+            assert "kombu" in admin.groups.names()
+        cluster.broker().kill()
+        with pytest.raises(conn.connection_errors + conn.channel_errors):
+            conn.channel().queue_declare("another")
 
 
 def test_no_name_server_is_an_error_of_the_connection() -> None:
