@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.cluster.children import in_child
 from tests.cluster.running import run
 
 from pymq import (
@@ -155,6 +156,34 @@ def test_a_client_that_is_closed_while_it_waits() -> None:
                     await starting
 
     run(test())
+
+
+def test_a_blocking_client_that_is_closed_while_it_waits() -> None:
+    producer = blocking.Producer("127.0.0.1:1", network=Network(start_deadline_s=math.inf))
+    closing = meanwhile(producer.close)
+    with pytest.raises(ClientClosed, match="closed meanwhile"):
+        producer.start()
+    closing.join()
+
+
+def test_a_fork_while_a_client_waits(cluster: Cluster) -> None:
+    cluster.namesrv.kill()
+    producer = blocking.Producer(cluster.name_server, network=Network(start_deadline_s=math.inf))
+    starting = threading.Thread(target=producer.start)
+    starting.start()
+    time.sleep(0.2)
+
+    def use() -> str:
+        with producer:
+            return producer.send(Message("T", b"child")).status
+
+    coming = meanwhile(cluster.namesrv.start)
+    assert in_child(use) == "SEND_OK"
+    coming.join()
+    starting.join()
+    with producer:
+        producer.send(Message("T", b"parent"))
+    assert {message.body for message in cluster.messages("T")} == {b"child", b"parent"}
 
 
 def test_a_start_that_is_cancelled_can_be_repeated(cluster: Cluster) -> None:

@@ -47,7 +47,7 @@ from pymq.protocol.message import Message, ReceivedMessage
 
 extras.require("kombu", by="pymq.integrations.kombu")
 
-from amqp.protocol import queue_declare_ok_t  # noqa: E402
+from amqp.protocol import queue_declare_ok_t  # type: ignore[import-untyped]  # noqa: E402
 from kombu.exceptions import ChannelError  # noqa: E402
 from kombu.transport import TRANSPORT_ALIASES, virtual  # noqa: E402
 from kombu.utils.encoding import bytes_to_str  # noqa: E402
