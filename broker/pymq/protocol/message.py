@@ -8,7 +8,7 @@ Source: RocketMQ MessageDecoder, MessageConst, Message, MessageExt.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
@@ -197,7 +197,8 @@ class Message:
         topic: where to send it.
         body: the payload; at most 4 MiB, unless the broker is configured otherwise.
         tags: the tag by which consumers filter; one in practice.
-        keys: for looking the message up; a key contains no blank.
+        keys: for looking the message up: several are separated by blanks, or a list, as received
+            messages have them.
         properties: the user's own; names of system properties are refused.
         flag: a number for the user's own purposes, 32 bits.
         delay_level: 0 for none, else 1.. as configured in the broker (1 s, 5 s, 10 s, ...).
@@ -286,7 +287,13 @@ class Message:
         return {TIMER_DELAY_MS: str(max(round(self.delay_s * 1000), 1))}
 
     def _joined_keys(self) -> str:
-        keys = list(self.keys or ())
+        keys = self.keys
+        if not isinstance(keys, Iterable):
+            raise LocalProtocolError(
+                f"keys={keys!r:.80}: expected a string, or several; convert it, for instance with "
+                "str()"
+            )
+        keys = list(keys)
         for key in keys:
             if not isinstance(key, str) or not key or " " in key:
                 raise LocalProtocolError(f"key {key!r:.80}, expected a string without blanks")
