@@ -8,7 +8,7 @@ Source: RocketMQ MessageDecoder, MessageConst, Message, MessageExt.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Self
@@ -287,13 +287,7 @@ class Message:
         return {TIMER_DELAY_MS: str(max(round(self.delay_s * 1000), 1))}
 
     def _joined_keys(self) -> str:
-        keys = self.keys
-        if not isinstance(keys, Iterable):
-            raise LocalProtocolError(
-                f"keys={keys!r:.80}: expected a string, or several; convert it, for instance with "
-                "str()"
-            )
-        keys = list(keys)
+        keys = list(self.keys or ())
         for key in keys:
             if not isinstance(key, str) or not key or " " in key:
                 raise LocalProtocolError(f"key {key!r:.80}, expected a string without blanks")

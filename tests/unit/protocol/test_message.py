@@ -1,7 +1,6 @@
 """Properties, messages, message ids and batches."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -253,9 +252,3 @@ def test_compressed_bodies_are_unpacked(kind: Compression) -> None:
 def test_keys_are_a_string_or_several(keys: Sequence[str]) -> None:
     raw = Message("T", b"x", keys=keys).encode_properties()
     assert decode_properties(raw) == {"KEYS": "a b"}
-
-
-@pytest.mark.parametrize("keys", [17, b"ab", ["a b"], ["a", ""], ["a", None], 1.5, True])
-def test_wrong_keys_are_refused(keys: Any) -> None:
-    with pytest.raises(LocalProtocolError, match="key"):
-        Message("T", b"x", keys=keys).encode_properties()
